@@ -1,0 +1,1 @@
+"""etude: reinforcement learning where every method is a short composition of shared parts."""

@@ -1,0 +1,235 @@
+"""What flows through a run, and the one legend of its shapes.
+
+    B  rows of a batch (one row per view of an episode that was sampled from)
+    T  tokens of the longest row; entry t of every [B, T] tensor belongs to token t, the one *predicted*
+    V  vocabulary,  H  hidden width,  G  completions per problem,  P  members of a population
+
+Rewards and advantages are in the task's reward units, log-probabilities in nats, durations in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Role = Literal["system", "user", "assistant", "tool", "summary", "critique", "subgoal"]
+Message = Mapping[str, str]
+
+
+class StopReason(StrEnum):
+    """Why an episode or a completion ended. Truncated is not terminated."""
+
+    TERMINATED = "terminated"  # the environment ended the episode
+    END_OF_TEXT = "end_of_text"  # the policy sampled its end token
+    STOP_STRING = "stop_string"
+    MAX_TOKENS = "max_tokens"
+    MAX_TURNS = "max_turns"
+    CONTEXT_OVERFLOW = "context_overflow"
+    TRUNCATED = "truncated"  # the environment's own time limit
+    FAULT = "fault"  # the environment raised; the episode is discarded
+
+    @property
+    def truncated(self) -> bool:
+        """Whether more would have followed, so that values must bootstrap."""
+        return self in TRUNCATIONS
+
+
+TRUNCATIONS = frozenset(
+    {StopReason.MAX_TOKENS, StopReason.MAX_TURNS, StopReason.CONTEXT_OVERFLOW, StopReason.TRUNCATED}
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to solve.
+
+    Args:
+        id: unique within its task; keys splits, curricula and resume.
+        prompt: text, or chat messages (`[{"role": ..., "content": ...}]`).
+        answer: what the verifier needs; never shown to the policy.
+        level: the distribution or difficulty it was drawn from, for curricula and reports.
+        info: anything else (demonstrations, chosen/rejected answers, user columns).
+    """
+
+    id: str
+    prompt: str | Sequence[Message]
+    answer: Any = None
+    level: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Segment:
+    """A run of tokens by one speaker.
+
+    `tokens` is the only record of what was sampled; `text` is a view of it (for observations, what to encode).
+    `action_mask` is 1 on tokens that the policy sampled and is trained on.
+    """
+
+    role: Role
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    action_mask: list[int] = field(default_factory=list)
+    behaviour_logp: list[float] = field(default_factory=list)
+    version: int = -1
+    reward: float = 0.0
+    duration: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Episode:
+    """A list of segments, for one turn or forty.
+
+    Args:
+        group: episodes of one group answer the same problem and are compared with each other.
+        player: role among several players (proposer, solver, critic, ...).
+        parent: index of the episode this one was branched from, at turn `fork_turn`.
+        scores: reward by component, filled in by the rewards.
+    """
+
+    problem: Problem
+    segments: list[Segment] = field(default_factory=list)
+    group: int = 0
+    player: str = "policy"
+    parent: int | None = None
+    fork_turn: int | None = None
+    stop: StopReason = StopReason.TERMINATED
+    scores: dict[str, float] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def completion(self) -> str:
+        """Text of everything the policy said."""
+        return "".join(s.text for s in self.segments if s.role == "assistant")
+
+    @property
+    def reward(self) -> float:
+        """What the environment paid, summed over turns."""
+        return sum(s.reward for s in self.segments)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [t for s in self.segments for t in s.tokens]
+
+    @property
+    def action_count(self) -> int:
+        """Number of sampled tokens."""
+        return sum(sum(s.action_mask) for s in self.segments)
+
+
+@dataclass
+class TokenLogProbs:
+    """What a policy says about a batch.
+
+    Shapes: logp, entropy, values [B, T]; hidden [B, T, H]. Entries outside the action mask are 0.
+    `logp` is taken at the temperature that the batch was sampled with.
+    """
+
+    logp: Tensor
+    entropy: Tensor | None = None
+    values: Tensor | None = None
+    hidden: Tensor | None = None
+
+
+@dataclass
+class TokenBatch:
+    """Rows of tokens with all that is known about them. Every tensor is [B, T] or [B].
+
+    Args:
+        tokens: [B, T] ids, padded on the right.
+        attention_mask: [B, T] True on real tokens.
+        action_mask: [B, T] True on tokens that the policy sampled.
+        behaviour_logp: [B, T] log-probability under the distribution that was sampled from.
+        rewards: [B, T] each on the last action token of its segment.
+        group: [B] which rows are compared with each other.
+        weights: [B] how much each row counts (filters).
+        scores: [B] total reward of each row's episode.
+        truncated: [B] True where the episode was cut off rather than finished.
+        extras: anything else a part left for another, keyed by name; [B] or [B, T].
+        temperature: the sampling temperature that `behaviour_logp` belongs to.
+    """
+
+    tokens: Tensor
+    attention_mask: Tensor
+    action_mask: Tensor
+    behaviour_logp: Tensor
+    rewards: Tensor
+    group: Tensor
+    weights: Tensor
+    scores: Tensor
+    truncated: Tensor
+    advantages: Tensor | None = None
+    returns: Tensor | None = None
+    values: Tensor | None = None
+    reference_logp: Tensor | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    episodes: list[Episode] = field(default_factory=list)
+    temperature: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] real tokens per row."""
+        return self.attention_mask.sum(1)
+
+    @property
+    def action_counts(self) -> Tensor:
+        """[B] action tokens per row."""
+        return self.action_mask.sum(1)
+
+    def rows(self, index: Tensor, trim: bool = False) -> TokenBatch:
+        """The rows at `index`, in that order; `trim` cuts padding that none of them needs."""
+        width = int(self.lengths[index].max()) if trim and len(index) else self.tokens.shape[1]
+
+        def take(x: Any) -> Any:
+            return x[index][:, :width] if x.dim() > 1 else x[index]
+
+        changes = {k: take(v) for k, v in self._tensors().items()}
+        episodes = [self.episodes[i] for i in index.tolist()] if self.episodes else []
+        extras = {k: take(v) for k, v in self.extras.items()}
+        return dataclasses.replace(self, **changes, episodes=episodes, extras=extras)
+
+    def replace(self, **changes: Any) -> TokenBatch:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to(self, device: torch.device | str) -> TokenBatch:
+        """The batch on another device."""
+        moved = {k: v.to(device) for k, v in self._tensors().items()}
+        return dataclasses.replace(self, **moved, extras={k: v.to(device) for k, v in self.extras.items()})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {k: v for k, v in found.items() if hasattr(v, "dim")}
+
+
+@dataclass
+class Transitions:
+    """Steps of control, time-major, for P members and N environments each.
+
+    Shapes: observations [P, T, N, ...], actions [P, T, N, ...], everything else [P, T, N].
+    `terminated` ends the value; `truncated` only ends the recursion: values bootstrap from `next_observations`,
+    which holds the true last observation of an episode, never the first of the next.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_observations: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    behaviour_logp: Tensor | None = None
+    values: Tensor | None = None
+    advantages: Tensor | None = None
+    returns: Tensor | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)

@@ -1,0 +1,197 @@
+"""A part: a small frozen dataclass whose fields are its hyper-parameters.
+
+Writing `class Clip(Objective): low: Fraction = 0.2` is all it takes: the class becomes a frozen dataclass,
+its fields are checked when it is made, and its name (`clip`) can be used on the command line and in JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
+
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import check
+
+
+@dataclass_transform(frozen_default=True)
+class Part:
+    """Base of all parts. Pure where it can be; what it learns or counts lives in `state`."""
+
+    slot: ClassVar[str] = ""
+    """The method's slot that this kind of part fills."""
+    name: ClassVar[str] = "part"
+    """What the command line and JSON call it: the class name in kebab case."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What the loop must compute for it: 'entropy', 'values', 'hidden', 'reference_logp'."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclasses.dataclass(frozen=True)(cls)
+        if "name" not in cls.__dict__:
+            cls.name = kebab(cls.__name__)
+
+    def __post_init__(self) -> None:
+        for field, hint in hints(type(self)).items():
+            checked = check_field(f"{type(self).__name__}.{field}", hint, getattr(self, field))
+            object.__setattr__(self, field, checked)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError if the fields contradict each other. Called when the part is made."""
+
+    def objection(self, method: Any) -> str | None:
+        """Why this part cannot work in `method`, as a sentence; None if it can."""
+        return None
+
+    # What a part learns
+
+    def initial_state(self) -> dict[str, Any]:
+        """A fresh state: JSON values and tensors. Empty for a pure part."""
+        return {}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What this part has learned or counted in the current run; saved in checkpoints."""
+        try:
+            state: dict[str, Any] = self.__dict__["_state"]
+        except KeyError:
+            raise RuntimeError(f"{type(self).__name__} has no state outside a run; call bind() first.") from None
+        return state
+
+    def bind(self) -> Self:
+        """A copy with a state of its own, parts inside it included: what a run works with."""
+        copy = dataclasses.replace(self, **{k: _bind(v) for k, v in self.fields().items()})
+        object.__setattr__(copy, "_state", copy.initial_state())
+        return copy
+
+    # What a part shows
+
+    def fields(self) -> dict[str, Any]:
+        """Field values by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed. Raises UnknownNameError for a field it does not have."""
+        for key in changes:
+            if key not in self.fields():
+                raise UnknownNameError(f"field of {type(self).__name__}", key, self.fields())
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The part as JSON values; `part_from_json` reads it back."""
+        cls = type(self)
+        name = cls.name if cls.__module__.startswith("etude.") else f"{cls.__module__}:{cls.__qualname__}"
+        return {"part": name, **{k: to_json(v) for k, v in self.fields().items()}}
+
+
+def kebab(name: str) -> str:
+    """`KLToReference` -> `kl-to-reference`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+
+
+@cache
+def hints(cls: type) -> dict[str, Any]:
+    """Type of every field of a part or method, annotations included."""
+    resolved = get_type_hints(cls, include_extras=True)
+    return {f.name: resolved[f.name] for f in dataclasses.fields(cls)}
+
+
+def part_type(hint: Any) -> tuple[type[Part] | None, bool]:
+    """The Part class a field holds (None if it holds values) and whether it holds a tuple of them."""
+    if isinstance(hint, type) and issubclass(hint, Part):
+        return hint, False
+    if get_origin(hint) is tuple:
+        return part_type(get_args(hint)[0])[0], True
+    for arg in get_args(hint):
+        if part_type(arg)[0]:
+            return part_type(arg)
+    return None, False
+
+
+def check_field(where: str, hint: Any, value: Any) -> Any:
+    """Check one field, whether it holds a value, a part, or several parts."""
+    base, many = part_type(hint)
+    if base is None:
+        return check(where, hint, value)
+    values = tuple(value) if many and isinstance(value, (tuple, list)) else (value,)
+    for v in values:
+        if v is None and type(None) in get_args(hint):
+            continue
+        if not isinstance(v, base) or (many and not isinstance(value, (tuple, list))):
+            kind = f"a list of {base.__name__} parts" if many else f"a {base.__name__} part"
+            raise ConfigError(f"{where} must be {kind}, got {v!r}.")
+    return values if many else value
+
+
+def _bind(value: Any) -> Any:
+    if isinstance(value, Part):
+        return value.bind()
+    return tuple(_bind(v) for v in value) if isinstance(value, tuple) else value
+
+
+def to_json(value: Any) -> Any:
+    """A field value as JSON."""
+    if isinstance(value, Part):
+        return value.to_json()
+    if isinstance(value, (tuple, list)):
+        return [to_json(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: to_json(v) for k, v in value.items()}
+    return value
+
+
+def from_json(value: Any) -> Any:
+    """Undo `to_json`: lists become tuples, objects with a 'part' become parts."""
+    if isinstance(value, list):
+        return tuple(from_json(v) for v in value)
+    if isinstance(value, dict) and "part" in value:
+        return part_from_json(value)
+    return {k: from_json(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def part_from_json(data: Mapping[str, Any]) -> Part:
+    """The part that `to_json` wrote. Raises UnknownNameError for an unknown part or field."""
+    cls = part_class(data["part"])
+    values = {k: from_json(v) for k, v in data.items() if k != "part"}
+    for key in values:
+        if key not in hints(cls):
+            raise UnknownNameError(f"field of {cls.__name__}", key, hints(cls))
+    return cls(**values)
+
+
+def walk(cls: type[Part] = Part) -> Iterator[type[Part]]:
+    """Every part class that is loaded."""
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from walk(sub)
+
+
+def part_class(name: str) -> type[Part]:
+    """The part class called `name` ('clip-cov', or 'my_module:MyPart'). Raises UnknownNameError."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        found = getattr(sys.modules.get(module) or importlib.import_module(module), attribute)
+        if not (isinstance(found, type) and issubclass(found, Part)):
+            raise ConfigError(f"{name} must be a Part class, got {found!r}.")
+        return found
+    classes = part_classes()
+    if name not in classes:
+        raise UnknownNameError("part", name, classes, "`etude parts` lists them all.")
+    return classes[name]
+
+
+def part_classes() -> dict[str, type[Part]]:
+    """All parts that can be used by name, from the library's slots and methods."""
+    from etude.core.registry import import_parts
+
+    import_parts()
+    return {cls.name: cls for cls in walk() if cls.__module__.startswith("etude.") and not _is_base(cls)}
+
+
+def _is_base(cls: type[Part]) -> bool:
+    return cls.__module__ == "etude.core.slots"

@@ -1,0 +1,201 @@
+"""The vocabulary: one abstract part per slot, with the signature that a loop calls.
+
+A concrete part subclasses one of these, in its slot's folder or in the one method file that uses it.
+Shapes are those of `core/batches.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
+from etude.core.fields import Positive
+from etude.core.part import Part
+from etude.core.streams import Stream
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass
+class Context:
+    """What a run lends to its parts while they work.
+
+    Args:
+        task: what is being learned.
+        policy: the language model being trained (an `etude.policies.language.LanguagePolicy`).
+        stream: random numbers for this step.
+        step: training steps finished so far; `steps` in total.
+        max_tokens: length limit of one completion.
+    """
+
+    task: Any
+    policy: Any
+    stream: Stream
+    step: int = 0
+    steps: int = 1
+    max_tokens: int = 64
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+class Stage(Part):
+    """What happens in which order: `changes` replace slots of the method until `until` of all steps are done."""
+
+    slot = "stages"
+
+    def until(self) -> float:
+        """Fraction of the training steps at which this stage ends."""
+        raise NotImplementedError
+
+    def apply(self, method: Any) -> Any:
+        """The method as it is during this stage."""
+        raise NotImplementedError
+
+
+class Curriculum(Part):
+    """Which problems next."""
+
+    slot = "curriculum"
+
+    def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
+        """`count` problems from the pool (which may be endless: index it, never iterate)."""
+        raise NotImplementedError
+
+    def observe(self, batch: TokenBatch) -> None:
+        """Learn from a finished batch (keep counts in `self.state`)."""
+
+
+class Experience(Part):
+    """How completions come about."""
+
+    slot = "experience"
+    samples: ClassVar[bool] = True
+    """Whether the policy samples; if not, rows come from data and have no behaviour policy."""
+    rows_per_problem: ClassVar[int] = 1
+
+    def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        """Episodes for the problems; `episode.group` indexes the problem in the list."""
+        raise NotImplementedError
+
+
+class Reward(Part):
+    """How an outcome is scored: one number per episode, added over the slot's parts."""
+
+    slot = "rewards"
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> Sequence[float]:
+        """One reward per episode, to be placed on its last action token."""
+        raise NotImplementedError
+
+
+class TokenReward(Part):
+    """A reward per token, computed from the batch after the episode rewards are placed."""
+
+    slot = "rewards"
+
+    def shape(self, batch: TokenBatch) -> Tensor:
+        """What to add to `batch.rewards`. Returns [B, T]."""
+        raise NotImplementedError
+
+
+class Filter(Part):
+    """Which samples count, and how much. Runs on scored rows, before advantages."""
+
+    slot = "filters"
+    resample: ClassVar[bool] = False
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        """Returns [B] weights; 0 removes the row."""
+        raise NotImplementedError
+
+
+class Advantages(Part):
+    """How credit reaches tokens."""
+
+    slot = "advantages"
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        """Returns [B, T]; entries outside the action mask are ignored."""
+        raise NotImplementedError
+
+
+class Objective(Part):
+    """What is minimised."""
+
+    slot = "objective"
+    couples: ClassVar[Literal["row", "group"]] = "row"
+    """Which rows its loss compares, so that they stay in one micro-batch."""
+    vanishes_with_advantage: ClassVar[bool] = False
+    """Whether a row with zero advantage has zero loss and gradient, so that its forward can be skipped."""
+    uses_behaviour: ClassVar[bool] = False
+    """Whether it forms importance ratios with `behaviour_logp`."""
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        """Loss per token [B, T], or per row [B] for objectives over whole sequences."""
+        raise NotImplementedError
+
+    def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
+        """Quantities to report, each [B, T] (averaged over action tokens) or [B]."""
+        return {}
+
+
+class TokenWeights(Part):
+    """Which tokens take part: a detached factor on the objective, seen over the whole minibatch."""
+
+    slot = "token_weights"
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        """Returns [B, T] factors. `policy` is the current policy on the minibatch, without gradient."""
+        raise NotImplementedError
+
+
+class Regularizer(Part):
+    """What holds the policy back: a term added to the objective."""
+
+    slot = "regularizers"
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        """Returns [B, T], coefficient included."""
+        raise NotImplementedError
+
+
+class Reference(Part):
+    """The policy that 'reference_logp' comes from, and when it is refreshed."""
+
+    slot = "reference"
+
+    def refresh(self, step: int) -> float:
+        """How far to move the reference towards the policy after this step: 0 not at all, 1 all the way."""
+        return 0.0
+
+
+class Critic(Part):
+    """How values are learned."""
+
+    slot = "critic"
+
+    def loss(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        """Returns [B, T], coefficient included; `batch.values` are the old values, `batch.returns` the targets."""
+        raise NotImplementedError
+
+
+class Optimizer(Part):
+    """How the step is taken."""
+
+    slot = "optimizer"
+    lr: Positive = 1e-3
+
+    def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """The torch optimizer for these parameters."""
+        raise NotImplementedError
+
+    def rate(self, step: int, steps: int) -> float:
+        """Factor on `lr` at this step."""
+        return 1.0
+
+    def clip(self) -> float | None:
+        """Largest gradient norm, or None."""
+        return None

@@ -1,0 +1,113 @@
+"""Tasks and language environments: what to get good at, and how it answers back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.part import Part
+
+
+class Environment(Protocol):
+    """One episode's world. A single-turn task is an environment that ends after one step.
+
+    Segments that it returns carry `role` and `text`; the rollout encodes them. The assistant segment that it is
+    given carries the sampled tokens and their text. An environment may also offer `snapshot() -> Any` and
+    `restore(state)` for branching and retry, and `tools()` to describe what can be called.
+    """
+
+    def reset(self, problem: Problem, seed: int) -> list[Segment]:
+        """Start an episode; the first segments the policy sees."""
+        ...
+
+    def step(self, segment: Segment) -> StepResult:
+        """Answer what the policy said."""
+        ...
+
+
+@dataclass
+class StepResult:
+    """What a step returned: new segments, the reward of the policy's segment, and whether the episode is over.
+
+    `info` may hold `success` (bool) and numbers to log.
+    """
+
+    segments: list[Segment]
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] | None = None
+
+
+class Task(Part):
+    """Something to get good at. `loop` decides which loop trains it."""
+
+    slot = "task"
+    loop: ClassVar[str] = "language"
+    id: ClassVar[str] = ""
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        """The pool of a split ('train', 'test', ...): indexable, with a length; made lazily where it is large.
+
+        Raises UnknownNameError for a split it does not have.
+        """
+        raise NotImplementedError
+
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits; 'train' is trained on, the others are evaluated."""
+        return ("train", "test")
+
+
+class LanguageTask(Task):
+    """A task whose episodes are text.
+
+    A single-turn task defines `score`; a multi-turn one overrides `environment`.
+    """
+
+    max_tokens: ClassVar[int] = 64
+    """Default limit of one completion."""
+    max_turns: ClassVar[int] = 1
+    stop: ClassVar[tuple[str, ...]] = ()
+    """Strings that end a completion (kept in it), besides the end-of-text token."""
+
+    def environment(self) -> Environment:
+        """A fresh environment for one episode."""
+        return SingleTurn(self)
+
+    def score(self, problem: Problem, completion: str) -> float:
+        """Reward of one completion."""
+        raise NotImplementedError
+
+    def success(self, episode: Episode) -> bool:
+        """Whether an episode counts as solved in accuracy and pass@k."""
+        return bool(episode.info.get("success", episode.reward >= 1.0))
+
+    def answer(self, completion: str) -> str:
+        """The final answer inside a completion, for majority votes."""
+        return completion.strip()
+
+    def demonstration(self, problem: Problem) -> str | None:
+        """A worked completion, where the task has one: what supervised methods learn from."""
+        found = problem.info.get("demonstration")
+        return None if found is None else str(found)
+
+
+class SingleTurn:
+    """The environment of a task that ends after one completion."""
+
+    def __init__(self, task: LanguageTask) -> None:
+        self.task = task
+
+    def reset(self, problem: Problem, seed: int) -> list[Segment]:
+        self.problem = problem
+        if isinstance(problem.prompt, str):
+            return [Segment("user", problem.prompt)]
+        return [Segment(m["role"], m["content"]) for m in problem.prompt]  # type: ignore[arg-type]
+
+    def step(self, segment: Segment) -> StepResult:
+        return StepResult([], reward=self.task.score(self.problem, segment.text), terminated=True)
+
+
+__all__ = ["Environment", "Episode", "LanguageTask", "Problem", "SingleTurn", "StepResult", "StopReason", "Task"]
