@@ -1,0 +1,283 @@
+"""Comparing arms: interquartile means with intervals, probability of improvement, curves, and a claim's verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from etude.core.errors import ConfigError, DataError, MissingExtraError
+from etude.evaluation.aggregates import Array, mean, table
+from etude.evaluation.intervals import (
+    Band,
+    Interval,
+    bootstrap_interval,
+    curve_band,
+    difference_interval,
+    probability_of_improvement,
+    welch_interval,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Direction = Literal["higher", "lower"]
+Outcome = Literal["held", "not held", "inconclusive"]
+FEW = 10
+"""Runs per arm below which a bootstrap of the difference is too narrow, and Welch's interval is used."""
+
+
+class Verdict(NamedTuple):
+    """What an experiment says about a claim, and the interval of mean(arm) - mean(baseline) that it says it with."""
+
+    outcome: Outcome
+    interval: Interval
+
+
+class Written(NamedTuple):
+    """Files that were written, and sentences about those that were not."""
+
+    files: list[Path]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison.
+
+    Args:
+        scores: [runs, tasks], final scores.
+        iqm: interquartile mean over runs and tasks.
+        difference: mean minus that of the first arm; None for the first arm.
+        curves: interquartile mean along training, by task.
+    """
+
+    name: str
+    scores: Array
+    iqm: Interval
+    difference: Interval | None = None
+    curves: Mapping[str, Band] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms on the same tasks; the first is what the others are measured against. Made by `compare_arms`.
+
+    Args:
+        improvement: probability that a run of the first of a pair is better than one of the second.
+        about: what else the page should say (model, steps, seeds, commit).
+        notes: what a reader must know to read the numbers.
+    """
+
+    metric: str
+    direction: Direction
+    tasks: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    improvement: Mapping[tuple[str, str], Interval]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON values: scores, intervals, curves."""
+        return {
+            "metric": self.metric, "direction": self.direction, "tasks": list(self.tasks), "about": dict(self.about),
+            "arms": {a.name: _arm_json(a, self.tasks) for a in self.arms},
+            "improvement": [{"better": x, "than": y, **p.to_json()} for (x, y), p in self.improvement.items()],
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+    def table(self) -> Table:
+        """The comparison as a table for the terminal."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        first = self.arms[0].name
+        caption = escape(" ".join(self.notes)) or None
+        found = Table(title=escape(self.title), caption=caption, title_justify="left", caption_justify="left")
+        for heading in ("arm", "runs", "IQM", "95% interval", f"mean - {first}", f"P(better than {first})"):
+            found.add_column(escape(heading), justify="left" if heading == "arm" else "right")
+        for arm in self.arms:
+            pair = (arm.difference, self.improvement.get((arm.name, first)))
+            cells = (str(len(arm.scores)), f"{arm.iqm.value:.3f}", _brackets(arm.iqm), *(str(p or "") for p in pair))
+            found.add_row(escape(arm.name), *cells)
+        return found
+
+    @property
+    def title(self) -> str:
+        """What is compared, in a line."""
+        return f"{self.metric} on {', '.join(self.tasks)} ({self.direction} is better)"
+
+    def write(self, folder: Path) -> Written:
+        """Write `comparison.json`, `comparison.html`, and `curves.png` if there are curves and matplotlib is there."""
+        from etude.evaluation.comparison_page import render
+        from etude.runtime.jsonl import plain
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        data, page = folder / "comparison.json", folder / "comparison.html"
+        data.write_text(json.dumps(plain(self.to_json()), indent=1, allow_nan=False), encoding="utf-8")
+        page.write_text(render(self), encoding="utf-8")
+        return self._draw(folder, Written([data, page], []))
+
+    def _draw(self, folder: Path, written: Written) -> Written:
+        from etude.evaluation.plots import draw_panels
+
+        panels = {t: {a.name: a.curves[t] for a in self.arms if t in a.curves} for t in self.tasks}
+        panels = {task: bands for task, bands in panels.items() if bands}
+        if panels:
+            path = folder / "curves.png"
+            try:
+                draw_panels(panels, path, x_label="training steps", y_label=self.metric)
+                written.files.append(path)
+            except MissingExtraError as error:
+                written.notes.append(f"curves.png was left out: {error}")
+        return written
+
+
+def compare_arms(
+    scores: Mapping[str, Mapping[str, ArrayLike]],
+    curves: Mapping[str, Mapping[str, ArrayLike]] | None = None,
+    steps: ArrayLike | None = None,
+    *,
+    metric: str = "score",
+    direction: Direction = "higher",
+    about: Mapping[str, Any] | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare arms run on the same tasks, each with as many runs on every task.
+
+    Args:
+        scores: final scores [runs] by arm and task, on one scale over tasks (see `aggregates.min_max`).
+        curves: [runs, points] by arm and task.
+        steps: [points], the training steps of the curves.
+        metric: what the scores are, with its unit.
+        direction: whether 'higher' or 'lower' is better.
+
+    Raises DataError for arms with other tasks than the first, uneven runs, or scores that are not finite.
+    """
+    _check_direction(direction)
+    tasks = tuple(next(iter(scores.values()), ()))
+    if not tasks:
+        raise DataError("There is nothing to compare: give the scores of at least one arm on at least one task.")
+    tables = {name: _table(name, by_task, tasks) for name, by_task in scores.items()}
+    bands, gaps = _bands(curves or {}, steps, resamples, seed)
+    baseline = next(iter(tables.values()))
+    arms = [
+        Arm(name, runs, bootstrap_interval(runs, resamples=resamples, rng=seed),
+            None if runs is baseline else difference(runs, baseline, seed=seed), bands.get(name, {}))
+        for name, runs in tables.items()
+    ]  # fmt: skip
+    better = 1 if direction == "higher" else -1
+    improvement = {
+        (y, x): probability_of_improvement(better * tables[y], better * tables[x], resamples=resamples, rng=seed)
+        for x, y in combinations(tables, 2)
+    }
+    notes = (*_cautions(tables), *gaps)
+    return Comparison(metric, direction, tasks, tuple(arms), improvement, about or {}, notes)
+
+
+def verdict(
+    arm: ArrayLike,
+    baseline: ArrayLike,
+    direction: Direction = "higher",
+    margin: float = 0.0,
+    seed: int = 0,
+    *,
+    level: float = 0.95,
+) -> Verdict:
+    """Whether "arm is higher (lower) than baseline by more than margin" held.
+
+    With the interval [low, high] of d = mean(arm) - mean(baseline), for 'higher':
+    held if low > margin; not held if high <= margin; inconclusive if the margin lies between.
+    For 'lower': held if high < -margin; not held if low >= -margin; else inconclusive.
+
+    The interval is Welch's when an arm has fewer than ten runs, because the bootstrap is then too narrow; else the
+    stratified bootstrap of the difference. With one run in an arm the verdict is always inconclusive.
+
+    Args:
+        arm, baseline: final scores, [runs] or [runs, tasks].
+        margin: the smallest difference that counts, in units of the scores; not negative.
+        level: nominal coverage of the interval.
+
+    Raises ConfigError for another direction or a negative margin; DataError for scores that are not finite.
+    """
+    _check_direction(direction)
+    if not margin >= 0:
+        raise ConfigError(f"margin must be a number of at least 0, got {margin}; `direction` says which way.")
+    found = difference(arm, baseline, seed=seed, level=level)
+    low, high = (found.low, found.high) if direction == "higher" else (-found.high, -found.low)
+    outcome: Outcome = "held" if low > margin else "not held" if high <= margin else "inconclusive"
+    return Verdict(outcome, found)
+
+
+def difference(x: ArrayLike, y: ArrayLike, *, seed: int = 0, level: float = 0.95) -> Interval:
+    """mean(x) - mean(y) with Welch's interval below ten runs per arm, else with the stratified bootstrap's."""
+    if min(len(table(x)), len(table(y))) < FEW:
+        return welch_interval(x, y, level=level)
+    return difference_interval(x, y, mean, rng=seed, level=level)
+
+
+def _brackets(interval: Interval) -> str:
+    """The ends of an interval as text."""
+    return f"[{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _table(name: str, by_task: Mapping[str, ArrayLike], tasks: Sequence[str]) -> Array:
+    if set(by_task) != set(tasks):
+        raise DataError(f"All arms must have the same tasks; {name} has {sorted(by_task)}, not {sorted(tasks)}.")
+    columns = [np.asarray(by_task[task], float) for task in tasks]
+    if len({c.shape for c in columns}) > 1 or columns[0].ndim != 1:
+        counts = ", ".join(f"{task} {c.shape}" for task, c in zip(tasks, columns))
+        raise DataError(f"{name} must have scores [runs], as many on every task, got {counts}.")
+    return table(np.stack(columns, 1))
+
+
+def _bands(
+    curves: Mapping[str, Mapping[str, ArrayLike]], steps: ArrayLike | None, resamples: int, seed: int
+) -> tuple[dict[str, dict[str, Band]], list[str]]:
+    """Curves as bands, without the points at which some run is not finite; and a sentence about each such curve."""
+    bands: dict[str, dict[str, Band]] = {}
+    notes = []
+    for name, by_task in curves.items():
+        for task, values in by_task.items():
+            runs = np.asarray(values, float)
+            x = np.arange(runs.shape[-1]) if steps is None else np.asarray(steps, float)
+            whole = np.isfinite(runs).all(0)
+            if not whole.all():
+                notes.append(
+                    f"{name} on {task}: curve without {(~whole).sum()} of {whole.size} points that some run lacks."
+                )
+                runs, x = runs[:, whole], x[whole] if x.shape == whole.shape else x
+            bands.setdefault(name, {})[task] = curve_band(runs, x, resamples=resamples, rng=seed)
+    return bands, notes
+
+
+def _cautions(tables: Mapping[str, Array]) -> list[str]:
+    fewest = min(map(len, tables.values()))
+    if fewest >= FEW:
+        return []
+    runs = f"{fewest} run{'s' * (fewest > 1)} per arm"
+    return [f"With {runs} bootstrap intervals are too narrow; differences of means use Welch's t interval."]
+
+
+def _arm_json(arm: Arm, tasks: Sequence[str]) -> dict[str, Any]:
+    curves = {
+        task: {k: getattr(band, k).tolist() for k in ("x", "value", "low", "high")} for task, band in arm.curves.items()
+    }
+    return {
+        "runs": len(arm.scores), "iqm": arm.iqm.to_json(), "mean": float(arm.scores.mean()),
+        "difference": arm.difference and arm.difference.to_json(),
+        "scores": dict(zip(tasks, arm.scores.T.tolist())), "curves": curves,
+    }  # fmt: skip
+
+
+def _check_direction(direction: str) -> None:
+    if direction not in ("higher", "lower"):
+        raise ConfigError(f"direction must be 'higher' or 'lower', got {direction!r}.")

@@ -1,0 +1,80 @@
+"""`comparison.html`: a comparison on one page, its charts inline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from etude.evaluation.page import escape, facts, page, plain, rows
+from etude.evaluation.svg import Bar, Series, svg_bars, svg_curve
+
+if TYPE_CHECKING:
+    from etude.evaluation.comparison import Arm, Comparison
+    from etude.evaluation.intervals import Interval
+
+
+def render(found: Comparison) -> str:
+    """The whole page as HTML."""
+    names = [arm.name for arm in found.arms]
+    about = [("metric", found.metric), ("tasks", ", ".join(found.tasks)), ("better", found.direction)]
+    sections = [
+        f"<h1>{escape(' against '.join([', '.join(names[1:]) or names[0], *names[:1] * (len(names) > 1)]))}</h1>",
+        facts(about + [(str(k).replace("_", " "), plain(v)) for k, v in found.about.items()]),
+        "".join(f'<p class="soft">{escape(note)}</p>' for note in found.notes),
+        f"<h2>Final scores</h2>{_scores(found)}",
+        _improvement(found),
+        _curves(found),
+        f"<h2>Every run</h2>{_runs(found)}",
+    ]
+    return page(found.title, "\n".join(filter(None, sections)))
+
+
+def _scores(found: Comparison) -> str:
+    bars = [_bar(arm, i) for i, arm in enumerate(found.arms)]
+    chart = svg_bars(bars, title=f"Interquartile mean of {found.metric}", x_label=found.metric, row=34, width=460)
+    first = found.arms[0].name
+    lines = [
+        [escape(a.name), str(len(a.scores)), _interval(a.iqm), _interval(a.difference) if a.difference else ""]
+        for a in found.arms
+    ]
+    table = rows(["", "runs", "interquartile mean", f"mean − {escape(first)}"], lines)
+    note = "Bars are 95% bootstrap intervals of the interquartile mean over runs, dots are single runs."
+    return f'<div class="beside"><div class="card">{chart}</div>{table}</div><p class="soft">{note}</p>'
+
+
+def _bar(arm: Arm, index: int) -> Bar:
+    return Bar(arm.name, arm.iqm.value, arm.iqm.low, arm.iqm.high, index, tuple(arm.scores.ravel()))
+
+
+def _improvement(found: Comparison) -> str:
+    if not found.improvement:
+        return ""
+    bars = [Bar(f"{x} > {y}", p.value, p.low, p.high) for (x, y), p in found.improvement.items()]
+    title = "Probability that a run of one arm is better than a run of the other"
+    chart = svg_bars(bars, title=title, x_label="probability; 0.5 is no difference", span=(0, 1), width=560)
+    return f'<h2>Probability of improvement</h2><div class="tiles"><div class="card">{chart}</div></div>'
+
+
+def _curves(found: Comparison) -> str:
+    cards = []
+    for task in found.tasks:
+        series = [Series(a.name, *(list(getattr(a.curves[task], k)) for k in ("x", "value", "low", "high")))
+                  for a in found.arms if task in a.curves]  # fmt: skip
+        if series:
+            chart = svg_curve(series, title=f"{found.metric} on {task}", y_label=found.metric, width=540, height=300)
+            cards.append(f'<div class="card"><header><b>{escape(task)}</b></header>{chart}</div>')
+    note = '<p class="soft">Lines are interquartile means over runs, bands their 95% bootstrap intervals.</p>'
+    return f'<h2>Learning curves</h2><div class="grid large">{"".join(cards)}</div>{note}' if cards else ""
+
+
+def _runs(found: Comparison) -> str:
+    head = ["", *(f"run {i + 1}" for i in range(max(len(a.scores) for a in found.arms)))]
+    lines = [
+        [f"{escape(arm.name)} on {escape(task)}", *(f"{v:.4g}" for v in arm.scores[:, i])]
+        for arm in found.arms
+        for i, task in enumerate(found.tasks)
+    ]
+    return rows(head, lines)
+
+
+def _interval(interval: Interval) -> str:
+    return f'{interval.value:.3f} <span class="soft">[{interval.low:.3f}, {interval.high:.3f}]</span>'

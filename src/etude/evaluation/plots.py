@@ -1,0 +1,157 @@
+"""Figures as PNG files, for papers and talks. Needs the extra 'plots' (matplotlib, imported when a figure is made).
+
+Drawn through matplotlib's objects on the Agg canvas: nobody's pyplot figures, settings or backend are touched.
+For charts inside a page, without matplotlib, see `svg_curve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from etude.core.errors import MissingExtraError
+from etude.evaluation.intervals import Band, Interval, Randomness, curve_band, performance_profile
+from etude.evaluation.pass_at_k import over_problems, pass_at_k
+from etude.evaluation.svg import PALETTE, svg_curve
+
+INK, SOFT, LINE = "#1b1f24", "#5a6470", "#dfe3e8"
+DPI = 160
+
+
+def learning_curves(
+    arms: Mapping[str, ArrayLike],
+    steps: ArrayLike,
+    path_png: Path,
+    *,
+    y_label: str = "score",
+    x_label: str = "training steps",
+    title: str = "",
+    rng: Randomness = 0,
+) -> Path:
+    """Interquartile mean over runs along training, with its 95% bootstrap band, a line for each arm.
+
+    Args:
+        arms: curves by name, each [runs, points] or [runs, tasks, points].
+        steps: [points], where on the x axis each point lies.
+        path_png: the file to write.
+
+    Raises MissingExtraError without matplotlib; DataError for curves that do not fit the steps.
+    """
+    bands = {name: curve_band(curves, steps, rng=rng) for name, curves in arms.items()}
+    return draw_panels({title: bands}, path_png, x_label=x_label, y_label=y_label)
+
+
+def performance_profiles(
+    arms: Mapping[str, ArrayLike],
+    thresholds: ArrayLike,
+    path_png: Path,
+    *,
+    x_label: str = "score τ",
+    title: str = "",
+    rng: Randomness = 0,
+) -> Path:
+    """Fraction of runs above each score, with its 95% band; arms: {name: [runs] or [runs, tasks]}."""
+    bands = {name: performance_profile(scores, thresholds, rng=rng) for name, scores in arms.items()}
+    return draw_panels({title: bands}, path_png, x_label=x_label, y_label="fraction of runs with score > τ")
+
+
+def pass_at_k_curve(
+    arms: Mapping[str, ArrayLike], path_png: Path, *, title: str = "", resamples: int = 2000, rng: Randomness = 0
+) -> Path:
+    """pass@k against k = 1, 2, 4, ... n on a doubling axis, with 95% intervals over problems.
+
+    Args:
+        arms: `correct` [problems, n] by name, usually {"before": ..., "after": ...}.
+    """
+    bands = {}
+    for name, correct in arms.items():
+        n = np.shape(correct)[1]
+        ks = [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
+        found = [over_problems(pass_at_k(correct, k), resamples=resamples, rng=rng) for k in ks]
+        bands[name] = Band(np.log2(ks), *np.array([(f.value, f.low, f.high) for f in found]).T)
+    return draw_panels({title: bands}, path_png, x_label="attempts k", y_label="pass@k", doubling=True)
+
+
+def interval_bars(
+    intervals: Mapping[str, Interval], path_png: Path, *, x_label: str = "interquartile mean", title: str = ""
+) -> Path:
+    """One horizontal bar per interval with a mark at the estimate, the first on top."""
+    figure, (ax,) = _figure(max(0.5 * len(intervals) + 1.3, 2.0), [title])
+    ax.use_sticky_edges = False  # else the longest bar ends on the frame
+    for i, interval in enumerate(intervals.values()):
+        ax.barh(
+            i, interval.high - interval.low, left=interval.low, height=0.5, color=_colour(i), alpha=0.35, linewidth=0
+        )
+        ax.plot([interval.value] * 2, [i - 0.25, i + 0.25], color=_colour(i), linewidth=2.2)
+    ax.set_yticks(range(len(intervals)), list(intervals), color=INK)
+    ax.set_ylim(len(intervals) - 0.5, -0.5)
+    ax.grid(axis="x", color=LINE, linewidth=0.8)
+    ax.set_xlabel(x_label)
+    return _save(figure, path_png)
+
+
+def draw_panels(
+    panels: Mapping[str, Mapping[str, Band]], path: Path, *, x_label: str, y_label: str, doubling: bool = False
+) -> Path:
+    """Lines with bands, a panel for each title (a task, say), three beside each other; colours mean the same in all.
+
+    With `doubling`, x is log2 of what the axis says.
+    """
+    figure, axes = _figure(4.0, list(panels))
+    names = list(dict.fromkeys(name for bands in panels.values() for name in bands))
+    for ax, bands in zip(axes, panels.values()):
+        for name, band in bands.items():
+            colour, marker = _colour(names.index(name)), "o" if len(band.x) < 12 else None
+            ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
+            ax.plot(band.x, band.value, color=colour, linewidth=2, label=name, marker=marker, markersize=4)
+        ax.grid(axis="y", color=LINE, linewidth=0.8)
+        ax.set_xlabel(x_label)
+        if doubling:
+            places = sorted({float(x) for band in bands.values() for x in band.x})
+            ax.set_xticks(places, [f"{2**x:.0f}" for x in places])
+    axes[0].set_ylabel(y_label)
+    if len(names) > 1:
+        axes[0].legend(frameon=False, labelcolor=INK, fontsize=9)
+    return _save(figure, path)
+
+
+def _figure(height: float, titles: Sequence[str]) -> tuple[Any, list[Any]]:
+    """A figure with axes for each title: no frame, quiet ticks, grid behind the lines."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("Drawing a figure", "plots") from error
+    columns = min(len(titles), 3)
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(6.4 if columns == 1 else 4.4 * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(len(titles))]
+    for ax, title in zip(axes, titles):
+        ax.set_axisbelow(True)
+        for side, spine in ax.spines.items():
+            spine.set_visible(side == "bottom")
+            spine.set_color(SOFT)
+        ax.tick_params(colors=SOFT, length=3, labelsize=9)
+        ax.tick_params(axis="y", length=0)
+        for label in (ax.xaxis.label, ax.yaxis.label):
+            label.set_color(INK)
+        ax.set_title(title, loc="left", color=INK, fontsize=11, fontweight="bold")
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> Path:
+    path = Path(path)
+    figure.savefig(path, dpi=DPI, format="png", metadata={"Software": "etude"})
+    return path
+
+
+def _colour(index: int) -> str:
+    return PALETTE[index % len(PALETTE)]
+
+
+__all__ = ["draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve", "performance_profiles", "svg_curve"]

@@ -1,0 +1,155 @@
+"""`report.html`: a run on one page that can be sent to somebody who has nothing else.
+
+Made from whatever the run folder holds: a missing file leaves its section out, a torn line is skipped and counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from etude.core.errors import RunFolderError
+from etude.evaluation import report_curves, report_evaluation, report_rollouts
+from etude.evaluation.page import duration, escape, facts, page, plain, rows
+from etude.runtime import disk
+
+META = ("id", "title", "paper", "kind", "parent", "claim")
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` from the files of a run folder. Returns its path.
+
+    Raises RunFolderError if the folder is not there or holds no file of a run.
+    """
+    folder = Path(folder)
+    files = ("method.json", "metrics.jsonl", "environment.json", "evaluation.json")
+    if not any((folder / name).exists() for name in files):
+        raise RunFolderError(f"{folder} holds no run to report on: none of {', '.join(files)} is there.")
+    torn: dict[str, int] = {}
+    records = {name: list(read_lines(folder / f"{name}.jsonl", torn)) for name in ("metrics", "episodes")}
+    run = {name: read_object(folder / f"{name}.json") for name in ("method", "config", "environment", "evaluation")}
+    run["finished"] = read_object(folder / "FINISHED")
+    sections = [
+        _header(run, records["metrics"]),
+        _section("Before and after", report_evaluation.render(run["evaluation"])),
+        _section("Training", report_curves.render(report_curves.collect(records["metrics"]))),
+        _section("Rollouts", report_rollouts.render(records["episodes"]) if records["episodes"] else ""),
+        _section("Method", _method(run["method"])),
+        _section("Settings", _settings(run["config"])),
+        _section("Environment", _settings(run["environment"])),
+        _footer(torn),
+    ]
+    path = folder / "report.html"
+    disk.replace_file(path, page(_title(run), "\n".join(filter(None, sections))).encode())
+    return path
+
+
+# Reading
+
+
+def read_lines(path: Path, torn: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file; lines that are none are left out and counted in `torn` under the file's name.
+
+    Unlike `JsonLines.read`, which refuses a damaged log, because a report of a damaged run is better than none.
+    """
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in filter(str.strip, file):
+            record = _parse(line)
+            if record:
+                yield record
+            else:
+                torn[path.name] = torn.get(path.name, 0) + 1
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file as a dict; empty if it is missing or damaged."""
+    return _parse(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# Header
+
+
+def _title(run: Mapping[str, Any]) -> str:
+    method, task = run["method"].get("id", "run"), _named(run["config"].get("task"))
+    return f"{method} on {task}" if task else str(method)
+
+
+def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]]) -> str:
+    method, config = run["method"], run["config"]
+    last = metrics[-1] if metrics else {}
+    done, asked = run["finished"].get("step", last.get("step")), config.get("steps")
+    seconds = run["finished"].get("seconds", last.get("seconds"))
+    steps = done if asked in (None, done) else f"{done or 0} of {asked}"
+    about = [method.get("title"), method.get("paper")]
+    if method.get("parent"):
+        about.append(f"derived from {method['parent']}")
+    return "".join([
+        f"<h1>{escape(_title(run))}</h1>",
+        f'<p class="soft">{escape(" · ".join(str(a) for a in about if a))}</p>',
+        facts([
+            ("method", method.get("id")), ("task", _named(config.get("task"))), ("model", _named(config.get("model"))),
+            ("seed", config.get("seed", run["environment"].get("seed"))), ("steps", steps),
+            ("training time", duration(seconds) if isinstance(seconds, (int, float)) else None),
+            ("status", "finished" if run["finished"] else "not finished"),
+        ]),
+    ])  # fmt: skip
+
+
+def _named(value: Any) -> str:
+    """A task or model that is given by name, path or part."""
+    if isinstance(value, Mapping):
+        value = value.get("id") or value.get("name") or value.get("part")
+    return "" if value is None else str(value).rstrip("/").rpartition("/")[2] or str(value)
+
+
+# Method, settings
+
+
+def _method(method: Mapping[str, Any]) -> str:
+    """The method as a tree, empty slots left out."""
+    slots = [(k, v) for k, v in method.items() if k not in META and v not in (None, [], {})]
+    lines = [f'<li><span class="slot">{escape(k)}</span><div>{_node(v)}</div></li>' for k, v in slots]
+    return f'<ul class="tree">{"".join(lines)}</ul>' if lines else ""
+
+
+def _node(value: Any) -> str:
+    """A part with its fields, a list of parts, or a value."""
+    if isinstance(value, list) and any(isinstance(v, Mapping) for v in value):
+        return "".join(f"<div>{_node(v)}</div>" for v in value)
+    if not isinstance(value, Mapping):
+        return f"<code>{escape(plain(value))}</code>"
+    fields = [(k, v) for k, v in value.items() if k != "part"]
+    flat = ", ".join(f"{k} = {plain(v)}" for k, v in fields if not _has_parts(v))
+    deep = "".join(f'<li><span class="slot">{escape(k)}</span> {_node(v)}</li>' for k, v in fields if _has_parts(v))
+    name = f"<b>{escape(value['part'])}</b> " if "part" in value else ""
+    return f'{name}<code class="soft">{escape(flat)}</code>' + (f"<ul>{deep}</ul>" if deep else "")
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(v, Mapping) for v in value))
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    lines = [[escape(k.replace("_", " ")), f"<code>{escape(plain(v))}</code>"] for k, v in values.items()]
+    return rows([], lines, numeric=False) if lines else ""
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{title}</h2>{body}</section>" if body else ""
+
+
+def _footer(torn: Mapping[str, int]) -> str:
+    said = "".join(f" {n} damaged line{'s' * (n > 1)} of {name} left out." for name, n in torn.items())
+    return f"<footer>Written by etude.{escape(said)}</footer>"

@@ -1,0 +1,106 @@
+"""The report's headline: what was measured before and after training, per split, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etude.evaluation.page import escape, rows
+from etude.evaluation.svg import Bar, svg_bars
+from etude.evaluation.ticks import number
+
+HEADLINE = ("pass@1", "accuracy", "success", "return", "reward")
+"""Which metric leads, the first that the evaluation has."""
+TILES = 4
+
+Key = tuple[str, str]
+"""Split and metric."""
+Found = tuple[float, float, float]
+"""Value and the ends of its interval."""
+
+
+def render(evaluation: Mapping[str, Any]) -> str:
+    """`evaluation.json` as HTML; empty if it holds no numbers.
+
+    Its layout is `{"before": {split: {metric: entry}}, "after": ...}`, where an entry is a number, `[value, low,
+    high]` or `{"value": ..., "low": ..., "high": ...}`; either side, and the level of the splits, may be missing.
+    """
+    before, after = (measured(evaluation.get(when)) for when in ("before", "after"))
+    keys = sorted(dict.fromkeys([*after, *before]), key=lambda k: k[0] == "train")
+    if not keys:
+        return ""
+    lead = next((m for m in HEADLINE if any(m == metric for _, metric in keys)), keys[0][1])
+    tiles = [_tile(k, before.get(k), after.get(k)) for k in keys if k[1] == lead]
+    lines = [[escape(_name(k)), *(_cell(k, found.get(k)) for found in (before, after))] for k in keys]
+    table = rows(["", "before", "after"], lines)
+    bars = [Bar(_name(k), *found[k], series=i) for k in keys if _is_share(k)
+            for i, found in enumerate((before, after)) if k in found]  # fmt: skip
+    if bars:
+        chart = svg_bars(bars, title="Before and after", legend=("before", "after"), span=(0, 1), width=460)
+        table = f'<div class="beside"><div class="card">{chart}</div>{table}</div>'
+    note = '<p class="soft">Bars and brackets are 95% intervals.</p>'
+    return f'<div class="tiles">{"".join(tiles[:TILES])}</div>{table}{note}'
+
+
+def measured(side: Any) -> dict[Key, Found]:
+    """One side of `evaluation.json` by split and metric; the split is '' where there is none."""
+    found: dict[Key, Found] = {}
+    for name, entry in side.items() if isinstance(side, Mapping) else ():
+        if interval := _interval(entry):
+            found["", name] = interval
+        elif isinstance(entry, Mapping):
+            found |= {(name, metric): i for metric, value in entry.items() if (i := _interval(value))}
+    return found
+
+
+def _interval(entry: Any) -> Found | None:
+    """An entry as value, low, high; an end that is missing or unbounded makes both ends the value itself."""
+    if isinstance(entry, Mapping):
+        entry = [entry.get(k) for k in ("value", "low", "high")]
+    numbers = [v for v in (entry if isinstance(entry, list) else [entry]) if _is_number(v)]
+    if isinstance(entry, list) and (not entry or not _is_number(entry[0])):
+        return None
+    match numbers:
+        case [value, low, high]:
+            return value, low, high
+        case [value, *_]:
+            return value, value, value
+    return None
+
+
+def _tile(key: Key, before: Found | None, after: Found | None) -> str:
+    """The change of one number, written large."""
+    numbers = [_said(key, found[0]) for found in (before, after) if found]
+    change = ""
+    if before and after:
+        gain = after[0] - before[0]
+        said = f"{100 * gain:+.1f} points" if _is_share(key) else ("+" if gain >= 0 else "") + number(gain)
+        change = f'<div class="{"up" if gain >= 0 else "down"}">{said}</div>'
+    big = ' <span class="arrow">→</span> '.join(numbers)
+    return (
+        f'<div class="card tile"><div class="soft">{escape(_name(key))}</div><div class="big">{big}</div>{change}</div>'
+    )
+
+
+def _cell(key: Key, found: Found | None) -> str:
+    if found is None:
+        return ""
+    value, low, high = (_said(key, v) for v in found)
+    return value if found[1] == found[2] else f'{value} <span class="soft">[{low}, {high}]</span>'
+
+
+def _name(key: Key) -> str:
+    return " ".join(key).strip().replace("_", " ")
+
+
+def _is_share(key: Key) -> bool:
+    """Whether a metric is a fraction of problems or samples."""
+    return "@" in key[1] or key[1] in ("accuracy", "success")
+
+
+def _said(key: Key, value: float) -> str:
+    return f"{100 * value:.1f}%" if _is_share(key) else number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")

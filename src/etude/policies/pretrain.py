@@ -1,0 +1,220 @@
+"""Making `tiny`: a small Llama that has the single skills of the built-in tasks, and is careless with the rest.
+
+It learns worked examples, completions only. What reinforcement learning is meant to teach is shown rarely or badly,
+so that sampling finds it now and then:
+
+    compose    every function alone, perfectly; chains of two and three (training pairs only) by a worker who mostly
+               stops early, mixes up the order or takes a wrong function
+    sums       two and three terms; few of four
+    countdown  right expressions
+    attr-20q   games of a player who asks at random and guesses too soon
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from etude.core.batches import Problem, Segment
+from etude.core.streams import Stream
+from etude.tasks.agents.attr_20q import Attr20Q, scripted_episode
+from etude.tasks.language.compose import FUNCTIONS, Compose, functions_of, worked
+from etude.tasks.language.countdown import Countdown
+from etude.tasks.language.sums import Sums
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+    from torch import Tensor
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+POSITIONS = 512
+BATCH = 128
+RATE = 2e-3
+RIGHT = 0.3
+"""Share of the shown chains that are right."""
+
+
+class Row(NamedTuple):
+    """One training example: token ids, and for each whether the model is trained to say it."""
+
+    tokens: list[int]
+    learned: list[bool]
+
+
+# What is shown
+
+
+def examples(seed: int, scale: float = 1.0) -> Iterator[list[Segment]]:
+    """The worked examples, in order. `scale` multiplies how many there are (130,000)."""
+    seed += 1  # the tasks' own default pools are drawn with seed 0
+    yield from _shown(Compose(levels=(1,), seed=seed), int(64_000 * scale))
+    yield from _chains(Compose(levels=(2,), seed=seed), int(9_000 * scale))
+    yield from _chains(Compose(levels=(3,), seed=seed), int(3_000 * scale))
+    yield from _shown(Sums(terms=(2, 3), seed=seed), int(10_000 * scale))
+    yield from _shown(Sums(terms=(4,), seed=seed), int(500 * scale))
+    yield from _shown(Countdown(seed=seed), int(24_000 * scale))
+    yield from _games(Attr20Q(), seed, int(20_000 * scale))
+
+
+def _shown(task: Compose | Sums | Countdown, count: int) -> Iterator[list[Segment]]:
+    pool = task.problems("train")
+    for i in range(count):
+        problem = pool[i]
+        yield [Segment("user", str(problem.prompt)), Segment("assistant", str(task.demonstration(problem)))]
+
+
+def _chains(task: Compose, count: int) -> Iterator[list[Segment]]:
+    pool, random = task.problems("train"), Stream(task.seed).split("careless", *task.levels).numpy
+    for i in range(count):
+        yield [Segment("user", str(pool[i].prompt)), Segment("assistant", careless(pool[i], random))]
+
+
+def _games(task: Attr20Q, seed: int, count: int) -> Iterator[list[Segment]]:
+    pool = task.problems("train")
+    for i in range(count):
+        yield scripted_episode(task, pool[i % len(pool)], Stream(seed).split("games", i))
+
+
+def careless(problem: Problem, random: Generator) -> str:
+    """A worked chain that is as intended in `RIGHT` of all cases.
+
+    Otherwise it stops early, takes the functions in another order, or takes one wrong function. Every single step
+    is done correctly.
+    """
+    functions, text = list(functions_of(problem)), problem.info["input"]
+    if random.random() < RIGHT:
+        return worked(functions, text)
+    match int(random.integers(3)):
+        case 0:
+            functions = functions[: int(random.integers(1, len(functions)))]
+        case 1:
+            functions = [functions[k] for k in random.permutation(len(functions))]
+        case _:
+            functions[int(random.integers(len(functions)))] = str(random.choice(list(FUNCTIONS)))
+    return worked(functions, text)
+
+
+def rows(tokenizer: PreTrainedTokenizerFast, shown: Sequence[list[Segment]]) -> list[Row]:
+    """Examples as tokens; what the assistant says is learned and closed by the end token."""
+    ids = iter(tokenizer([s.text for example in shown for s in example])["input_ids"])
+    found = []
+    for example in shown:
+        row = Row([], [])
+        for segment in example:
+            mine = segment.role == "assistant"
+            said = next(ids) + [tokenizer.eos_token_id] * mine
+            row.tokens.extend(said)
+            row.learned.extend([mine] * len(said))
+        found.append(row)
+    return found
+
+
+# How it is learned
+
+
+def architecture(vocabulary: int) -> Any:
+    """Half a million parameters, as a Hugging Face configuration."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+
+
+def learn(model: LlamaForCausalLM, data: Sequence[Row], steps: int, stream: Stream) -> float:
+    """AdamW, warm-up and cosine, `BATCH` rows a step; returns the mean loss of the last tenth, in nats per token."""
+    import torch
+    from rich.progress import track
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    losses = []
+    for step in track(range(steps), description="pre-training tiny"):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * min(1.0, (step + 1) / 200) * (0.525 + 0.475 * math.cos(math.pi * step / steps))
+        chosen = [data[i] for i in stream.numpy.integers(len(data), size=BATCH)]
+        losses.append(accumulate(model, chosen))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    tail = losses[-max(1, steps // 10) :]
+    return sum(tail) / len(tail)
+
+
+def accumulate(model: LlamaForCausalLM, chosen: Sequence[Row]) -> float:
+    """Add the gradient of the mean loss per learned token; short and long rows apart, so that little is padding."""
+    import torch.nn.functional as F
+
+    ordered = sorted(chosen, key=lambda r: len(r.tokens))
+    cut = len(ordered) * 3 // 4
+    total, count = 0.0, sum(sum(r.learned[1:]) for r in ordered)
+    for part in (ordered[:cut], ordered[cut:]):
+        if not part:
+            continue
+        tokens, learned = collate(part)
+        hidden = model.model(input_ids=tokens).last_hidden_state[:, :-1][learned[:, 1:]]
+        loss = F.cross_entropy(model.lm_head(hidden), tokens[:, 1:][learned[:, 1:]], reduction="sum") / count
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def collate(data: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Tokens and learned, both [B, T], padded on the right (attention is causal: no mask is needed)."""
+    import torch
+
+    width = max(len(r.tokens) for r in data)
+    tokens = torch.tensor([r.tokens + [0] * (width - len(r.tokens)) for r in data])
+    learned = torch.tensor([r.learned + [False] * (width - len(r.learned)) for r in data])
+    return tokens, learned
+
+
+def pretrain(out: Path, seed: int = 0, steps: int = 2500, scale: float = 1.0, report: bool = True) -> dict[str, Any]:
+    """Train `tiny` and write it to `out`: weights in bfloat16, tokenizer, README.md with what was measured.
+
+    Deterministic: the default arguments give the shipped weights, bit for bit on the same kind of processor.
+
+    Args:
+        out: a folder; made if it is not there.
+        steps: optimizer steps. `scale`: factor on the number of examples.
+        report: whether to measure pass@1 afterwards (a minute).
+
+    Returns: 'parameters', 'seconds', 'loss' (nats per token), 'bytes' (of the weights) and, with `report`,
+        'scores' (`measure.Score` by 'task split').
+    """
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from etude.policies.byte_tokenizer import build_tokenizer
+
+    started, threads = time.monotonic(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        tokenizer = build_tokenizer(POSITIONS)
+        data = rows(tokenizer, list(examples(seed, scale)))
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(architecture(len(tokenizer)))
+        print(f'corpus {time.monotonic()-started:.0f}s rows {len(data)} tokens {sum(len(r.tokens) for r in data)/len(data)}')
+        loss = learn(model, data, steps, Stream(seed).split("pretrain"))
+        model.to(torch.bfloat16).save_pretrained(out)
+        tokenizer.save_pretrained(out)
+        print(f'{time.monotonic()-started:.0f}s loss {loss:.4f}')
+        from etude.policies.measure import measure
+        model.float().eval()
+        for task,splits in [(Compose(),Compose().splits()),(Sums(terms=(2,)),('train','test')),(Sums(terms=(3,)),('test',)),(Sums(terms=(4,)),('test',)),(Sums(terms=(5,)),('test',)),(Countdown(),('train','test')),(Attr20Q(),('train','test'))]:
+            for s in splits: print(task, s, measure(model,tokenizer,task,s,count=64),flush=True)
+    finally:
+        torch.set_num_threads(threads)
+    return {}

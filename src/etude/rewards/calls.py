@@ -1,0 +1,251 @@
+"""Calling a user's reward function and checking what it returned.
+
+This file is also the program that a worker process runs (`worker.py` starts it by path), so at module level it
+imports the standard library only: a worker is ready in milliseconds and never loads torch on its own account.
+
+The two sides speak JSON, one object per line, over a socket of their own; what the function prints goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import numbers
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+Components = dict[str, list[float | None]]
+"""One number, or None for 'not applicable', per component and completion; plain numbers have the component ''."""
+
+LONGEST_TRACEBACK = 4_000
+
+
+class Reason(StrEnum):
+    """Why a completion has no reward. Zero is not among them: it is a reward."""
+
+    RAISED = "raised"
+    DIED = "died"
+    TIMED_OUT = "timed out"
+    NOT_FINITE = "not finite"
+
+
+class CallFailed(Exception):
+    """A call that brought no rewards because of what it was given; `detail` is what the user should read."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason, self.detail = reason, detail
+
+
+class InvalidReturn(Exception):
+    """The function returned something that is not one number per completion."""
+
+
+class NotLoaded(Exception):
+    """The function cannot be imported or called; the text is a sentence."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function calls itself and asks for.
+
+    Args:
+        name: its own name, for messages and for `episode.scores`.
+        wanted: names of its parameters.
+        required: those of them without a default.
+        rest: whether it takes `**columns`.
+    """
+
+    name: str
+    wanted: tuple[str, ...]
+    required: tuple[str, ...]
+    rest: bool
+
+
+def signature(function: Any, label: str) -> Signature:
+    """The signature of a reward function. Raises NotLoaded if it cannot be called with keywords."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if not callable(function) or isinstance(function, type):
+        kind = "a class; name a function or an instance" if isinstance(function, type) else type(function).__name__
+        raise NotLoaded(f"{label} must be a function, got {kind}.")
+    if inspect.iscoroutinefunction(function):
+        raise NotLoaded(f"{label} must be a plain function, got an async one: run its event loop inside.")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        raise NotLoaded(f"{label} does not tell its parameters: wrap it in a Python function.") from None
+    if unnamed := [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]:
+        raise NotLoaded(f"{label} must take its parameters by name, but {unnamed[0]!r} is positional only.")
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    required = tuple(p.name for p in named if p.default is p.empty)
+    return Signature(name, tuple(p.name for p in named), required, any(p.kind is p.VAR_KEYWORD for p in parameters))
+
+
+def invoke(function: Callable[..., Any], arguments: Mapping[str, Any], count: int, name: str) -> Components:
+    """Call the function on a batch of `count` completions.
+
+    Raises CallFailed if it raises, InvalidReturn if it returns something else than numbers.
+    """
+    return components(_attempt(function, arguments), count, name)
+
+
+def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return function(**arguments)
+    except (Exception, SystemExit) as error:
+        raise CallFailed(Reason.RAISED, f"raised:\n{trimmed(error, _file(function))}") from None
+
+
+def components(returned: Any, count: int, name: str) -> Components:
+    """What a reward function returned, as numbers by component.
+
+    A list, tuple, array or tensor of numbers; a list of dicts; or a dict of lists. A component that a row's dict
+    lacks is None there.
+
+    >>> components([True, 0.5], 2, "score")
+    {'': [1.0, 0.5]}
+    >>> components([{"form": 1}, {"form": 0, "length": 0.2}], 2, "score")
+    {'form': [1.0, 0.0], 'length': [None, 0.2]}
+    >>> components([0.5], 2, "score")
+    Traceback (most recent call last):
+    ...
+    etude.rewards.calls.InvalidReturn: score must return 2 floats, got list of 1.
+    """
+    value = _plain(returned)
+    if isinstance(value, Mapping) and value:
+        return {str(k): _column(_plain(v), count, f"{name}, component {str(k)!r},") for k, v in value.items()}
+    if not (isinstance(value, (list, tuple)) and value and all(isinstance(v, Mapping) for v in value)):
+        return {"": _column(value, count, name)}
+    keys = dict.fromkeys(str(k) for row in value for k in row)
+    rows = [{str(k): v for k, v in row.items()} for row in value]
+    return {k: _column([r.get(k) for r in rows], count, f"{name}, component {k!r},") for k in keys or [""]}
+
+
+def _column(value: Any, count: int, name: str) -> list[float | None]:
+    must = f"{name} must return {count} float{'s' * (count != 1)}, got"
+    if not isinstance(value, (list, tuple)):
+        raise InvalidReturn(f"{must} {_kind(value)}.")
+    if len(value) != count:
+        raise InvalidReturn(f"{must} {type(value).__name__} of {len(value)}.")
+    numbers_ = [_plain(v) for v in value]
+    for i, number in enumerate(numbers_):
+        if number is not None and not isinstance(number, numbers.Real):
+            raise InvalidReturn(f"{must} {type(value).__name__} whose item {i} is {_kind(number)}.")
+    return [None if v is None else _float(v) for v in numbers_]
+
+
+def _plain(value: Any) -> Any:
+    """Arrays, tensors and their scalars as Python lists and numbers."""
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond 1e308
+        return math.inf if value > 0 else -math.inf
+
+
+def _kind(value: Any) -> str:
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    shown = f" {value[:40]!r}" if isinstance(value, str) else ""
+    return f"{type(value).__name__}{shown}"
+
+
+def trimmed(error: BaseException, file: str) -> str:
+    """The traceback of an error, with the frames of one file only, and its last line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename == file] or frames[-1:]
+    text = "".join([*traceback.format_list(own), *traceback.format_exception_only(error)])
+    return text.rstrip()[-LONGEST_TRACEBACK:]
+
+
+def _file(function: Any) -> str:
+    """The file that a function was written in."""
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    return code.co_filename if code else ""
+
+
+# The worker's side
+
+
+def load(reference: str) -> Callable[..., Any]:
+    """The function that 'module:name' or 'path/to/file.py:name' names. Raises NotLoaded, with file and line."""
+    from etude.core.errors import ConfigError
+    from etude.core.registry import load_attribute
+
+    source = reference.rpartition(":")[0]
+    try:
+        found: Callable[..., Any] = load_attribute(reference)
+    except ConfigError as error:
+        raise NotLoaded(str(error)) from None
+    except SyntaxError as error:
+        place = f"{error.filename}:{error.lineno}:{error.offset}"
+        raise NotLoaded(f"Cannot import {source!r}: {place}: {error.msg}: {(error.text or '').strip()!r}.") from None
+    except (Exception, SystemExit) as error:
+        file = os.path.realpath(source) if source.endswith(".py") else ""
+        raise NotLoaded(f"Cannot import {source!r}:\n{trimmed(error, file)}") from None
+    return found
+
+
+def serve(descriptor: int) -> None:
+    """Load the function, say what it asks for, then answer calls until the other side hangs up."""
+    os.set_inheritable(descriptor, False)  # so that a program the function starts does not keep the socket open
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+        opening = json.loads(stream.readline())
+        sys.path[:] = opening["path"]
+        threading.Thread(target=_end_with, args=(opening["parent"],), daemon=True).start()
+        try:
+            function = load(opening["function"])
+            asked = signature(function, opening["function"])
+        except NotLoaded as error:
+            _say(stream, {"not_loaded": str(error)})
+            return
+        _say(stream, {"signature": asdict(asked)})
+        for line in stream:
+            _say(stream, _answer(function, json.loads(line), asked.name))
+
+
+def _answer(function: Callable[..., Any], call: dict[str, Any], name: str) -> dict[str, Any]:
+    """The reply to a call: rewards if it has a count of completions, else whatever the function returns."""
+    try:
+        if "count" in call:
+            return {"returned": invoke(function, call["arguments"], call["count"], name)}
+        return {"returned": _attempt(function, call["arguments"])}
+    except CallFailed as error:
+        return {"raised": error.detail}
+    except InvalidReturn as error:
+        return {"invalid": str(error)}
+
+
+def _say(stream: Any, message: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
+
+
+def _end_with(parent: int) -> None:
+    """End this process and all that it started once the parent is gone, however it went."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+
+
+__all__: Sequence[str] = [
+    "CallFailed", "Components", "InvalidReturn", "NotLoaded", "Reason", "Signature", "components", "invoke", "load",
+    "serve", "signature", "trimmed",
+]  # fmt: skip
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

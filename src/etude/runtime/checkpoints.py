@@ -1,0 +1,202 @@
+"""Checkpoints that are either complete or not there.
+
+    checkpoints/tmp-40/        written, every file fsynced
+    checkpoints/tmp-40/COMPLETE    last: size and SHA-256 of every file; then the folder is fsynced,
+    checkpoints/step-40/       renamed, and the parent fsynced
+
+A kill at any moment leaves either a `tmp-*`, removed when the run is next opened, or a whole `step-*`. Tensors are
+safetensors and the rest is JSON: reading a checkpoint never runs code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from etude.core.errors import CheckpointError
+from etude.runtime import disk
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COMPLETE = "COMPLETE"
+MAX_JSON = 1 << 30
+"""Largest JSON file that is read, in bytes."""
+
+
+def write(root: Path, step: int, save: Callable[[Path], None]) -> Path:
+    """Write the checkpoint of a step: `save` fills the folder it is given. Returns `root/step-N`.
+
+    Raises CheckpointError if that step has one already: a checkpoint is never overwritten.
+    """
+    temporary, target = root / f"tmp-{step}", root / f"step-{step}"
+    if target.exists():
+        raise CheckpointError(f"{target} exists already; a checkpoint is never overwritten.")
+    disk.remove(temporary)
+    disk.make_folder(temporary)
+    try:
+        save(temporary)
+        _seal(temporary, step)
+        disk.rename(temporary, target)
+    except Exception:  # most likely the disk is full: give back what this attempt took
+        disk.remove(temporary)
+        raise
+    disk.sync(root)
+    return target
+
+
+def _seal(folder: Path, step: int) -> None:
+    """Bring every file to the device, and only then say that they are all there."""
+    listed = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        disk.sync(path)
+        listed[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+    for inner in sorted(p for p in folder.rglob("*") if p.is_dir()):
+        disk.sync(inner)
+    save_json(folder / COMPLETE, {"step": step, "files": listed})
+    disk.sync(folder / COMPLETE)
+    disk.sync(folder)
+
+
+def newest(root: Path) -> tuple[Path, list[str]]:
+    """The newest checkpoint that is whole, and a sentence about each newer one that is damaged.
+
+    Raises CheckpointError if there is none: a run never starts over silently.
+    """
+    damage: list[str] = []
+    for path in reversed(steps(root)):
+        found = verify(path)
+        if not found:
+            back = f"Going back to {path.name}, the newest checkpoint that is whole."
+            return path, [*damage, back] if damage else []
+        damage.append(f"{path} is damaged: {found}.")
+    if damage:
+        raise CheckpointError(f"No checkpoint in {root} is whole. {' '.join(damage)} Restore one from a copy.")
+    raise CheckpointError(f"There is no checkpoint in {root}.")
+
+
+def verify(path: Path) -> str:
+    """What is wrong with a checkpoint, naming the file; empty if every byte is as it was written."""
+    try:
+        record = load_json(path / COMPLETE)
+        listed = [(_inside(name), int(v["size"]), str(v["sha256"])) for name, v in record["files"].items()]
+    except (CheckpointError, KeyError, TypeError, ValueError, AttributeError):
+        return f"{COMPLETE} is missing or unreadable"
+    if record.get("step") != step_of(path):
+        return f"{COMPLETE} belongs to step {record.get('step')}"
+    return next(filter(None, (_fault(path, *entry) for entry in listed)), "")
+
+
+def _inside(name: str) -> str:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise ValueError(f"{name} lies outside the checkpoint")
+    return name
+
+
+def _fault(folder: Path, name: str, size: int, sha256: str) -> str:
+    path = folder / name
+    if not path.is_file():
+        return f"{name} is missing"
+    if path.stat().st_size != size:
+        return f"{name} has {path.stat().st_size} bytes instead of {size}"
+    return "" if _sha256(path) == sha256 else f"the SHA-256 of {name} is not the one recorded"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def steps(root: Path) -> list[Path]:
+    """Every `step-N` folder, oldest first, whole or not."""
+    return sorted(_named(root, "step"), key=step_of)
+
+
+def step_of(path: Path) -> int:
+    """The N of `step-N`."""
+    return int(path.name.rpartition("-")[2])
+
+
+def _named(root: Path, prefix: str) -> Iterator[Path]:
+    if root.is_dir():
+        yield from (p for p in root.iterdir() if re.fullmatch(rf"{prefix}-\d+", p.name) and p.is_dir())
+
+
+def prune(root: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints; under another name first, so that none is ever half there."""
+    for path in steps(root)[: -max(keep, 1)]:
+        doomed = root / f"tmp-{step_of(path)}"
+        disk.rename(path, doomed)
+        disk.remove(doomed)
+
+
+def tidy(root: Path) -> None:
+    """Remove what a killed run left half written."""
+    for path in _named(root, "tmp"):
+        disk.remove(path)
+
+
+def set_aside(root: Path, after: int) -> None:
+    """Rename checkpoints later than step `after` to `damaged-N`: the run goes on from before them."""
+    for path in steps(root):
+        if step_of(path) > after:
+            aside = root / f"damaged-{step_of(path)}"
+            disk.remove(aside)
+            disk.rename(path, aside)
+
+
+# What goes into one
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors to a safetensors file, exactly; tensors that share memory are written apart."""
+    seen: set[int] = set()
+
+    def own(x: Tensor) -> Tensor:
+        x = x.detach().cpu().contiguous()
+        storage = x.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != x.nbytes:
+            return x.clone()
+        seen.add(storage.data_ptr())
+        return x
+
+    disk.write_tensors(path, {name: own(x) for name, x in tensors.items()})
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """What `save_tensors` wrote. Raises CheckpointError if the file is not exactly as large as its header says."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}.") from error
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write JSON values exactly: NaN and infinities come back as they were, numpy and torch scalars as numbers.
+
+    Order is kept. Raises TypeError for what JSON cannot hold.
+    """
+    disk.write_file(path, json.dumps(value, indent=1, default=_number).encode())
+
+
+def _number(value: Any) -> Any:
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"a checkpoint holds JSON values and tensors, not {type(value).__name__}")
+    return value.tolist()
+
+
+def load_json(path: Path) -> Any:
+    """What `save_json` wrote. Raises CheckpointError if the file is missing, too large, or not JSON."""
+    try:
+        if path.stat().st_size > MAX_JSON:
+            raise CheckpointError(f"{path} has {path.stat().st_size} bytes; more than {MAX_JSON} are not read.")
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error

@@ -1,0 +1,73 @@
+"""Sums: add a row of small numbers, writing every running total.
+
+    prompt      3+5+9+2=
+    completion  8,17,19        the last number is the answer
+
+Difficulty is the number of terms; problems of all the difficulties asked for are mixed, each labelled with its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated, ClassVar
+
+from etude.core.batches import Problem
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Count, Interval, WholeNumber
+from etude.core.streams import Stream
+from etude.core.task import LanguageTask
+from etude.tasks.pool import Pool, reserved
+
+Terms = Annotated[int, Interval(ge=2, le=16)]
+
+
+class Sums(LanguageTask):
+    """Sums of several numbers; reward 1 if the last number of the completion is the sum, else 0.
+
+    Args:
+        terms: how many numbers are added; each problem draws one of these.
+        largest: numbers are drawn from 1 to this.
+        seed: which problems are drawn. The train/test divide is the same for every seed.
+
+    Splits: 'train' and 'test', which share no sum.
+    """
+
+    id: ClassVar[str] = "sums"
+    max_tokens: ClassVar[int] = 48
+
+    terms: tuple[Terms, ...] = (3, 4, 5, 6)
+    largest: Count = 9
+    seed: WholeNumber = 0
+
+    def check(self) -> None:
+        if not self.terms:
+            raise ConfigError("Sums.terms must name at least one number of terms, got none.")
+        if self.largest < 3:
+            raise ConfigError(f"Sums.largest must be a whole number of at least 3, got {self.largest}.")
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        if split not in self.splits():
+            raise UnknownNameError("split of sums", split, self.splits())
+        return Pool(lambda i: self._problem(split, i), 100_000 if split == "train" else 1_000)
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return float(self.answer(completion) == problem.answer)
+
+    def answer(self, completion: str) -> str:
+        """What follows the last comma."""
+        return completion.rpartition(",")[2].strip()
+
+    def _problem(self, split: str, index: int) -> Problem:
+        random = Stream(self.seed).split("sums", split, index).numpy
+        count = int(random.choice(self.terms))
+        while True:
+            numbers = random.integers(1, self.largest + 1, size=count).tolist()
+            prompt = "+".join(map(str, numbers)) + "="
+            if reserved(prompt) == (split == "test"):
+                break
+        trace = ",".join(map(str, list(accumulate(numbers))[1:]))
+        return Problem(f"sums/{split}/{index}", prompt, str(sum(numbers)), f"terms{count}", {"demonstration": trace})
+
+
+sums = Sums()

@@ -1,0 +1,178 @@
+"""Comparisons and verdicts: planted differences are found, absent ones are not, and everything is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from etude.core.errors import ConfigError, DataError
+from etude.evaluation.comparison import Comparison, compare_arms, difference, verdict
+from etude.evaluation.intervals import interquartile_mean
+
+RANDOM = np.random.default_rng(0)
+STEPS = np.arange(0, 50, 10)
+RISE = np.array([0.0, 0.2, 0.5, 0.7, 0.8])
+
+
+def runs(count: int, gain: float = 0.0) -> np.ndarray:
+    return RISE + gain + RANDOM.normal(0, 0.02, (count, 1))
+
+
+def comparison(count: int = 5) -> Comparison:
+    curves = {
+        "grpo": {"compose": runs(count), "count": runs(count)},
+        "dapo": {"compose": runs(count, 0.1), "count": runs(count, 0.1)},
+        "same<b>": {"compose": runs(count), "count": runs(count)},
+    }
+    scores = {arm: {task: c[:, -1] for task, c in by_task.items()} for arm, by_task in curves.items()}
+    return compare_arms(scores, curves, STEPS, metric="pass@1", about={"model": "tiny", "seeds": [0, 1]})
+
+
+def test_planted_difference_is_found_and_its_absence_is_not() -> None:
+    found = comparison()
+    grpo, dapo, same = found.arms
+    assert dapo.difference is not None and same.difference is not None and grpo.difference is None
+    assert dapo.difference.low > 0.05 and dapo.difference.high < 0.15
+    assert same.difference.low < 0 < same.difference.high
+    assert found.improvement["dapo", "grpo"].value > 0.95
+    assert 0.1 < found.improvement["same<b>", "grpo"].value < 0.9
+    assert set(found.improvement) == {("dapo", "grpo"), ("same<b>", "grpo"), ("same<b>", "dapo")}
+    assert grpo.iqm.value == interquartile_mean(grpo.scores)
+    np.testing.assert_allclose(grpo.curves["compose"].x, STEPS)
+
+
+def test_lower_is_better_turns_the_improvement_round() -> None:
+    scores = {"a": {"t": [0.1, 0.2, 0.4]}, "b": {"t": [0.3, 0.5, 0.6]}}
+    higher = compare_arms(scores).improvement["b", "a"].value
+    lower = compare_arms(scores, direction="lower").improvement["b", "a"].value
+    assert higher == pytest.approx(8 / 9) and lower == pytest.approx(1 / 9)
+
+
+def test_comparison_is_written(tmp_path: Path) -> None:
+    found = comparison()
+    written = found.write(tmp_path / "out")
+    assert [p.name for p in written.files] == ["comparison.json", "comparison.html", "curves.png"]
+    assert written.notes == []
+    data = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert data["arms"]["dapo"]["iqm"]["value"] == found.arms[1].iqm.value
+    assert data["arms"]["dapo"]["scores"]["count"] == found.arms[1].scores[:, 1].tolist()
+    assert data["improvement"][0]["better"] == "dapo" and data["improvement"][0]["than"] == "grpo"
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "same&lt;b&gt;" in page and "same<b>" not in page
+    assert page.count("<svg") == 4  # final scores, improvement, a curve for each task
+    assert "<script" not in page and "src=" not in page
+
+
+def test_numbers_repeat(tmp_path: Path) -> None:
+    scores = {"a": {"t": RANDOM.random(12)}, "b": {"t": RANDOM.random(12)}}
+    assert compare_arms(scores, seed=3).to_json() == compare_arms(scores, seed=3).to_json()
+    assert compare_arms(scores, seed=3).to_json() != compare_arms(scores, seed=4).to_json()
+
+
+def test_without_matplotlib_the_figure_is_left_out_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in [m for m in sys.modules if m.startswith("matplotlib")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    written = comparison().write(tmp_path)
+    assert [p.name for p in written.files] == ["comparison.json", "comparison.html"]
+    assert "curves.png was left out" in written.notes[0] and "etude[plots]" in written.notes[0]
+
+
+def test_table_says_what_it_measures() -> None:
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(comparison(count=3).table())
+    text = console.export_text()
+    assert "P(better than grpo)" in text and "same<b>" in text
+    assert "With 3 runs per arm" in text
+    assert comparison(count=12).notes == ()
+
+
+def test_points_that_some_run_lacks_are_left_out_and_counted() -> None:
+    curves = np.array([[0.1, 0.2, np.nan], [0.1, 0.3, 0.4]])
+    found = compare_arms({"a": {"t": [0.3, 0.4]}}, {"a": {"t": curves}}, [5, 10, 15])
+    assert found.arms[0].curves["t"].x.tolist() == [5, 10]
+    assert any("without 1 of 3 points" in note for note in found.notes)
+
+
+def test_one_arm_or_one_run_is_shown_without_pretence(tmp_path: Path) -> None:
+    alone = compare_arms({"a": {"t": [0.5]}})
+    assert alone.improvement == {}
+    alone.write(tmp_path)
+    pair = compare_arms({"a": {"t": [0.5]}, "b": {"t": [0.9]}})
+    assert pair.arms[1].difference is not None and pair.arms[1].difference.low == -np.inf
+    pair.write(tmp_path)
+    assert json.loads((tmp_path / "comparison.json").read_text())["arms"]["b"]["difference"]["low"] is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "sentence"),
+    [
+        ({}, "nothing to compare"),
+        ({"a": {}}, "nothing to compare"),
+        ({"a": {"t": [1.0]}, "b": {"u": [1.0]}}, r"b has \['u'\], not \['t'\]"),
+        ({"a": {"t": [1.0], "u": [1.0, 2.0]}}, "as many on every task"),
+        ({"a": {"t": [1.0, float("nan")]}}, "finite"),
+    ],
+)
+def test_uneven_arms_are_refused(scores: dict, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        compare_arms(scores)
+
+
+# Verdicts
+
+HIGH, LOW, NEAR = [0.80, 0.82, 0.81], [0.50, 0.53, 0.52], [0.51, 0.56, 0.50]
+
+
+@pytest.mark.parametrize(
+    ("arm", "baseline", "direction", "margin", "outcome"),
+    [
+        (HIGH, LOW, "higher", 0.0, "held"),
+        (HIGH, LOW, "higher", 0.2, "held"),
+        (HIGH, LOW, "higher", 0.5, "not held"),  # higher, but surely not by that much
+        (HIGH, LOW, "higher", 0.3, "inconclusive"),
+        (LOW, HIGH, "higher", 0.0, "not held"),
+        (NEAR, LOW, "higher", 0.0, "inconclusive"),
+        (LOW, HIGH, "lower", 0.2, "held"),
+        (HIGH, LOW, "lower", 0.0, "not held"),
+        (NEAR, LOW, "lower", 0.0, "inconclusive"),
+        (HIGH, HIGH, "higher", 0.1, "not held"),  # at most 0.03 apart: not 0.1 higher
+        ([1.0] * 3, [1.0] * 3, "higher", 0.0, "not held"),  # equal is not higher
+        ([1.0], [0.0], "higher", 0.0, "inconclusive"),  # one run says nothing about spread
+    ],
+)
+def test_verdicts(arm: list[float], baseline: list[float], direction: str, margin: float, outcome: str) -> None:
+    found = verdict(arm, baseline, direction, margin)  # type: ignore[arg-type]
+    assert found.outcome == outcome
+    assert found.interval.value == pytest.approx(np.mean(arm) - np.mean(baseline))
+    assert found.interval.method == "welch"
+
+
+def test_ten_runs_use_the_bootstrap() -> None:
+    many, more = RANDOM.normal(1, 0.1, 10), RANDOM.normal(0, 0.1, 10)
+    assert verdict(many, more, seed=1).interval.method == "bootstrap"
+    assert verdict(many, more, seed=1) == verdict(many, more, seed=1)
+    assert verdict(many, more).outcome == "held"
+    assert difference(many[:9], more).method == "welch"
+
+
+def test_a_claim_without_effect_rarely_holds() -> None:
+    """At 95%, "higher" holds by chance in about 2.5% of experiments with three seeds."""
+    random = np.random.default_rng(1)
+    held = [verdict(random.normal(size=3), random.normal(size=3)).outcome == "held" for _ in range(2000)]
+    assert np.mean(held) < 0.04
+
+
+def test_a_claim_must_make_sense() -> None:
+    with pytest.raises(ConfigError, match="'higher' or 'lower', got 'up'"):
+        verdict(HIGH, LOW, "up")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="margin must be a number of at least 0"):
+        verdict(HIGH, LOW, margin=-0.1)

@@ -1,0 +1,67 @@
+"""Figures: written as PNG, without touching pyplot, or refused in a sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.core.errors import DataError, MissingExtraError
+from etude.evaluation import plots
+from etude.evaluation.intervals import Interval
+
+CURVES = {"grpo": np.linspace(0, 1, 20).reshape(4, 5), "dapo": np.linspace(0, 2, 20).reshape(4, 5)}
+CORRECT = np.random.default_rng(0).random((20, 6)) < 0.4
+FIGURES: dict[str, Callable[[Path], Path]] = {
+    "learning": lambda p: plots.learning_curves(CURVES, range(5), p, y_label="pass@1", title="compose"),
+    "bars": lambda p: plots.interval_bars({"a": Interval(0.5, 0.4, 0.7), "b": Interval(0.2, 0.2, 0.2)}, p),
+    "pass": lambda p: plots.pass_at_k_curve({"before": CORRECT, "after": ~CORRECT}, p, resamples=50),
+    "profiles": lambda p: plots.performance_profiles({"a": [0.1, 0.5, 0.9]}, np.linspace(0, 1, 11), p),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_written_and_do_not_change(name: str, tmp_path: Path) -> None:
+    first, second = (FIGURES[name](tmp_path / file) for file in ("a.png", "b.png"))
+    assert first.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_figures_show_the_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: seen.append(figure) or path)
+    FIGURES["learning"](tmp_path)
+    FIGURES["pass"](tmp_path)
+    learning, attempts = (figure.axes[0] for figure in seen)
+    np.testing.assert_allclose(learning.lines[0].get_ydata(), CURVES["grpo"][1:3].mean(0))  # the middle two of four
+    assert learning.get_ylabel() == "pass@1" and learning.get_title(loc="left") == "compose"
+    assert [t.get_text() for t in learning.get_legend().get_texts()] == ["grpo", "dapo"]
+    assert attempts.lines[0].get_ydata()[[0, -1]] == pytest.approx([CORRECT.mean(), CORRECT.any(1).mean()])
+    assert [t.get_text() for t in attempts.get_xticklabels()] == ["1", "2", "4", "6"]
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in [m for m in sys.modules if m.startswith("matplotlib")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'etude\[plots\]'"):
+        FIGURES["bars"](tmp_path / "a.png")
+
+
+def test_curves_must_fit_their_steps(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="5 points but there are 4 steps"):
+        plots.learning_curves(CURVES, range(4), tmp_path / "a.png")
+
+
+def test_the_room_is_light_to_import() -> None:
+    """Neither matplotlib nor scipy nor torch at import, and pyplot never."""
+    rooms = ["aggregates", "comparison", "comparison_page", "intervals", "page", "pass_at_k", "plots", "report", "svg"]
+    imports = "; ".join(f"import etude.evaluation.{room}" for room in rooms)
+    heavy = "[m for m in ('matplotlib', 'scipy', 'torch', 'pandas') if m in sys.modules]"
+    code = f"import sys; {imports}; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,236 @@
+"""The report: complete when everything is there, whole when things are missing, harmless whatever the policy said."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.core.errors import RunFolderError
+from etude.evaluation import report_curves, report_evaluation, report_rollouts
+from etude.evaluation.page import duration, escape, visible
+from etude.evaluation.report import write_report
+
+METHOD = {
+    "id": "dapo", "title": "Decoupled clip", "paper": "arXiv:2503.14476", "kind": "method", "parent": "grpo",
+    "objective": {"part": "clipped-surrogate", "low": 0.2, "high": 0.28}, "regularizers": [], "problems": 16,
+    "filters": [{"part": "informative-groups", "resample": True, "inner": {"part": "limits", "low": 0.0}}],
+}  # fmt: skip
+EPISODE = {
+    "id": "p1", "level": "easy", "group": 0, "prompt": "2 + 2 =", "completion": "4", "scores": {"task": 1.0},
+    "reward": 1.0, "advantage": 0.5, "stop": "end_of_text",
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects them and the text."""
+
+    VOID = frozenset({"meta", "br", "rect", "circle", "line", "polyline", "polygon"})
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def run_folder(path: Path, **files: Any) -> Path:
+    path.mkdir(exist_ok=True)
+    for name, content in files.items():
+        name = {"FINISHED": name}.get(name, f"{name}.json")
+        if isinstance(content, list):
+            (path / f"{name}l").write_text("".join(json.dumps(row) + "\n" for row in content))
+        else:
+            (path / name).write_text(json.dumps(content))
+    return path
+
+
+def read(path: Path) -> Page:
+    source = path.read_text(encoding="utf-8")
+    assert "http://" not in source.replace("http://www.w3.org/2000/svg", "")  # nothing comes from elsewhere
+    return Page(source)
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    entry = {"value": 0.25, "low": 0.2, "high": 0.3}
+    folder = run_folder(
+        tmp_path,
+        method=METHOD,
+        config={"task": "compose", "model": "models/tiny", "seed": 7, "steps": 50},
+        environment={"versions": {"torch": "2.13"}, "commit": "abc"},
+        evaluation={"before": {"test": {"pass@1": 0.0}}, "after": {"test": {"pass@1": entry}}},
+        metrics=[{"step": s, "seconds": 2.0 * s, "reward": s / 50, "reward/task": s / 50, "reward/format": 1 - s / 50,
+                  "test/pass@1": s / 100, "lr": 0.001} for s in range(1, 51)],
+        episodes=[{"step": s, **EPISODE} for s in (1, 25, 50)],
+        FINISHED={"step": 50, "seconds": 100.0},
+    )  # fmt: skip
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    page = read(path)
+    for said in ("dapo on compose", "derived from grpo", "1 min 40 s", "finished", "0.0%", "25.0%", "+25.0 points",
+                 "[20.0%, 30.0%]", "reward by component", "test/pass@1", "lr 0.001", "Early: step 1",
+                 "Halfway: step 25",
+                 "Late: step 50", "2 + 2 =", "end of text", "clipped-surrogate", "low = 0.2, high = 0.28", "limits",
+                 "torch 2.13"):  # fmt: skip
+        assert said in page.text, said
+    assert page.tags.count("svg") == 4  # before and after, reward, its components, pass@1
+    assert "script" not in page.tags and "regularizers" not in page.text  # an empty slot
+    assert '<span class="slot">paper</span>' not in path.read_text()  # said at the top, not a slot
+
+
+@pytest.mark.parametrize("missing", ["method", "config", "environment", "evaluation", "metrics", "episodes"])
+def test_a_missing_file_leaves_its_section_out(missing: str, tmp_path: Path) -> None:
+    files = {
+        "method": METHOD, "config": {"task": "compose", "steps": 5}, "environment": {"cores": 2},
+        "evaluation": {"before": {"accuracy": 0.5}}, "metrics": [{"step": 1, "reward": 1.0}],
+        "episodes": [{"step": 1, **EPISODE}],
+    }  # fmt: skip
+    titles = {
+        "method": "Method", "config": "Settings", "environment": "Environment", "evaluation": "Before and after",
+        "metrics": "Training", "episodes": "Rollouts",
+    }  # fmt: skip
+    del files[missing]
+    text = read(write_report(run_folder(tmp_path, **files))).text
+    assert [t for t in titles.values() if t not in text] == [titles[missing]]
+    assert "not finished" in text
+
+
+def test_torn_and_foreign_lines_are_counted(tmp_path: Path) -> None:
+    lines = [b'{"step": 1, "reward": 0.5}\n', b'{"step": 2, "rew', b"\n\n", b"[1, 2]\n", b"\xff\xfe{\n", b'{"step": 3}']
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
+    (tmp_path / "method.json").write_text('{"id": "gr')
+    text = read(write_report(tmp_path)).text
+    assert "3 damaged lines of metrics.jsonl left out" in text
+    assert "reward" in text
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="holds no run to report on"):
+        write_report(tmp_path)
+
+
+def test_what_a_policy_says_stays_text(tmp_path: Path) -> None:
+    hostile = '</pre><script>alert(1)</script><img src=x onerror=alert(1)>"\x00\x1b[2J\u202e\ud800' + "x" * 20_000
+    episode = {**EPISODE, "step": 1, "id": hostile[:30], "prompt": hostile, "completion": hostile, "level": hostile[:9]}
+    episode["scores"], episode["stop"] = {hostile[:20]: hostile[:20]}, hostile[:20]
+    page = read(write_report(run_folder(tmp_path, episodes=[episode], metrics=[{"step": 1, hostile[:40]: 1.0}])))
+    assert not {"script", "img"} & set(page.tags)
+    for name in ("NUL", "ESC", "U+202E", "U+D800"):
+        assert name in page.text
+    assert "more characters" in page.text and page.text.count("x" * 8000) == 0
+    assert not any(ord(c) < 32 and c not in "\n\t" for c in page.text)
+
+
+def test_visible_and_escape() -> None:
+    assert visible("a\tb\nc é 漢") == "a\tb\nc é 漢"
+    assert visible("\r\x7f") == '<span class="control">CR</span><span class="control">DEL</span>'
+    assert visible("abcdef", limit=4) == 'abcd<span class="soft"> … 2 more characters</span>'
+    assert escape("<\"'&\ud800") == "&lt;&quot;&#x27;&amp;?"
+
+
+# Curves
+
+
+def test_curves_are_collected_by_name() -> None:
+    rows = [{"step": 10, "seconds": 1, "a": 1, "stop": {"eos": 0.5}, "note": "x"}, {"step": 20, "a": None, "b": True}]
+    curves = report_curves.collect(rows)
+    assert curves == {"a": ([10, 20], [1.0, None]), "stop/eos": ([10], [0.5]), "b": ([20], [1.0])}
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("reward", "Reward"), ("reward/format", "Reward"), ("test/pass@8", "Success"), ("accuracy", "Success"),
+        ("entropy", "Policy"), ("kl", "Policy"), ("logp_gap", "Policy"), ("gradient_norm", "Optimisation"),
+        ("loss", "Optimisation"), ("completion_length", "Completions"), ("stop/max_tokens", "Completions"),
+        ("tokens_per_second", "Speed"), ("seconds/rollout", "Speed"), ("rewards/failed", "Checks"), ("xyz", "Other"),
+    ],
+)  # fmt: skip
+def test_metrics_find_their_group(name: str, group: str) -> None:
+    assert report_curves.group_of(name) == group
+
+
+def test_every_metric_is_shown_once() -> None:
+    names = ["reward", "reward/a", "reward/b", "stop/x", "kl", "odd"]
+    html = report_curves.render(report_curves.collect([{"step": s, **dict.fromkeys(names, s)} for s in (1, 2)]))
+    assert html.count("<svg") == 5  # reward's two components share one
+    for label in ("reward by component", "stop/x", "kl", "odd"):
+        assert html.count(f"<b>{label}</b>") == 1
+
+
+def test_smoothing_and_thinning_by_hand() -> None:
+    assert report_curves.smooth([1, 2, 6, None, 4], 3) == [1.5, 3.0, 4.0, 5.0, 4.0]
+    assert report_curves.smooth([None, None, 3], 1) == [None, None, 3.0]
+    long = report_curves.Curve([float(i) for i in range(1, 11)], [1.0, 3.0, None, 5.0, 7.0, 9.0, None, None, 2.0, 4.0])
+    assert report_curves.thin(long, 5) == ([1.5, 3.5, 5.5, 7.5, 9.5], [2.0, 5.0, 8.0, None, 3.0])
+    assert report_curves.thin(long, 10) is long
+
+
+# Before and after
+
+
+def test_entries_of_an_evaluation() -> None:
+    side = {
+        "test": {"pass@1": [0.5, 0.4, 0.6], "length": 3, "note": "x", "open": {"value": 1.0, "low": None}},
+        "kl": 0.1,
+    }
+    assert report_evaluation.measured(side) == {
+        ("test", "pass@1"): (0.5, 0.4, 0.6), ("test", "length"): (3, 3, 3), ("test", "open"): (1.0, 1.0, 1.0),
+        ("", "kl"): (0.1, 0.1, 0.1),
+    }  # fmt: skip
+    assert report_evaluation.measured(None) == {}
+    assert report_evaluation.render({"before": {}, "after": {"test": {}}}) == ""
+
+
+def test_what_was_not_trained_on_comes_first() -> None:
+    html = report_evaluation.render({"after": {"train": {"pass@1": 0.9}, "test": {"pass@1": 0.6}}})
+    assert html.index("60.0%") < html.index("90.0%")
+
+
+# Rollouts
+
+
+def test_rollouts_spread_over_rewards() -> None:
+    found = report_rollouts.spread([{"reward": r} for r in (0, 3, None, 1, 2, 5, 4)], 4)
+    assert [r["reward"] for r in found] == [5, 3, 1, None]
+
+
+def test_two_steps_are_early_and_late() -> None:
+    html = report_rollouts.render([{"step": 1, **EPISODE}, {"step": 2, **EPISODE}])
+    assert "Early: step 1" in html and "Late: step 2" in html and "Halfway" not in html
+
+
+def test_several_turns_are_shown_in_order_and_once() -> None:
+    segments = [
+        {"role": "user", "text": "find it"},
+        {"role": "assistant", "text": "look"},
+        {"role": "tool", "text": "key"},
+    ]
+    record = {**EPISODE, "prompt": "find it", "segments": segments}
+    html = report_rollouts.render([record])
+    assert html.count("find it") == 1
+    assert html.index("look") < html.index("key")
+    chat = {**EPISODE, "prompt": [{"role": "system", "content": "be brief"}], "completion": ""}
+    assert "be brief" in report_rollouts.render([chat]) and "(nothing)" in report_rollouts.render([chat])
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.5, 48, 200, 7500)] == ["0.5 s", "48 s", "3 min 20 s", "2 h 5 min"]
