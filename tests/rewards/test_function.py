@@ -178,7 +178,7 @@ def test_components_are_summed_and_kept(make: Any, caplog: pytest.LogCaptureFixt
 
 def test_a_data_column_does_not_replace_the_completions(make: Any) -> None:
     batch = episodes("a")
-    batch[0].problem = Problem("0", "p", "a", info={"completions": "b", "answers": "b"})
+    batch[0].problem = Problem("0", "p", "a", info={"completions": "b"})
     assert make("exact").score(batch, CONTEXT) == [1.0]
 
 

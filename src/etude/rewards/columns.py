@@ -57,7 +57,7 @@ ON_REQUEST = ("messages", "episodes")
 
 def columns(episodes: Sequence[Episode], signature: Signature) -> dict[str, list[Any]]:
     """The arguments of one call. Raises UnknownNameError for a required one that the data does not have."""
-    data = {k for e in episodes for k in e.problem.info} 
+    data = {k for e in episodes for k in e.problem.info} - set(GIVEN)
     names = [n for n in signature.wanted if n in GIVEN or n in SINGULAR or n in data or n in signature.required]
     if signature.rest:
         plain = [k for k in sorted(data) if all(is_plain(e.problem.info.get(k)) for e in episodes)]

@@ -176,8 +176,7 @@ class FunctionReward(Reward):
 
     def _rescore(self, arguments: Mapping[str, list[Any]], outcomes: Mapping[int, Outcome]) -> None:
         """Score one completion again, alone, and warn the first time that the answer is another."""
-        calls = self.state["calls"] - 1
-        fine = [i for i in sorted(outcomes) if not outcomes[i].reason]
+        calls, fine = self.state["calls"] - 1, [i for i in sorted(outcomes) if not outcomes[i].reason]
         if not self.rescore_every or calls % self.rescore_every or not fine:
             return
         row = fine[calls // self.rescore_every % len(fine)]
@@ -226,7 +225,8 @@ class FunctionReward(Reward):
         texts = [e.completion for e in episodes]
         error = RewardError(
             f"{self.start().name}, on {which} of task {task!r}, {outcome.detail}\n"
-            f"The completion was {_quote(texts[0])}. Mend the function, or set on_bad_reward='drop'."
+            f"The {'first ' * (len(texts) > 1)}completion was {_quote(texts[0])}. "
+            "Mend the function, or set on_bad_reward='drop'."
         )
         error.completion = texts[0] if len(texts) == 1 else texts  # type: ignore[attr-defined]
         return error

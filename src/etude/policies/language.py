@@ -1,0 +1,283 @@
+"""A language-model policy: any Hugging Face causal LM, with what reinforcement learning asks of it.
+
+It samples (`generate`), says what it thinks of a batch (`evaluate`), and is saved in Hugging Face's format, so
+plain transformers loads what etude trained.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.errors import ConfigError, InvariantError
+from etude.core.streams import Stream
+from etude.policies.forward import predictive_states
+from etude.policies.loading import Adapter, choose_device, choose_dtype, load_model, load_tokenizer
+from etude.policies.logprobs import token_logprobs
+from etude.policies.sampling import Completion, Sampling, generate
+
+SHADOW_PARAMETERS = 50_000_000
+"""Model size from which bfloat16 decoding gains on hardware with bfloat16 matrix units."""
+
+
+class LanguagePolicy:
+    """A causal language model being trained.
+
+    Args:
+        model: a Hugging Face causal LM (or a peft model around one).
+        tokenizer: its tokenizer.
+        share_prompts: compute a group's prompt once in the update as well.
+        autocast: run the training forward in bfloat16.
+        shadow: decode with a bfloat16 copy of the weights; None decides by size and hardware.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        share_prompts: bool = True,
+        autocast: bool = False,
+        shadow: bool | None = None,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.share_prompts, self.autocast = share_prompts, autocast
+        self.device: torch.device = next(model.parameters()).device
+        self.config = model.config.get_text_config()
+        self.value_head: nn.Linear | None = None
+        self.reference: Any = None
+        self.version = 0
+        self.shadow = self._shadow_pays() if shadow is None else shadow
+        self._sampler: Any = None
+        self._sampler_version = -1
+        self._check_head()
+
+    @classmethod
+    def load(
+        cls, name: str, *, device: str = "auto", dtype: str = "auto", adapter: Adapter | None = None,
+        gradient_checkpointing: bool = False, **options: Any,
+    ) -> LanguagePolicy:  # fmt: skip
+        """Load `tiny`, a local folder, or a hub name. Raises ConfigError in a sentence if it cannot."""
+        where = choose_device(device)
+        model = load_model(name, choose_dtype(dtype, where), where)
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.train()
+            options["share_prompts"] = False  # checkpointing recomputes layers and cannot keep a cache
+        policy = cls(adapter.wrap(model) if adapter else model, load_tokenizer(name), **options)
+        policy._load_value_head(Path(name))
+        return policy
+
+    # Tokens and text
+
+    @property
+    def end_ids(self) -> list[int]:
+        """Tokens that end a completion."""
+        found = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ids = found if isinstance(found, list) else [] if found is None else [found]
+        return sorted({*ids, self.tokenizer.eos_token_id})
+
+    @property
+    def context(self) -> int:
+        """Most tokens that the model can attend to."""
+        return int(getattr(self.config, "max_position_embeddings", None) or 1 << 30)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, no special tokens added."""
+        return self.tokenizer.encode(text, add_special_tokens=False)  # type: ignore[no-any-return]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, without the special ones: a view for people and verifiers."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)  # type: ignore[no-any-return]
+
+    # Sampling
+
+    def sampler(self) -> Any:
+        """The model that decodes, its weights those of this version."""
+        if not self.shadow:
+            return self._causal(self.model)
+        if self._sampler is None:
+            self._sampler = copy.deepcopy(self.merged()).to(torch.bfloat16).eval()
+        if self._sampler_version != self.version:
+            self.refresh_sampler()
+        return self._sampler
+
+    @torch.no_grad()
+    def refresh_sampler(self) -> None:
+        """Copy the trained weights into the bfloat16 sampler."""
+        for mine, theirs in zip(self._sampler.parameters(), self.merged().parameters(), strict=True):
+            mine.copy_(theirs)
+        self._sampler_version = self.version
+
+    def check_sampler(self) -> None:
+        """Invariant 2: the sampler holds this version's weights. Raises InvariantError."""
+        if not self.shadow or self._sampler is None:
+            return
+        wanted = fingerprint(p.to(torch.bfloat16) for p in self.merged().parameters())
+        if fingerprint(self._sampler.parameters()) != wanted:
+            raise InvariantError(
+                f"The sampler does not hold the weights of version {self.version}: it would sample from an older "
+                "policy than the one being trained. Nothing was updated; resume from the last checkpoint."
+            )
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream) -> list[Completion]:
+        """One completion per prompt; see `etude.policies.sampling.generate`."""
+        return generate(self, prompts, sampling, stream)
+
+    # What it thinks of a batch
+
+    def evaluate(self, batch: TokenBatch, needs: Iterable[str] = ()) -> TokenLogProbs:
+        """Log-probabilities of the action tokens, and what else is needed ('entropy', 'values', 'hidden')."""
+        return self._evaluate(self.model, batch, frozenset(needs))
+
+    @torch.no_grad()
+    def reference_logp(self, batch: TokenBatch) -> Tensor:
+        """[B, T] log-probabilities under the reference policy."""
+        if self.has_adapter:
+            with self.model.disable_adapter():
+                return self._evaluate(self.model, batch, frozenset()).logp
+        return self._evaluate(self.reference, batch, frozenset()).logp
+
+    def keep_reference(self) -> None:
+        """Freeze the current weights as the reference; with an adapter, switching it off is the reference."""
+        if not self.has_adapter and self.reference is None:
+            self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def move_reference(self, fraction: float) -> None:
+        """reference <- (1 - fraction) reference + fraction policy."""
+        if self.has_adapter:
+            raise ConfigError("A reference that moves needs full weights: with an adapter the reference is the base.")
+        for mine, theirs in zip(self.reference.parameters(), self.model.parameters(), strict=True):
+            mine.lerp_(theirs, fraction)
+
+    def _evaluate(self, model: Any, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
+        mask, causal = batch.action_mask, self._causal(model)
+        cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+        with cast:
+            share = self.share_prompts and (torch.is_grad_enabled() or not model.training)
+            hidden = predictive_states(self.backbone(causal), self.config, batch, share)
+        head = causal.get_output_embeddings()
+        logp, entropy = token_logprobs(
+            hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), batch.tokens[mask],
+            batch.temperature, getattr(self.config, "final_logit_softcapping", None), "entropy" in needs,
+        )  # fmt: skip
+
+        def spread(flat: Tensor) -> Tensor:
+            out = flat.new_zeros(*mask.shape, *flat.shape[1:])
+            return out.masked_scatter(mask.view(*mask.shape, *[1] * (flat.dim() - 1)).expand_as(out), flat)
+
+        values = None
+        if "values" in needs:
+            values = spread(self.add_value_head()(hidden.float())[:, 0])
+        return TokenLogProbs(
+            spread(logp), None if entropy is None else spread(entropy), values,
+            spread(hidden) if "hidden" in needs else None,
+        )  # fmt: skip
+
+    # Weights
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether only adapters are trained."""
+        return hasattr(self.model, "disable_adapter")
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is trained."""
+        extra = [] if self.value_head is None else list(self.value_head.parameters())
+        return [p for p in self.model.parameters() if p.requires_grad] + extra
+
+    def add_value_head(self) -> nn.Linear:
+        """The value head, [H] -> 1 in float32, made with zero weights on first use."""
+        if self.value_head is None:
+            self.value_head = nn.Linear(self.config.hidden_size, 1, device=self.device)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+        return self.value_head
+
+    def updated(self) -> None:
+        """Say that an optimizer step changed the weights."""
+        self.version += 1
+
+    def backbone(self, causal: Any) -> Any:
+        """The model without its head."""
+        return causal.base_model
+
+    def head_logits(self, causal: Any, hidden: Tensor) -> Tensor:
+        """Logits [N, V] of hidden states [N, H], in float32."""
+        z = causal.get_output_embeddings()(hidden)
+        z = z if z.dtype == torch.float64 else z.float()
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return cap * torch.tanh(z / cap) if cap else z
+
+    def merged(self) -> Any:
+        """The causal LM with adapters folded in."""
+        return copy.deepcopy(self.model).merge_and_unload() if self.has_adapter else self.model
+
+    def save(self, folder: Path) -> None:
+        """Write model (adapters merged), tokenizer and value head in Hugging Face's format."""
+        self.merged().save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        if self.value_head is not None:
+            from safetensors.torch import save_file
+
+            save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every trained tensor and the reference, by name: what an exact resume needs."""
+        found = {f"model.{k}": v for k, v in self.model.named_parameters() if v.requires_grad}
+        if self.value_head is not None:
+            found |= {f"value_head.{k}": v for k, v in self.value_head.named_parameters()}
+        if self.reference is not None:
+            found |= {f"reference.{k}": v for k, v in self.reference.named_parameters()}
+        return {k: v.detach() for k, v in found.items()}
+
+    @torch.no_grad()
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `tensors` returned."""
+        if any(k.startswith("value_head.") for k in tensors):
+            self.add_value_head()
+        if any(k.startswith("reference.") for k in tensors):
+            self.keep_reference()
+        for name, mine in self.tensors().items():
+            mine.copy_(tensors[name])
+
+    def _load_value_head(self, folder: Path) -> None:
+        if (path := folder / "value_head.safetensors").is_file():
+            from safetensors.torch import load_file
+
+            self.add_value_head().load_state_dict(load_file(path))
+
+    def _causal(self, model: Any) -> Any:
+        return model.get_base_model() if hasattr(model, "disable_adapter") else model
+
+    def _shadow_pays(self) -> bool:
+        count = sum(p.numel() for p in self.model.parameters())
+        fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
+        return fast and count >= SHADOW_PARAMETERS and self.model.dtype == torch.float32
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """The library computes logits itself; refuse a model whose own logits differ."""
+        causal, ids = self._causal(self.model), torch.tensor([[0, 1, 2, 3]], device=self.device)
+        own = causal(input_ids=ids).logits.float()
+        ours = self.head_logits(causal, self.backbone(causal)(input_ids=ids).last_hidden_state).float()
+        if not torch.allclose(own, ours, atol=1e-2 * float(own.abs().max().clamp(min=1))):
+            raise ConfigError(
+                f"{type(causal).__name__} scales its logits in a way that etude does not know; its log-probabilities "
+                "would be wrong, so it cannot be trained here."
+            )
+
+
+def fingerprint(parameters: Iterable[Tensor]) -> tuple[float, ...]:
+    """A cheap mark of some weights: equal weights have equal marks, an optimizer step changes it."""
+    with torch.no_grad():
+        marks = [p.detach().flatten()[:: max(1, p.numel() // 64)].double().sum() for p in parameters]
+        return tuple(torch.stack(marks).tolist()) if marks else ()

@@ -1,0 +1,105 @@
+"""Finding and loading causal language models: `tiny`, a local folder, or a name on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.core.errors import ConfigError, MissingExtraError
+from etude.core.fields import Count, Positive, Probability
+from etude.core.part import Part
+
+if TYPE_CHECKING:
+    import torch
+
+BUILT_IN = {"tiny": Path(__file__).parent / "tiny"}
+
+
+class Adapter(Part):
+    """Low-rank adapters instead of full fine-tuning (peft): LoRA (arXiv:2106.09685), rsLoRA, DoRA.
+
+    Args:
+        rank: r of the update B A, [out, r] x [r, in].
+        alpha: the update is scaled by alpha / r, or alpha / sqrt(r) for rsLoRA (arXiv:2312.03732).
+        weight_decomposed: DoRA (arXiv:2402.09353).
+        targets: module names to adapt; 'all-linear' for every linear layer but the head.
+    """
+
+    slot = "adapter"
+    rank: Count = 16
+    alpha: Positive = 32.0
+    dropout: Probability = 0.0
+    rank_stabilized: bool = False
+    weight_decomposed: bool = False
+    targets: str = "all-linear"
+
+    def wrap(self, model: Any) -> Any:
+        """The model with adapters inside. Raises MissingExtraError without peft."""
+        try:
+            from peft import LoraConfig, get_peft_model
+        except ImportError:
+            raise MissingExtraError("A LoRA adapter", "peft") from None
+        targets = self.targets if self.targets == "all-linear" else self.targets.split(",")
+        config = LoraConfig(
+            r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets,
+            use_rslora=self.rank_stabilized, use_dora=self.weight_decomposed, task_type="CAUSAL_LM",
+        )  # fmt: skip
+        return get_peft_model(model, config)
+
+
+def resolve(name: str) -> str:
+    """Where transformers finds the model: a folder or a hub name."""
+    return str(BUILT_IN.get(name, name))
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model, with end and padding tokens checked (faults row 19)."""
+    from transformers import AutoTokenizer
+
+    tokenizer = _load(AutoTokenizer.from_pretrained, name)
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"The tokenizer of {name!r} has no end-of-text token: set `eos_token` in its tokenizer_config.json.")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(name: str, dtype: torch.dtype, device: torch.device) -> Any:
+    """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1)."""
+    from transformers import AutoModelForCausalLM
+
+    return _load(AutoModelForCausalLM.from_pretrained, name, dtype=dtype).to(device).eval()
+
+
+def _load(loader: Any, name: str, **options: Any) -> Any:
+    where = resolve(name)
+    try:
+        return loader(where, **options)
+    except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise ConfigError(f"{name!r} runs code of its own from the hub, which etude refuses.") from None
+        if Path(where).exists():
+            raise ConfigError(f"{where} cannot be loaded as a Hugging Face causal language model: {error}") from None
+        raise ConfigError(
+            f"There is no model {name!r}: it is neither 'tiny' nor a local folder, and the hub did not give it "
+            f"({type(error).__name__}). Without a network, name a folder that `save_pretrained` wrote."
+        ) from None
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The accelerator if there is one."""
+    import torch
+
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """float32 masters unless asked otherwise."""
+    import torch
+
+    kinds = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if name not in kinds:
+        raise ConfigError(f"dtype must be one of {', '.join(map(repr, kinds))}, got {name!r}.")
+    return kinds[name]

@@ -1,0 +1,100 @@
+"""Log-probability and entropy of chosen tokens without ever holding logits for all of them.
+
+With hidden states h [N, H] and head W [V, H], z = (h W' + b) / temperature:
+
+    logp_n = z_n[y_n] - logsumexp(z_n),   entropy_n = logsumexp(z_n) - sum_v softmax(z_n)_v z_nv
+
+are computed chunk by chunk; the backward pass computes each chunk's logits again and uses
+
+    d logp / d z = onehot(y) - p,   d entropy / d z = -p (log p + entropy)
+
+so that memory is one [chunk, V] buffer, whatever N is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 1 << 22
+"""Logits held at a time: 16 MB in float32, near what a CPU cache and a GPU's bandwidth like."""
+
+
+def token_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    entropy: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities [N] of `targets` [N] and, if asked, entropies [N], both float32 (float64 for float64 input).
+
+    Args:
+        hidden: [N, H] states that predict the targets.
+        weight, bias: the output head, [V, H] and [V] or None.
+        softcap: c in z -> c tanh(z / c), for models that cap their logits.
+    """
+    logp, ent = _TokenLogProbs.apply(hidden, weight, bias, targets, temperature, softcap, entropy)  # type: ignore[no-untyped-call]
+    return logp, ent if entropy else None
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, cap: float | None) -> Tensor:
+    z = torch.nn.functional.linear(hidden, weight, bias)
+    z = z if z.dtype == torch.float64 else z.float()
+    z = cap * torch.tanh(z / cap) if cap else z
+    return z if temperature == 1.0 else z / temperature
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
+        temperature: float, cap: float | None, want_entropy: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        logp = torch.empty(len(hidden), dtype=kind, device=hidden.device)
+        normaliser, entropy = torch.empty_like(logp), torch.zeros_like(logp)
+        ctx.chunk = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        for part in torch.arange(len(hidden), device=hidden.device).split(ctx.chunk):
+            rows = slice(int(part[0]), int(part[-1]) + 1)
+            z = _logits(hidden[rows], weight, bias, temperature, cap)
+            normaliser[rows] = z.logsumexp(-1)
+            logp[rows] = z.gather(1, targets[rows, None])[:, 0] - normaliser[rows]
+            if want_entropy:
+                entropy[rows] = normaliser[rows] - ((z - normaliser[rows, None]).exp() * z).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
+        ctx.temperature, ctx.cap, ctx.want_entropy = temperature, cap, want_entropy
+        return logp, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        d_hidden = torch.empty_like(hidden) if wants_hidden else None
+        d_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if wants_weight else None
+        d_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if wants_bias else None
+        for start in range(0, len(hidden), ctx.chunk):
+            rows = slice(start, start + ctx.chunk)
+            z = _logits(hidden[rows], weight, bias, ctx.temperature, ctx.cap)
+            logp = z - normaliser[rows, None]
+            p = logp.exp()
+            d_z = p * -grad_logp[rows, None]
+            if ctx.want_entropy:
+                d_z -= p * (logp + entropy[rows, None]) * grad_entropy[rows, None]
+            d_z.scatter_add_(1, targets[rows, None], grad_logp[rows, None])
+            if ctx.cap:
+                d_z *= 1 - (z * ctx.temperature / ctx.cap) ** 2
+            d_z = (d_z / ctx.temperature).to(hidden.dtype)
+            if d_hidden is not None:
+                d_hidden[rows] = d_z @ weight.to(hidden.dtype)
+            if d_weight is not None:
+                d_weight += (d_z.T @ hidden[rows]).to(d_weight.dtype)
+            if d_bias is not None:
+                d_bias += d_z.sum(0)
+        d_weight = None if d_weight is None else d_weight.to(weight.dtype)
+        d_bias = None if d_bias is None else d_bias.to(bias.dtype)
+        return d_hidden, d_weight, d_bias, None, None, None, None

@@ -1,0 +1,208 @@
+"""Batched sampling: one prefill per distinct prompt, one cache buffer, finished rows leave the batch.
+
+The recorded log-probabilities are those of the distribution that was really sampled from (after temperature,
+top-k and top-p), so they are the behaviour policy's and need no second forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import StopReason
+from etude.core.streams import Stream
+from etude.policies.cache import decoding_cache
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
+COMPACT_BELOW = 0.75
+"""Fraction of rows still going at which finished ones are cut out of the cache: copying is not free."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the distribution whole."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 64
+    stop: tuple[str, ...] = ()
+    entropy: bool = False
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens can never be drawn although the policy gives them probability."""
+        return self.top_p < 1 or self.top_k > 0
+
+
+@dataclass
+class Completion:
+    """What was sampled after one prompt; the lists have one entry per token, the end token included."""
+
+    tokens: list[int] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    stop: StopReason = StopReason.MAX_TOKENS
+
+
+@torch.inference_mode()
+def generate(
+    policy: LanguagePolicy, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream
+) -> list[Completion]:
+    """One completion per prompt. Equal prompts are prefilled once.
+
+    Row i draws its t-th token with the t-th number of row i, so dropping finished rows changes nothing.
+    """
+    if not prompts:
+        return []
+    rows = _Rows(policy, prompts, sampling)
+    uniforms = torch.rand(sampling.max_tokens, len(prompts), generator=stream.torch, dtype=torch.float64)
+    for step in range(sampling.max_tokens):
+        tokens, logp, entropy = _draw(rows.logits, sampling, uniforms[step].to(rows.device)[rows.index])
+        if rows.record(tokens, logp, entropy) or step + 1 == sampling.max_tokens:
+            break
+        rows.advance(tokens)
+    return rows.completions()
+
+
+def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Tokens [N], their log-probabilities [N] and, if asked, entropies [N] of the distribution sampled from."""
+    if sampling.temperature == 0:
+        tokens = logits.argmax(-1)
+        return tokens, torch.zeros_like(logits[:, 0]), torch.zeros_like(logits[:, 0]) if sampling.entropy else None
+    logits = logits / sampling.temperature if sampling.temperature != 1 else logits
+    logp = (truncate(logits, sampling) if sampling.truncates else logits).log_softmax(-1)
+    probs = logp.exp()
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    tokens = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)
+    tokens = tokens.clamp_(max=logits.shape[-1] - 1)
+    entropy = -(probs * logp.nan_to_num(neginf=0)).sum(-1) if sampling.entropy else None
+    return tokens[:, 0], logp.gather(1, tokens)[:, 0], entropy
+
+
+def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits with everything outside top-k, then outside the smallest set of mass top-p, at minus infinity."""
+    if 0 < sampling.top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(sampling.top_k, dim=-1).values[:, -1:], -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(-1, descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        drop = (before >= sampling.top_p).scatter(1, order, before >= sampling.top_p)
+        logits = logits.masked_fill(drop, -torch.inf)
+    return logits
+
+
+class _Rows:
+    """The rows still being decoded: their cache, positions, and the logits of their next token."""
+
+    def __init__(self, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], sampling: Sampling) -> None:
+        self.policy, self.sampling, self.device = policy, sampling, policy.device
+        self.model = policy.sampler()
+        self.stopper = _Stopper(policy.tokenizer, policy.end_ids, sampling.stop)
+        distinct = {tuple(p): None for p in prompts}
+        number = {p: i for i, p in enumerate(distinct)}
+        owner = torch.tensor([number[tuple(p)] for p in prompts], device=self.device)
+        lengths = torch.tensor([len(p) for p in distinct], device=self.device)
+        width = int(lengths.max())
+        self.cache = decoding_cache(self.model.config.get_text_config(), width + sampling.max_tokens)
+        ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in distinct], device=self.device)
+        mask = torch.arange(width, device=self.device) >= (width - lengths)[:, None]
+        positions = (mask.cumsum(1) - 1).clamp_(min=0)
+        logits = self._forward(ids, mask if not bool(mask.all()) else None, positions)
+        if len(prompts) > len(distinct):
+            self.cache.batch_select_indices(owner)
+        self.logits = logits[owner]
+        self.index = torch.arange(len(prompts), device=self.device)
+        self.alive = torch.ones(len(prompts), dtype=torch.bool, device=self.device)
+        self.position, self.width = lengths[owner], width
+        self.padding = None if bool(mask.all()) else ~mask[owner]
+        self.steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+        self.stops: dict[int, StopReason] = {}
+
+    def _forward(self, ids: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
+        out = self.policy.backbone(self.model)(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
+        )
+        return self.policy.head_logits(self.model, out.last_hidden_state[:, -1])
+
+    def record(self, tokens: Tensor, logp: Tensor, entropy: Tensor | None) -> bool:
+        """Keep what was drawn by rows still alive; True when none is left."""
+        kept = self.alive
+        self.steps.append((self.index[kept], tokens[kept], logp[kept], None if entropy is None else entropy[kept]))
+        for row in self.stopper.ended(self.index, tokens, kept, self.stops):
+            self.alive[row] = False
+        return not bool(self.alive.any())
+
+    def advance(self, tokens: Tensor) -> None:
+        """Feed the drawn tokens and compute the next logits, dropping finished rows when it pays."""
+        alive = int(self.alive.sum())
+        if alive <= COMPACT_BELOW * len(self.index):
+            keep = self.alive.nonzero()[:, 0]
+            self.cache.batch_select_indices(keep)
+            self.index, self.position, tokens = self.index[keep], self.position[keep], tokens[keep]
+            self.padding = None if self.padding is None else self.padding[keep]
+            self.alive = self.alive[keep]
+        mask = None
+        if self.padding is not None:
+            past = self.cache.get_seq_length() - self.width + 1
+            mask = torch.cat([~self.padding, self.padding.new_ones(len(self.padding), past)], 1)
+        self.logits = self._forward(tokens[:, None], mask, self.position[:, None])
+        self.position = self.position + 1
+
+    def completions(self) -> list[Completion]:
+        """Everything that was drawn, row by row."""
+        count = 1 + max(int(index.max()) for index, *_ in self.steps)
+        done = [Completion() for _ in range(count)]
+        for index, tokens, logp, entropy in self.steps:
+            extra = [None] * len(index) if entropy is None else entropy.tolist()
+            for i, token, lp, ent in zip(index.tolist(), tokens.tolist(), logp.tolist(), extra):
+                done[i].tokens.append(token)
+                done[i].logp.append(lp)
+                if ent is not None:
+                    done[i].entropy.append(ent)
+        for i, stop in self.stops.items():
+            done[i].stop = stop
+        return done
+
+
+class _Stopper:
+    """Says which rows just ended: by an end token, or by a stop string in the last few tokens of their text."""
+
+    def __init__(self, tokenizer: Any, end_ids: Sequence[int], strings: tuple[str, ...]) -> None:
+        self.tokenizer, self.strings = tokenizer, strings
+        self.end = torch.tensor(list(end_ids))
+        self.tails: dict[int, list[int]] = {}
+        self.reach = max((len(s.encode()) for s in strings), default=0)
+
+    def ended(
+        self, index: Tensor, tokens: Tensor, alive: Tensor, stops: dict[int, StopReason]
+    ) -> list[int]:
+        """Positions (in the current batch) of rows that ended; their reasons go into `stops` by row."""
+        hit = torch.isin(tokens, self.end.to(tokens.device)) & alive
+        rows = hit.nonzero()[:, 0].tolist()
+        for row in rows:
+            stops[int(index[row])] = StopReason.END_OF_TEXT
+        if self.strings:
+            rows += self._by_string(index.tolist(), tokens.tolist(), (alive & ~hit).tolist(), stops)
+        return rows
+
+    def _by_string(
+        self, index: list[int], tokens: list[int], alive: list[bool], stops: dict[int, StopReason]
+    ) -> list[int]:
+        found = []
+        for row, (i, token, going) in enumerate(zip(index, tokens, alive)):
+            if not going:
+                continue
+            tail = [*self.tails.get(i, []), token][-self.reach - 1 :]  # a token is at least one byte
+            self.tails[i] = tail
+            text = self.tokenizer.decode(tail)
+            if any(s in text for s in self.strings):
+                stops[i] = StopReason.STOP_STRING
+                found.append(row)
+        return found
