@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class EtudeError(Exception):
@@ -41,6 +42,9 @@ class DataError(EtudeError, ValueError):
 class RewardError(EtudeError):
     """A reward raised, hung, or returned something that is not a finite number per completion."""
 
+    completion: str | None = None
+    """The text that was being scored, where it is known."""
+
 
 class EnvironmentFault(EtudeError):
     """An environment raised, hung, or left its own space."""
@@ -52,6 +56,9 @@ class InvariantError(EtudeError):
 
 class NonFiniteError(EtudeError):
     """Losses or gradients stayed non-finite for several steps in a row."""
+
+    batch: Any = None
+    """The tensors of the last batch, by name, for replay."""
 
 
 class CheckpointError(EtudeError):

@@ -101,31 +101,28 @@ def hints(cls: type) -> dict[str, Any]:
     return {f.name: resolved[f.name] for f in dataclasses.fields(cls)}
 
 
-def part_type(hint: Any) -> tuple[type[Part] | None, bool]:
-    """The Part class a field holds (None if it holds values) and whether it holds a tuple of them."""
+def part_types(hint: Any) -> tuple[tuple[type[Part], ...], bool]:
+    """The Part classes a field may hold (none if it holds values) and whether it holds a tuple of them."""
     if isinstance(hint, type) and issubclass(hint, Part):
-        return hint, False
-    if get_origin(hint) is tuple:
-        return part_type(get_args(hint)[0])[0], True
-    for arg in get_args(hint):
-        if part_type(arg)[0]:
-            return part_type(arg)
-    return None, False
+        return (hint,), False
+    many = get_origin(hint) is tuple
+    inside = [part_types(arg) for arg in get_args(hint)]
+    return tuple(c for classes, _ in inside for c in classes), many or any(m for _, m in inside)
 
 
 def check_field(where: str, hint: Any, value: Any) -> Any:
     """Check one field, whether it holds a value, a part, or several parts."""
-    base, many = part_type(hint)
-    if base is None:
+    allowed, many = part_types(hint)
+    if not allowed:
         return check(where, hint, value)
-    values = tuple(value) if many and isinstance(value, (tuple, list)) else (value,)
-    for v in values:
-        if v is None and type(None) in get_args(hint):
-            continue
-        if not isinstance(v, base) or (many and not isinstance(value, (tuple, list))):
-            kind = f"a list of {base.__name__} parts" if many else f"a {base.__name__} part"
-            raise ConfigError(f"{where} must be {kind}, got {v!r}.")
-    return values if many else value
+    if value is None and type(None) in get_args(hint):
+        return None
+    several = isinstance(value, (tuple, list))
+    for v in value if several else (value,):
+        if several != many or not isinstance(v, allowed):
+            names = " or ".join(c.__name__ for c in allowed)
+            raise ConfigError(f"{where} must be {f'a list of {names} parts' if many else f'a {names} part'}, got {v!r}.")
+    return tuple(value) if many else value
 
 
 def _bind(value: Any) -> Any:

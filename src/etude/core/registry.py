@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = (
-    "advantages", "critics", "curricula", "experience", "filters", "objectives", "optimizers", "regularizers",
-    "rewards", "stages", "token_weights",
+    "advantages", "critics", "curricula", "experience", "filters", "objectives", "optimizers", "references",
+    "regularizers", "rewards", "stages", "token_weights",
 )  # fmt: skip
 Kind = Literal["methods", "tasks"]
 

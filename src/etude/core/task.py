@@ -104,7 +104,7 @@ class SingleTurn:
         self.problem = problem
         if isinstance(problem.prompt, str):
             return [Segment("user", problem.prompt)]
-        return [Segment(m["role"], m["content"]) for m in problem.prompt]  # type: ignore[arg-type]
+        return [Segment(m["role"], m["content"], info={"message": True}) for m in problem.prompt]  # type: ignore[arg-type]
 
     def step(self, segment: Segment) -> StepResult:
         return StepResult([], reward=self.task.score(self.problem, segment.text), terminated=True)

@@ -61,7 +61,11 @@ def _shared(
     positions = (mask.cumsum(1) - 1).clamp_(min=0)
     whole = bool(mask.all())
     out = backbone(
-        input_ids=ids, attention_mask=None if whole else mask, position_ids=positions, past_key_values=cache, use_cache=True
+        input_ids=ids,
+        attention_mask=None if whole else mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
     )
     last = out.last_hidden_state[:, -1][owner]
     for layer in cache.layers:  # out of place, so that gradients flow into the prompt's keys and values

@@ -54,6 +54,7 @@ class LanguagePolicy:
         self.value_head: nn.Linear | None = None
         self.reference: Any = None
         self.version = 0
+        self.emitted: set[int] = set()
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._sampler: Any = None
         self._sampler_version = -1
@@ -128,8 +129,10 @@ class LanguagePolicy:
             )
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream) -> list[Completion]:
-        """One completion per prompt; see `etude.policies.sampling.generate`."""
-        return generate(self, prompts, sampling, stream)
+        """One completion per prompt; see `etude.policies.sampling.generate`. What it emitted is remembered."""
+        said = generate(self, prompts, sampling, stream)
+        self.emitted.update(hash(tuple(c.tokens)) for c in said)
+        return said
 
     # What it thinks of a batch
 

@@ -58,7 +58,9 @@ def load_tokenizer(name: str) -> Any:
 
     tokenizer = _load(AutoTokenizer.from_pretrained, name)
     if tokenizer.eos_token_id is None:
-        raise ConfigError(f"The tokenizer of {name!r} has no end-of-text token: set `eos_token` in its tokenizer_config.json.")
+        raise ConfigError(
+            f"The tokenizer of {name!r} has no end-of-text token: set `eos_token` in its tokenizer_config.json."
+        )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

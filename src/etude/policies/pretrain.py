@@ -57,7 +57,9 @@ def examples(seed: int, scale: float = 1.0) -> Iterator[list[Segment]]:
     yield from _shown(Sums(terms=(3,), seed=seed), int(10_000 * scale))
     yield from _shown(Sums(terms=(4,), seed=seed), int(500 * scale))
     yield from _shown(Countdown(seed=seed), int(12_000 * scale))
-    yield from _games(Attr20Q(), seed, int(20_000 * scale))
+    for hints in (4, 5, 6, 7):
+        yield from _games(Attr20Q(hints=hints, max_turns=3), seed, int(6_000 * scale), guessing=1.0, attention=1.0)
+    yield from _games(Attr20Q(), seed, int(16_000 * scale), guessing=0.4, attention=0.6)
 
 
 def _shown(task: Compose | Sums | Countdown, count: int) -> Iterator[list[Segment]]:
@@ -73,10 +75,10 @@ def _chains(task: Compose, count: int) -> Iterator[list[Segment]]:
         yield [Segment("user", str(pool[i].prompt)), Segment("assistant", careless(pool[i], random))]
 
 
-def _games(task: Attr20Q, seed: int, count: int) -> Iterator[list[Segment]]:
-    pool = task.problems("train")
+def _games(task: Attr20Q, seed: int, count: int, guessing: float, attention: float) -> Iterator[list[Segment]]:
+    pool, random = task.problems("train"), Stream(seed).split("games", task.hints)
     for i in range(count):
-        yield scripted_episode(task, pool[i % len(pool)], Stream(seed).split("games", i))
+        yield scripted_episode(task, pool[i % len(pool)], random.split(i), guessing, attention)
 
 
 def careless(problem: Problem, random: Generator) -> str:
@@ -207,15 +209,27 @@ def pretrain(out: Path, seed: int = 0, steps: int = 2500, scale: float = 1.0, re
         data = rows(tokenizer, list(examples(seed, scale)))
         torch.manual_seed(seed)
         model = LlamaForCausalLM(architecture(len(tokenizer)))
-        print(f'corpus {time.monotonic()-started:.0f}s rows {len(data)} tokens {sum(len(r.tokens) for r in data)/len(data)}')
+        print(
+            f"corpus {time.monotonic() - started:.0f}s rows {len(data)} tokens {sum(len(r.tokens) for r in data) / len(data)}"
+        )
         loss = learn(model, data, steps, Stream(seed).split("pretrain"))
         model.to(torch.bfloat16).save_pretrained(out)
         tokenizer.save_pretrained(out)
-        print(f'{time.monotonic()-started:.0f}s loss {loss:.4f}')
+        print(f"{time.monotonic() - started:.0f}s loss {loss:.4f}")
         from etude.policies.measure import measure
+
         model.float().eval()
-        for task,splits in [(Compose(),Compose().splits()),(Sums(terms=(2,)),('train','test')),(Sums(terms=(3,)),('test',)),(Sums(terms=(4,)),('test',)),(Sums(terms=(5,)),('test',)),(Countdown(),('train','test')),(Attr20Q(),('train','test'))]:
-            for s in splits: print(task, s, measure(model,tokenizer,task,s,count=64),flush=True)
+        for task, splits in [
+            (Compose(), Compose().splits()),
+            (Sums(terms=(2,)), ("train", "test")),
+            (Sums(terms=(3,)), ("test",)),
+            (Sums(terms=(4,)), ("test",)),
+            (Sums(terms=(5,)), ("test",)),
+            (Countdown(), ("train", "test")),
+            (Attr20Q(), ("train", "test")),
+        ]:
+            for s in splits:
+                print(task, s, measure(model, tokenizer, task, s, count=64), flush=True)
     finally:
         torch.set_num_threads(threads)
     return {}

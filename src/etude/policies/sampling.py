@@ -180,9 +180,7 @@ class _Stopper:
         self.tails: dict[int, list[int]] = {}
         self.reach = max((len(s.encode()) for s in strings), default=0)
 
-    def ended(
-        self, index: Tensor, tokens: Tensor, alive: Tensor, stops: dict[int, StopReason]
-    ) -> list[int]:
+    def ended(self, index: Tensor, tokens: Tensor, alive: Tensor, stops: dict[int, StopReason]) -> list[int]:
         """Positions (in the current batch) of rows that ended; their reasons go into `stops` by row."""
         hit = torch.isin(tokens, self.end.to(tokens.device)) & alive
         rows = hit.nonzero()[:, 0].tolist()

@@ -1,0 +1,85 @@
+"""Credit from comparing the completions of one problem: no critic."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
+from etude.core.fields import NonNegative
+from etude.core.slots import Advantages
+
+
+def group_sum(values: Tensor, group: Tensor) -> Tensor:
+    """[B] sum of `values` [B] over each row's group."""
+    _, index = torch.unique(group, return_inverse=True)
+    return torch.zeros(int(index.max()) + 1, dtype=values.dtype, device=values.device).index_add(0, index, values)[
+        index
+    ]
+
+
+def group_size(group: Tensor) -> Tensor:
+    """[B] number of rows in each row's group."""
+    return group_sum(torch.ones_like(group, dtype=torch.float32), group)
+
+
+def group_mean(values: Tensor, group: Tensor) -> Tensor:
+    """[B] mean of each row's group."""
+    return group_sum(values, group) / group_size(group).to(values.dtype)
+
+
+def equal_groups(scores: Tensor, group: Tensor) -> Tensor:
+    """[B] True where all scores of the row's group are equal, so that comparing them teaches nothing."""
+    _, index = torch.unique(group, return_inverse=True)
+    count = int(index.max()) + 1
+    low = torch.full((count,), torch.inf, dtype=scores.dtype, device=scores.device)
+    low = low.scatter_reduce(0, index, scores, "amin")
+    high = torch.full_like(low, -torch.inf).scatter_reduce(0, index, scores, "amax")
+    return (low == high)[index]
+
+
+class GroupAdvantage(Advantages):
+    """A_i = (r_i - centre) / scale, the same for every token of completion i.
+
+    centre: 'mean' of the group; 'leave-one-out' mean of the others (RLOO, arXiv:2402.14740); 'none'.
+    scale: population standard deviation of the 'group' (GRPO, arXiv:2402.03300) or of the whole 'batch'
+    (Lite PPO, arXiv:2508.08221), or 'none' (Dr. GRPO, arXiv:2503.20783).
+    A group whose rewards are all equal gets exactly 0, never 0/0; a row alone in its group has no others to
+    compare with and gets 0 under 'leave-one-out'.
+
+    Shapes: scores [B] -> advantages [B, T]. Published code divides by the sample standard deviation (n - 1) in
+    places; with groups of 8 the two differ by the constant factor sqrt(7/8).
+
+    >>> from etude.advantages.group import scaled
+    >>> scaled(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4), "mean", "group", 0.0).tolist()
+    [1.0, -1.0, -1.0, 1.0]
+    """
+
+    centre: Literal["mean", "leave-one-out", "none"] = "mean"
+    scale: Literal["group", "batch", "none"] = "group"
+    epsilon: NonNegative = 1e-6
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        values = scaled(batch.scores, batch.group, self.centre, self.scale, self.epsilon)
+        return values[:, None] * batch.action_mask
+
+
+def scaled(scores: Tensor, group: Tensor, centre: str, scale: str, epsilon: float) -> Tensor:
+    """[B] advantages of `GroupAdvantage`."""
+    mean, size = group_mean(scores, group), group_size(group).to(scores.dtype)
+    equal = equal_groups(scores, group)
+    if centre == "none":
+        centred = scores
+    else:
+        centred = torch.where(equal, torch.zeros_like(scores), scores - mean)
+        if centre == "leave-one-out":
+            centred = centred * size / (size - 1).clamp(min=1)
+    if scale == "none":
+        return centred
+    if scale == "group":
+        spread = group_mean((scores - mean) ** 2, group).sqrt()
+    else:
+        spread = scores.std(correction=0).expand_as(scores)
+    return torch.where(spread > 0, centred / (spread + epsilon).clamp(min=1e-12), torch.zeros_like(scores))

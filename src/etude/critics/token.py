@@ -1,0 +1,34 @@
+"""Values for every token."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.fields import NonNegative, Positive
+from etude.core.slots import Critic
+
+
+class TokenCritic(Critic):
+    """A value head on the policy's last hidden state, trained by (optionally clipped) squared error.
+
+        loss = coefficient / 2 * max((V - R)^2, (V_old + clip(V - V_old, -clip, clip) - R)^2)
+
+    as in the PPO implementations (arXiv:2005.12729); with clip None plain squared error. V at token t is the value
+    of the text before t.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+    coefficient: NonNegative = 0.5
+    clip: Positive | None = 0.2
+
+    def loss(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        assert policy.values is not None and batch.values is not None and batch.returns is not None
+        error = (policy.values - batch.returns) ** 2
+        if self.clip is not None:
+            near = batch.values + (policy.values - batch.values).clamp(-self.clip, self.clip)
+            error = torch.maximum(error, (near - batch.returns) ** 2)
+        return self.coefficient / 2 * error

@@ -1,0 +1,123 @@
+"""From episodes to a batch of training rows, and from a batch to micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from etude.core.batches import Episode, TokenBatch
+from etude.core.errors import InvariantError
+
+
+def to_batch(episodes: Sequence[Episode], pad: int, temperature: float, device: torch.device) -> TokenBatch:
+    """One row per episode: its whole history, padded on the right. Rewards are placed later.
+
+    Raises InvariantError if an episode's tokens, mask and log-probabilities do not line up (invariant 3).
+    """
+    for episode in episodes:
+        check_aligned(episode)
+    width = max(len(e.tokens) for e in episodes)
+    shape = (len(episodes), width)
+    tokens, real = np.full(shape, pad, np.int64), np.zeros(shape, bool)
+    action, logp = np.zeros(shape, bool), np.zeros(shape, np.float32)
+    for row, episode in enumerate(episodes):
+        size = len(episode.tokens)
+        tokens[row, :size], real[row, :size] = episode.tokens, True
+        action[row, :size] = [m for s in episode.segments for m in s.action_mask]
+        logp[row, :size] = [p for s in episode.segments for p in s.behaviour_logp]
+    action[:, 0] = False  # nothing predicts the first token
+    zeros = torch.zeros(len(episodes), device=device)
+    return TokenBatch(
+        tokens=torch.from_numpy(tokens).to(device),
+        attention_mask=torch.from_numpy(real).to(device),
+        action_mask=torch.from_numpy(action).to(device),
+        behaviour_logp=torch.from_numpy(logp * action).to(device),
+        rewards=torch.zeros(shape, device=device),
+        group=torch.tensor([e.group for e in episodes], device=device),
+        weights=torch.ones_like(zeros),
+        scores=zeros,
+        truncated=torch.tensor([e.stop.truncated for e in episodes], device=device),
+        episodes=list(episodes),
+        temperature=temperature,
+    )
+
+
+def check_aligned(episode: Episode) -> None:
+    """Tokens, action mask and log-probabilities of every segment have one entry per token."""
+    for turn, s in enumerate(episode.segments):
+        if not len(s.tokens) == len(s.action_mask) == len(s.behaviour_logp):
+            raise InvariantError(
+                f"Segment {turn} of an episode for problem {episode.problem.id!r} has {len(s.tokens)} tokens, "
+                f"{len(s.action_mask)} mask entries and {len(s.behaviour_logp)} log-probabilities: something replaced "
+                "the sampled tokens (text that was decoded and encoded again?)."
+            )
+
+
+def last_action(batch: TokenBatch) -> Tensor:
+    """[B] index of each row's last action token."""
+    return batch.action_mask.shape[1] - 1 - batch.action_mask.flip(1).int().argmax(1)
+
+
+def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """Rows of several batches as one; groups are renumbered so that they stay apart."""
+    if len(batches) == 1:
+        return batches[0]
+    width = max(b.tokens.shape[1] for b in batches)
+    joined, offset = [], 0
+    for b in batches:
+        joined.append((b, offset))
+        offset += int(b.group.max()) + 1
+
+    def wide(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, width - x.shape[1])) if x.dim() > 1 else x
+
+    first = batches[0]
+    changes = {k: torch.cat([wide(b._tensors()[k]) for b in batches]) for k in first._tensors()}
+    changes["group"] = torch.cat([b.group + o for b, o in joined])
+    extras = {k: torch.cat([wide(b.extras[k]) for b in batches]) for k in first.extras}
+    return first.replace(**changes, extras=extras, episodes=[e for b in batches for e in b.episodes])
+
+
+def split_groups(batch: TokenBatch, pieces: int, order: np.random.Generator | None) -> list[Tensor]:
+    """Row indices of `pieces` minibatches that keep groups whole, in a random order if a generator is given."""
+    groups = torch.unique(batch.group)
+    if order is not None:
+        groups = groups[torch.from_numpy(order.permutation(len(groups))).to(groups.device)]
+    chosen = [g for g in groups.tensor_split(min(pieces, len(groups))) if len(g)]
+    return [torch.isin(batch.group, g).nonzero()[:, 0] for g in chosen]
+
+
+def micro_batches(batch: TokenBatch, budget: int, whole_groups: bool) -> list[Tensor]:
+    """Row indices of pieces with at most `budget` padded tokens, rows of similar length together.
+
+    Groups stay whole if `whole_groups`; otherwise a group larger than the budget is cut.
+    """
+    lengths, group = batch.lengths.cpu().numpy(), batch.group.cpu().numpy()
+    longest = np.zeros(int(group.max()) + 1, int)
+    np.maximum.at(longest, group, lengths)
+    order = np.lexsort((lengths, group, longest[group]))
+    pieces: list[list[int]] = [[]]
+    widest = 0
+    for unit in _units(order, group, lengths, budget, whole_groups):
+        width = max(widest, int(lengths[unit].max()))
+        if pieces[-1] and width * (len(pieces[-1]) + len(unit)) > budget:
+            pieces.append([])
+            width = int(lengths[unit].max())
+        pieces[-1].extend(unit)
+        widest = width
+    return [torch.tensor(p, device=batch.tokens.device) for p in pieces if p]
+
+
+def _units(order: np.ndarray, group: np.ndarray, lengths: np.ndarray, budget: int, whole: bool) -> list[list[int]]:
+    """Rows in order, cut where the group changes and, if allowed, where a group is over the budget."""
+    units: list[list[int]] = []
+    for row in order.tolist():
+        same = bool(units) and group[units[-1][-1]] == group[row]
+        if same and (whole or (len(units[-1]) + 1) * max(lengths[units[-1]].max(), lengths[row]) <= budget):
+            units[-1].append(row)
+        else:
+            units.append([row])
+    return units

@@ -1,0 +1,277 @@
+"""The loop of every token method: curriculum, experience, rewards, filters, advantages, optimizer steps."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etude.core.batches import Episode, StopReason, TokenBatch
+from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.loop import StepReport
+from etude.core.method import Method
+from etude.core.slots import Context
+from etude.core.streams import Stream
+from etude.core.task import LanguageTask
+from etude.experience.rows import concatenate, to_batch
+from etude.loops.update import Updater, evaluate_all, reference_all
+from etude.policies.language import LanguagePolicy
+from etude.rewards.scoring import score
+from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+
+FLAT_STEPS = 20
+"""Steps with no difference between any rewards after which the run says so."""
+MICRO_TOKENS = 8192
+
+
+class LanguageLoop:
+    """Trains a token method on a language task.
+
+    Args:
+        method: what to do; bound here, so its parts' states are this run's.
+        task: what to get good at.
+        policy: the language model.
+        seed: all randomness comes from it.
+        steps: training steps in total (for schedules and stages).
+        micro_tokens: padded tokens per micro-batch; changes memory and speed, not results.
+    """
+
+    headline = "accuracy"
+
+    def __init__(
+        self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
+        pool: Sequence[Any] | None = None, micro_tokens: int = MICRO_TOKENS,
+    ) -> None:  # fmt: skip
+        self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
+        self.finished = 0
+        self.stages = [(s.until(), s.apply(method).bind()) for s in method.stages] or [(1.0, method.bind())]
+        self.pool = task.problems("train") if pool is None else pool
+        self.stream = Stream(seed)
+        self.updater = Updater(policy, self.method, steps, micro_tokens, self._limit())
+        self.flat_steps = 0
+        self.needs_reference = any("reference_logp" in m.needs() for _, m in self.stages)
+        if self.needs_reference:
+            policy.keep_reference()
+
+    @property
+    def method(self) -> Method:
+        """The method of the current stage."""
+        share = self.finished / max(1, self.steps)
+        return next((m for until, m in self.stages if share < until), self.stages[-1][1])
+
+    def _limit(self) -> int:
+        return getattr(self.method.experience, "max_tokens", None) or self.task.max_tokens
+
+    # One step
+
+    def step(self) -> StepReport:
+        """Gather a batch, learn from it, tell the parts what happened."""
+        method, stream = self.method, self.stream.split("step", self.finished)
+        begun = time.monotonic()
+        self.policy.check_sampler()
+        batch = self._gather(method, stream)
+        gathered = time.monotonic()
+        metrics = self._describe(batch)
+        if len(batch):
+            self._check_rewards(batch)
+            batch = self._credit(method, batch)
+            metrics["zero_advantage"] = float((batch.advantages == 0).all(1).float().mean())
+            metrics |= self.updater.run(method, batch, self.finished, stream)
+            method.curriculum.observe(batch)
+        self.finished += 1
+        self._refresh_reference(method)
+        ended = time.monotonic()
+        tokens = int(batch.attention_mask.sum())
+        metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
+        metrics["seconds/experience"], metrics["seconds/update"] = gathered - begun, ended - gathered
+        return StepReport(metrics, [self._record(e, batch, i) for i, e in enumerate(batch.episodes)])
+
+    def _gather(self, method: Method, stream: Stream) -> TokenBatch:
+        """Scored and filtered rows; where a filter asks for it, further problems replace what it dropped."""
+        wanted = method.problems
+        rounds = max((f.rounds for f in method.filters if f.resample), default=1)
+        found: list[TokenBatch] = []
+        for number in range(rounds):
+            kept = sum(len(torch.unique(b.group)) for b in found)
+            if kept >= wanted:
+                break
+            batch = self._assess(method, wanted if number == 0 else wanted - kept, stream.split("round", number))
+            for part in method.filters:
+                batch = batch.replace(weights=batch.weights * part.weigh(batch)) if len(batch) else batch
+            found.append(batch.rows((batch.weights != 0).nonzero()[:, 0]))
+        useful = [b for b in found if len(b)]
+        return concatenate(useful) if useful else found[0]
+
+    def _assess(self, method: Method, count: int, stream: Stream) -> TokenBatch:
+        """Episodes for `count` problems as a batch with rewards."""
+        context = self.context(method, stream)
+        problems = method.curriculum.choose(self.pool, count, stream.split("problems"))
+        self.policy.emitted.clear()
+        episodes = method.experience.collect(problems, context)
+        lost = [e for e in episodes if e.stop is StopReason.FAULT]
+        episodes = [e for e in episodes if e.stop is not StopReason.FAULT and e.action_count]
+        if not episodes:
+            raise EnvironmentFault(
+                f"None of {count} problems gave an episode with a sampled token: "
+                + (f"the environment failed ({lost[0].info['fault']})." if lost else "every prompt fills the context.")
+            )
+        if method.experience.samples:
+            self._check_tokens(episodes)
+        temperature = getattr(method.experience, "temperature", 1.0)
+        batch = to_batch(episodes, self.policy.tokenizer.pad_token_id, temperature, self.policy.device)
+        if "reference_logp" in method.needs():
+            batch.reference_logp = reference_all(self.policy, batch, self.updater.budget)
+        if "entropy" in context.extras["record"]:
+            batch.extras["entropy"] = _entropies(batch)
+        return score(batch, method.rewards, context)
+
+    def context(self, method: Method, stream: Stream) -> Context:
+        """What the parts may use during this step."""
+        record = {n for p in method.token_weights for n in p.needs}
+        return Context(
+            self.task,
+            self.policy,
+            stream,
+            self.finished,
+            self.steps,
+            self._limit(),
+            {"record": record, "method": method},
+        )
+
+    def _credit(self, method: Method, batch: TokenBatch) -> TokenBatch:
+        needs = method.needs()
+        if "values" in needs:
+            batch.values = evaluate_all(self.policy, batch, {"values"}, self.updater.budget).values
+        if "hidden" in needs:
+            batch.extras["hidden"] = evaluate_all(self.policy, batch, {"hidden"}, self.updater.budget).hidden
+        advantages = torch.zeros_like(batch.rewards) if method.advantages is None else method.advantages(batch)
+        return batch.replace(advantages=advantages)
+
+    def _refresh_reference(self, method: Method) -> None:
+        if self.needs_reference and method.reference is not None:
+            fraction = method.reference.refresh(self.finished)
+            if fraction:
+                self.policy.move_reference(fraction)
+
+    # Checks and reports
+
+    def _check_tokens(self, episodes: Sequence[Episode]) -> None:
+        """Invariant 3: what is trained on is what the sampler emitted, token for token."""
+        for e in episodes:
+            for s in e.segments:
+                if (
+                    s.version == self.policy.version
+                    and any(s.action_mask)
+                    and hash(tuple(s.tokens)) not in self.policy.emitted
+                ):
+                    raise InvariantError(
+                        f"A completion for problem {e.problem.id!r} has tokens that the sampler never emitted "
+                        f"({s.text!r}): it was decoded and encoded again, or edited, after sampling."
+                    )
+
+    def _check_rewards(self, batch: TokenBatch) -> None:
+        """Invariant 4: say once when all rewards stay equal."""
+        flat = bool((batch.scores == batch.scores[0]).all())
+        self.flat_steps = self.flat_steps + 1 if flat and self.method.experience.samples else 0
+        if self.flat_steps == FLAT_STEPS:
+            warnings.warn(
+                f"Every reward of the last {FLAT_STEPS} steps was {float(batch.scores[0]):g}, so nothing can be learned "
+                "from comparing them. Likely causes: the task is too hard or too easy for this model, the reward "
+                "function looks for a format that the completions do not have, or max_tokens cuts answers off.",
+                stacklevel=2,
+            )
+
+    def _describe(self, batch: TokenBatch) -> dict[str, float]:
+        episodes = batch.episodes
+        if not episodes:
+            return {"reward": 0.0}
+        found = {
+            "reward": float(batch.scores.mean()),
+            "accuracy": sum(map(self.task.success, episodes)) / len(episodes),
+            "completion_length": float(batch.action_counts.float().mean()),
+            "truncated": float(batch.truncated.float().mean()),
+            "rows": float(len(episodes)),
+        }
+        for name in dict.fromkeys(n for e in episodes for n in e.scores):
+            found[f"reward/{name}"] = sum(e.scores.get(name, 0.0) for e in episodes) / len(episodes)
+        return (
+            found
+            if self.method.experience.samples
+            else {k: v for k, v in found.items() if k in ("rows", "completion_length")}
+        )
+
+    def _record(self, episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:
+        advantage = batch.advantages[row][batch.action_mask[row]].mean() if batch.advantages is not None else 0.0
+        return {
+            "id": episode.problem.id, "level": episode.problem.level, "group": int(batch.group[row]),
+            "segments": [{"role": s.role, "text": s.text} for s in episode.segments],
+            "scores": episode.scores, "reward": float(batch.scores[row]), "advantage": float(advantage),
+            "stop": str(episode.stop),
+        }  # fmt: skip
+
+    # Checkpoints
+
+    def save(self, folder: Path) -> None:
+        """Weights (also in Hugging Face's format under `model/`), optimizer, parts' states, counters."""
+        self.policy.save(folder / "model")
+        state = self.updater.optimizer.state_dict()
+        moments = {f"optimizer.{i}.{k}": v for i, s in state["state"].items() for k, v in s.items()}
+        learned, tensors = _split_tensors([m.state_dict() for _, m in self.stages])
+        save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors})
+        counters = {"finished": self.finished, "version": self.policy.version, "flat_steps": self.flat_steps,
+                    "bad_steps": self.updater.bad_steps, "budget": self.updater.budget}  # fmt: skip
+        save_json(folder / "state.json", {"counters": counters, "parts": learned})
+
+    def load(self, folder: Path) -> None:
+        """Go back to exactly where `save` was called."""
+        tensors, data = load_tensors(folder / "state.safetensors"), load_json(folder / "state.json")
+        self.policy.load_tensors(tensors)
+        state = self.updater.optimizer.state_dict()
+        state["state"] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".")
+                state["state"].setdefault(int(index), {})[key] = value
+        self.updater.optimizer.load_state_dict(state)
+        for (_, method), learned in zip(self.stages, _join_tensors(data["parts"], tensors), strict=True):
+            method.load_state_dict(learned)
+        counters = data["counters"]
+        self.finished, self.policy.version = counters["finished"], counters["version"]
+        self.flat_steps, self.updater.bad_steps = counters["flat_steps"], counters["bad_steps"]
+        self.updater.budget = counters["budget"]
+
+
+def _entropies(batch: TokenBatch) -> torch.Tensor:
+    """[B, T] entropies that the sampler recorded."""
+    flat = [h for e in batch.episodes for s in e.segments for h in s.info.get("entropy", ())]
+    out = torch.zeros_like(batch.behaviour_logp)
+    out[batch.action_mask] = torch.tensor(flat, device=out.device, dtype=out.dtype)
+    return out
+
+
+def _split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch.Tensor]]:
+    """JSON values with tensors taken out, and the tensors by path."""
+    if isinstance(value, torch.Tensor):
+        return {"tensor": path}, {path: value}
+    if isinstance(value, (dict, list, tuple)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        split = {k: _split_tensors(v, f"{path}/{k}") for k, v in items}
+        tensors = {k: t for _, found in split.values() for k, t in found.items()}
+        plain = {k: v for k, (v, _) in split.items()}
+        return (plain if isinstance(value, dict) else list(plain.values())), tensors
+    return value, {}
+
+
+def _join_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Undo `_split_tensors`."""
+    if isinstance(value, dict):
+        return (
+            tensors[value["tensor"]]
+            if set(value) == {"tensor"}
+            else {k: _join_tensors(v, tensors) for k, v in value.items()}
+        )
+    return [_join_tensors(v, tensors) for v in value] if isinstance(value, list) else value

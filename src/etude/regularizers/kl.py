@@ -1,0 +1,41 @@
+"""Staying near a reference policy."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.fields import NonNegative
+from etude.core.slots import Regularizer
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def kl_estimate(logp: Tensor, reference_logp: Tensor, estimator: Estimator) -> Tensor:
+    """Per-sample estimates of KL(pi || reference) for tokens drawn from pi (Schulman, 2020).
+
+    With d = log reference - log pi: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1. k1 and k3 are unbiased in value;
+    as a loss only k2's gradient is that of the reverse KL (k3's is that of the forward KL, k1's is zero on average).
+
+    >>> import torch
+    >>> kl_estimate(torch.tensor(0.0), torch.tensor(-1.0), "k3").item()
+    0.3678794503211975
+    """
+    d = reference_logp - logp
+    if estimator == "k1":
+        return -d
+    return d**2 / 2 if estimator == "k2" else d.exp() - d - 1
+
+
+class KLToReference(Regularizer):
+    """coefficient * KL(pi || reference) per token, estimated as in `kl_estimate`; GRPO's is k3."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    coefficient: NonNegative = 0.04
+    estimator: Estimator = "k3"
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        assert batch.reference_logp is not None
+        return self.coefficient * kl_estimate(policy.logp, batch.reference_logp, self.estimator)

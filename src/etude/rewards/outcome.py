@@ -1,0 +1,53 @@
+"""Scores of what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import Episode, StopReason, TokenBatch
+from etude.core.fields import NonNegative, Probability
+from etude.core.slots import Context, Reward, TokenReward
+
+
+class TaskReward(TokenReward):
+    """What the task's environment paid, each turn's on that turn's last token."""
+
+    weight: NonNegative = 1.0
+
+    def shape(self, batch: TokenBatch) -> Tensor:
+        places, values = [], []
+        for row, episode in enumerate(batch.episodes):
+            end = 0
+            for segment in episode.segments:
+                end += len(segment.tokens)
+                if segment.reward and any(segment.action_mask):
+                    places.append((row, end - 1))
+                    values.append(self.weight * segment.reward)
+        placed = torch.zeros_like(batch.rewards)
+        if places:
+            rows, columns = zip(*places)
+            placed[list(rows), list(columns)] = torch.tensor(values).to(placed)
+        return placed
+
+
+class OverlongPenalty(Reward):
+    """DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13).
+
+    With limit L and buffer b = buffer * L: 0 up to L - b tokens, then falling linearly to -weight at L; a completion
+    that was cut off gets -weight.
+    """
+
+    buffer: Probability = 0.2
+    weight: NonNegative = 1.0
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
+        return [self.weight * self._penalty(e, context.max_tokens) for e in episodes]
+
+    def _penalty(self, episode: Episode, limit: int) -> float:
+        if episode.stop is StopReason.MAX_TOKENS:
+            return -1.0
+        over = episode.action_count - (1 - self.buffer) * limit
+        return -min(1.0, over / (self.buffer * limit)) if over > 0 and self.buffer > 0 else 0.0
