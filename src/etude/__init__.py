@@ -1,1 +1,71 @@
-"""etude: reinforcement learning where every method is a short composition of shared parts."""
+"""etude: reinforcement learning where every method is a short composition of shared parts.
+
+The verbs, the same as in the shell:
+
+    result = etude.train("grpo", "compose", steps=200)
+    etude.evaluate(result.folder, k=(1, 8))
+    etude.compare(["grpo", "dr-grpo"], "compose", seeds=5)
+    print(etude.method("dapo"))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from etude.comparing import compare
+    from etude.core.method import Method
+    from etude.core.task import Task
+    from etude.training import Result
+    from etude.verbs import evaluate, resume, train
+
+_HOMES = {
+    "train": "etude.verbs",
+    "resume": "etude.verbs",
+    "evaluate": "etude.verbs",
+    "compare": "etude.comparing",
+    "Result": "etude.training",
+    "Method": "etude.core.method",
+    "Task": "etude.core.task",
+}
+
+
+def method(name: str) -> Method:
+    """The method called `name`. Raises UnknownNameError with the closest names."""
+    from etude.core.registry import get_method
+
+    return get_method(name)
+
+
+def methods() -> list[str]:
+    """Ids of every built-in method."""
+    from etude.core.registry import files
+
+    return sorted(files("methods"))
+
+
+def task(name: str) -> Task:
+    """The task called `name`. Raises UnknownNameError with the closest names."""
+    from etude.tasks import resolve_task
+
+    return resolve_task(name)
+
+
+def tasks() -> list[str]:
+    """Ids of every built-in task."""
+    from etude.core.registry import files
+
+    return sorted(files("tasks"))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'etude' has no attribute {name!r}")
+
+
+__all__ = ["Method", "Result", "Task", "compare", "evaluate", "method", "methods", "resume", "task", "tasks", "train"]

@@ -92,7 +92,7 @@ class Episode:
         group: episodes of one group answer the same problem and are compared with each other.
         player: role among several players (proposer, solver, critic, ...).
         parent: index of the episode this one was branched from, at turn `fork_turn`.
-        scores: reward by component, filled in by the rewards.
+        scores: reward by component, filled in by the rewards; `total` is their sum.
     """
 
     problem: Problem
@@ -103,6 +103,7 @@ class Episode:
     fork_turn: int | None = None
     stop: StopReason = StopReason.TERMINATED
     scores: dict[str, float] = field(default_factory=dict)
+    total: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -121,7 +121,9 @@ def check_field(where: str, hint: Any, value: Any) -> Any:
     for v in value if several else (value,):
         if several != many or not isinstance(v, allowed):
             names = " or ".join(c.__name__ for c in allowed)
-            raise ConfigError(f"{where} must be {f'a list of {names} parts' if many else f'a {names} part'}, got {v!r}.")
+            raise ConfigError(
+                f"{where} must be {f'a list of {names} parts' if many else f'a {names} part'}, got {v!r}."
+            )
     return tuple(value) if many else value
 
 

@@ -130,6 +130,8 @@ class Objective(Part):
     """Which rows its loss compares, so that they stay in one micro-batch."""
     vanishes_with_advantage: ClassVar[bool] = False
     """Whether a row with zero advantage has zero loss and gradient, so that its forward can be skipped."""
+    generates: ClassVar[bool] = True
+    """False if what is trained is a scorer, so that sampling from it means nothing."""
     uses_behaviour: ClassVar[bool] = False
     """Whether it forms importance ratios with `behaviour_logp`."""
 
@@ -186,7 +188,7 @@ class Optimizer(Part):
     """How the step is taken."""
 
     slot = "optimizer"
-    lr: Positive = 1e-3
+    lr: Positive | None = None
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The torch optimizer for these parameters."""

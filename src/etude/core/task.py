@@ -71,6 +71,8 @@ class LanguageTask(Task):
     max_turns: ClassVar[int] = 1
     stop: ClassVar[tuple[str, ...]] = ()
     """Strings that end a completion (kept in it), besides the end-of-text token."""
+    step_timeout: ClassVar[float] = 60.0
+    """Seconds that the environment may take for one reset or step before the run stops."""
 
     def environment(self) -> Environment:
         """A fresh environment for one episode."""

@@ -8,60 +8,62 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
-from etude.core.errors import EnvironmentFault, EtudeError
+from etude.core.errors import DataError, EnvironmentFault, EtudeError
 from etude.core.slots import Context
-from etude.experience.chat import opening
+from etude.core.task import StepResult
+from etude.experience.chat import conversational, opening, reply
+from etude.experience.deadline import deadline
 from etude.policies.sampling import Completion, Sampling
 
 MAX_FAULTS = 3
 """Episodes in a row that an environment may lose before the run stops."""
+CUT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
 
 
 def rollout(jobs: Sequence[tuple[Problem, int]], context: Context, sampling: Sampling) -> list[Episode]:
     """One episode per (problem, group). Episodes whose environment raised end with `StopReason.FAULT`.
 
-    Raises EnvironmentFault if the environment keeps raising, or returns something that is not a finite reward.
+    Raises EnvironmentFault if the environment keeps raising, hangs, or returns a reward that is not a finite number
+    or an observation that is not text.
     """
     episodes = [Episode(problem, group=group) for problem, group in jobs]
     worlds = [context.task.environment() for _ in jobs]
     faults = _Faults()
     going = [i for i, e in enumerate(episodes) if _start(e, worlds[i], i, context, faults)]
     for turn in range(context.task.max_turns):
-        going = [i for i in going if _fits(episodes[i], context, sampling)]
+        going = [i for i in going if _fits(episodes[i], context)]
         if not going:
             break
-        said = _speak([episodes[i].tokens for i in going], context, sampling, turn)
+        views = [episodes[i].tokens for i in going]
+        said = context.policy.generate(views, sampling, context.stream.split("turn", turn))
         going = [i for i, c in zip(going, said) if _answer(episodes[i], worlds[i], c, context, faults)]
     for i in going:
         episodes[i].stop = StopReason.MAX_TURNS
     return episodes
 
 
-def _speak(views: list[list[int]], context: Context, sampling: Sampling, turn: int) -> list[Completion]:
-    room = context.policy.context - max(map(len, views))
-    limited = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-    return context.policy.generate(views, limited, context.stream.split("turn", turn))
-
-
 def _start(episode: Episode, world: Any, number: int, context: Context, faults: _Faults) -> bool:
     seed = context.stream.split("environment", number).key % (1 << 31)
     try:
-        segments = world.reset(episode.problem, seed)
+        with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
+            segments = world.reset(episode.problem, seed)
     except EtudeError:
         raise
     except Exception as error:
         return faults.lost(episode, error)
-    texts = opening(segments, context.policy)
-    for segment, tokens in zip(segments, texts):
+    faults.fine()
+    _check_observations(segments, episode, context)
+    for segment, tokens in zip(segments, opening(segments, context.policy)):
         _observe(episode, segment, tokens)
+    if not episode.tokens:
+        raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")
     return True
 
 
-def _fits(episode: Episode, context: Context, sampling: Sampling) -> bool:
+def _fits(episode: Episode, context: Context) -> bool:
     """Whether at least one more token fits the context; otherwise the episode ends here."""
     if len(episode.tokens) < context.policy.context:
         return True
@@ -80,24 +82,32 @@ def _answer(episode: Episode, world: Any, said: Completion, context: Context, fa
     episode.segments.append(segment)
     begun = time.monotonic()
     try:
-        result = world.step(segment)
+        with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
+            result = world.step(segment)
     except EtudeError:
         raise
     except Exception as error:
         return faults.lost(episode, error)
+    faults.fine()
+    _check_result(result, episode, context)
     segment.duration = time.monotonic() - begun
-    segment.reward = _finite(result.reward, episode, context)
+    segment.reward = float(result.reward)
     if result.info:
         episode.info.update(result.info)
-    faults.fine()
-    over = result.terminated or result.truncated
-    if over:
-        cut = said.stop is StopReason.MAX_TOKENS
-        episode.stop = StopReason.TRUNCATED if result.truncated else said.stop if cut else StopReason.TERMINATED
+    if result.terminated or result.truncated:
+        cut = said.stop if said.stop in CUT else StopReason.TERMINATED
+        episode.stop = StopReason.TRUNCATED if result.truncated else cut
         return False
-    for extra in result.segments:
-        _observe(episode, extra, policy.encode(extra.text))
+    for extra, tokens in zip(result.segments, _encode(result.segments, episode, said, policy)):
+        _observe(episode, extra, tokens)
     return True
+
+
+def _encode(segments: Sequence[Segment], episode: Episode, said: Completion, policy: Any) -> list[list[int]]:
+    """Tokens of the environment's answer: through the chat template in a conversation, else as they are."""
+    if conversational(episode.segments):
+        return reply(segments, policy, closed=said.stop is StopReason.END_OF_TEXT)
+    return [policy.encode(s.text) for s in segments]
 
 
 def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:
@@ -106,18 +116,45 @@ def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:
     episode.segments.append(segment)
 
 
-def _finite(reward: Any, episode: Episode, context: Context) -> float:
-    try:
-        value = float(reward)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if value - value != 0:  # nan or infinite
+# What an environment may not do
+
+
+def _check_result(result: Any, episode: Episode, context: Context) -> None:
+    if not isinstance(result, StepResult):
+        raise EnvironmentFault(f"{_whose(episode, context)} returned {result!r}; a step must return a StepResult.")
+    number = result.reward
+    if isinstance(number, str) or not hasattr(number, "__float__") or float(number) - float(number) != 0:
         raise EnvironmentFault(
-            f"The environment of task {context.task.id or type(context.task).__name__!r} returned the reward {reward!r} "
-            f"for problem {episode.problem.id!r} at turn {sum(s.role == 'assistant' for s in episode.segments)}; "
-            "a reward must be a finite number."
+            f"{_whose(episode, context)} returned the reward {number!r}; a reward must be a finite number."
         )
-    return value
+    _check_observations(result.segments, episode, context)
+
+
+def _check_observations(segments: Any, episode: Episode, context: Context) -> None:
+    if not isinstance(segments, (list, tuple)):
+        raise EnvironmentFault(f"{_whose(episode, context)} returned {segments!r} instead of a list of Segments.")
+    for s in segments:
+        if not isinstance(s, Segment) or not isinstance(s.text, str):
+            shown = repr(s.text) if isinstance(s, Segment) else repr(s)
+            raise EnvironmentFault(
+                f"{_whose(episode, context)} returned the observation {shown}; an observation must be a Segment with text."
+            )
+
+
+def _hangs(world: Any, episode: Episode, context: Context) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"{_whose(episode, context)} ({type(world).__name__}) did not answer within {context.task.step_timeout:g} s: it "
+        "hangs. If it is only slow, give its task a larger `step_timeout`."
+    )
+
+
+def _whose(episode: Episode, context: Context) -> str:
+    """The start of a sentence about an environment: whose it is, and where in the episode."""
+    turn = sum(s.role == "assistant" for s in episode.segments)
+    return (
+        f"The environment of task {context.task.id or type(context.task).__name__!r}, for problem "
+        f"{episode.problem.id!r}, {f'at turn {turn}' if turn else 'when it was reset'},"
+    )
 
 
 class _Faults:

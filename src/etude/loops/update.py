@@ -55,6 +55,7 @@ class Updater:
         if "values" in method.needs():
             policy.add_value_head()
         self.optimizer = method.optimizer.build(policy.parameters())
+        self.rate = float(self.optimizer.param_groups[0]["lr"])
         self.bad_steps = 0
         self.halved = False
 
@@ -92,7 +93,7 @@ class Updater:
             self._skip(batch, step, tally)
             return False
         self.bad_steps = 0
-        rate = method.optimizer.lr * method.optimizer.rate(step, self.steps)
+        rate = self.rate * method.optimizer.rate(step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()

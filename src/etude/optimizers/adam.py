@@ -16,13 +16,13 @@ class AdamW(Optimizer):
     """AdamW (arXiv:1711.05101) with a learning-rate schedule and gradient-norm clipping.
 
     Args:
-        lr: largest learning rate.
+        lr: largest learning rate; None takes `automatic_rate` of what is trained.
         warmup: fraction of all steps over which the rate rises linearly from 0.
         schedule: what follows: 'constant', 'linear' or 'cosine' down to 0.
         clip_norm: largest global gradient norm; None for no limit.
     """
 
-    lr: Positive = 1e-3
+    lr: Positive | None = None
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: Positive = 1e-8
@@ -32,9 +32,9 @@ class AdamW(Optimizer):
     clip_norm: Positive | None = 1.0
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(
-            parameters, self.lr, (self.beta1, self.beta2), self.epsilon, self.weight_decay, foreach=True
-        )
+        chosen = list(parameters)
+        rate = self.lr or automatic_rate(sum(p.numel() for p in chosen))
+        return torch.optim.AdamW(chosen, rate, (self.beta1, self.beta2), self.epsilon, self.weight_decay, foreach=True)
 
     def rate(self, step: int, steps: int) -> float:
         rising = self.warmup * steps
@@ -45,3 +45,14 @@ class AdamW(Optimizer):
 
     def clip(self) -> float | None:
         return self.clip_norm
+
+
+def automatic_rate(parameters: int) -> float:
+    """A learning rate for fine-tuning by reinforcement: 1e-4 up to a million trained parameters, 1e-6 at 1.5 billion.
+
+    In between it falls as the number to the power -0.63, which is a line through what is commonly published.
+
+    >>> [f"{automatic_rate(n):.1e}" for n in (500_000, 20_000_000, 1_500_000_000)]
+    ['1.0e-04', '1.5e-05', '1.0e-06']
+    """
+    return 1e-4 * min(1.0, (1e6 / max(1, parameters)) ** 0.63)

@@ -7,8 +7,8 @@ plain transformers loads what etude trained.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,15 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
 from etude.policies.forward import predictive_states
-from etude.policies.loading import Adapter, choose_device, choose_dtype, load_model, load_tokenizer
+from etude.policies.loading import (
+    Adapter,
+    choose_device,
+    choose_dtype,
+    load_model,
+    load_tokenizer,
+    recomputing_layers,
+    resolve,
+)
 from etude.policies.logprobs import token_logprobs
 from etude.policies.sampling import Completion, Sampling, generate
 
@@ -58,6 +66,7 @@ class LanguagePolicy:
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._sampler: Any = None
         self._sampler_version = -1
+        self._recomputing: list[nn.Module] = []
         self._check_head()
 
     @classmethod
@@ -68,12 +77,12 @@ class LanguagePolicy:
         """Load `tiny`, a local folder, or a hub name. Raises ConfigError in a sentence if it cannot."""
         where = choose_device(device)
         model = load_model(name, choose_dtype(dtype, where), where)
-        if gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            model.train()
-            options["share_prompts"] = False  # checkpointing recomputes layers and cannot keep a cache
+        layers = recomputing_layers(model) if gradient_checkpointing else []
+        if layers:
+            options["share_prompts"] = False  # layers that are computed again cannot keep a cache
         policy = cls(adapter.wrap(model) if adapter else model, load_tokenizer(name), **options)
-        policy._load_value_head(Path(name))
+        policy._recomputing = layers
+        policy._load_value_head(Path(resolve(name)))
         return policy
 
     # Tokens and text
@@ -105,7 +114,8 @@ class LanguagePolicy:
         if not self.shadow:
             return self._causal(self.model)
         if self._sampler is None:
-            self._sampler = copy.deepcopy(self.merged()).to(torch.bfloat16).eval()
+            with torch.inference_mode(False):  # first asked for while sampling, but written to outside it
+                self._sampler = copy.deepcopy(self.merged()).to(torch.bfloat16).eval()
         if self._sampler_version != self.version:
             self.refresh_sampler()
         return self._sampler
@@ -122,7 +132,7 @@ class LanguagePolicy:
         if not self.shadow or self._sampler is None:
             return
         wanted = fingerprint(p.to(torch.bfloat16) for p in self.merged().parameters())
-        if fingerprint(self._sampler.parameters()) != wanted:
+        if fingerprint(self.sampler().parameters()) != wanted:
             raise InvariantError(
                 f"The sampler does not hold the weights of version {self.version}: it would sample from an older "
                 "policy than the one being trained. Nothing was updated; resume from the last checkpoint."
@@ -164,9 +174,8 @@ class LanguagePolicy:
     def _evaluate(self, model: Any, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
         mask, causal = batch.action_mask, self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
-        with cast:
-            share = self.share_prompts and (torch.is_grad_enabled() or not model.training)
-            hidden = predictive_states(self.backbone(causal), self.config, batch, share)
+        with cast, self._recomputation():
+            hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts)
         head = causal.get_output_embeddings()
         logp, entropy = token_logprobs(
             hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), batch.tokens[mask],
@@ -179,7 +188,8 @@ class LanguagePolicy:
 
         values = None
         if "values" in needs:
-            values = spread(self.add_value_head()(hidden.float())[:, 0])
+            head = self.add_value_head()
+            values = spread(head(hidden.to(head.weight.dtype))[:, 0])
         return TokenLogProbs(
             spread(logp), None if entropy is None else spread(entropy), values,
             spread(hidden) if "hidden" in needs else None,
@@ -198,9 +208,10 @@ class LanguagePolicy:
         return [p for p in self.model.parameters() if p.requires_grad] + extra
 
     def add_value_head(self) -> nn.Linear:
-        """The value head, [H] -> 1 in float32, made with zero weights on first use."""
+        """The value head, [H] -> 1 in float32 (float64 for a float64 model), made with zero weights on first use."""
         if self.value_head is None:
-            self.value_head = nn.Linear(self.config.hidden_size, 1, device=self.device)
+            kind = torch.float64 if self.model.dtype == torch.float64 else torch.float32
+            self.value_head = nn.Linear(self.config.hidden_size, 1, device=self.device, dtype=kind)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         return self.value_head
@@ -251,6 +262,7 @@ class LanguagePolicy:
             self.keep_reference()
         for name, mine in self.tensors().items():
             mine.copy_(tensors[name])
+        self._sampler_version = -1  # a sampler of the same version number may hold other weights
 
     def _load_value_head(self, folder: Path) -> None:
         if (path := folder / "value_head.safetensors").is_file():
@@ -260,6 +272,22 @@ class LanguagePolicy:
 
     def _causal(self, model: Any) -> Any:
         return model.get_base_model() if hasattr(model, "disable_adapter") else model
+
+    @contextmanager
+    def _recomputation(self) -> Iterator[None]:
+        """Layers recompute their activations in the backward pass, if that was asked for.
+
+        Transformers does so in training mode, which is switched on for the layers alone and only here: dropout
+        inside them stays off, and so does recomputation while sampling, where it would drop the cache.
+        """
+        layers = self._recomputing if torch.is_grad_enabled() else []
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.training = False
 
     def _shadow_pays(self) -> bool:
         count = sum(p.numel() for p in self.model.parameters())

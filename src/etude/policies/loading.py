@@ -56,7 +56,7 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of a model, with end and padding tokens checked (faults row 19)."""
     from transformers import AutoTokenizer
 
-    tokenizer = _load(AutoTokenizer.from_pretrained, name)
+    tokenizer = _load(AutoTokenizer.from_pretrained, name, "a tokenizer")
     if tokenizer.eos_token_id is None:
         raise ConfigError(
             f"The tokenizer of {name!r} has no end-of-text token: set `eos_token` in its tokenizer_config.json."
@@ -70,18 +70,30 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> Any:
     """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1)."""
     from transformers import AutoModelForCausalLM
 
-    return _load(AutoModelForCausalLM.from_pretrained, name, dtype=dtype).to(device).eval()
+    options = {"dtype": dtype, "use_safetensors": True}  # never a pickle
+    return _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options).to(device).eval()
 
 
-def _load(loader: Any, name: str, **options: Any) -> Any:
+def recomputing_layers(model: Any) -> list[Any]:
+    """Switch gradient checkpointing on; returns the layers that recompute while they are in training mode."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    return [m for m in model.modules() if getattr(m, "gradient_checkpointing", False) and not m.training]
+
+
+def _load(loader: Any, name: str, kind: str, **options: Any) -> Any:
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
     where = resolve(name)
+    logging.disable_progress_bar()
     try:
-        return loader(where, **options)
-    except (OSError, ValueError) as error:
+        return loader(where, trust_remote_code=False, **options)
+    except (OSError, ValueError, SafetensorError) as error:
         if "trust_remote_code" in str(error):
             raise ConfigError(f"{name!r} runs code of its own from the hub, which etude refuses.") from None
         if Path(where).exists():
-            raise ConfigError(f"{where} cannot be loaded as a Hugging Face causal language model: {error}") from None
+            raise ConfigError(f"{where} cannot be loaded as {kind} in Hugging Face's format: {error}") from None
         raise ConfigError(
             f"There is no model {name!r}: it is neither 'tiny' nor a local folder, and the hub did not give it "
             f"({type(error).__name__}). Without a network, name a folder that `save_pretrained` wrote."
@@ -93,6 +105,13 @@ def choose_device(name: str = "auto") -> torch.device:
     import torch
 
     if name != "auto":
+        try:
+            torch.empty(0, device=name)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).strip().split("\n", 1)[0]
+            raise ConfigError(
+                f"device must be 'auto', 'cpu', 'mps', 'cuda' or 'cuda:N', got {name!r}: {reason}"
+            ) from None
         return torch.device(name)
     return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
 

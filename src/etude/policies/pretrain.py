@@ -12,6 +12,7 @@ so that sampling finds it now and then:
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from etude.core.batches import Problem, Segment
+from etude.core.fields import Count, Positive, check
 from etude.core.streams import Stream
 from etude.tasks.agents.attr_20q import Attr20Q, scripted_episode
-from etude.tasks.language.compose import FUNCTIONS, Compose, functions_of, worked
+from etude.tasks.language.compose import FUNCTIONS, Compose, functions_of, trains, worked
 from etude.tasks.language.countdown import Countdown
 from etude.tasks.language.sums import Sums
 
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
 POSITIONS = 512
 BATCH = 128
 RATE = 2e-3
-RIGHT = 0.1
-"""Share of the shown chains that are right."""
+RIGHT = 0.12
+"""Share of the shown chains that are as intended (more give the right answer: many functions commute)."""
+MISTAKES = ("stop early",) * 3 + ("any function",) * 2 + ("outside in",)
 
 
 class Row(NamedTuple):
@@ -56,7 +59,7 @@ def examples(seed: int, scale: float = 1.0) -> Iterator[list[Segment]]:
     yield from _shown(Sums(terms=(2,), seed=seed), int(3_000 * scale))
     yield from _shown(Sums(terms=(3,), seed=seed), int(10_000 * scale))
     yield from _shown(Sums(terms=(4,), seed=seed), int(500 * scale))
-    yield from _shown(Countdown(seed=seed), int(12_000 * scale))
+    yield from _shown(Countdown(seed=seed), int(8_000 * scale))
     for hints in (4, 5, 6, 7):
         yield from _games(Attr20Q(hints=hints, max_turns=3), seed, int(6_000 * scale), guessing=1.0, attention=1.0)
     yield from _games(Attr20Q(), seed, int(16_000 * scale), guessing=0.4, attention=0.6)
@@ -84,20 +87,21 @@ def _games(task: Attr20Q, seed: int, count: int, guessing: float, attention: flo
 def careless(problem: Problem, random: Generator) -> str:
     """A worked chain that is as intended in `RIGHT` of all cases.
 
-    Otherwise it stops early, goes from the outside in, or takes any function for one of them. Every single step is
-    done correctly.
+    Otherwise it stops early, goes from the outside in, or takes any function for one of them; where that would show
+    a pair of functions that is held out, it stops early too. Every single step is done correctly.
     """
     functions, text = list(functions_of(problem)), problem.info["input"]
     if random.random() < RIGHT:
         return worked(functions, text)
-    match int(random.integers(3)):
-        case 0:
-            functions = functions[: int(random.integers(1, len(functions)))]
-        case 1:
-            functions.reverse()
-        case _:
+    early = functions[: int(random.integers(1, len(functions)))]
+    match str(random.choice(MISTAKES)):
+        case "stop early":
+            functions = early
+        case "any function":
             functions[int(random.integers(len(functions)))] = str(random.choice(list(FUNCTIONS)))
-    return worked(functions, text)
+        case _:
+            functions.reverse()
+    return worked(functions if all(map(trains, functions, functions[1:])) else early, text)
 
 
 def rows(tokenizer: PreTrainedTokenizerFast, shown: Sequence[list[Segment]]) -> list[Row]:
@@ -185,51 +189,61 @@ def collate(data: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 
 def pretrain(out: Path, seed: int = 0, steps: int = 2500, scale: float = 1.0, report: bool = True) -> dict[str, Any]:
-    """Train `tiny` and write it to `out`: weights in bfloat16, tokenizer, README.md with what was measured.
+    """Train `tiny` and write it to `out`: weights in bfloat16, tokenizer, and README.md with what was measured.
 
     Deterministic: the default arguments give the shipped weights, bit for bit on the same kind of processor.
 
     Args:
         out: a folder; made if it is not there.
-        steps: optimizer steps. `scale`: factor on the number of examples.
-        report: whether to measure pass@1 afterwards (a minute).
+        seed: of the examples, the first weights and the order.
+        steps: optimizer steps.
+        scale: factor on the number of examples.
+        report: whether to measure the result (a minute).
 
-    Returns: 'parameters', 'seconds', 'loss' (nats per token), 'bytes' (of the weights) and, with `report`,
-        'scores' (`measure.Score` by 'task split').
+    Returns: 'parameters', 'bytes' (of the weights), 'loss' (nats per token), 'seconds' (training only) and 'scores'
+        (a `measure.Score` by row of the table; empty without `report`).
+
+    Raises: ConfigError if `steps` or `scale` is not positive.
     """
     import torch
     from transformers import LlamaForCausalLM
 
     from etude.policies.byte_tokenizer import build_tokenizer
+    from etude.policies.tiny_card import scores, write_card
 
-    started, threads = time.monotonic(), torch.get_num_threads()
-    torch.set_num_threads(1)
+    check("pretrain: steps", Count, steps)
+    check("pretrain: scale", Positive, scale)
+    threads, started = torch.get_num_threads(), time.monotonic()
+    torch.set_num_threads(1)  # sums in another order would give other weights
     try:
         tokenizer = build_tokenizer(POSITIONS)
         data = rows(tokenizer, list(examples(seed, scale)))
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(architecture(len(tokenizer)))
-        print(
-            f"corpus {time.monotonic() - started:.0f}s rows {len(data)} tokens {sum(len(r.tokens) for r in data) / len(data)}"
-        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = LlamaForCausalLM(architecture(len(tokenizer)))
         loss = learn(model, data, steps, Stream(seed).split("pretrain"))
-        model.to(torch.bfloat16).save_pretrained(out)
-        tokenizer.save_pretrained(out)
-        print(f"{time.monotonic() - started:.0f}s loss {loss:.4f}")
-        from etude.policies.measure import measure
-
-        model.float().eval()
-        for task, splits in [
-            (Compose(), Compose().splits()),
-            (Sums(terms=(2,)), ("train", "test")),
-            (Sums(terms=(3,)), ("test",)),
-            (Sums(terms=(4,)), ("test",)),
-            (Sums(terms=(5,)), ("test",)),
-            (Countdown(), ("train", "test")),
-            (Attr20Q(), ("train", "test")),
-        ]:
-            for s in splits:
-                print(task, s, measure(model, tokenizer, task, s, count=64), flush=True)
+        seconds = time.monotonic() - started
+        save(model, tokenizer, out)
+        found = {
+            "parameters": model.num_parameters(),
+            "bytes": (out / "model.safetensors").stat().st_size,
+            "loss": loss,
+            "seconds": seconds,
+            "scores": scores(out) if report else {},
+        }
     finally:
         torch.set_num_threads(threads)
-    return {}
+    write_card(out, seed, steps, found)
+    return found
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write both in Hugging Face's format, the weights rounded to bfloat16."""
+    import torch
+
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    settings = out / "tokenizer_config.json"
+    known = json.loads(settings.read_text(encoding="utf-8"))
+    known["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that every version of transformers knows
+    settings.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")

@@ -6,7 +6,7 @@ top-k and top-p), so they are the behaviour policy's and need no second forward 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import StopReason
+from etude.core.errors import ConfigError
 from etude.core.streams import Stream
 from etude.policies.cache import decoding_cache
 
@@ -57,7 +58,10 @@ def generate(
 ) -> list[Completion]:
     """One completion per prompt. Equal prompts are prefilled once.
 
-    Row i draws its t-th token with the t-th number of row i, so dropping finished rows changes nothing.
+    Row i draws its t-th token with the t-th number of row i, so dropping finished rows changes nothing. A row that
+    fills the model's context ends there, whatever room the others have.
+
+    Raises: ConfigError for a prompt that is empty or leaves no room for a token.
     """
     if not prompts:
         return []
@@ -106,6 +110,7 @@ class _Rows:
         self.model = policy.sampler()
         self.stopper = _Stopper(policy.tokenizer, policy.end_ids, sampling.stop)
         distinct = {tuple(p): None for p in prompts}
+        _check_prompts(distinct, policy.context)
         number = {p: i for i, p in enumerate(distinct)}
         owner = torch.tensor([number[tuple(p)] for p in prompts], device=self.device)
         lengths = torch.tensor([len(p) for p in distinct], device=self.device)
@@ -121,6 +126,7 @@ class _Rows:
         self.index = torch.arange(len(prompts), device=self.device)
         self.alive = torch.ones(len(prompts), dtype=torch.bool, device=self.device)
         self.position, self.width = lengths[owner], width
+        self.room, self.least_room = policy.context - self.position, policy.context - width
         self.padding = None if bool(mask.all()) else ~mask[owner]
         self.steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
         self.stops: dict[int, StopReason] = {}
@@ -137,7 +143,15 @@ class _Rows:
         self.steps.append((self.index[kept], tokens[kept], logp[kept], None if entropy is None else entropy[kept]))
         for row in self.stopper.ended(self.index, tokens, kept, self.stops):
             self.alive[row] = False
+        if len(self.steps) >= self.least_room:
+            self._end_full()
         return not bool(self.alive.any())
+
+    def _end_full(self) -> None:
+        """Rows whose context is full end here."""
+        full = self.alive & (self.room[self.index] <= len(self.steps))
+        self.stops.update(dict.fromkeys(self.index[full].tolist(), StopReason.CONTEXT_OVERFLOW))
+        self.alive &= ~full
 
     def advance(self, tokens: Tensor) -> None:
         """Feed the drawn tokens and compute the next logits, dropping finished rows when it pays."""
@@ -153,7 +167,7 @@ class _Rows:
             past = self.cache.get_seq_length() - self.width + 1
             mask = torch.cat([~self.padding, self.padding.new_ones(len(self.padding), past)], 1)
         self.logits = self._forward(tokens[:, None], mask, self.position[:, None])
-        self.position = self.position + 1
+        self.position = (self.position + 1).clamp_(max=self.policy.context - 1)  # finished rows stay inside, too
 
     def completions(self) -> list[Completion]:
         """Everything that was drawn, row by row."""
@@ -169,6 +183,14 @@ class _Rows:
         for i, stop in self.stops.items():
             done[i].stop = stop
         return done
+
+
+def _check_prompts(prompts: Iterable[tuple[int, ...]], context: int) -> None:
+    for prompt in prompts:
+        if not 0 < len(prompt) < context:
+            raise ConfigError(
+                f"A prompt must have from 1 to {context - 1} tokens (the model attends to {context}), got {len(prompt)}."
+            )
 
 
 class _Stopper:

@@ -29,6 +29,7 @@ def score(batch: TokenBatch, parts: Sequence[Reward | TokenReward], context: Con
             placed = torch.zeros_like(rewards).scatter(1, last[:, None], values.to(rewards)[:, None])
         for episode, total in zip(batch.episodes, placed.sum(1).tolist()):
             episode.scores[part.name] = episode.scores.get(part.name, 0.0) + total
+            episode.total += total
         rewards = rewards + placed
     scored = batch.replace(rewards=rewards, scores=rewards.sum(1))
     kept = torch.tensor([i for i, e in enumerate(batch.episodes) if "dropped" not in e.info], dtype=torch.long)

@@ -25,7 +25,8 @@ reinforce = Method(
     advantages=RewardToGo(gamma=1.0, baseline="batch"),
     objective=PolicyGradient(),
     aggregation="token-mean",
-    optimizer=AdamW(lr=1e-3),
+    optimizer=AdamW(),
+    problems=32,
     claim=Claim(
         statement="REINFORCE raises two-step accuracy above that of further supervised steps on atomic skills.",
         baseline="sft",

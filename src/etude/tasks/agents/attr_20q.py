@@ -53,7 +53,7 @@ class Attr20Q(LanguageTask):
 
     objects: Annotated[int, Interval(ge=2, le=52)] = 32
     attributes: Annotated[int, Interval(ge=1, le=16)] = 8
-    hints: WholeNumber = 2
+    hints: Count = 2
     max_turns: Count = 10  # type: ignore[misc]
     cost: NonNegative = 0.1
     seed: WholeNumber = 0
@@ -93,13 +93,18 @@ def _table(objects: int, attributes: int, seed: int) -> Table:
 
 @cache
 def _problems(task: Attr20Q, split: str) -> tuple[Problem, ...]:
-    """Every object with every set of hints whose opening is on the split's side, in random order."""
+    """Every object with every set of hints whose opening is on the split's side, in random order.
+
+    Raises: ConfigError if there is none.
+    """
     found = []
     for name, bits in task.table.items():
         for told in combinations(range(task.attributes), task.hints):
             opening = " ".join(f"{ascii_lowercase[k]}{bits[k]}" for k in told)
             if reserved(opening) == (split == "test"):
                 found.append((f"who? {opening}\n", name))
+    if not found:
+        raise ConfigError(f"This attr-20q has no opening for '{split}'; give it more attributes or other hints.")
     order = Stream(task.seed).split("attr-20q", split).numpy.permutation(len(found))
     level = f"hints{task.hints}"
     return tuple(Problem(f"attr-20q/{split}/{i}", *found[k], level) for i, k in enumerate(order))

@@ -149,7 +149,7 @@ def _product(tokens: list[str], used: list[int]) -> Fraction:
 
 def _atom(tokens: list[str], used: list[int]) -> Fraction:
     token = tokens.pop() if tokens else "the end"
-    if token.isdecimal():
+    if token.isascii() and token.isdecimal():
         used.append(int(token))
         return Fraction(token)
     if token != "(":

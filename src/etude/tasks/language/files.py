@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from etude.core.batches import Problem
+from etude.core.batches import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.core.fields import Count, Interval
 from etude.core.task import LanguageTask
@@ -96,6 +96,10 @@ class DataFile(LanguageTask):
         if sentence := self.needs_reward():
             raise ConfigError(sentence)
         return float(same_answer(completion, problem.answer))
+
+    def success(self, episode: Episode) -> bool:
+        """A right answer; where a reward function scores instead, a total reward of at least 1."""
+        return super().success(episode) if self.scored else episode.total >= 1.0
 
     def answer(self, completion: str) -> str:
         return final_answer(completion)

@@ -14,12 +14,12 @@ from typing import Annotated, ClassVar
 
 from etude.core.batches import Problem
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, Interval, WholeNumber
+from etude.core.fields import Interval, WholeNumber
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.tasks.pool import Pool, reserved
 
-Terms = Annotated[int, Interval(ge=2, le=16)]
+Terms = Annotated[int, Interval(ge=2, le=10)]
 
 
 class Sums(LanguageTask):
@@ -37,14 +37,12 @@ class Sums(LanguageTask):
     max_tokens: ClassVar[int] = 48
 
     terms: tuple[Terms, ...] = (3, 4, 5, 6)
-    largest: Count = 9
+    largest: Annotated[int, Interval(ge=9, le=99)] = 9
     seed: WholeNumber = 0
 
     def check(self) -> None:
         if not self.terms:
             raise ConfigError("Sums.terms must name at least one number of terms, got none.")
-        if self.largest < 3:
-            raise ConfigError(f"Sums.largest must be a whole number of at least 3, got {self.largest}.")
 
     def problems(self, split: str) -> Sequence[Problem]:
         if split not in self.splits():

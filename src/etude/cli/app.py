@@ -1,0 +1,27 @@
+"""The table of verbs."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from etude import __version__
+
+app = App(
+    name="etude",
+    help="Reinforcement learning where every method is a short composition of shared parts. "
+    "`etude train` with no arguments trains a small language model in a minute.",
+    version=__version__,
+)
+VERBS = {
+    "train": ("etude.cli.train:train", "Train a method on a task."),
+    "evaluate": ("etude.cli.evaluate:evaluate", "pass@k, avg@k and maj@k of a model, with intervals."),
+    "compare": ("etude.cli.compare:compare", "Train what is missing, then compare methods with statistics."),
+    "methods": ("etude.cli.methods:methods", "List the methods; `methods show ID` explains one."),
+    "tasks": ("etude.cli.tasks:tasks", "List the tasks; `tasks show ID` gives examples of one."),
+    "parts": ("etude.cli.parts:parts", "List what can fill each slot of a method."),
+    "claims": ("etude.cli.claims:claims", "The table of claims and verdicts; `claims run ID` checks one."),
+    "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
+    "report": ("etude.cli.report:report", "Write the page of a run."),
+}
+for name, (home, summary) in VERBS.items():
+    app.command(home, name=name, help=summary)

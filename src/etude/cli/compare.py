@@ -1,0 +1,61 @@
+"""`etude compare`: methods against each other, with statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def compare(
+    *methods: str,
+    task: str = "compose",
+    model: str = "tiny",
+    seeds: int = 3,
+    steps: int = 100,
+    metric: str = "pass@1",
+    split: str = "test",
+    out: Path = Path("runs"),
+    set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    workers: int | None = None,
+) -> None:
+    """Train what is missing, then compare: interquartile means with intervals, probability of improvement, curves.
+
+    Parameters
+    ----------
+    methods
+        Names, file.py:name, or several stacked with +, as in grpo+kl-to-reference. The first is the baseline.
+    seeds
+        Runs of each.
+    metric
+        What is compared, after training.
+    out
+        Where runs are kept and looked for; the comparison goes into a folder below it.
+    set
+        Fields set in every method, as in optimizer.lr=3e-4. Repeatable.
+    workers
+        Runs at a time; all cores by default.
+    """
+    from rich.console import Console
+
+    from etude.comparing import compare as run
+
+    found = run(
+        methods,
+        task,
+        model=model,
+        seeds=seeds,
+        steps=steps,
+        metric=metric,
+        split=split,
+        out=out,
+        set=set,
+        workers=workers,
+    )
+    console = Console()
+    console.print(found.comparison.table())
+    for note in found.notes:
+        console.print(note, markup=False)
+    for path in found.files:
+        console.print(f"  {path}", markup=False, soft_wrap=True)

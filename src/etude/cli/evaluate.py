@@ -1,0 +1,73 @@
+"""`etude evaluate`: how good a model is."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from etude.core.errors import ConfigError
+
+
+def evaluate(
+    checkpoint: str,
+    *,
+    task: str | None = None,
+    k: str = "1,8",
+    problems: int = 100,
+    samples: int | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    max_tokens: int | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Unbiased pass@k, avg@k and maj@k of a run, a checkpoint or any causal language model, with intervals.
+
+    Parameters
+    ----------
+    checkpoint
+        A run folder, a checkpoint in it, 'tiny', a model folder or a hub name.
+    task
+        What to evaluate on; by default the task that the run was trained on.
+    k
+        Sample counts, as in 1,8,64.
+    problems
+        How many problems of each split.
+    samples
+        Completions per problem; by default the largest k.
+    split
+        One split; by default all that are not trained on.
+    set
+        Fields of the task, as in task.levels=3. Repeatable.
+    json
+        Print JSON.
+    """
+    from etude.verbs import evaluate as run
+
+    try:
+        ks = tuple(int(x) for x in k.split(","))
+    except ValueError:
+        raise ConfigError(f"--k takes whole numbers with commas, as in 1,8,64; got {k!r}.") from None
+    if min(ks) < 1:
+        raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
+    found = run(
+        checkpoint, task, k=ks, problems=problems, samples=samples, split=split, seed=seed, set=set,
+        temperature=temperature, top_p=top_p, max_tokens=max_tokens,
+    )  # fmt: skip
+    if json:
+        print(json_module.dumps({s: {m: i.to_json() for m, i in v.items()} for s, v in found.items()}, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{checkpoint}: {problems} problems per split, 95% bootstrap intervals", title_justify="left")
+    for name in ("split", "metric", "value", "interval"):
+        table.add_column(name)
+    for name, metrics in found.items():
+        for metric, i in metrics.items():
+            table.add_row(name, metric, f"{i.value:.3f}", f"{i.low:.3f} to {i.high:.3f}")
+    Console().print(table)

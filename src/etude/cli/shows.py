@@ -1,0 +1,93 @@
+"""What a finished run shows on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from etude.training import Result
+
+
+def result(done: Result, quiet: bool = False) -> None:
+    """Samples and scores before and after, where everything is, and what to do next."""
+    if quiet:
+        print(done.folder)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if "after" in done.evaluation:
+        console.print(_samples(done.evaluation))
+        console.print(_scores(done.evaluation))
+    console.print(f"{done.method} on {done.task}: {done.steps} steps in {done.seconds:.0f} s")
+    console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
+    console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
+    console.print("\nThree things to try next:")
+    for line, why in _next(done):
+        console.print(f"  {line}", style="bold", soft_wrap=True)
+        console.print(f"      {why}")
+
+
+def _next(done: Result) -> list[tuple[str, str]]:
+    other = "dr-grpo" if done.method != "dr-grpo" else "grpo"
+    return [
+        (f"etude evaluate {done.folder} --k 1,8,64", "how good it is with more samples, with intervals"),
+        (
+            f"etude compare {done.method} {other} --task {done.task} --seeds 3",
+            "whether another method is better, with statistics",
+        ),
+        (f"etude methods show {done.method}", "what the method does, and what it changed against its parent"),
+    ]
+
+
+def _samples(evaluation: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    from etude.runtime.progress import printable
+
+    table = Table(title="The same problems before and after", title_justify="left")
+    for name in ("split", "prompt", "before", "after"):
+        table.add_column(name, overflow="fold")
+    pairs = zip(evaluation["samples"]["before"], evaluation["samples"]["after"])
+    for before, after in pairs:
+        marks = [
+            ("[green]✓[/] " if s["success"] else "[red]✗[/] ") + printable(s["completion"][:200])
+            for s in (before, after)
+        ]
+        table.add_row(before["split"], printable(before["prompt"][-200:]), *marks)
+    return table
+
+
+def _scores(evaluation: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="Accuracy of samples, with 95% intervals over problems", title_justify="left")
+    for name in ("split", "metric", "before", "after"):
+        table.add_column(name)
+    for split, after in evaluation["after"].items():
+        for metric in (m for m in after if m.startswith("pass@") or m == "reward"):
+            before = evaluation["before"][split].get(metric)
+            table.add_row(split, metric, _interval(before), _interval(after[metric]))
+    return table
+
+
+def _interval(found: dict[str, Any] | None) -> str:
+    return (
+        "" if found is None else f"{found['value']:.3f}  [{found['low']:.3f}, {found['high']:.3f}]".replace("[", "\\[")
+    )
+
+
+def seeds(results: Sequence[Result]) -> None:
+    """Interquartile mean over several seeds."""
+    from rich.console import Console
+
+    from etude.evaluation.intervals import bootstrap_interval
+
+    console = Console(highlight=False)
+    for split in results[0].evaluation.get("after", {}):
+        found = bootstrap_interval([r.score("pass@1", split) for r in results])
+        console.print(
+            f"{split}: interquartile mean of pass@1 over {len(results)} seeds {found.value:.3f} "
+            f"(95% bootstrap interval {found.low:.3f} to {found.high:.3f})"
+        )

@@ -1,0 +1,78 @@
+"""`etude tasks`: what there is to get good at."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+tasks = App(name="tasks", help="List the tasks; `etude tasks show ID` gives examples of one.")
+
+
+@tasks.default
+def list_tasks(*, json: Annotated[bool, Parameter(negative=())] = False) -> None:
+    """List the built-in tasks. Files (data.jsonl) and reasoning-gym:NAME are tasks too.
+
+    Parameters
+    ----------
+    json
+        Print id, family, summary, loop, splits and fields of each as JSON.
+    """
+    from etude.core.registry import family, files, summary
+
+    if json:
+        print(json_module.dumps([entry(name) for name in files("tasks")], indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("task", "family", "what"):
+        table.add_column(name, no_wrap=name != "what")
+    for name in files("tasks"):
+        table.add_row(name, family("tasks", name), summary("tasks", name))
+    table.add_row(
+        "data.jsonl", "", "Your own file: prompt/answer, prompt/completion, prompt/chosen/rejected, messages."
+    )
+    table.add_row("reasoning-gym:NAME", "", "Any data set of the package reasoning-gym (extra 'tasks').")
+    Console().print(table)
+
+
+def entry(name: str) -> dict[str, Any]:
+    """A task as `etude tasks --json` shows it."""
+    from etude.core.registry import family, load, summary
+
+    task = load("tasks", name)
+    return {
+        "id": name, "family": family("tasks", name), "summary": summary("tasks", name), "loop": task.loop,
+        "splits": list(task.splits()), "fields": {k: v for k, v in task.to_json().items() if k != "part"},
+    }  # fmt: skip
+
+
+@tasks.command
+def show(task: str, *, split: str | None = None, count: int = 5) -> None:
+    """A task's splits and a few of its problems.
+
+    Parameters
+    ----------
+    task
+        Its id, data.jsonl, reasoning-gym:NAME, or file.py:name.
+    split
+        Which split to show; the first by default.
+    count
+        How many problems.
+    """
+    from rich.console import Console
+
+    from etude.runtime.progress import printable
+    from etude.tasks import resolve_task
+
+    found = resolve_task(task)
+    console = Console(highlight=False)
+    console.print(f"{task}: splits {', '.join(found.splits())}; fields {found.fields()}", markup=False)
+    pool = found.problems(split or found.splits()[0])
+    for i in range(min(count, len(pool))):
+        problem = pool[i]
+        console.print(f"\n[bold]{printable(problem.id)}[/]  {printable(problem.level)}")
+        console.print(f"  prompt  {printable(str(problem.prompt))}\n  answer  {printable(str(problem.answer))}")

@@ -1,0 +1,156 @@
+"""Changing a method from text: `--set objective.high=0.28`, `--with kl-to-reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import parse
+from etude.core.method import META, Method
+from etude.core.part import Part, hints, part_class, part_classes, part_types
+from etude.core.registry import files, get_method
+
+
+def set_value(method: Method, assignment: str) -> Method:
+    """The method with one field set, as in `optimizer.lr=3e-4`, `objective=policy-gradient` or `filters=none`.
+
+    Raises ConfigError in a sentence: nearest valid names for an unknown path, range and type for a bad value.
+    """
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"--set takes PATH=VALUE, as in optimizer.lr=3e-4; got {assignment!r}.")
+    names = path.strip().split(".")
+    slots = [k for k in hints(Method) if k not in META and k != "on_control"]
+    if names[0] not in slots:
+        raise UnknownNameError(f"slot of {method.id}", names[0], _paths(method), "`etude methods show ID` lists them.")
+    hint = hints(Method)[names[0]]
+    value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}", method)
+    return method.replace(**{names[0]: value})
+
+
+def set_values(method: Method, changes: Sequence[str] | Mapping[str, Any]) -> Method:
+    """Several assignments, given as text or as `{path: value}`."""
+    items = [f"{k}={_text(v)}" for k, v in changes.items()] if isinstance(changes, Mapping) else list(changes)
+    for item in items:
+        method = set_value(method, item)
+    return method
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def _edited(value: Any, hint: Any, rest: list[str], text: str, where: str, method: Method) -> Any:
+    """`value` with what `rest` leads to replaced by what `text` means."""
+    classes, many = part_types(hint)
+    if not rest:
+        return _parts(classes, many, hint, text, where) if classes else parse(where, hint, text)
+    if many:
+        place = _place(value, rest[0], where)
+        part = value[place]
+        edited = (
+            _edited(part, type(part), rest[1:], text, f"{where}.{rest[0]}", method)
+            if rest[1:]
+            else _one(classes, text, where)
+        )
+        return (*value[:place], edited, *value[place + 1 :])
+    if not isinstance(value, Part):
+        raise ConfigError(
+            f"{where} is empty, so it has no field {rest[0]!r}; set the part first, as in {where.split(': ')[-1]}=NAME."
+        )
+    fields = hints(type(value))
+    if rest[0] not in fields:
+        raise UnknownNameError(
+            f"field of {type(value).__name__}", rest[0], fields, f"It has: {', '.join(fields) or 'none'}."
+        )
+    inner = _edited(
+        value.fields()[rest[0]], fields[rest[0]], rest[1:], text, f"{type(value).__name__}.{rest[0]}", method
+    )
+    return value.replace(**{rest[0]: inner})
+
+
+def _place(parts: Sequence[Part], name: str, where: str) -> int:
+    names = [p.name for p in parts]
+    if name in names:
+        return names.index(name)
+    if name.isdigit() and int(name) < len(parts):
+        return int(name)
+    raise UnknownNameError(f"part in {where}", name, names, f"It holds: {', '.join(names) or 'nothing'}.")
+
+
+def _parts(classes: tuple[type[Part], ...], many: bool, hint: Any, text: str, where: str) -> Any:
+    if text.lower() == "none":
+        if not many and type(None) not in get_args(hint):
+            raise ConfigError(f"{where} cannot be empty.")
+        return () if many else None
+    return tuple(_one(classes, t.strip(), where) for t in text.split(",")) if many else _one(classes, text, where)
+
+
+def _one(classes: tuple[type[Part], ...], name: str, where: str) -> Part:
+    fitting = [n for n, c in part_classes().items() if issubclass(c, classes)]
+    if name not in fitting and ":" not in name:
+        raise UnknownNameError(f"part for {where}", name, fitting, f"There are: {', '.join(sorted(fitting))}.")
+    return part_class(name)()
+
+
+def _paths(method: Method) -> list[str]:
+    slots = [k for k in hints(Method) if k not in META and k != "on_control"]
+    return [*slots, *(f"{p}.{f}" for p, part in method.parts().items() for f in part.fields())]
+
+
+def stack(method: Method, names: Sequence[str]) -> Method:
+    """The method with parts, or what other methods changed against their parents, stacked on it.
+
+    Raises ConfigError if two of them want the same single slot, or parts contradict each other.
+    """
+    owner: dict[str, str] = {}
+    for name in names:
+        changes = _method_changes(name) if name in files("methods") else _part_change(name)
+        for slot, (removed, added) in changes.items():
+            before = getattr(method, slot)
+            if isinstance(before, tuple):
+                kept = tuple(p for p in before if p.name not in {r.name for r in (*removed, *added)})
+                after: Any = (*kept, *added)
+            else:
+                if owner.get(slot, name) != name and before != added:
+                    raise ConfigError(
+                        f"--with {owner[slot]} and --with {name} both set {slot}, which holds one value: "
+                        f"{_name(before)} or {_name(added)}. Keep one of them."
+                    )
+                owner[slot], after = name, added
+            method = method.replace(**{slot: after})
+    method.check()
+    return method
+
+
+def _name(value: Any) -> str:
+    return value.name if isinstance(value, Part) else str(value)
+
+
+def _part_change(name: str) -> dict[str, tuple[Any, Any]]:
+    known = {**part_classes(), **{n: None for n in files("methods")}}
+    if name not in known and ":" not in name:
+        raise UnknownNameError("part or method to stack", name, known, "`etude parts` and `etude methods` list them.")
+    part = part_class(name)()
+    many = part_types(hints(Method).get(part.slot))[1] if part.slot in hints(Method) else None
+    if many is None:
+        raise ConfigError(f"{name} fills no slot of a method, so it cannot be stacked.")
+    return {part.slot: ((), (part,)) if many else (None, part)}
+
+
+def _method_changes(name: str) -> dict[str, tuple[Any, Any]]:
+    """What a method changed against its parent: slot -> (parts taken out, parts put in), or (old value, new value)."""
+    method = get_method(name)
+    if method.parent is None:
+        raise ConfigError(f"{name} has no parent, so there is no difference to stack; train it by its own name.")
+    parent, changes = get_method(method.parent), {}
+    for slot, mine in method.slots().items():
+        theirs = getattr(parent, slot)
+        if mine == theirs:
+            continue
+        if isinstance(mine, tuple):
+            changes[slot] = (tuple(p for p in theirs if p not in mine), tuple(p for p in mine if p not in theirs))
+        else:
+            changes[slot] = (theirs, mine)
+    return changes

@@ -1,0 +1,79 @@
+"""Claims: the experiment that a method's claim asks for, and its recorded verdict."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from etude.core.errors import ConfigError
+from etude.core.method import Claim
+from etude.core.registry import ROOT, get_method, load_attribute
+
+PLACES = (ROOT / "claims", ROOT.parent.parent / "claims")
+"""Where recorded verdicts are: inside an installed package, or beside the source."""
+
+
+def recorded(method: str) -> dict[str, Any] | None:
+    """What `claims/<id>.json` says; None if the claim was never run."""
+    for place in PLACES:
+        if (path := place / f"{method}.json").is_file():
+            return dict(json.loads(path.read_text()))
+    return None
+
+
+def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None) -> dict[str, Any]:
+    """Do a claim's experiment and write its verdict.
+
+    Returns what was written: statement, verdict ('held', 'not held', 'inconclusive'), both arms' scores, the interval
+    of the difference, seeds, commit and hardware. Raises ConfigError if the method makes no claim.
+    """
+    claim = get_method(method).claim
+    if claim is None:
+        raise ConfigError(f"{method} makes no claim.")
+    began = time.monotonic()
+    found = load_attribute(claim.experiment)() if claim.experiment else _compare(method, claim, runs, workers)
+    from etude.runtime.environment import record
+
+    about = {"method": method, "statement": claim.statement, **found, "seconds": round(time.monotonic() - began, 1)}
+    about["environment"] = {k: v for k, v in record(0).items() if k in ("versions", "commit", "hardware")}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{method}.json").write_text(json.dumps(about, indent=1) + "\n")
+    return about
+
+
+def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict[str, Any]:
+    from etude.comparing import final_score, jobs_for, run_jobs
+    from etude.evaluation.comparison import verdict
+
+    fields = tuple(f"{k}={_text(v)}" for k, v in claim.changes.items())
+    metric, _, split = claim.metric.partition(":")
+    arms = {
+        name: jobs_for(name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs)
+        for name in (method, claim.baseline)
+    }
+    run_jobs([j for jobs in arms.values() for j in jobs], workers)
+    scores = {name: [final_score(j.folder, metric, split or "test") for j in jobs] for name, jobs in arms.items()}
+    found = verdict(scores[method], scores[claim.baseline], claim.direction, claim.margin)
+    spread = found.interval.to_json()
+    return {
+        "verdict": found.outcome,
+        "summary": _sentence(method, claim, scores, spread),
+        "task": claim.task, "model": claim.model, "metric": claim.metric, "direction": claim.direction,
+        "margin": claim.margin, "steps": claim.steps, "seeds": claim.seeds, "changes": dict(claim.changes),
+        "arms": scores, "difference": spread,
+    }  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def _sentence(method: str, claim: Claim, scores: dict[str, list[float]], spread: dict[str, Any]) -> str:
+    means = {name: sum(s) / len(s) for name, s in scores.items()}
+    ends = [f"{spread[k]:+.3f}" if spread[k] is not None else "unbounded" for k in ("low", "high")]
+    return (
+        f"{claim.metric} on {claim.task} after {claim.steps} steps, {claim.seeds} seeds: {method} {means[method]:.3f}, "
+        f"{claim.baseline} {means[claim.baseline]:.3f}; difference {spread['value']:+.3f} (95% {ends[0]} to {ends[1]})."
+    )

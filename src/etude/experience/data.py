@@ -1,0 +1,108 @@
+"""Rows that come from data instead of from the policy: worked answers, and pairs of a better and a worse one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.errors import DataError
+from etude.core.slots import Context, Experience
+from etude.core.streams import Stream
+from etude.core.task import SingleTurn
+from etude.experience.chat import opening
+
+
+class Demonstrations(Experience):
+    """The task's worked answer to each problem; its tokens and the end token are learned.
+
+    A task shows how it is done with `demonstration(problem) -> str`, or, over several turns, with
+    `script(problem, stream) -> list[Segment]`. Nothing was sampled, so `behaviour_logp` is 0.
+
+    Raises: DataError for a problem that has neither.
+    """
+
+    samples: ClassVar[bool] = False
+
+    def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        found = []
+        for group, problem in enumerate(problems):
+            segments = _shown(problem, context, context.stream.split("demonstration", group))
+            found.append(written(problem, segments, group, context.policy))
+        return found
+
+
+class Pairs(Experience):
+    """Two rows for each problem, in one group: `problem.info['chosen']`, then `problem.info['rejected']`.
+
+    The chosen one carries the reward 1 and the rejected one 0, which is how an objective tells them apart.
+
+    Raises: DataError for a problem that lacks one of them.
+    """
+
+    samples: ClassVar[bool] = False
+    rows_per_problem: ClassVar[int] = 2
+
+    def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        found = []
+        for group, problem in enumerate(problems):
+            pair = []
+            for which, reward in (("chosen", 1.0), ("rejected", 0.0)):
+                answer = Segment("assistant", _answer(problem, which, context.task), reward=reward)
+                segments = [*SingleTurn(context.task).reset(problem, 0), answer]
+                pair.append(written(problem, segments, group, context.policy))
+            complete = all(e.action_count for e in pair)
+            found += pair if complete else [Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)] * 2
+        return found
+
+
+def written(problem: Problem, segments: Sequence[Segment], group: int, policy: Any) -> Episode:
+    """An episode from written segments: what the assistant says is learned and closed by the end token.
+
+    One that does not fit the model's context is never cut: it comes back empty, with a warning, and loops leave
+    episodes without an action token out.
+    """
+    start = next((i for i, s in enumerate(segments) if s.role == "assistant"), len(segments))
+    texts = opening(segments[:start], policy) + [policy.encode(s.text) for s in segments[start:]]
+    for segment, tokens in zip(segments, texts):
+        mine = segment.role == "assistant"
+        segment.tokens = [*tokens, policy.tokenizer.eos_token_id] if mine else tokens
+        segment.action_mask = [int(mine)] * len(segment.tokens)
+        segment.behaviour_logp = [0.0] * len(segment.tokens)
+    episode = Episode(problem, list(segments), group)
+    if (size := len(episode.tokens)) > policy.context:
+        warnings.warn(
+            f"Problem {problem.id!r} and its written answer have {size} tokens, more than the {policy.context} that "
+            "the model can attend to: left out.",
+            stacklevel=2,
+        )
+        return Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)
+    return episode
+
+
+def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:
+    """Every segment of a demonstration."""
+    task = context.task
+    if script := getattr(task, "script", None):
+        return list(script(problem, stream))
+    text = task.demonstration(problem)
+    if text is None:
+        raise DataError(
+            f"Problem {problem.id!r} of task {_name(task)} has no demonstration to learn from: give data files a "
+            "'completion' column (or 'messages'), or choose a method that samples."
+        )
+    return [*SingleTurn(task).reset(problem, 0), Segment("assistant", text)]
+
+
+def _answer(problem: Problem, which: str, task: Any) -> str:
+    if which not in problem.info:
+        raise DataError(
+            f"Problem {problem.id!r} of task {_name(task)} has no {which!r} answer to compare: give data files the "
+            "columns 'chosen' and 'rejected', or choose a task that has pairs, like 'preferences'."
+        )
+    return str(problem.info[which])
+
+
+def _name(task: Any) -> str:
+    return repr(task.id or type(task).__name__)

@@ -1,0 +1,85 @@
+"""GPG: group policy gradient (arXiv:2504.02546).
+
+Changes GRPO in four places:
+
+1. plain policy gradient: no ratio, no clip, no KL, one update per batch;
+2. advantages are not divided by the group's standard deviation (F_norm = 1);
+3. groups whose rewards are all equal add nothing but dilute the mean: of B groups M are such, so advantages are
+   multiplied by alpha = B / (B - M);
+4. when fewer than 60 % of the groups of a batch are of use, they are kept and others drawn in place of the rest.
+
+    loss = -alpha / (sum_i |y_i|) sum_i sum_t (r_i - mean r) log pi(y_{i,t})
+
+The published code adds 1e-5 to (B - M) / B; here alpha is exact. It also draws whole further batches and fills up with
+groups that teach nothing, which only the denominator sees; here only missing groups are drawn.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.advantages.group import GroupAdvantage, equal_groups
+from etude.core.batches import TokenBatch
+from etude.core.fields import Count, Probability
+from etude.core.method import Claim
+from etude.core.slots import Advantages, Filter
+from etude.methods.rlvr.grpo import grpo
+from etude.objectives.policy_gradient import PolicyGradient
+
+
+class ValidGroups(Advantages):
+    """alpha times other advantages: alpha = B / (B - M), M of the batch's B groups having equal rewards only.
+
+    The gradient of the mean over all groups becomes that of the mean over the groups that teach something. With M = 0
+    alpha is 1; with M = B every advantage is 0 and stays so.
+
+    Args:
+        of: the advantages that are multiplied.
+    """
+
+    of: Advantages = GroupAdvantage(centre="mean", scale="none")
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        return self.of(batch) / max(valid_share(batch), 1e-12)
+
+
+class EnoughValid(Filter):
+    """Keeps a batch of which at least `share` of the groups have unequal rewards; of any other, only those groups.
+
+    The loop then draws new problems in place of what is missing, which are judged in the same way.
+
+    Args:
+        share: beta_th; 0.6 in the paper's mathematics runs, 0.4 in one of its vision runs.
+        rounds: how often at most to sample more problems for one step.
+    """
+
+    resample: ClassVar[bool] = True
+    share: Probability = 0.6
+    rounds: Count = 3
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        if valid_share(batch) >= self.share:
+            return torch.ones_like(batch.scores)
+        return (~equal_groups(batch.scores, batch.group)).to(batch.scores.dtype)
+
+
+def valid_share(batch: TokenBatch) -> float:
+    """Share of the batch's groups whose rewards are not all equal."""
+    equal = equal_groups(batch.scores, batch.group)
+    return len(batch.group[~equal].unique()) / len(batch.group.unique())
+
+
+gpg = grpo.replace(
+    id="gpg",
+    title="GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning",
+    paper="arXiv:2504.02546",
+    advantages=ValidGroups(),
+    filters=(EnoughValid(share=0.6),),
+    objective=PolicyGradient(),
+    aggregation="token-mean",
+    claim=Claim(
+        statement="Plain policy gradient, corrected for groups that teach nothing, beats GRPO.",
+        baseline="grpo",
+    ),
+)

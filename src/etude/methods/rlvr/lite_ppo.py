@@ -1,0 +1,31 @@
+"""Lite PPO: two tricks are enough (Tricks or Traps?, arXiv:2508.08221).
+
+Changes GRPO in two places; everything else of the study's switches stays off:
+
+1. rewards are centred on their group but scaled by the standard deviation of the whole batch,
+
+       A_i = (r_i - mean_group) / (std_batch + eps),
+
+   so that a group with one odd answer (7 right of 8: -2.65 for the wrong one under GRPO) cannot shout;
+2. every token weighs the same in the loss, which suits base models (completion means suit aligned ones).
+
+    loss = -1/(sum_i |y_i|) sum_i sum_t min(rho A_i, clip(rho, 1 - 0.2, 1 + 0.2) A_i)
+"""
+
+from etude.advantages.group import GroupAdvantage
+from etude.core.method import Claim
+from etude.methods.rlvr.grpo import grpo
+
+lite_ppo = grpo.replace(
+    id="lite-ppo",
+    title="Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
+    paper="arXiv:2508.08221",
+    kind="analysis",
+    advantages=GroupAdvantage(centre="mean", scale="batch"),
+    aggregation="token-mean",
+    claim=Claim(
+        statement="Group mean with batch deviation and a token mean is at least as good as GRPO from a base model.",
+        baseline="grpo",
+        margin=-0.02,
+    ),
+)

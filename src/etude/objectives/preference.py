@@ -1,0 +1,100 @@
+"""Learning from which of two answers is better."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.fields import Annotated, Interval, Positive
+from etude.core.slots import Objective
+from etude.experience.rows import last_action
+
+
+def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """What the best row of each group has more of than the worst one, and whether they differ at all.
+
+    Args:
+        values: [B] what is compared.
+        scores: [B] which row is better; of equal ones the first is.
+        group: [B].
+
+    Returns: [B] differences and [B] bools, the same on all rows of a group.
+
+    >>> difference, differs = compare(torch.tensor([5.0, 2.0]), torch.tensor([0.0, 1.0]), torch.tensor([0, 0]))
+    >>> difference.tolist(), differs.tolist()
+    ([-3.0, -3.0], [True, True])
+    """
+    _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
+    order = torch.argsort(scores, stable=True)
+    order = order[torch.argsort(index[order], stable=True)]  # groups one after the other, worst row first
+    ends = counts.cumsum(0)
+    best, worst = order[ends - 1], order[ends - counts]
+    return (values[best] - values[worst])[index], (scores[best] > scores[worst])[index]
+
+
+class DPO(Objective):
+    """Direct preference optimisation (arXiv:2305.18290, eq. 7).
+
+        m = (log pi/ref)(y_w | x) - (log pi/ref)(y_l | x)
+        loss = -(1 - s) log sigmoid(beta m) - s log sigmoid(-beta m)
+
+    y_w and y_l are the rows of a group with the highest and the lowest score; a group of equals has loss 0. s, the
+    label smoothing, is the probability that a pair is the wrong way round (conservative DPO).
+
+    Shapes: returns [B], each group's loss on all its rows, so that the mean over rows is the mean over pairs.
+    """
+
+    couples: ClassVar[Literal["row", "group"]] = "group"
+    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    beta: Positive = 0.1
+    label_smoothing: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        margin, differs = self._margin(batch, policy)
+        wrong = self.label_smoothing
+        loss = -(1 - wrong) * logsigmoid(margin) - wrong * logsigmoid(-margin)
+        return torch.where(differs, loss, 0.0)
+
+    def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
+        """`margin`: beta m, in nats. `preference_accuracy`: pairs whose margin is positive."""
+        margin, _ = self._margin(batch, policy)
+        return {"margin": margin, "preference_accuracy": (margin > 0).float()}
+
+    def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
+        assert batch.reference_logp is not None
+        log_ratio = ((policy.logp - batch.reference_logp) * batch.action_mask).sum(1)
+        margin, differs = compare(log_ratio, batch.scores, batch.group)
+        return self.beta * margin, differs
+
+
+class BradleyTerry(Objective):
+    """A reward model's likelihood of what was preferred (arXiv:2203.02155, eq. 1).
+
+        loss = -log sigmoid(v(x, y_w) - v(x, y_l))
+
+    v is the value at a row's last action token, which the whole answer but that (end) token leads up to.
+
+    Shapes: returns [B], each group's loss on all its rows.
+    """
+
+    couples: ClassVar[Literal["row", "group"]] = "group"
+    generates: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        margin, differs = self._margin(batch, policy)
+        return torch.where(differs, -logsigmoid(margin), 0.0)
+
+    def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
+        """`margin`: difference of the scores. `preference_accuracy`: pairs whose margin is positive."""
+        margin, _ = self._margin(batch, policy)
+        return {"margin": margin, "preference_accuracy": (margin > 0).float()}
+
+    def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
+        assert policy.values is not None
+        values = policy.values.gather(1, last_action(batch)[:, None])[:, 0]
+        return compare(values, batch.scores, batch.group)

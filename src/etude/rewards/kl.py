@@ -1,0 +1,28 @@
+"""Staying near a reference policy, paid for in reward."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
+from etude.core.fields import NonNegative
+from etude.core.slots import TokenReward
+
+
+class KLPenalty(TokenReward):
+    """r[b,t] = -coefficient * (log pi - log reference) of each sampled token (arXiv:2203.02155, eq. 2).
+
+    Its sum over a completion is an unbiased estimate of -coefficient * KL(pi || reference) for the prompt. As a
+    reward it carries no gradient of its own: the policy gradient does.
+
+    Shapes: [B, T], 0 outside the action mask; nats times the coefficient.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    coefficient: NonNegative = 0.05
+
+    def shape(self, batch: TokenBatch) -> Tensor:
+        assert batch.reference_logp is not None
+        return -self.coefficient * (batch.behaviour_logp - batch.reference_logp) * batch.action_mask

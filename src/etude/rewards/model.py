@@ -1,0 +1,84 @@
+"""Scores by a learned model of what people prefer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from etude.core.batches import Episode
+from etude.core.errors import ConfigError
+from etude.core.slots import Context, Reward
+from etude.experience.data import written
+from etude.experience.rows import last_action, micro_batches, to_batch
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
+TOKENS = 8192
+"""Padded tokens that are scored at a time."""
+
+
+class RewardModel(Reward):
+    """weight * v(x, y): the value of a reward model at the last action token.
+
+    The sampled token ids are scored as they are when both models have the same vocabulary. Otherwise the text is
+    encoded again with the reward model's tokenizer, for the scorer's eyes only.
+
+    Args:
+        model: folder of a model that `reward-model` trained (`checkpoints/.../model` of its run).
+
+    Raises: ConfigError if the folder holds no reward model.
+    """
+
+    model: str = ""
+    weight: float = 1.0
+
+    def objection(self, method: object) -> str | None:
+        if self.model:
+            return None
+        return (
+            "has no model to score with: train one with `etude train reward-model` and name its folder with "
+            "--set rewards.reward-model.model=DIR."
+        )
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
+        scorer = self._scorer
+        if scorer.tokenizer.get_vocab() != context.policy.tokenizer.get_vocab():
+            episodes = [_rewritten(e, scorer) for e in episodes]
+        return [self.weight * v for v in values(scorer, episodes)]
+
+    @cached_property
+    def _scorer(self) -> LanguagePolicy:
+        from etude.policies.language import LanguagePolicy
+
+        if not (Path(self.model) / "value_head.safetensors").is_file():
+            raise ConfigError(
+                f"RewardModel.model must be the folder of a trained reward model; {self.model!r} has no "
+                "value_head.safetensors. Train one with `etude train reward-model` and name the `model` folder of its "
+                "checkpoint."
+            )
+        return LanguagePolicy.load(self.model)
+
+
+@torch.no_grad()
+def values(scorer: LanguagePolicy, episodes: Sequence[Episode]) -> list[float]:
+    """The scorer's value of each episode at its last action token."""
+    batch = to_batch(episodes, scorer.tokenizer.pad_token_id, 1.0, scorer.device)
+    found = torch.zeros(len(batch), device=scorer.device)
+    for piece in micro_batches(batch, TOKENS, whole_groups=False):
+        rows = batch.rows(piece, trim=True)
+        out = scorer.evaluate(rows, {"values"}).values
+        assert out is not None
+        found[piece] = out.gather(1, last_action(rows)[:, None])[:, 0]
+    return found.tolist()
+
+
+def _rewritten(episode: Episode, scorer: LanguagePolicy) -> Episode:
+    """The episode's text in the scorer's tokens."""
+    copies = [replace(s, tokens=[], action_mask=[], behaviour_logp=[]) for s in episode.segments]
+    return written(episode.problem, copies, episode.group, scorer)

@@ -1,0 +1,60 @@
+"""Preferences: the problems of `compose`, each with a right and a wrong worked answer.
+
+    prompt      f6(f1(x)) cab>
+    chosen      f1:abc>f6:cab
+    rejected    f1:abc>f2:bcd        one step is wrong: another function in its place
+                f1:abc               or it is missing
+
+Every step that is written down is done correctly, so only its choice is to blame. Since the right string is known,
+what was learned from the pairs can be measured as in `compose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from numpy.random import Generator
+
+from etude.core.batches import Problem
+from etude.core.streams import Stream
+from etude.tasks.language.compose import FUNCTIONS, Compose, worked
+
+
+class Preferences(Compose):
+    """`compose` with `info['chosen']` and `info['rejected']`; splits, reward and arguments are those of `compose`."""
+
+    id: ClassVar[str] = "preferences"
+
+    def _problem(self, split: str, index: int) -> Problem:
+        problem = super()._problem(split, index)
+        random = Stream(self.seed).split("preferences", split, index).numpy
+        right = problem.info["demonstration"]
+        wrong = one_wrong_step(problem.info["functions"], problem.info["input"], random)
+        info = {**problem.info, "chosen": right, "rejected": wrong}
+        return replace(problem, id=f"preferences/{split}/{index}", info=info)
+
+
+def one_wrong_step(functions: Sequence[str], text: str, random: Generator) -> str:
+    """A worked answer in which one function is left out (half of the time) or replaced, and which ends differently.
+
+    There always is one: of the last string before the last step, its next and its previous letters, at most one is
+    right.
+    """
+    right = worked(functions, text).rpartition(":")[2]
+    wrong = [said for chain in _slips(functions) if (said := worked(chain, text)).rpartition(":")[2] not in ("", right)]
+    return wrong[random.integers(len(wrong))]
+
+
+def _slips(functions: Sequence[str]) -> list[list[str]]:
+    """Chains with one slip; a missing step weighs as much as all the replacements together."""
+    found = []
+    for k, name in enumerate(functions):
+        others = [n for n in FUNCTIONS if n != name]
+        found += [[*functions[:k], other, *functions[k + 1 :]] for other in others]
+        found += [[*functions[:k], *functions[k + 1 :]]] * len(others)
+    return found
+
+
+preferences = Preferences()
