@@ -66,10 +66,10 @@ def reward(completion: str, success: float) -> float:
 
 
 def make_model(case: Case, folder: Path) -> Path:
-    """A random Qwen2 that ends its answers with chance 1 / answer, and a tokenizer of whole words."""
+    """A random Llama that ends its answers with chance 1 / answer, and a tokenizer of whole words."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
 
     size = MODELS[case.model]
     vocabulary = {"<pad>": 0, "<end>": 1, **{f"w{i}": i + 2 for i in range(size["vocab"] - 2)}}
@@ -78,12 +78,12 @@ def make_model(case: Case, folder: Path) -> Path:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>")
     fast.save_pretrained(folder)
     torch.manual_seed(0)
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=size["vocab"], hidden_size=size["hidden"], num_hidden_layers=size["layers"],
         num_attention_heads=size["heads"], num_key_value_heads=size["kv_heads"], intermediate_size=size["mlp"],
         max_position_embeddings=1024, tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, bos_token_id=None,
     )  # fmt: skip
-    model = Qwen2ForCausalLM(config)
+    model = LlamaForCausalLM(config)
     _bias_the_end(model, 1 / case.answer)
     model.save_pretrained(folder)
     return folder

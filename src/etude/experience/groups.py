@@ -29,12 +29,17 @@ class Groups(Experience):
 
     def objection(self, method: object) -> str | None:
         objective = getattr(method, "objective", None)
-        if (self.top_p < 1 or self.top_k > 0) and getattr(objective, "uses_behaviour", False):
+        if self.truncates and getattr(objective, "uses_behaviour", False):
             return (
                 f"truncates sampling (top_p={self.top_p}, top_k={self.top_k}), so {type(objective).__name__}'s ratio "
                 "exp(logp - behaviour_logp) would be biased: set top_p to 1 and top_k to 0."
             )
         return None
+
+    @property
+    def truncates(self) -> bool:
+        """Whether behaviour log-probabilities belong to a truncated distribution, not to the policy's own."""
+        return self.top_p < 1 or self.top_k > 0
 
     def sampling(self, context: Context) -> Sampling:
         """How tokens are drawn."""

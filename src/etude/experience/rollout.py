@@ -137,14 +137,14 @@ def _check_observations(segments: Any, episode: Episode, context: Context) -> No
         if not isinstance(s, Segment) or not isinstance(s.text, str):
             shown = repr(s.text) if isinstance(s, Segment) else repr(s)
             raise EnvironmentFault(
-                f"{_whose(episode, context)} returned the observation {shown}; an observation must be a Segment with text."
+                f"{_whose(episode, context)} returned the observation {shown}; it must be a Segment with text."
             )
 
 
 def _hangs(world: Any, episode: Episode, context: Context) -> EnvironmentFault:
     return EnvironmentFault(
-        f"{_whose(episode, context)} ({type(world).__name__}) did not answer within {context.task.step_timeout:g} s: it "
-        "hangs. If it is only slow, give its task a larger `step_timeout`."
+        f"{_whose(episode, context)} ({type(world).__name__}) did not answer within {context.task.step_timeout:g} s: "
+        "it hangs. If it is only slow, give its task a larger `step_timeout`."
     )
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from etude.core.batches import Episode, StopReason, TokenBatch
+from etude.core.batches import Episode, Problem, StopReason, TokenBatch
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.experience.chat import opening
 from etude.experience.rows import concatenate, to_batch
 from etude.loops.update import Updater, evaluate_all, reference_all
 from etude.policies.language import LanguagePolicy
@@ -49,10 +51,14 @@ class LanguageLoop:
         self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
         self.stages = [(s.until(), s.apply(method).bind()) for s in method.stages] or [(1.0, method.bind())]
-        self.pool = task.problems("train") if pool is None else pool
+        self.pool = self._fitting(task.problems("train") if pool is None else pool)
         self.stream = Stream(seed)
+        if any("values" in m.needs() for _, m in self.stages):
+            policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
         self.updater = Updater(policy, self.method, steps, micro_tokens, self._limit())
         self.flat_steps = 0
+        self.dropped: Counter[str] = Counter()
+        self.told_overflow = False
         self.needs_reference = any("reference_logp" in m.needs() for _, m in self.stages)
         if self.needs_reference:
             policy.keep_reference()
@@ -66,6 +72,25 @@ class LanguageLoop:
     def _limit(self) -> int:
         return getattr(self.method.experience, "max_tokens", None) or self.task.max_tokens
 
+    def _fitting(self, pool: Sequence[Problem]) -> Sequence[Problem]:
+        """The problems whose prompt leaves room for a completion, for tasks that say what to do with the others.
+
+        Pools that are made on demand are not read in advance: there a prompt that fills the context is counted and
+        left out when it comes (faults row 17).
+        """
+        if not hasattr(self.task, "on_long_prompt"):
+            return pool
+        from etude.tasks.language.files import fit_prompts
+
+        def size(problem: Problem) -> int:
+            return sum(map(len, opening(self.task.environment().reset(problem, 0), self.policy)))
+
+        limit = self.task.prompt_limit or self.policy.context - self._limit()
+        kept, sentence = fit_prompts(pool, size, max(1, min(limit, self.policy.context - 1)), self.task.on_long_prompt)
+        if sentence:
+            warnings.warn(sentence, stacklevel=3)
+        return kept
+
     # One step
 
     def step(self) -> StepReport:
@@ -73,11 +98,12 @@ class LanguageLoop:
         method, stream = self.method, self.stream.split("step", self.finished)
         begun = time.monotonic()
         self.policy.check_sampler()
-        batch = self._gather(method, stream)
+        self.dropped.clear()
+        assessed, batch = self._gather(method, stream)
         gathered = time.monotonic()
-        metrics = self._describe(batch)
+        metrics = self._describe(assessed)
+        self._check_rewards(assessed)
         if len(batch):
-            self._check_rewards(batch)
             batch = self._credit(method, batch)
             metrics["zero_advantage"] = float((batch.advantages == 0).all(1).float().mean())
             metrics |= self.updater.run(method, batch, self.finished, stream)
@@ -90,21 +116,23 @@ class LanguageLoop:
         metrics["seconds/experience"], metrics["seconds/update"] = gathered - begun, ended - gathered
         return StepReport(metrics, [self._record(e, batch, i) for i, e in enumerate(batch.episodes)])
 
-    def _gather(self, method: Method, stream: Stream) -> TokenBatch:
-        """Scored and filtered rows; where a filter asks for it, further problems replace what it dropped."""
+    def _gather(self, method: Method, stream: Stream) -> tuple[list[TokenBatch], TokenBatch]:
+        """All scored rows, and those that the filters keep; a filter may ask for problems in place of what it drops."""
         wanted = method.problems
         rounds = max((f.rounds for f in method.filters if f.resample), default=1)
+        assessed: list[TokenBatch] = []
         found: list[TokenBatch] = []
         for number in range(rounds):
             kept = sum(len(torch.unique(b.group)) for b in found)
             if kept >= wanted:
                 break
             batch = self._assess(method, wanted if number == 0 else wanted - kept, stream.split("round", number))
+            assessed.append(batch)
             for part in method.filters:
                 batch = batch.replace(weights=batch.weights * part.weigh(batch)) if len(batch) else batch
             found.append(batch.rows((batch.weights != 0).nonzero()[:, 0]))
         useful = [b for b in found if len(b)]
-        return concatenate(useful) if useful else found[0]
+        return assessed, concatenate(useful) if useful else found[0]
 
     def _assess(self, method: Method, count: int, stream: Stream) -> TokenBatch:
         """Episodes for `count` problems as a batch with rewards."""
@@ -113,6 +141,7 @@ class LanguageLoop:
         self.policy.emitted.clear()
         episodes = method.experience.collect(problems, context)
         lost = [e for e in episodes if e.stop is StopReason.FAULT]
+        self._count_dropped(episodes, lost)
         episodes = [e for e in episodes if e.stop is not StopReason.FAULT and e.action_count]
         if not episodes:
             raise EnvironmentFault(
@@ -128,6 +157,19 @@ class LanguageLoop:
         if "entropy" in context.extras["record"]:
             batch.extras["entropy"] = _entropies(batch)
         return score(batch, method.rewards, context)
+
+    def _count_dropped(self, episodes: Sequence[Episode], lost: Sequence[Episode]) -> None:
+        """Episodes that will not be learned from, by reason; prompts that fill the context are said once."""
+        full = [e for e in episodes if e.stop is StopReason.CONTEXT_OVERFLOW and not e.action_count]
+        self.dropped.update({"lost_episodes": len(lost), "context_overflow": len(full)})
+        if full and not self.told_overflow:
+            self.told_overflow = True
+            warnings.warn(
+                f"{len(full)} of {len(episodes)} episodes were left out because their prompt fills the model's context "
+                f"of {self.policy.context} tokens, the first for problem {full[0].problem.id!r}; later ones are "
+                "counted in the metrics as context_overflow. Shorten the prompts or use a model with a longer context.",
+                stacklevel=2,
+            )
 
     def context(self, method: Method, stream: Stream) -> Context:
         """What the parts may use during this step."""
@@ -173,28 +215,31 @@ class LanguageLoop:
                         f"({s.text!r}): it was decoded and encoded again, or edited, after sampling."
                     )
 
-    def _check_rewards(self, batch: TokenBatch) -> None:
+    def _check_rewards(self, batches: Sequence[TokenBatch]) -> None:
         """Invariant 4: say once when all rewards stay equal."""
-        flat = bool((batch.scores == batch.scores[0]).all())
+        scores = torch.cat([b.scores for b in batches])
+        flat = len(scores) > 0 and bool((scores == scores[0]).all())
         self.flat_steps = self.flat_steps + 1 if flat and self.method.experience.samples else 0
         if self.flat_steps == FLAT_STEPS:
             warnings.warn(
-                f"Every reward of the last {FLAT_STEPS} steps was {float(batch.scores[0]):g}, so nothing can be learned "
-                "from comparing them. Likely causes: the task is too hard or too easy for this model, the reward "
+                f"All rewards of a step were equal in each of the last {FLAT_STEPS} steps (now {float(scores[0]):g}), "
+                "so nothing can be learned from comparing them. Likely causes: the task is too hard or too easy for this model, the reward "
                 "function looks for a format that the completions do not have, or max_tokens cuts answers off.",
                 stacklevel=2,
             )
 
-    def _describe(self, batch: TokenBatch) -> dict[str, float]:
-        episodes = batch.episodes
+    def _describe(self, batches: Sequence[TokenBatch]) -> dict[str, float]:
+        """Means over every scored episode, whether or not a filter keeps it."""
+        episodes = [e for b in batches for e in b.episodes]
         if not episodes:
-            return {"reward": 0.0}
+            return {k: float(v) for k, v in self.dropped.items()}
         found = {
-            "reward": float(batch.scores.mean()),
+            "reward": float(torch.cat([b.scores for b in batches]).mean()),
             "accuracy": sum(map(self.task.success, episodes)) / len(episodes),
-            "completion_length": float(batch.action_counts.float().mean()),
-            "truncated": float(batch.truncated.float().mean()),
+            "completion_length": float(torch.cat([b.action_counts for b in batches]).float().mean()),
+            "truncated": float(torch.cat([b.truncated for b in batches]).float().mean()),
             "rows": float(len(episodes)),
+            **{k: float(v) for k, v in self.dropped.items()},
         }
         for name in dict.fromkeys(n for e in episodes for n in e.scores):
             found[f"reward/{name}"] = sum(e.scores.get(name, 0.0) for e in episodes) / len(episodes)
@@ -223,7 +268,8 @@ class LanguageLoop:
         learned, tensors = _split_tensors([m.state_dict() for _, m in self.stages])
         save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors})
         counters = {"finished": self.finished, "version": self.policy.version, "flat_steps": self.flat_steps,
-                    "bad_steps": self.updater.bad_steps, "budget": self.updater.budget}  # fmt: skip
+                    "bad_steps": self.updater.bad_steps, "budget": self.updater.budget,
+                    "halved": self.updater.halved}  # fmt: skip
         save_json(folder / "state.json", {"counters": counters, "parts": learned})
 
     def load(self, folder: Path) -> None:
@@ -242,7 +288,7 @@ class LanguageLoop:
         counters = data["counters"]
         self.finished, self.policy.version = counters["finished"], counters["version"]
         self.flat_steps, self.updater.bad_steps = counters["flat_steps"], counters["bad_steps"]
-        self.updater.budget = counters["budget"]
+        self.updater.budget, self.updater.halved = counters["budget"], counters["halved"]
 
 
 def _entropies(batch: TokenBatch) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,15 @@ class Tally:
     def add(self, name: str, total: float, count: float = 1.0) -> None:
         self.sums[name] = self.sums.get(name, 0.0) + total
         self.counts[name] = self.counts.get(name, 0.0) + count
+
+    def count(self, name: str) -> None:
+        """Report how often this happened."""
+        self.sums[name], self.counts[name] = self.sums.get(name, 0.0) + 1, 1.0
+
+    def merge(self, other: Tally) -> None:
+        """Add what another tally holds."""
+        for name, total in other.sums.items():
+            self.add(name, total, other.counts[name])
 
     def add_tensor(self, name: str, value: Tensor, mask: Tensor) -> None:
         on = value.detach()[mask] if value.dim() > 1 else value.detach()
@@ -71,19 +81,21 @@ class Updater:
                 moved |= self._step(method, batch.rows(rows), step, fresh, tally)
         if moved and fingerprint(self.policy.parameters()) == before:
             raise InvariantError(
-                f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not hold "
-                "the policy's parameters, or the learning rate is too small for the dtype."
+                f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
+                "hold the policy's parameters, or the learning rate is too small for the dtype."
             )
         return tally.means()
 
     def _step(self, method: Method, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
         """One optimizer step on a minibatch; False if there was nothing to learn or it was skipped."""
         self.optimizer.zero_grad(set_to_none=True)
-        try:
-            used = self._accumulate(method, batch, fresh, tally)
-        except torch.OutOfMemoryError:
-            self._halve(batch)
+        used, attempt = None, Tally()
+        with suppress(torch.OutOfMemoryError):
+            used = self._accumulate(method, batch, fresh, attempt)
+        if used is None:  # outside the handler, whose traceback would keep the tensors alive
+            self._halve(batch, tally)
             return self._step(method, batch, step, fresh, tally)
+        tally.merge(attempt)
         if not used:
             return False
         parameters = [p for p in self.policy.parameters() if p.grad is not None]
@@ -122,7 +134,7 @@ class Updater:
             micro = batch.rows(piece, trim=True)
             out = self.policy.evaluate(micro, needs)
             if fresh and method.experience.samples:
-                self._compare(micro, out, tally)
+                self._compare(micro, out, getattr(method.experience, "truncates", False), tally)
             self._loss(method, micro, out, tally).backward()
             done += len(piece)
         if done != len(batch):
@@ -163,26 +175,29 @@ class Updater:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
         wanted = frozenset().union(*(p.needs for p in method.token_weights))
         recorded = batch.extras.get("entropy")
-        if fresh and method.experience.samples and (not wanted or (wanted == {"entropy"} and recorded is not None)):
+        own = method.experience.samples and not getattr(method.experience, "truncates", False)
+        if fresh and own and (not wanted or (wanted == {"entropy"} and recorded is not None)):
             return TokenLogProbs(batch.behaviour_logp, recorded)
         return evaluate_all(self.policy, batch, wanted, self.budget)
 
-    def _compare(self, batch: TokenBatch, policy: TokenLogProbs, tally: Tally) -> None:
+    def _compare(self, batch: TokenBatch, policy: TokenLogProbs, truncated: bool, tally: Tally) -> None:
         """Invariant 1: the sampler's log-probabilities are the trainer's."""
-        gap = (policy.logp.detach() - batch.behaviour_logp).abs()[batch.action_mask]
+        gap = (policy.logp.detach() - batch.behaviour_logp)[batch.action_mask]
+        # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
+        gap = gap.clamp(min=0) if truncated else gap.abs()
         tally.add("logp_gap", float(gap.sum()), gap.numel())
         bound = GAP[torch.bfloat16 if self.policy.shadow or self.policy.autocast else self.policy.model.dtype]
         if not float(gap.mean()) <= bound:
             raise InvariantError(
-                f"Fresh samples have log-probabilities that differ by {float(gap.mean()):.3g} nats per token on average "
-                f"(largest {float(gap.max()):.3g}) between sampling and training; at most {bound:g} is rounding. The "
-                "sampler used other weights, another temperature or a truncated distribution, or tokens were changed "
+                f"Fresh samples have log-probabilities that differ by {float(gap.mean()):.3g} nats per token on "
+                f"average (largest {float(gap.max()):.3g}) between sampling and training; at most {bound:g} is "
+                "rounding. The sampler used other weights, another temperature or a truncated distribution, or tokens were changed "
                 "after sampling. Nothing was updated with this batch."
             )
 
     def _skip(self, batch: TokenBatch, step: int, tally: Tally) -> None:
         self.bad_steps += 1
-        tally.add("skipped_steps", 1.0, 1.0)
+        tally.count("skipped_steps")
         if self.bad_steps >= MAX_BAD_STEPS:
             error = NonFiniteError(
                 f"The gradient was not finite in {self.bad_steps} optimizer steps in a row (step {step}); each was "
@@ -191,8 +206,9 @@ class Updater:
             error.batch = {"tokens": batch.tokens, "action_mask": batch.action_mask, "rewards": batch.rewards}
             raise error
 
-    def _halve(self, batch: TokenBatch) -> None:
+    def _halve(self, batch: TokenBatch, tally: Tally) -> None:
         """Out of memory: half the micro-batch, once."""
+        self.optimizer.zero_grad(set_to_none=True)
         if self.halved:
             longest = int(batch.lengths.max())
             raise EtudeError(
@@ -200,6 +216,7 @@ class Updater:
                 "--micro-tokens, or --gradient-checkpointing."
             )
         self.halved, self.budget = True, max(1, self.budget // 2)
+        tally.count("out_of_memory")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -189,7 +189,8 @@ def _check_prompts(prompts: Iterable[tuple[int, ...]], context: int) -> None:
     for prompt in prompts:
         if not 0 < len(prompt) < context:
             raise ConfigError(
-                f"A prompt must have from 1 to {context - 1} tokens (the model attends to {context}), got {len(prompt)}."
+                f"A prompt must have from 1 to {context - 1} tokens, as the model attends to {context}; "
+                f"got {len(prompt)}."
             )
 
 

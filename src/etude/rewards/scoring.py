@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ def score(batch: TokenBatch, parts: Sequence[Reward | TokenReward], context: Con
     rewards = batch.rewards.clone()
     for part in parts:
         if isinstance(part, TokenReward):
-            placed = part.shape(batch)
+            placed = _finite(part, batch, part.shape(batch))
         else:
             values = _checked(part, batch.episodes, part.score(batch.episodes, context))
             placed = torch.zeros_like(rewards).scatter(1, last[:, None], values.to(rewards)[:, None])
@@ -31,24 +32,41 @@ def score(batch: TokenBatch, parts: Sequence[Reward | TokenReward], context: Con
             episode.scores[part.name] = episode.scores.get(part.name, 0.0) + total
             episode.total += total
         rewards = rewards + placed
-    scored = batch.replace(rewards=rewards, scores=rewards.sum(1))
+    # summed in float64, so that equal rewards at different places have equal sums
+    scored = batch.replace(rewards=rewards, scores=rewards.double().sum(1).to(rewards.dtype))
     kept = torch.tensor([i for i, e in enumerate(batch.episodes) if "dropped" not in e.info], dtype=torch.long)
     return scored if len(kept) == len(batch) else scored.rows(kept.to(batch.tokens.device))
 
 
 def _checked(part: Reward, episodes: Sequence[Episode], values: Sequence[float]) -> Tensor:
-    if len(values) != len(episodes):
-        raise RewardError(f"{type(part).__name__} must return {len(episodes)} rewards, got {len(values)}.")
+    if not hasattr(values, "__len__") or len(values) != len(episodes):
+        got = len(values) if hasattr(values, "__len__") else repr(values)
+        raise RewardError(f"{type(part).__name__} must return {len(episodes)} rewards, got {got}.")
     clean = []
     for episode, value in zip(episodes, values):
         if "dropped" in episode.info:
             value = 0.0
-        if not math.isfinite(value):
-            error = RewardError(
-                f"{type(part).__name__} returned {value} for problem {episode.problem.id!r}; a reward must be a finite "
-                f"number. The completion was {episode.completion!r}."
-            )
-            error.completion = episode.completion
-            raise error
+        if isinstance(value, str) or not hasattr(value, "__float__") or not math.isfinite(value):
+            raise _refused(part, value, episode)
         clean.append(float(value))
     return torch.tensor(clean)
+
+
+def _finite(part: TokenReward, batch: TokenBatch, placed: Tensor) -> Tensor:
+    if placed.shape != batch.rewards.shape:
+        shapes = tuple(batch.rewards.shape), tuple(placed.shape)
+        raise RewardError(f"{type(part).__name__} must return rewards of shape {shapes[0]}, got {shapes[1]}.")
+    bad = (~torch.isfinite(placed)).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise _refused(part, float(placed[row, column]), batch.episodes[row])
+    return placed
+
+
+def _refused(part: Reward | TokenReward, value: Any, episode: Episode) -> RewardError:
+    error = RewardError(
+        f"{type(part).__name__} returned {value!r} for problem {episode.problem.id!r}; a reward must be a finite "
+        f"number. The completion was {episode.completion!r}."
+    )
+    error.completion = episode.completion
+    return error

@@ -41,7 +41,9 @@ def test_every_question_is_answered_from_the_table() -> None:
             assert oracle.reply(f"say {name}") == ("yes" if name == secret else "no")
 
 
-@pytest.mark.parametrize("said", ["", "ask", "ask b2", "ask i1", "ask b1 c1", "say", "say z", "say 3", "ASK b1", "say KK"])
+@pytest.mark.parametrize(
+    "said", ["", "ask", "ask b2", "ask i1", "ask b1 c1", "say", "say z", "say 3", "ASK b1", "say KK"]
+)
 def test_anything_else_is_invalid_and_costs_a_turn(said: str) -> None:
     result = say(game(), said)
     assert [s.text for s in result.segments] == ["invalid\n"]

@@ -1,0 +1,50 @@
+# `make demo` trains a language model; `make test` runs the tests. Both make the environment in .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-fast lint format types docs bench bench-foundation clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+env: $(READY)  ## Make the environment in .venv
+
+# torch first and alone, at the pinned version, so that nothing pulls in another build of it
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: env  ## Train the main job: grpo on compose, about a minute
+	$(BIN)/etude train
+
+test: env  ## All tests
+	$(BIN)/python -m pytest -n 2
+
+test-fast: env  ## The fast part of the tests
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+lint: env  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: env  ## Rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: env  ## Write the generated pages again
+	$(BIN)/python docs/make_methods.py
+
+bench: env  ## Every speed claim, side by side with its peer
+	$(BIN)/python benchmarks/run.py
+
+bench-foundation: env  ## The foundation's speed claims
+	$(BIN)/python benchmarks/run.py --foundation
+
+clean:  ## Remove the environments
+	rm -rf $(VENV) .venv-*

@@ -1,0 +1,50 @@
+"""What tests of several rooms share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., TokenBatch]:
+    """A float64 batch from an action mask [B, T] (nested lists of 0 and 1); every other field can be given."""
+
+    def make(mask: Any, **changes: Any) -> TokenBatch:
+        action = torch.as_tensor(mask, dtype=torch.bool)
+        zeros = torch.zeros(action.shape, dtype=torch.float64)
+        row = torch.zeros(len(action), dtype=torch.float64)
+        fields: dict[str, Any] = {
+            "tokens": torch.zeros(action.shape, dtype=torch.long),
+            "attention_mask": torch.ones_like(action),
+            "action_mask": action,
+            "behaviour_logp": zeros,
+            "rewards": zeros,
+            "group": torch.zeros(len(action), dtype=torch.long),
+            "weights": row + 1,
+            "scores": row,
+            "truncated": torch.zeros(len(action), dtype=torch.bool),
+        }
+        tensors = {k: v if hasattr(v, "dim") else torch.tensor(v) for k, v in changes.items() if k != "episodes"}
+        exact = {k: v.double() if v.is_floating_point() else v for k, v in tensors.items()}
+        return TokenBatch(**{**fields, **exact, **{k: v for k, v in changes.items() if k == "episodes"}})
+
+    return make
+
+
+@pytest.fixture
+def logprobs() -> Callable[..., TokenLogProbs]:
+    """What a policy says, from nested lists or tensors, in float64."""
+
+    def make(logp: Any, **others: Any) -> TokenLogProbs:
+        return TokenLogProbs(
+            torch.as_tensor(logp, dtype=torch.float64),
+            **{k: torch.as_tensor(v, dtype=torch.float64) for k, v in others.items()},
+        )
+
+    return make
