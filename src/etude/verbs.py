@@ -116,7 +116,7 @@ def _look(folder: Any, loop: Any, task: LanguageTask, options: Options, when: st
     samples = []
     for split in evaluation_splits(task):
         looked = evaluate_split(loop.policy, task, split, problems=options.evaluate, seed=options.seed, rewards=rewards)
-        entry[split] = to_json(looked.summary(KS))
+        entry[split] = to_json({k: v for k, v in looked.summary(KS).items() if not k.startswith("avg@")})  # is pass@1
         samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in looked.episodes[:3]]
     found[when] = entry
     found.setdefault("samples", {})[when] = samples

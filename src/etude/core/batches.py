@@ -206,7 +206,7 @@ class TokenBatch:
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """The batch on another device."""
-        moved = {k: v.to(device) for k, v in self._tensors().items()}
+        moved: dict[str, Any] = {k: v.to(device) for k, v in self._tensors().items()}
         return dataclasses.replace(self, **moved, extras={k: v.to(device) for k, v in self.extras.items()})
 
     def _tensors(self) -> dict[str, Tensor]:

@@ -69,7 +69,7 @@ def _literals(text: str) -> list[Any]:
 def _adapter(hint: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
-    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
 
 
 def describe(hint: Any) -> str:
@@ -85,7 +85,7 @@ def describe(hint: Any) -> str:
     if origin is tuple:
         return f"a list, each item {describe(get_args(hint)[0])}"
     names = {float: "a number", int: "a whole number", str: "text", bool: "true or false", type(None): "none"}
-    return names.get(hint) or getattr(hint, "__name__", str(hint))
+    return names.get(hint) or str(getattr(hint, "__name__", hint))
 
 
 def _range(limit: Any) -> str:

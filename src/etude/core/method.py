@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
 from etude.core.fields import Count
 from etude.core.part import Part, check_field, from_json, hints, to_json
 from etude.core.slots import (
@@ -147,19 +147,27 @@ class Method:
 
     def bind(self) -> Method:
         """A copy whose parts have states of their own."""
-        bound = {k: tuple(p.bind() for p in v) if isinstance(v, tuple) else v.bind() if isinstance(v, Part) else v
-                 for k, v in self.slots().items()}  # fmt: skip
-        return dataclasses.replace(self, **bound)
+
+        def bound(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(bound(v) for v in value)
+            return value.bind() if isinstance(value, Part) else value
+
+        return self.replace(**{slot: bound(value) for slot, value in self.slots().items()})
 
     def state_dict(self) -> dict[str, Any]:
         """States of the parts that have any, by path."""
         return {path: part.state for path, part in self.parts().items() if part.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore exactly what `state_dict` returned. Raises CheckpointError for a part that this method lacks."""
         parts = self.parts()
-        for path, values in state.items():
-            parts[path].state.update(values)
+        for path in state:
+            if path not in parts:
+                raise CheckpointError(f"The checkpoint has a state for {path}, but {self.id} has no part there.")
+        for path, part in parts.items():
+            part.state.clear()
+            part.state.update(state.get(path, {}))
 
     # What it shows
 
@@ -210,8 +218,8 @@ def _flat(slots: Mapping[str, Any]) -> dict[str, Any]:
     def put(path: str, value: Any) -> None:
         if isinstance(value, tuple) and value and all(isinstance(v, Part) for v in value):
             names = [v.name for v in value]
-            for part in value:
-                put(f"{path}.{part.name}" if names.count(part.name) == 1 else f"{path}.{value.index(part)}", part)
+            for i, part in enumerate(value):
+                put(f"{path}.{part.name}" if names.count(part.name) == 1 else f"{path}.{i}", part)
         elif isinstance(value, Part):
             flat[path] = value.name
             for k, v in value.fields().items():

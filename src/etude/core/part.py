@@ -11,7 +11,6 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 from etude.core.errors import ConfigError, UnknownNameError
@@ -65,7 +64,7 @@ class Part:
 
     def bind(self) -> Self:
         """A copy with a state of its own, parts inside it included: what a run works with."""
-        copy = dataclasses.replace(self, **{k: _bind(v) for k, v in self.fields().items()})
+        copy = type(self)(**{k: _bind(v) for k, v in self.fields().items()})
         object.__setattr__(copy, "_state", copy.initial_state())
         return copy
 
@@ -80,7 +79,7 @@ class Part:
         for key in changes:
             if key not in self.fields():
                 raise UnknownNameError(f"field of {type(self).__name__}", key, self.fields())
-        return dataclasses.replace(self, **changes)
+        return type(self)(**{**self.fields(), **changes})
 
     def to_json(self) -> dict[str, Any]:
         """The part as JSON values; `part_from_json` reads it back."""
@@ -94,11 +93,15 @@ def kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
 
 
-@cache
+_hints: dict[type, dict[str, Any]] = {}
+
+
 def hints(cls: type) -> dict[str, Any]:
     """Type of every field of a part or method, annotations included."""
-    resolved = get_type_hints(cls, include_extras=True)
-    return {f.name: resolved[f.name] for f in dataclasses.fields(cls)}
+    if cls not in _hints:
+        resolved = get_type_hints(cls, include_extras=True)
+        _hints[cls] = {f.name: resolved[f.name] for f in dataclasses.fields(cls)}
+    return _hints[cls]
 
 
 def part_types(hint: Any) -> tuple[tuple[type[Part], ...], bool]:

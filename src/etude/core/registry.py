@@ -104,6 +104,8 @@ def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"There is no file {path}.")
     name = path.stem
+    if name in sys.stdlib_module_names:
+        raise ConfigError(f"{path} has the name of a module of Python's own, which it would replace; rename it.")
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
         return sys.modules[name]
     if str(path.resolve().parent) not in sys.path:  # so that pickling by name and its own imports work
@@ -112,7 +114,11 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # a half-made module must not pass for a whole one the next time
+        raise
     return module
 
 

@@ -32,7 +32,7 @@ class Stream:
     """
 
     def __init__(self, seed: int, path: tuple[str | int, ...] = ()) -> None:
-        self.seed, self.path = int(seed), path
+        self.seed, self.path = int(seed), tuple(p if isinstance(p, str) else int(p) for p in path)
 
     def split(self, *names: str | int) -> Stream:
         """The stream below this one with the given names; independent of every other."""

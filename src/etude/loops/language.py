@@ -20,6 +20,7 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.chat import opening
 from etude.experience.rows import concatenate, to_batch
+from etude.loops.states import join_tensors, split_tensors
 from etude.loops.update import Updater, evaluate_all, reference_all
 from etude.policies.language import LanguagePolicy
 from etude.rewards.scoring import score
@@ -223,8 +224,9 @@ class LanguageLoop:
         if self.flat_steps == FLAT_STEPS:
             warnings.warn(
                 f"All rewards of a step were equal in each of the last {FLAT_STEPS} steps (now {float(scores[0]):g}), "
-                "so nothing can be learned from comparing them. Likely causes: the task is too hard or too easy for this model, the reward "
-                "function looks for a format that the completions do not have, or max_tokens cuts answers off.",
+                "so nothing can be learned from comparing them. Likely causes: the task is too hard or too easy for this "
+                "model, the reward function looks for a format that the completions do not have, or max_tokens cuts "
+                "answers off.",
                 stacklevel=2,
             )
 
@@ -265,7 +267,7 @@ class LanguageLoop:
         self.policy.save(folder / "model")
         state = self.updater.optimizer.state_dict()
         moments = {f"optimizer.{i}.{k}": v for i, s in state["state"].items() for k, v in s.items()}
-        learned, tensors = _split_tensors([m.state_dict() for _, m in self.stages])
+        learned, tensors = split_tensors([m.state_dict() for _, m in self.stages])
         save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors})
         counters = {"finished": self.finished, "version": self.policy.version, "flat_steps": self.flat_steps,
                     "bad_steps": self.updater.bad_steps, "budget": self.updater.budget,
@@ -283,7 +285,7 @@ class LanguageLoop:
                 _, index, key = name.split(".")
                 state["state"].setdefault(int(index), {})[key] = value
         self.updater.optimizer.load_state_dict(state)
-        for (_, method), learned in zip(self.stages, _join_tensors(data["parts"], tensors), strict=True):
+        for (_, method), learned in zip(self.stages, join_tensors(data["parts"], tensors), strict=True):
             method.load_state_dict(learned)
         counters = data["counters"]
         self.finished, self.policy.version = counters["finished"], counters["version"]
@@ -297,27 +299,3 @@ def _entropies(batch: TokenBatch) -> torch.Tensor:
     out = torch.zeros_like(batch.behaviour_logp)
     out[batch.action_mask] = torch.tensor(flat, device=out.device, dtype=out.dtype)
     return out
-
-
-def _split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch.Tensor]]:
-    """JSON values with tensors taken out, and the tensors by path."""
-    if isinstance(value, torch.Tensor):
-        return {"tensor": path}, {path: value}
-    if isinstance(value, (dict, list, tuple)):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        split = {k: _split_tensors(v, f"{path}/{k}") for k, v in items}
-        tensors = {k: t for _, found in split.values() for k, t in found.items()}
-        plain = {k: v for k, (v, _) in split.items()}
-        return (plain if isinstance(value, dict) else list(plain.values())), tensors
-    return value, {}
-
-
-def _join_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """Undo `_split_tensors`."""
-    if isinstance(value, dict):
-        return (
-            tensors[value["tensor"]]
-            if set(value) == {"tensor"}
-            else {k: _join_tensors(v, tensors) for k, v in value.items()}
-        )
-    return [_join_tensors(v, tensors) for v in value] if isinstance(value, list) else value

@@ -191,8 +191,8 @@ class Updater:
             raise InvariantError(
                 f"Fresh samples have log-probabilities that differ by {float(gap.mean()):.3g} nats per token on "
                 f"average (largest {float(gap.max()):.3g}) between sampling and training; at most {bound:g} is "
-                "rounding. The sampler used other weights, another temperature or a truncated distribution, or tokens were changed "
-                "after sampling. Nothing was updated with this batch."
+                "rounding. The sampler used other weights, another temperature or a truncated distribution, or tokens "
+                "were changed after sampling. Nothing was updated with this batch."
             )
 
     def _skip(self, batch: TokenBatch, step: int, tally: Tally) -> None:

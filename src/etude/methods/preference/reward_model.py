@@ -29,6 +29,7 @@ reward_model = sft.replace(
         statement="A value head learns to tell right from wrong answers to problems that it has not seen.",
         task="preferences",
         metric="preference_accuracy",
-        steps=150,
+        steps=200,
+        changes={"optimizer.lr": 3e-4},
     ),
 )

@@ -1,0 +1,31 @@
+"""States of parts as files: tensors apart from JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch.Tensor]]:
+    """JSON values with tensors taken out, and the tensors by path."""
+    if isinstance(value, torch.Tensor):
+        return {"tensor": path}, {path: value}
+    if isinstance(value, (dict, list, tuple)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        split = {k: split_tensors(v, f"{path}/{k}") for k, v in items}
+        tensors = {k: t for _, found in split.values() for k, t in found.items()}
+        plain = {k: v for k, (v, _) in split.items()}
+        return (plain if isinstance(value, dict) else list(plain.values())), tensors
+    return value, {}
+
+
+def join_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Undo `split_tensors`."""
+    if isinstance(value, dict):
+        return (
+            tensors[value["tensor"]]
+            if set(value) == {"tensor"}
+            else {k: join_tensors(v, tensors) for k, v in value.items()}
+        )
+    return [join_tensors(v, tensors) for v in value] if isinstance(value, list) else value
