@@ -85,7 +85,8 @@ def run_jobs(jobs: Sequence[Job], workers: int | None = None, quiet: bool = Fals
         try:
             while waiting or running:
                 while waiting and len(running) < count:
-                    running[waiting[0]] = _start(waiting.pop(0))
+                    job = waiting.pop(0)
+                    running[job] = _start(job)
                 time.sleep(POLL)
                 advance(sum(min(j.done_steps, j.steps) for j in missing))
                 for job in [j for j, p in running.items() if p.poll() is not None]:

@@ -84,11 +84,14 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
 
 def _run(folder: Any, method: Method, task: LanguageTask, options: Options) -> Result:
     from etude.evaluation.report import write_report
+    from etude.runtime import memory
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
     from etude.runtime.sinks import open_sinks
 
     loop = build(method, task, options)
+    rows = method.problems * getattr(method.experience, "size", 1)
+    say(memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)), options.quiet)
     looks = options.evaluate > 0 and method.objective is not None and method.objective.generates
     found = _load_evaluation(folder.path)
     if looks and "before" not in found:

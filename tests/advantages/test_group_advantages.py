@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from etude.advantages.group import GroupAdvantage, equal_groups, group_mean, scaled
 
 
-def of(scores: list[float], group: list[int] | None = None, centre: str = "mean", scale: str = "none", eps: float = 0.0):
+def of(
+    scores: list[float], group: list[int] | None = None, centre: str = "mean", scale: str = "none", eps: float = 0.0
+):
     values = torch.tensor(scores, dtype=torch.float64)
     return scaled(values, torch.tensor(group or [0] * len(scores)), centre, scale, eps)
 

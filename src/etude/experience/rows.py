@@ -72,8 +72,9 @@ def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
         offset += int(b.group.max()) + 1
 
     def wide(x: Tensor) -> Tensor:
-        missing = [0, 0] * (x.dim() - 2) + [0, width - x.shape[1]]
-        return torch.nn.functional.pad(x, missing) if x.dim() > 1 else x
+        if x.dim() == 1:
+            return x
+        return torch.nn.functional.pad(x, [0, 0] * (x.dim() - 2) + [0, width - x.shape[1]])
 
     first = batches[0]
     changes = {k: torch.cat([wide(b._tensors()[k]) for b in batches]) for k in first._tensors()}

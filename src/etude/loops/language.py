@@ -224,9 +224,8 @@ class LanguageLoop:
         if self.flat_steps == FLAT_STEPS:
             warnings.warn(
                 f"All rewards of a step were equal in each of the last {FLAT_STEPS} steps (now {float(scores[0]):g}), "
-                "so nothing can be learned from comparing them. Likely causes: the task is too hard or too easy for this "
-                "model, the reward function looks for a format that the completions do not have, or max_tokens cuts "
-                "answers off.",
+                "so nothing can be learned from comparing them. Likely causes: the task is too hard or too easy for "
+                "this model, the reward looks for a format that the completions do not have, or max_tokens cuts them.",
                 stacklevel=2,
             )
 

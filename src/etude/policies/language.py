@@ -298,8 +298,9 @@ class LanguagePolicy:
     def _check_head(self) -> None:
         """The library computes logits itself; refuse a model whose own logits differ."""
         causal, ids = self._causal(self.model), torch.tensor([[0, 1, 2, 3]], device=self.device)
-        own = causal(input_ids=ids).logits.float()
-        ours = self.head_logits(causal, self.backbone(causal)(input_ids=ids).last_hidden_state).float()
+        seen = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        own = causal(**seen).logits.float()
+        ours = self.head_logits(causal, self.backbone(causal)(**seen).last_hidden_state).float()
         if not torch.allclose(own, ours, atol=1e-2 * float(own.abs().max().clamp(min=1))):
             raise ConfigError(
                 f"{type(causal).__name__} scales its logits in a way that etude does not know; its log-probabilities "

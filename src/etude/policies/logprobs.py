@@ -59,8 +59,8 @@ class _TokenLogProbs(torch.autograd.Function):
         logp = torch.empty(len(hidden), dtype=kind, device=hidden.device)
         normaliser, entropy = torch.empty_like(logp), torch.zeros_like(logp)
         ctx.chunk = max(1, CHUNK_ELEMENTS // weight.shape[0])
-        for part in torch.arange(len(hidden), device=hidden.device).split(ctx.chunk):
-            rows = slice(int(part[0]), int(part[-1]) + 1)
+        for start in range(0, len(hidden), ctx.chunk):
+            rows = slice(start, start + ctx.chunk)
             z = _logits(hidden[rows], weight, bias, temperature, cap)
             normaliser[rows] = z.logsumexp(-1)
             logp[rows] = z.gather(1, targets[rows, None])[:, 0] - normaliser[rows]

@@ -1,0 +1,63 @@
+"""What a run will need, said before it starts (so that the out-of-memory killer is no surprise)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+def estimate(policy: Any, rows: int, length: int) -> tuple[int, int]:
+    """Bytes for weights, gradients, Adam's moments and copies; and for the keys and values of one step's rollouts.
+
+    Args:
+        policy: an `etude.policies.language.LanguagePolicy`.
+        rows: completions sampled at a time.
+        length: tokens of the longest row that is to be expected.
+    """
+    model, config = policy.model, policy.config
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in policy.parameters())
+    copies = (weights if policy.reference is not None else 0) + (weights // 2 if policy.shadow else 0)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size = 2 if policy.shadow else model.dtype.itemsize
+    cache = 2 * config.num_hidden_layers * heads * width * size * rows * length
+    return weights + 3 * trained + copies, cache
+
+
+def sentence(policy: Any, rows: int, length: int) -> str:
+    """The estimate for people, with a warning if it is more than the machine has free."""
+    model, cache = estimate(policy, rows, length)
+    millions = sum(p.numel() for p in policy.model.parameters()) / 1e6
+    text = (
+        f"{millions:,.2f} million parameters; about {_shown(model)} for weights, gradients and optimizer, "
+        f"{_shown(cache)} for the keys and values of {rows} completions"
+    )
+    free = available()
+    if policy.device.type == "cpu" and free is not None and model + cache > free:
+        return (
+            f"{text}. That is more than the {_shown(free)} that are free: the system may end the run. Lower problems "
+            "(--set problems=...) or experience.size, or train an adapter (--adapter lora)."
+        )
+    return f"{text}."
+
+
+def available() -> int | None:
+    """Bytes of memory that are free, where the system says."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            return None
+
+
+def _shown(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

@@ -1,0 +1,118 @@
+"""Rows from data: what is learned, how it is closed, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etude.core.batches import Episode, Problem
+from etude.core.errors import ConfigError, DataError
+from etude.core.slots import Context
+from etude.core.streams import Stream
+from etude.core.task import LanguageTask
+from etude.experience.data import Demonstrations, Pairs
+from etude.policies.byte_tokenizer import build_tokenizer
+from etude.tasks.agents.attr_20q import Attr20Q, scripted_episode
+from etude.tasks.language.compose import compose
+from etude.tasks.language.preferences import preferences
+
+
+class Tokens:
+    """As much of a policy as written data needs."""
+
+    def __init__(self, context: int = 512) -> None:
+        self.tokenizer, self.context = build_tokenizer(512), context
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, tokens: list[int]) -> str:
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+class Games(Attr20Q):
+    """Twenty questions with a scripted player."""
+
+    def script(self, problem: Problem, stream: Stream):
+        return scripted_episode(self, problem, stream)
+
+
+class Plain(LanguageTask):
+    """A task of single problems."""
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return 0.0
+
+
+def collect(
+    experience: Demonstrations | Pairs, task: LanguageTask, problems: list[Problem], policy=None
+) -> list[Episode]:
+    return experience.collect(problems, Context(task, policy or Tokens(), Stream(0)))
+
+
+def learned(episode: Episode) -> list[int]:
+    return [t for s in episode.segments for t, m in zip(s.tokens, s.action_mask) if m]
+
+
+def test_a_demonstration_is_the_prompt_then_the_answer_and_the_end_token() -> None:
+    problem, policy = compose.problems("train")[0], Tokens()
+    (episode,) = collect(Demonstrations(), compose, [problem], policy)
+    answer = [*policy.encode(problem.info["demonstration"]), policy.tokenizer.eos_token_id]
+    assert episode.tokens == policy.encode(problem.prompt) + answer
+    assert learned(episode) == answer
+    assert [p for s in episode.segments for p in s.behaviour_logp] == [0.0] * len(episode.tokens)
+    assert (episode.group, episode.stop.truncated) == (0, False)
+
+
+def test_pairs_are_chosen_then_rejected_in_one_group() -> None:
+    problems, policy = [preferences.problems("train")[i] for i in range(3)], Tokens()
+    episodes = collect(Pairs(), preferences, problems, policy)
+    assert [e.group for e in episodes] == [0, 0, 1, 1, 2, 2]
+    assert [e.reward for e in episodes] == [1.0, 0.0] * 3
+    for k, problem in enumerate(problems):
+        said = [policy.decode(learned(e)) for e in episodes[2 * k : 2 * k + 2]]
+        assert said == [problem.info["chosen"], problem.info["rejected"]]
+
+
+def test_every_turn_of_a_script_is_learned_and_what_the_world_says_is_not() -> None:
+    task, policy = Games(), Tokens()
+    problem = task.problems("train")[0]
+    (episode,) = collect(Demonstrations(), task, [problem], policy)
+    turns = [s for s in episode.segments if s.role == "assistant"]
+    assert len(turns) > 1
+    assert learned(episode) == [t for s in turns for t in [*policy.encode(s.text), policy.tokenizer.eos_token_id]]
+    assert "".join(s.text for s in episode.segments if s.role == "user") == policy.decode(
+        [t for s in episode.segments for t, m in zip(s.tokens, s.action_mask) if not m]
+    )
+    again = collect(Demonstrations(), task, [problem], policy)
+    assert again[0].tokens == episode.tokens
+
+
+def test_conversations_go_through_the_chat_template() -> None:
+    policy = Tokens()
+    prompt = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    problem = Problem("1", prompt, info={"demonstration": "A", "chosen": "A", "rejected": "B"})
+    with pytest.raises(ConfigError, match="chat template"):
+        collect(Demonstrations(), Plain(), [problem], policy)
+    policy.tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    (episode,) = collect(Demonstrations(), Plain(), [problem], policy)
+    assert policy.decode(episode.tokens) == "<system>S<user>U<assistant>A"
+    assert policy.decode(learned(episode)) == "A"
+    assert policy.decode(collect(Pairs(), Plain(), [problem], policy)[1].tokens) == "<system>S<user>U<assistant>B"
+
+
+@pytest.mark.parametrize(("experience", "missing"), [(Demonstrations(), "demonstration"), (Pairs(), "'chosen'")])
+def test_a_task_without_what_is_needed_is_refused_in_a_sentence(experience, missing: str) -> None:
+    with pytest.raises(DataError, match=rf"Problem 'p7' of task 'Plain' has no {missing}"):
+        collect(experience, Plain(), [Problem("p7", "x")])
+
+
+@pytest.mark.parametrize("experience", [Demonstrations(), Pairs()])
+def test_what_does_not_fit_the_context_is_left_out_whole(experience) -> None:
+    problem = preferences.problems("train")[0]
+    long = replace(problem, info={**problem.info, "demonstration": "x" * 90, "rejected": "x" * 90})
+    with pytest.warns(UserWarning, match="left out"):
+        episodes = collect(experience, preferences, [long, problem], Tokens(context=60))
+    rows = experience.rows_per_problem
+    assert [bool(e.action_count) for e in episodes] == [False] * rows + [True] * rows

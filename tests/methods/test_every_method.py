@@ -1,0 +1,167 @@
+"""Every registered method: it trains, it can be written down and read back, it resumes exactly, it names its parent."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from etude.core.errors import ConfigError
+from etude.core.method import Method
+from etude.core.registry import docstring, files, get_method
+from etude.core.task import LanguageTask
+from etude.loops.language import LanguageLoop
+from etude.policies.language import LanguagePolicy
+from etude.rewards.model import RewardModel
+from etude.tasks import resolve_task
+
+METHODS = sorted(files("methods"))
+STEPS = 3
+TIMINGS = ("seconds/", "tokens_per_second")
+
+
+@dataclass
+class Trained:
+    """A short run: metrics of its steps, weights before and after, and the checkpoint written after the first step."""
+
+    method: Method
+    task: LanguageTask
+    metrics: list[dict[str, float]]
+    before: dict[str, torch.Tensor]
+    after: dict[str, torch.Tensor]
+    folder: Path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A reward model that has taken two steps, for methods that are rewarded by one."""
+    loop = loop_for(get_method("reward-model").replace(problems=4))
+    loop.step(), loop.step()
+    folder = tmp_path_factory.mktemp("scorer")
+    loop.policy.save(folder)
+    return str(folder)
+
+
+def task_of(method: Method) -> LanguageTask:
+    found = resolve_task(method.claim.task if method.claim else "compose")
+    assert isinstance(found, LanguageTask)
+    return found
+
+
+def loop_for(method: Method) -> LanguageLoop:
+    policy = LanguagePolicy.load("tiny", device="cpu")
+    return LanguageLoop(method, task_of(method), policy, seed=3, steps=STEPS)
+
+
+def weights(loop: LanguageLoop) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in loop.policy.tensors().items()}
+
+
+def numbers(metrics: dict[str, float]) -> dict[str, float]:
+    return {k: v for k, v in metrics.items() if not k.startswith(TIMINGS)}
+
+
+def complete(method: Method, scorer: str) -> Method:
+    """The method with a model wherever it is rewarded by one that the user has to name."""
+    rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    return method.replace(rewards=rewards)
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def trained(request: pytest.FixtureRequest, scorer: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    method = complete(get_method(request.param), scorer).replace(problems=4)
+    loop, folder = loop_for(method), tmp_path_factory.mktemp("run")
+    before = weights(loop)
+    metrics = []
+    for step in range(STEPS):
+        metrics.append(numbers(loop.step().metrics))
+        if step == 0:
+            loop.save(folder)
+    return Trained(method, loop.task, metrics, before, weights(loop), folder)
+
+
+def test_it_trains(trained: Trained) -> None:
+    for metrics in trained.metrics:
+        assert all(math.isfinite(v) for v in metrics.values()), metrics
+    assert any(m.get("gradient_norm", 0) > 0 for m in trained.metrics)
+    model = [k for k in trained.before if k.startswith("model.")]
+    assert any(not torch.equal(trained.before[k], trained.after[k]) for k in model)
+    frozen = [k for k in trained.before if k.startswith("reference.")]
+    if trained.method.reference is not None and trained.method.reference.name == "frozen":
+        assert frozen
+        assert all(torch.equal(trained.before[k], trained.after[k]) for k in frozen)
+
+
+def test_it_resumes_to_the_same_numbers(trained: Trained) -> None:
+    loop = loop_for(trained.method)
+    loop.load(trained.folder)
+    assert loop.finished == 1
+    assert [numbers(loop.step().metrics) for _ in range(STEPS - 1)] == trained.metrics[1:]
+    again = weights(loop)
+    assert set(again) == set(trained.after)
+    assert all(torch.equal(again[k], v) for k, v in trained.after.items())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_can_be_written_down_and_read_back(name: str) -> None:
+    method = get_method(name)
+    again = Method.from_json(json.loads(json.dumps(method.to_json())))
+    assert replace(again, claim=method.claim) == method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_shows_every_part(name: str) -> None:
+    method = get_method(name)
+    assert method.id == name
+    text = method.describe()
+    assert text.startswith(name)
+    assert all(type(part).__name__ in text for part in method.parts().values())
+    assert len(docstring("methods", name).splitlines()) > 3
+    assert method.title
+    assert method.paper
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_differs_from_a_parent_that_exists(name: str) -> None:
+    method, seen = get_method(name), {name}
+    while method.parent is not None:
+        parent = get_method(method.parent)
+        assert method.diff(parent)
+        assert parent.id not in seen
+        seen.add(parent.id)
+        method = parent
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_parts_agree(name: str, scorer: str) -> None:
+    complete(get_method(name), scorer).check()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_claim_can_be_run(name: str) -> None:
+    claim = get_method(name).claim
+    assert claim is not None
+    assert claim.statement.endswith(".")
+    assert claim.baseline in ("", *METHODS)
+    assert isinstance(resolve_task(claim.task), LanguageTask)
+    assert claim.steps * claim.seeds <= 900  # two arms in five minutes, at a third of a second a step
+
+
+def test_parts_that_contradict_each_other_are_refused() -> None:
+    grpo = get_method("grpo")
+    assert grpo.experience is not None
+    with pytest.raises(ConfigError, match="would be biased"):
+        grpo.replace(experience=grpo.experience.replace(top_p=0.9)).check()
