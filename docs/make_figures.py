@@ -17,17 +17,14 @@ from etude.evaluation.plots import learning_curves
 
 IMAGES = Path(__file__).resolve().parent / "images"
 STEPS, SEEDS = 150, 3
-SMOOTH = 5
-"""Steps that one point of the curve averages, so that sampling noise does not hide the shape."""
 
 
 def learning_curve(jobs: list[Job], path: Path) -> Path:
     """Accuracy on the training problems of each batch, as the interquartile mean over seeds."""
     runs = [curve(job.folder, "accuracy") for job in jobs]
-    blocks = [[sum(run[i : i + SMOOTH]) / SMOOTH for i in range(0, STEPS, SMOOTH)] for run in runs]
-    steps = [i + SMOOTH / 2 for i in range(0, STEPS, SMOOTH)]
+    steps = range(1, STEPS + 1)
     title = f"grpo on compose: {len(jobs)} seeds, interquartile mean and 95% band"
-    return learning_curves({"grpo": blocks}, steps, path, y_label="share of answers that are right", title=title)
+    return learning_curves({"grpo": runs}, steps, path, y_label="share of answers that are right", title=title)
 
 
 def scores(jobs: list[Job]) -> str:

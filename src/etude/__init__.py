@@ -2,7 +2,7 @@
 
 The verbs, the same as in the shell:
 
-    result = etude.train("grpo", "compose", steps=200)
+    result = etude.train("grpo", "compose", steps=150)
     etude.evaluate(result.folder, k=(1, 8))
     etude.compare(["grpo", "dr-grpo"], "compose", seeds=5)
     print(etude.method("dapo"))

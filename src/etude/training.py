@@ -6,15 +6,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from etude.core.edit import set_values, stack
+from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import parse
+from etude.core.fields import Count, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import get_method
 from etude.core.task import LanguageTask, Task
+from etude.runtime.sinks import SINKS
 from etude.tasks import resolve_task
 
 if TYPE_CHECKING:
@@ -39,20 +40,27 @@ class Options:
     """
 
     model: str = "tiny"
-    steps: int = 200
-    seed: int = 0
+    steps: Count = 150
+    seed: WholeNumber = 0
     out: str | None = None
-    evaluate: int = 100
-    checkpoint_every: int | None = None
-    micro_tokens: int = 8192
-    adapter: str | None = None
+    evaluate: WholeNumber = 100
+    checkpoint_every: Count | None = None
+    micro_tokens: Count = 8192
+    adapter: Literal["lora", "rslora", "dora"] | None = None
     device: str = "auto"
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     autocast: bool = False
     gradient_checkpointing: bool = False
-    threads: int | None = None
+    threads: Count | None = None
     sinks: tuple[str, ...] = ()
     quiet: bool = False
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(Options, include_extras=True).items():
+            object.__setattr__(self, name, check(name, hint, getattr(self, name)))
+        for sink in self.sinks:
+            if sink not in SINKS:
+                raise UnknownNameError("sink", sink, SINKS)
 
 
 @dataclass
@@ -84,7 +92,10 @@ class Result:
 
 
 def compose_method(
-    method: str | Method, changes: Sequence[str] | Mapping[str, Any] = (), parts: Sequence[str] = (), reward: Any = None
+    method: str | Method,
+    changes: Sequence[str] | Mapping[str, Any] = (),
+    parts: str | Sequence[str] = (),
+    reward: Any = None,
 ) -> Method:
     """The method that a run trains: by name or as it is, with fields set, parts stacked, and the user's reward."""
     found = get_method(method) if isinstance(method, str) else method
@@ -100,11 +111,13 @@ def compose_method(
     return found
 
 
-def compose_task(task: str | Task, changes: Sequence[str] = (), reward: Any = None) -> Task:
+def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Any = None) -> Task:
     """The task with fields set (`task.levels=2,3`); a file's own scoring gives way to a reward function."""
     found = resolve_task(task) if isinstance(task, str) else task
-    for change in changes:
-        name, _, text = change.removeprefix("task.").partition("=")
+    for change in assignments(changes):
+        name, equals, text = change.removeprefix("task.").partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes PATH=VALUE, as in task.levels=2,3; got {change!r}.")
         if name not in hints(type(found)):
             raise UnknownNameError(f"field of task {found.id}", name, hints(type(found)))
         found = found.replace(**{name: parse(f"{found.id}.{name}", hints(type(found))[name], text)})
@@ -118,25 +131,52 @@ def check_fit(method: Method, task: Task) -> None:
     missing = [s for s in ("experience", "objective", "optimizer", "curriculum") if getattr(method, s) is None]
     if missing:
         raise ConfigError(f"{method.id} has no {missing[0]}, so it cannot be trained.")
-    assert method.experience is not None
-    if method.experience.samples and (sentence := _needs_reward(task)):
+    if sentence := _contradiction(method) or _lacks(method, task):
         raise ConfigError(sentence)
 
 
-def _needs_reward(task: Task) -> str | None:
-    ask: Callable[[], str | None] | None = getattr(task, "needs_reward", None)
-    return ask() if ask else None
+def _contradiction(method: Method) -> str | None:
+    """Why the slots cannot work together, whatever the task."""
+    assert method.experience is not None and method.objective is not None
+    objective, experience = type(method.objective).__name__, type(method.experience).__name__
+    if method.objective.uses_behaviour and not method.experience.samples:
+        return (
+            f"{method.id}: {objective} compares the policy with the one that sampled, and {experience} takes its rows "
+            "from data: choose an objective for data (log-likelihood, dpo), or an experience that samples (groups)."
+        )
+    if method.objective.vanishes_with_advantage and method.advantages is None:
+        return f"{method.id}: {objective} learns from advantages, and the slot advantages is empty."
+    if method.advantages is not None and not method.rewards:
+        return f"{method.id}: there are advantages but no rewards to compute them from; set rewards=task-reward."
+    if method.objective.couples == "group" and getattr(method.experience, "size", 2) == 1:
+        return f"{method.id}: {objective} compares answers to one problem: set experience.size to 2 or more."
+    return None
+
+
+def _lacks(method: Method, task: Task) -> str | None:
+    """What the task does not have and the method learns from: a score, worked answers, pairs."""
+    assert method.experience is not None
+    if method.experience.samples:
+        ask: Callable[[], str | None] | None = getattr(task, "needs_reward", None)
+        return ask() if ask else None
+    lacks: Callable[[Any, Task], str | None] | None = getattr(method.experience, "lacks", None)
+    return lacks(task.problems("train")[0], task) if lacks else None
+
+
+def prepare(method: Method, task: Task) -> None:
+    """Do what may fail before anything is written or a large model loads: read the data, import the rewards."""
+    task.problems("train")
+    for part in method.rewards:
+        part.bind()
 
 
 def build(method: Method, task: LanguageTask, options: Options) -> LanguageLoop:
-    """Model and loop. Rewards are bound first, so that a reward that cannot be imported fails before a model loads."""
+    """Model and loop."""
     import torch
 
     from etude.loops.language import LanguageLoop
     from etude.policies.language import LanguagePolicy
 
-    for part in method.rewards:
-        part.bind()
     pool = task.problems("train")
     policy = LanguagePolicy.load(
         options.model, device=options.device, dtype=options.dtype, adapter=adapter(options.adapter),

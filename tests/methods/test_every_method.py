@@ -13,7 +13,7 @@ import torch
 
 from etude.core.errors import ConfigError
 from etude.core.method import Method
-from etude.core.registry import docstring, files, get_method
+from etude.core.registry import docstring, files, get_method, load_attribute
 from etude.core.task import LanguageTask
 from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
@@ -155,7 +155,8 @@ def test_its_claim_can_be_run(name: str) -> None:
     claim = get_method(name).claim
     assert claim is not None
     assert claim.statement.endswith(".")
-    assert claim.baseline in ("", *METHODS)
+    assert claim.baseline in METHODS or (claim.experiment and callable(load_attribute(claim.experiment)))
+    assert claim.margin >= 0
     assert isinstance(resolve_task(claim.task), LanguageTask)
     assert claim.steps * claim.seeds <= 900  # two arms in five minutes, at a third of a second a step
 

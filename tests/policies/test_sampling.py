@@ -158,6 +158,9 @@ def test_truncated_logp_is_renormalised(wanted: Sampling) -> None:
 # How completions end
 
 
+Lists = Sequence[Sequence[int]]
+
+
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Completion]]:
     """Completions of a policy that says given tokens, whatever it sees: the i-th list after the i-th prompt."""

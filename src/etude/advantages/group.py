@@ -61,6 +61,15 @@ class GroupAdvantage(Advantages):
     scale: Literal["group", "batch", "none"] = "group"
     epsilon: NonNegative = 1e-6
 
+    def objection(self, method: object) -> str | None:
+        compares = self.centre != "none" or self.scale == "group"
+        if compares and getattr(getattr(method, "experience", None), "size", None) == 1:
+            return (
+                "compares the completions of a problem with each other, and experience.size = 1 gives only one: "
+                "set experience.size to 2 or more."
+            )
+        return None
+
     def __call__(self, batch: TokenBatch) -> Tensor:
         values = scaled(batch.scores, batch.group, self.centre, self.scale, self.epsilon)
         return values[:, None] * batch.action_mask

@@ -77,6 +77,11 @@ class GAE(Advantages):
     standardize: bool = True
     bootstrap_truncated: bool = True
 
+    def objection(self, method: object) -> str | None:
+        if getattr(method, "critic", None) is None:
+            return "is computed from values that no critic learns: add one (--with token-critic)."
+        return None
+
     def __call__(self, batch: TokenBatch) -> Tensor:
         assert batch.values is not None
         last = batch.action_mask.shape[1] - 1 - batch.action_mask.flip(1).int().argmax(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,12 @@ if TYPE_CHECKING:
     from etude.training import Result
 
 
-def result(done: Result, quiet: bool = False) -> None:
-    """Samples and scores before and after, where everything is, and what to do next."""
+def result(done: Result, quiet: bool = False, method: str = "") -> None:
+    """Samples and scores before and after, where everything is, and what to do next.
+
+    Args:
+        method: the method as the user named it ('file.py:name'), so that what is suggested can be typed.
+    """
     if quiet:
         print(done.folder)
         return
@@ -24,20 +29,21 @@ def result(done: Result, quiet: bool = False) -> None:
     console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
     console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
     console.print("\nThree things to try next:")
-    for line, why in _next(done):
+    for line, why in _next(done, method or done.method):
         console.print(f"  {line}", style="bold", soft_wrap=True)
         console.print(f"      {why}")
 
 
-def _next(done: Result) -> list[tuple[str, str]]:
-    other = "dr-grpo" if done.method != "dr-grpo" else "grpo"
+def _next(done: Result, method: str) -> list[tuple[str, str]]:
+    other = "dr-grpo" if method != "dr-grpo" else "grpo"
+    task = json.loads((done.folder / "config.json").read_text()).get("task", done.task)  # as the user named it
     return [
         (f"etude evaluate {done.folder} --k 1,8,64", "how good it is with more samples, with intervals"),
         (
-            f"etude compare {done.method} {other} --task {done.task} --seeds 3",
+            f"etude compare {method} {other} --task {task} --seeds 3",
             "whether another method is better, with statistics",
         ),
-        (f"etude methods show {done.method}", "what the method does, and what it changed against its parent"),
+        (f"etude methods show {method}", "what the method does, and what it changed against its parent"),
     ]
 
 

@@ -51,7 +51,13 @@ def entry(name: str) -> dict[str, Any]:
 
 
 @tasks.command
-def show(task: str, *, split: str | None = None, count: int = 5) -> None:
+def show(
+    task: str,
+    *,
+    split: str | None = None,
+    count: int = 5,
+    skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
     """A task's splits and a few of its problems.
 
     Parameters
@@ -62,13 +68,15 @@ def show(task: str, *, split: str | None = None, count: int = 5) -> None:
         Which split to show; the first by default.
     count
         How many problems.
+    skip_bad_rows
+        Leave out rows of a data file that cannot be read.
     """
     from rich.console import Console
 
     from etude.runtime.progress import printable
-    from etude.tasks import resolve_task
+    from etude.training import compose_task
 
-    found = resolve_task(task)
+    found = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
     console = Console(highlight=False)
     console.print(f"{task}: splits {', '.join(found.splits())}; fields {found.fields()}", markup=False)
     pool = found.problems(split or found.splits()[0])

@@ -28,6 +28,7 @@ def train(
     set: Repeated = (),
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=())] = (),
     reward: str | None = None,
+    skip_bad_rows: Flag = False,
     resume: str | None = None,
     adapter: str | None = None,
     evaluate: int = 100,
@@ -65,6 +66,8 @@ def train(
         A part or another method's change to stack, as in kl-to-reference. Repeatable.
     reward
         A Python function over completions: my_rewards.py:score or module:function.
+    skip_bad_rows
+        Leave out rows of a data file that cannot be read, and say how many.
     resume
         Go on with a run that was stopped; only --steps, --quiet and this matter then.
     adapter
@@ -89,10 +92,12 @@ def train(
     }  # fmt: skip
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
+    if skip_bad_rows:
+        set = (*set, "task.skip_bad_rows=true")
     results: list[Result] = []
     for number in range(seed, seed + (seeds or 1)):
         where = out if seeds is None or out is None else str(Path(out) / f"seed-{number}")
         results.append(run(method, task, seed=number, out=where, set=set, with_=with_, reward=reward, **options))
-        shows.result(results[-1], quiet)
+        shows.result(results[-1], quiet, method)
     if len(results) > 1:
         shows.seeds(results)

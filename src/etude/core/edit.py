@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -9,7 +10,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import parse
 from etude.core.method import META, Method
 from etude.core.part import Part, hints, part_class, part_classes, part_types
-from etude.core.registry import files, get_method
+from etude.core.registry import files, get_method, load_attribute
 
 
 def set_value(method: Method, assignment: str) -> Method:
@@ -31,14 +32,22 @@ def set_value(method: Method, assignment: str) -> Method:
 
 def set_values(method: Method, changes: Sequence[str] | Mapping[str, Any]) -> Method:
     """Several assignments, given as text or as `{path: value}`."""
-    items = [f"{k}={_text(v)}" for k, v in changes.items()] if isinstance(changes, Mapping) else list(changes)
-    for item in items:
+    for item in assignments(changes):
         method = set_value(method, item)
     return method
 
 
+def assignments(changes: str | Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Changes as the command line writes them: `{"task.levels": (2, 3)}` is `["task.levels=2,3"]`."""
+    if isinstance(changes, str):
+        return [changes]
+    return [f"{k}={_text(v)}" for k, v in changes.items()] if isinstance(changes, Mapping) else list(changes)
+
+
 def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(str, value)) or "none"
+    return str(value)
 
 
 def _edited(value: Any, hint: Any, rest: list[str], text: str, where: str, method: Method) -> Any:
@@ -48,13 +57,14 @@ def _edited(value: Any, hint: Any, rest: list[str], text: str, where: str, metho
         return _parts(classes, many, hint, text, where) if classes else parse(where, hint, text)
     if many:
         place = _place(value, rest[0], where)
-        part = value[place]
-        edited = (
-            _edited(part, type(part), rest[1:], text, f"{where}.{rest[0]}", method)
-            if rest[1:]
-            else _one(classes, text, where)
+        before, part, after = value[:place], value[place], value[place + 1 :]
+        if rest[1:]:
+            return (*before, _edited(part, type(part), rest[1:], text, f"{where}.{rest[0]}", method), *after)
+        return (*before, *_parts(classes, True, hint, text, where), *after)
+    if not classes:
+        raise ConfigError(
+            f"{where} is a value, so it has no field {rest[0]!r}; set it as in {where.split(': ')[-1]}=VALUE."
         )
-        return (*value[:place], edited, *value[place + 1 :])
     if not isinstance(value, Part):
         raise ConfigError(
             f"{where} is empty, so it has no field {rest[0]!r}; set the part first, as in {where.split(': ')[-1]}=NAME."
@@ -91,7 +101,25 @@ def _one(classes: tuple[type[Part], ...], name: str, where: str) -> Part:
     fitting = [n for n, c in part_classes().items() if issubclass(c, classes)]
     if name not in fitting and ":" not in name:
         raise UnknownNameError(f"part for {where}", name, fitting, f"There are: {', '.join(sorted(fitting))}.")
-    return part_class(name)()
+    return _made(name)
+
+
+def _made(name: str) -> Part:
+    """The part called `name`, with its default values; 'module:Part' and 'file.py:Part' are those of users."""
+    if ":" in name:
+        found = load_attribute(name)
+        if not (isinstance(found, type) and issubclass(found, Part)):
+            raise ConfigError(f"{name} must be a Part class, got {found!r}.")
+    else:
+        found = part_class(name)
+    try:
+        return found()
+    except TypeError:
+        needed = [f.name for f in dataclasses.fields(found) if f.default is f.default_factory is dataclasses.MISSING]
+        raise ConfigError(
+            f"{name} needs a value for {' and '.join(needed)}, which text cannot give; give it from Python, or in a "
+            "method file of your own. For a reward function there is --reward."
+        ) from None
 
 
 def _paths(method: Method) -> list[str]:
@@ -99,13 +127,14 @@ def _paths(method: Method) -> list[str]:
     return [*slots, *(f"{p}.{f}" for p, part in method.parts().items() for f in part.fields())]
 
 
-def stack(method: Method, names: Sequence[str]) -> Method:
+def stack(method: Method, names: str | Sequence[str]) -> Method:
     """The method with parts, or what other methods changed against their parents, stacked on it.
 
-    Raises ConfigError if two of them want the same single slot, or parts contradict each other.
+    Raises ConfigError if two of them want the same single slot. Whether the parts go together is for `Method.check`
+    to say, once everything is set.
     """
     owner: dict[str, str] = {}
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         changes = _method_changes(name) if name in files("methods") else _part_change(name)
         for slot, (removed, added) in changes.items():
             before = getattr(method, slot)
@@ -120,7 +149,6 @@ def stack(method: Method, names: Sequence[str]) -> Method:
                     )
                 owner[slot], after = name, added
             method = method.replace(**{slot: after})
-    method.check()
     return method
 
 
@@ -132,7 +160,7 @@ def _part_change(name: str) -> dict[str, tuple[Any, Any]]:
     known = {**part_classes(), **{n: None for n in files("methods")}}
     if name not in known and ":" not in name:
         raise UnknownNameError("part or method to stack", name, known, "`etude parts` and `etude methods` list them.")
-    part = part_class(name)()
+    part = _made(name)
     many = part_types(hints(Method).get(part.slot))[1] if part.slot in hints(Method) else None
     if many is None:
         raise ConfigError(f"{name} fills no slot of a method, so it cannot be stacked.")

@@ -46,7 +46,10 @@ def parse(where: str, hint: Any, text: str) -> Any:
 
     if text.lower() in ("none", "null") and type(None) in get_args(hint):
         return None
-    for value in (*_literals(text), text):
+    values = [*_literals(text), text]
+    if get_origin(hint) is tuple:  # a lone value is a list of one
+        values += [(value,) for value in values]
+    for value in values:
         try:
             return _adapter(hint).validate_python(value, strict=True)
         except ValidationError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.slots import Critic
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
 
 
 class TokenCritic(Critic):
@@ -24,6 +27,12 @@ class TokenCritic(Critic):
     needs: ClassVar[frozenset[str]] = frozenset({"values"})
     coefficient: NonNegative = 0.5
     clip: Positive | None = 0.2
+
+    def objection(self, method: Method) -> str | None:
+        users = [part for path, part in method.parts().items() if path.split(".")[0] == "advantages"]
+        if not any("values" in part.needs for part in users):
+            return "has no returns to learn from: they come with advantages that use values (--with gae)."
+        return None
 
     def loss(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert policy.values is not None and batch.values is not None and batch.returns is not None

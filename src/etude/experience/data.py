@@ -25,9 +25,20 @@ class Demonstrations(Experience):
 
     samples: ClassVar[bool] = False
 
+    def lacks(self, problem: Problem, task: Any) -> str | None:
+        """What the problem would have to have, as a sentence; None if nothing is missing."""
+        if getattr(task, "script", None) or task.demonstration(problem) is not None:
+            return None
+        return (
+            f"Problem {problem.id!r} of task {_name(task)} has no demonstration to learn from: give data files a "
+            "'completion' column (or 'messages'), or choose a method that samples."
+        )
+
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         found = []
         for group, problem in enumerate(problems):
+            if sentence := self.lacks(problem, context.task):
+                raise DataError(sentence)
             segments = _shown(problem, context, context.stream.split("demonstration", group))
             found.append(written(problem, segments, group, context.policy))
         return found
@@ -44,12 +55,24 @@ class Pairs(Experience):
     samples: ClassVar[bool] = False
     rows_per_problem: ClassVar[int] = 2
 
+    def lacks(self, problem: Problem, task: Any) -> str | None:
+        """What the problem would have to have, as a sentence; None if nothing is missing."""
+        missing = [which for which in ("chosen", "rejected") if which not in problem.info]
+        if not missing:
+            return None
+        return (
+            f"Problem {problem.id!r} of task {_name(task)} has no {missing[0]!r} answer to compare: give data files "
+            "the columns 'chosen' and 'rejected', or choose a task that has pairs, like 'preferences'."
+        )
+
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         found = []
         for group, problem in enumerate(problems):
+            if sentence := self.lacks(problem, context.task):
+                raise DataError(sentence)
             pair = []
             for which, reward in (("chosen", 1.0), ("rejected", 0.0)):
-                answer = Segment("assistant", _answer(problem, which, context.task), reward=reward)
+                answer = Segment("assistant", str(problem.info[which]), reward=reward)
                 segments = [*SingleTurn(context.task).reset(problem, 0), answer]
                 pair.append(written(problem, segments, group, context.policy))
             complete = all(e.action_count for e in pair)
@@ -86,22 +109,7 @@ def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:
     task = context.task
     if script := getattr(task, "script", None):
         return list(script(problem, stream))
-    text = task.demonstration(problem)
-    if text is None:
-        raise DataError(
-            f"Problem {problem.id!r} of task {_name(task)} has no demonstration to learn from: give data files a "
-            "'completion' column (or 'messages'), or choose a method that samples."
-        )
-    return [*SingleTurn(task).reset(problem, 0), Segment("assistant", text)]
-
-
-def _answer(problem: Problem, which: str, task: Any) -> str:
-    if which not in problem.info:
-        raise DataError(
-            f"Problem {problem.id!r} of task {_name(task)} has no {which!r} answer to compare: give data files the "
-            "columns 'chosen' and 'rejected', or choose a task that has pairs, like 'preferences'."
-        )
-    return str(problem.info[which])
+    return [*SingleTurn(task).reset(problem, 0), Segment("assistant", str(task.demonstration(problem)))]
 
 
 def _name(task: Any) -> str:

@@ -137,6 +137,7 @@ class Updater:
                 self._compare(micro, out, getattr(method.experience, "truncates", False), tally)
             self._loss(method, micro, out, tally).backward()
             done += len(piece)
+        tally.add("loss", 0.0, 1.0)
         if done != len(batch):
             raise InvariantError(f"{done} of {len(batch)} rows reached the gradient: rows were lost in micro-batching.")
         return True
@@ -167,7 +168,7 @@ class Updater:
             tally.add_tensor("value_loss", error, mask)
         if policy.entropy is not None:
             tally.add_tensor("entropy", policy.entropy, mask)
-        tally.add("loss", float(loss.detach()))
+        tally.add("loss", float(loss.detach()), 0.0)  # a share of the step's loss; counted once, per step
         return loss
 
     @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
@@ -56,3 +57,41 @@ def decoding_cache(config: Any, capacity: int) -> Cache:
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
         return DynamicCache(config=config)
     return Cache(layers=[PreallocatedLayer(capacity) for _ in range(config.num_hidden_layers)])
+
+
+def rope_positions(mask: Tensor) -> Tensor:
+    """Positions [U, P] of tokens that are padded on the left, counted from the first real one."""
+    return (mask.cumsum(1) - 1).clamp_(min=0)
+
+
+class CachedDecoder:
+    """Rows being decoded by transformers' own forward pass, the prompt's cache repeated for every row.
+
+    `rows(tokens [N], positions [N])` feeds one token to each row and returns hidden states [N, H].
+
+    Args:
+        cache: holds the prompts [U, P] with `mask` True on their tokens; it becomes the rows' cache.
+        owner: [B] which prompt each row continues.
+    """
+
+    def __init__(self, backbone: Any, cache: Cache, mask: Tensor, owner: Tensor) -> None:
+        self.model, self.cache, self.width = backbone, cache, mask.shape[1]
+        if len(owner) > len(mask):
+            cache.batch_select_indices(owner)
+        self.real = None if bool(mask.all()) else mask[owner]
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows."""
+        self.cache.batch_select_indices(rows)
+        self.real = None if self.real is None else self.real[rows]
+
+    def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        mask = None
+        if self.real is not None:
+            past = self.cache.get_seq_length() - self.width + 1
+            mask = torch.cat([self.real, self.real.new_ones(len(self.real), past)], 1)
+        out = self.model(
+            input_ids=tokens[:, None], attention_mask=mask, position_ids=positions[:, None],
+            past_key_values=self.cache, use_cache=True,
+        )  # fmt: skip
+        return out.last_hidden_state[:, -1]  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,9 @@ class Adapter(Part):
             r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets,
             use_rslora=self.rank_stabilized, use_dora=self.weight_decomposed, task_type="CAUSAL_LM",
         )  # fmt: skip
-        return get_peft_model(model, config)
+        with warnings.catch_warnings():  # peft asks transformers by names that will be removed in its version 6
+            warnings.simplefilter("ignore", FutureWarning)
+            return get_peft_model(model, config)
 
 
 def resolve(name: str) -> str:

@@ -58,7 +58,7 @@ def play(
         said = sample(model, [views[i] for i in active], task.max_tokens, generator)
         playing = []
         for i, tokens in zip(active, said):
-            segment = Segment("assistant", tokenizer.decode(tokens, skip_special_tokens=True), tokens)
+            segment = Segment("assistant", str(tokenizer.decode(tokens, skip_special_tokens=True)), tokens)
             result = worlds[i].step(segment)
             segment.reward = result.reward
             episodes[i].segments += [segment, *result.segments]

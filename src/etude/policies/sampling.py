@@ -16,7 +16,8 @@ from torch import Tensor
 from etude.core.batches import StopReason
 from etude.core.errors import ConfigError
 from etude.core.streams import Stream
-from etude.policies.cache import decoding_cache
+from etude.policies.cache import decoding_cache, rope_positions
+from etude.policies.native import decoder
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -75,6 +76,13 @@ def generate(
     return rows.completions()
 
 
+def distinct_prompts(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The different prompts in order of appearance, and for each prompt the number of its equal."""
+    number: dict[tuple[int, ...], int] = {}
+    owner = [number.setdefault(tuple(p), len(number)) for p in prompts]
+    return list(number), owner
+
+
 def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Tokens [N], their log-probabilities [N] and, if asked, entropies [N] of the distribution sampled from."""
     if sampling.temperature == 0:
@@ -109,33 +117,27 @@ class _Rows:
         self.policy, self.sampling, self.device = policy, sampling, policy.device
         self.model = policy.sampler()
         self.stopper = _Stopper(policy.tokenizer, policy.end_ids, sampling.stop)
-        distinct = {tuple(p): None for p in prompts}
+        distinct, numbers = distinct_prompts(prompts)
         _check_prompts(distinct, policy.context)
-        number = {p: i for i, p in enumerate(distinct)}
-        owner = torch.tensor([number[tuple(p)] for p in prompts], device=self.device)
+        owner = torch.tensor(numbers, device=self.device)
         lengths = torch.tensor([len(p) for p in distinct], device=self.device)
         width = int(lengths.max())
-        self.cache = decoding_cache(self.model.config.get_text_config(), width + sampling.max_tokens)
+        config, backbone = self.model.config.get_text_config(), policy.backbone(self.model)
+        cache = decoding_cache(config, width + sampling.max_tokens)
         ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in distinct], device=self.device)
         mask = torch.arange(width, device=self.device) >= (width - lengths)[:, None]
-        positions = (mask.cumsum(1) - 1).clamp_(min=0)
-        logits = self._forward(ids, mask if not bool(mask.all()) else None, positions)
-        if len(prompts) > len(distinct):
-            self.cache.batch_select_indices(owner)
-        self.logits = logits[owner]
+        out = backbone(
+            input_ids=ids, attention_mask=None if bool(mask.all()) else mask, position_ids=rope_positions(mask),
+            past_key_values=cache, use_cache=True,
+        )  # fmt: skip
+        self.logits = policy.head_logits(self.model, out.last_hidden_state[:, -1])[owner]
+        self.decoder = decoder(backbone, config, cache, mask, owner, sampling.max_tokens)
         self.index = torch.arange(len(prompts), device=self.device)
         self.alive = torch.ones(len(prompts), dtype=torch.bool, device=self.device)
-        self.position, self.width = lengths[owner], width
+        self.position = lengths[owner]
         self.room, self.least_room = policy.context - self.position, policy.context - width
-        self.padding = None if bool(mask.all()) else ~mask[owner]
         self.steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
         self.stops: dict[int, StopReason] = {}
-
-    def _forward(self, ids: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        out = self.policy.backbone(self.model)(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
-        )
-        return self.policy.head_logits(self.model, out.last_hidden_state[:, -1])
 
     def record(self, tokens: Tensor, logp: Tensor, entropy: Tensor | None) -> bool:
         """Keep what was drawn by rows still alive; True when none is left."""
@@ -158,15 +160,10 @@ class _Rows:
         alive = int(self.alive.sum())
         if alive <= COMPACT_BELOW * len(self.index):
             keep = self.alive.nonzero()[:, 0]
-            self.cache.batch_select_indices(keep)
+            self.decoder.keep(keep)
             self.index, self.position, tokens = self.index[keep], self.position[keep], tokens[keep]
-            self.padding = None if self.padding is None else self.padding[keep]
             self.alive = self.alive[keep]
-        mask = None
-        if self.padding is not None:
-            past = self.cache.get_seq_length() - self.width + 1
-            mask = torch.cat([~self.padding, self.padding.new_ones(len(self.padding), past)], 1)
-        self.logits = self._forward(tokens[:, None], mask, self.position[:, None])
+        self.logits = self.policy.head_logits(self.model, self.decoder(tokens, self.position))
         self.position = (self.position + 1).clamp_(max=self.policy.context - 1)  # finished rows stay inside, too
 
     def completions(self) -> list[Completion]:

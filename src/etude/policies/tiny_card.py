@@ -39,6 +39,17 @@ def scores(folder: Path) -> dict[str, Score]:
     return {name: measure(model, tokenizer, task, split) for name, (task, split) in rows}
 
 
+def show(found: Mapping[str, Score]) -> None:
+    """Print the table on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table("task and split", "pass@1", "pass@8", "mean reward")
+    for name, score in found.items():
+        shown.add_row(name, f"{score.pass_at_1:.3f}", f"{score.pass_at_n:.3f}", f"{score.reward:.3f}")
+    Console().print(shown)
+
+
 def write_card(folder: Path, seed: int, steps: int, found: Mapping[str, Any]) -> None:
     """Write README.md."""
     lines = [f"| {k} | {s.pass_at_1:.3f} | {s.pass_at_n:.3f} | {s.reward:.3f} |" for k, s in found["scores"].items()]
@@ -56,7 +67,7 @@ Made by
 
     etude pretrain tiny
 
-with seed {seed}: {steps:,} steps, {seconds:.0f} seconds on one core, final loss {loss:.4f} nats per token. The same
+with seed {seed}: {steps:,} steps, {seconds:.0f} seconds of one core, final loss {loss:.4f} nats per token. The same
 versions of torch and transformers on the same kind of processor give the same bytes.
 
 128 problems, 8 samples each, temperature 1, float32 arithmetic on the stored weights:

@@ -21,7 +21,7 @@ from etude.runtime.lock import RunLock
 
 LOGS = ("metrics", "episodes")
 OURS = re.compile(
-    r"(method|config|environment)\.json(\.tmp)?|(metrics|episodes)\.jsonl|checkpoints|run\.lock|tensorboard|wandb"
+    r"(method|config|environment|evaluation)\.json(\.tmp)?|(metrics|episodes)\.jsonl|checkpoints|run\.lock|tensorboard|wandb"
 )
 """What a run that was killed before its first checkpoint may have left."""
 

@@ -33,5 +33,6 @@ ppo = reinforce.replace(
     claim=Claim(
         statement="Using each batch several times within the clip learns faster per sample than one REINFORCE step.",
         baseline="reinforce",
+        steps=20,
     ),
 )

@@ -26,8 +26,8 @@ sft = reinforce.replace(
     optimizer=AdamW(),
     problems=64,
     claim=Claim(
-        statement="With right worked chains to copy, a minute of supervised steps beats a minute of trial and error.",
+        statement="With right worked chains to copy, some supervised steps beats as many of trial and error.",
         baseline="reinforce",
-        steps=60,
+        steps=20,
     ),
 )

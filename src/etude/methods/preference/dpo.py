@@ -33,9 +33,8 @@ dpo = sft.replace(
     optimizer=AdamW(),
     problems=32,
     claim=Claim(
-        statement="Pairs of a right and a wrong answer teach what is right, nearly as well as being shown it.",
+        statement="Learning from pairs beats fine-tuning on the chosen answers alone.",
         baseline="sft",
         task="preferences",
-        margin=-0.1,
     ),
 )

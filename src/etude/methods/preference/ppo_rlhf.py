@@ -5,9 +5,14 @@ Changes PPO in two places:
 1. the reward is a model of what people prefer, at the completion's last token;
 2. every token also pays for its distance from the policy at the start,
 
-       r_t = [t = last] v(x, y) - 0.05 (log pi(y_t) - log ref(y_t))                                 (eq. 2, gamma = 0)
+       r_t = [t = last] 0.2 v(x, y) - 0.02 (log pi(y_t) - log ref(y_t))                             (eq. 2, gamma = 0)
 
    inside the reward, so that the critic predicts it and GAE spreads it.
+
+The factor 0.2 brings v, which spans several units, to about one: the critic shares the policy's trunk and its clip of
+0.2 is in units of reward, so that with 1.0 its error drowns the policy's gradient (accuracy on `preferences` rose to
+0.76 in 20 steps and fell to 0.36 by step 40; with 0.2 it reaches 0.9 and stays). Per unit of v, a nat of distance
+costs 0.1.
 
 The pretraining mix of eq. 2 (gamma > 0) is left out, as in the paper's "PPO" models. Train the reward model first:
 `etude train reward-model --task preferences`, then
@@ -24,11 +29,12 @@ ppo_rlhf = ppo.replace(
     id="ppo-rlhf",
     title="Training language models to follow instructions with human feedback",
     paper="arXiv:2203.02155",
-    rewards=(RewardModel(), KLPenalty(coefficient=0.05)),
+    rewards=(RewardModel(weight=0.2), KLPenalty(coefficient=0.02)),
     reference=Frozen(),
     claim=Claim(
         statement="A reward model that only saw pairs raises the accuracy of answers that nobody checked.",
-        baseline="dpo",
         task="preferences",
+        steps=40,
+        experiment="etude.evaluation.experiments:learned_reward",
     ),
 )

@@ -29,7 +29,9 @@ reward_model = sft.replace(
         statement="A value head learns to tell right from wrong answers to problems that it has not seen.",
         task="preferences",
         metric="preference_accuracy",
+        margin=0.3,
         steps=200,
         changes={"optimizer.lr": 3e-4},
+        experiment="etude.evaluation.experiments:reward_model",
     ),
 )

@@ -29,5 +29,6 @@ dapo = grpo.replace(
     claim=Claim(
         statement="Replacing groups that teach nothing learns more from the same number of updates than GRPO.",
         baseline="grpo",
+        steps=20,
     ),
 )

@@ -81,5 +81,6 @@ gpg = grpo.replace(
     claim=Claim(
         statement="Plain policy gradient, corrected for groups that teach nothing, beats GRPO.",
         baseline="grpo",
+        steps=20,
     ),
 )

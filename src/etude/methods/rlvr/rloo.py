@@ -23,5 +23,6 @@ rloo = reinforce.replace(
     claim=Claim(
         statement="Comparing a completion with the others of its problem learns faster than a batch baseline.",
         baseline="reinforce",
+        steps=20,
     ),
 )

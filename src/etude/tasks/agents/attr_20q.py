@@ -82,7 +82,7 @@ class Attr20Q(LanguageTask):
 
     def answer(self, completion: str) -> str:
         """The last object that was said."""
-        return (re.findall(r"say ([A-Za-z])", completion) or [""])[-1]
+        return str((re.findall(r"say ([A-Za-z])", completion) or [""])[-1])
 
 
 @cache
@@ -107,7 +107,7 @@ def _problems(task: Attr20Q, split: str) -> tuple[Problem, ...]:
         raise ConfigError(f"This attr-20q has no opening for '{split}'; give it more attributes or other hints.")
     order = Stream(task.seed).split("attr-20q", split).numpy.permutation(len(found))
     level = f"hints{task.hints}"
-    return tuple(Problem(f"attr-20q/{split}/{i}", *found[k], level) for i, k in enumerate(order))
+    return tuple(Problem(f"attr-20q/{split}/{i}", found[k][0], found[k][1], level) for i, k in enumerate(order))
 
 
 class Oracle:

@@ -1,0 +1,183 @@
+"""One decoding step of the Llama family, written out, with the prompt's keys and values kept once per group.
+
+transformers repeats a prompt's cache for every completion, and the heads of grouped-query attention for every step.
+Here each distinct prompt stays one block that all its completions attend to in one matrix product, and each completion
+owns only what it has said. With (o, l) the outputs and log-normalisers of attention over the prompt and over the answer,
+
+    o = o_answer + sigmoid(l_prompt - l_answer) (o_prompt - o_answer)
+
+is attention over both. Projections, norms and MLPs are the model's own modules, so adapters work. A model is decoded
+this way only if its class is known and its outputs agree with transformers' own (`decoder` checks once per model).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from etude.policies.cache import CachedDecoder, decoding_cache, rope_positions
+
+KNOWN = {"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model"}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""Largest difference to transformers' hidden states, relative to their largest entry, by dtype."""
+_agrees: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def decoder(backbone: Any, config: Any, cache: Any, mask: Tensor, owner: Tensor, capacity: int) -> Any:
+    """What decodes one token per row after the prompts in `cache` were prefilled: this file's, or transformers'.
+
+    Args:
+        mask: [U, P] True on the prompts' tokens, which are padded on the left.
+        owner: [B] which prompt each row continues.
+        capacity: most tokens that a row may add.
+    """
+    if supported(backbone, config) and agrees(backbone, config):
+        return SharedDecoder(backbone, cache, mask, owner, capacity)
+    return CachedDecoder(backbone, cache, mask, owner)
+
+
+def supported(backbone: Any, config: Any) -> bool:
+    """Whether the model has the parts that `SharedDecoder` runs, and full attention in every layer."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    windowed = kinds != {"full_attention"} or getattr(config, "sliding_window", None)
+    return type(backbone).__name__ in KNOWN and not windowed and not backbone.training
+
+
+def agrees(backbone: Any, config: Any) -> bool:
+    """Whether both decoders say the same about two prompts, three rows and two tokens; checked once per model."""
+    if backbone not in _agrees:
+        device, vocabulary = next(backbone.parameters()).device, config.vocab_size
+        ids = torch.arange(2, 14, device=device).view(2, 6) * 7 % vocabulary
+        mask = torch.tensor([[False, False, True, True, True, True], [True] * 6], device=device)
+        owner, said = torch.tensor([0, 1, 1], device=device), ids[0, :3]
+        found = []
+        for kind in (SharedDecoder, CachedDecoder):
+            cache = decoding_cache(config, 8)
+            backbone(input_ids=ids, attention_mask=mask, position_ids=rope_positions(mask), past_key_values=cache)
+            rows = SharedDecoder(backbone, cache, mask, owner, 2) if kind is SharedDecoder else kind(backbone, cache, mask, owner)  # fmt: skip
+            position = mask.sum(1)[owner]
+            found.append(torch.cat([rows(said, position), rows(said + 1, position + 1)]))
+        ours, theirs = found
+        largest = float(theirs.abs().max())
+        _agrees[backbone] = float((ours - theirs).abs().max()) <= TOLERANCE[theirs.dtype] * max(1.0, largest)
+    return _agrees[backbone]
+
+
+class SharedDecoder:
+    """Rows being decoded, each attending to its prompt's one block and to its own answer.
+
+    `rows(tokens [N], positions [N])` feeds one token to each row and returns hidden states [N, H].
+    """
+
+    def __init__(self, backbone: Any, cache: Any, mask: Tensor, owner: Tensor, capacity: int) -> None:
+        self.model, self.owner, self.length = backbone, owner, 0
+        self.prompts = [(layer.keys, layer.values) for layer in cache.layers]
+        hidden = torch.zeros_like(mask, dtype=self.prompts[0][0].dtype).masked_fill_(~mask, -torch.inf)
+        self.bias = None if bool(mask.all()) else hidden
+        kv, width = self.prompts[0][0].shape[1], self.prompts[0][0].shape[3]
+        shape = (len(owner), kv, capacity, width)
+        self.answers = [(k.new_empty(shape), v.new_empty(shape)) for k, v in self.prompts]
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Give each row a slot [U, S] among the rows of its prompt; bring the bias into the shape of the scores."""
+        counts = torch.bincount(self.owner, minlength=len(self.prompts[0][0]))
+        order = self.owner.argsort(stable=True)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[self.owner[order]]
+        self.deep = int(counts.max())
+        self.slot = self.owner * self.deep + rank
+        kv = self.prompts[0][0].shape[1]
+        self.spread = None if self.bias is None else self.bias.repeat_interleave(kv, 0)[:, None]
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows, and prompts that nobody continues."""
+        self.owner = self.owner[rows]
+        used = slice(0, self.length)
+        for k, v in self.answers:
+            k[: len(rows), :, used], v[: len(rows), :, used] = k[rows, :, used], v[rows, :, used]
+        self.answers = [(k[: len(rows)], v[: len(rows)]) for k, v in self.answers]
+        going, owner = self.owner.unique(return_inverse=True)
+        if len(going) <= 0.75 * len(self.prompts[0][0]):
+            self.prompts = [(k[going], v[going]) for k, v in self.prompts]
+            self.bias = None if self.bias is None else self.bias[going]
+            self.owner = owner
+        self._arrange()
+
+    def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        x = self.model.embed_tokens(tokens)
+        cos, sin = self.model.rotary_emb(x[:, None], positions[:, None])
+        cos, sin = cos[:, :, None], sin[:, :, None]  # [N, 1, 1, width]
+        for number, layer in enumerate(self.model.layers):
+            x = x + self._attention(number, layer.self_attn, _norm(layer.input_layernorm, x), cos, sin)
+            x = x + layer.mlp(_norm(layer.post_attention_layernorm, x))
+        self.length += 1
+        return _norm(self.model.norm, x)
+
+    def _attention(self, number: int, part: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[N, H] -> [N, H]; queries are [N, kv heads, queries per kv head, width]."""
+        keys, values = self.answers[number]
+        rows, kv, capacity, width = keys.shape
+        q, k = part.q_proj(x).view(rows, kv, -1, width), part.k_proj(x).view(rows, kv, 1, width)
+        if hasattr(part, "q_norm"):
+            q, k = _norm(part.q_norm, q), _norm(part.k_norm, k)
+        q, k = _rotated(q, cos, sin) * part.scaling, _rotated(k, cos, sin)
+        keys[:, :, self.length] = k[:, :, 0]
+        values[:, :, self.length] = part.v_proj(x).view(rows, kv, width)
+        said = slice(0, self.length + 1)
+        own, own_l = _attend(
+            q.reshape(rows * kv, -1, width),
+            keys.view(rows * kv, capacity, width)[:, said],
+            values.view(rows * kv, capacity, width)[:, said],
+            None,
+        )
+        shared, shared_l = self._over_prompts(number, q)
+        own, own_l = own.view_as(q), own_l.view(*q.shape[:3], 1)
+        out = torch.lerp(own, shared, (shared_l - own_l).sigmoid_().to(own.dtype))
+        return part.o_proj(out.reshape(rows, -1))  # type: ignore[no-any-return]
+
+    def _over_prompts(self, number: int, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of all rows of a prompt in one product: outputs [N, kv, queries, width], log-normalisers."""
+        keys, values = self.prompts[number]
+        prompts, kv, length, width = keys.shape
+        queries = q.shape[2]
+        slots = q.new_zeros(prompts * self.deep, kv, queries, width).index_copy_(0, self.slot, q)
+        slots = slots.view(prompts, self.deep, kv, queries, width).transpose(1, 2)
+        out, normaliser = _attend(
+            slots.reshape(prompts * kv, self.deep * queries, width),
+            keys.reshape(prompts * kv, length, width),
+            values.reshape(prompts * kv, length, width),
+            self.spread,
+        )
+
+        def by_row(x: Tensor) -> Tensor:
+            return x.view(prompts, kv, self.deep, queries, -1).transpose(1, 2).flatten(0, 1)[self.slot]
+
+        return by_row(out), by_row(normaliser)
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attention [R, Q, width] and its log-normalisers [R, Q, 1], the softmax in float32 at least."""
+    scores = torch.bmm(q, keys.mT) if bias is None else torch.baddbmm(bias, q, keys.mT)
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    top = scores.amax(-1, keepdim=True)
+    weights = (scores - top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    return torch.bmm(weights.to(values.dtype), values) / total.to(values.dtype), top + total.log()
+
+
+def _norm(part: Any, x: Tensor) -> Tensor:
+    """Root-mean-square norm as one operation; reduced precision keeps the module's own order of rounding."""
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return part(x)  # type: ignore[no-any-return]
+    return rms_norm(x, x.shape[-1:], part.weight, part.variance_epsilon)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding."""
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat([-right, left], -1) * sin

@@ -1,0 +1,38 @@
+"""The generated pages say what the code says, and links between the pages lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"])
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def generated(folder: Path) -> dict[str, str]:
+    """The text of every generated page, by path."""
+    found = [*(folder / "methods").glob("*.md"), folder / "claims.md"]
+    return {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in found if p.is_file()}
+
+
+def test_generated_pages_are_up_to_date(tmp_path: Path) -> None:
+    """Made again, they are what is stored."""
+    command = [sys.executable, str(DOCS / "make_methods.py"), "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    fresh, stored = generated(tmp_path), generated(DOCS)
+    stale = sorted(k for k in {*fresh, *stored} if fresh.get(k) != stored.get(k))
+    assert not stale, f"These pages differ from the code: {', '.join(stale)}. Write them again with `make docs`."
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file that is there."""
+    links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing, f"{page.relative_to(ROOT)} links to what is not there: {', '.join(missing)}"

@@ -1,0 +1,216 @@
+"""Playing episodes: one code path for one turn or ten."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from etude.core.batches import Episode, StopReason
+from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.slots import Context
+from etude.core.streams import Stream
+from etude.experience.deadline import deadline
+from etude.experience.groups import Groups
+from etude.experience.rollout import rollout
+from etude.experience.rows import concatenate, micro_batches, split_groups, to_batch
+from etude.methods.rlvr.grpo import grpo
+from etude.policies.language import LanguagePolicy
+from etude.policies.sampling import Sampling
+from etude.rewards.outcome import TaskReward
+from etude.rewards.scoring import score
+from etude.tasks.agents.attr_20q import attr_20q
+from language_toys import Toy, make_loop, random_policy
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LanguagePolicy:
+    return LanguagePolicy.load("tiny", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def games(tiny: LanguagePolicy) -> list[Episode]:
+    context = Context(attr_20q, tiny, Stream(1), max_tokens=attr_20q.max_tokens)
+    jobs = [(p, g) for g, p in enumerate(attr_20q.problems("train")[:4]) for _ in range(4)]
+    return rollout(jobs, context, Sampling(max_tokens=attr_20q.max_tokens))
+
+
+def test_several_turns_alternate(games: list[Episode]) -> None:
+    assert {e.group for e in games} == {0, 1, 2, 3}
+    assert max(len(e.segments) for e in games) > 3
+    for e in games:
+        roles = [s.role for s in e.segments]
+        assert roles == (["user", "assistant"] * 10)[: len(roles)] and roles[-1] == "assistant"
+        assert e.stop is (StopReason.TERMINATED if e.info["success"] else StopReason.TRUNCATED)
+
+
+def test_the_mask_is_on_sampled_tokens_only(games: list[Episode], tiny: LanguagePolicy) -> None:
+    for e in games:
+        for s in e.segments:
+            sampled = s.role == "assistant"
+            assert s.action_mask == [int(sampled)] * len(s.tokens)
+            assert all((p < 0) == sampled for p in s.behaviour_logp if p) and len(s.behaviour_logp) == len(s.tokens)
+            assert (s.version == tiny.version) == sampled
+
+
+def test_text_is_a_view_of_tokens(games: list[Episode], tiny: LanguagePolicy) -> None:
+    for e in games:
+        for s in e.segments:
+            assert s.text == tiny.decode(s.tokens)
+            if s.role == "user":
+                assert tiny.encode(s.text) == s.tokens
+
+
+def test_each_turns_reward_lies_on_its_last_token(games: list[Episode], tiny: LanguagePolicy) -> None:
+    batch = to_batch(games, 0, 1.0, tiny.device)
+    scored = score(batch, (TaskReward(),), Context(attr_20q, tiny, Stream(0)))
+    for row, e in enumerate(games):
+        expected, place = torch.zeros(batch.tokens.shape[1]), 0
+        for s in e.segments:
+            place += len(s.tokens)
+            expected[place - 1] += s.reward
+        assert torch.equal(scored.rewards[row], expected)
+        assert not scored.rewards[row][~batch.action_mask[row]].any()
+        assert e.scores == {"task-reward": pytest.approx(e.reward)}
+
+
+def test_the_history_is_what_the_sampler_saw(games: list[Episode], tiny: LanguagePolicy) -> None:
+    batch = to_batch(games, 0, 1.0, tiny.device)
+    torch.testing.assert_close(tiny.evaluate(batch).logp.detach(), batch.behaviour_logp, rtol=0, atol=1e-4)
+
+
+def test_a_snapshot_brings_a_game_back(games: list[Episode]) -> None:
+    """Replayed to any turn, saved, played on and restored, the game answers the same again."""
+    e = max(games, key=lambda e: len(e.segments))
+    said = [s for s in e.segments if s.role == "assistant"]
+    for turn in range(len(said)):
+        game = attr_20q.environment()
+        game.reset(e.problem, 0)
+        for s in said[:turn]:
+            game.step(s)
+        state = game.snapshot()
+        first = game.step(said[turn])
+        other = attr_20q.environment()
+        other.restore(state)
+        assert other.step(said[turn]) == first
+
+
+def test_grpo_trains_on_a_game_of_several_turns() -> None:
+    method = grpo.replace(problems=2, experience=Groups(size=4))
+    loop = make_loop(method, attr_20q, LanguagePolicy.load("tiny", device="cpu"))
+    before = [p.clone() for p in loop.policy.parameters()]
+    metrics = [loop.step().metrics for _ in range(3)]
+    assert all(m["rows"] == 8 and m.get("logp_gap", 0.0) < 1e-4 for m in metrics)
+    assert not all(torch.equal(a, b) for a, b in zip(before, loop.policy.parameters()))
+
+
+def test_one_turn_takes_the_same_path() -> None:
+    policy, task = random_policy(), Toy()
+    episodes = rollout(
+        [(p, 0) for p in task.problems("train")], Context(task, policy, Stream(0)), Sampling(max_tokens=4)
+    )
+    for e in episodes:
+        assert [s.role for s in e.segments] == ["user", "assistant"]
+        assert e.reward == e.segments[1].reward == task.score(e.problem, e.segments[1].text)
+
+
+# Rows
+
+
+def test_misaligned_segments_are_refused(games: list[Episode]) -> None:
+    import copy
+
+    broken = copy.deepcopy(games[0])
+    broken.segments[1].behaviour_logp.append(0.0)
+    with pytest.raises(InvariantError, match="something replaced the sampled tokens"):
+        to_batch([broken], 0, 1.0, torch.device("cpu"))
+
+
+def test_micro_batches_hold_every_row_once(games: list[Episode]) -> None:
+    batch = to_batch(games, 0, 1.0, torch.device("cpu"))
+    for budget in (1, 100, 300, 10**6):
+        for whole in (False, True):
+            pieces = micro_batches(batch, budget, whole)
+            assert sorted(torch.cat(pieces).tolist()) == list(range(len(batch)))
+            for piece in pieces:
+                size = len(piece) * int(batch.lengths[piece].max())
+                groups = batch.group[piece].unique()
+                assert size <= budget or len(piece) == 1 or (whole and len(groups) == 1)
+                if whole:
+                    assert len(piece) == int(torch.isin(batch.group, groups).sum())
+
+
+def test_minibatches_keep_groups_whole(games: list[Episode]) -> None:
+    batch = to_batch(games, 0, 1.0, torch.device("cpu"))
+    for pieces in (1, 2, 3, 9):
+        found = split_groups(batch, pieces, Stream(0).numpy)
+        assert len(found) == min(pieces, 4)
+        assert sorted(torch.cat(found).tolist()) == list(range(len(batch)))
+        assert sum(len(batch.group[p].unique()) for p in found) == 4
+
+
+def test_joined_batches_keep_their_groups_apart(games: list[Episode]) -> None:
+    parts = [to_batch(games[:8], 0, 1.0, torch.device("cpu")), to_batch(games[8:], 0, 1.0, torch.device("cpu"))]
+    for part in parts:
+        part.group = part.group - part.group.min()
+        part.extras["hidden"] = torch.ones(*part.tokens.shape, 3)
+    joined = concatenate(parts)
+    assert joined.group.tolist() == [g for g in range(4) for _ in range(4)]
+    assert joined.extras["hidden"].shape == (*joined.tokens.shape, 3)
+    whole = to_batch(games, 0, 1.0, torch.device("cpu"))
+    assert torch.equal(joined.tokens, whole.tokens) and torch.equal(joined.action_mask, whole.action_mask)
+
+
+# Deadlines
+
+
+def late() -> Exception:
+    return EnvironmentFault("late")
+
+
+def test_a_deadline_lets_what_is_in_time_pass() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with deadline(5.0, late):
+        value = 3
+    assert value == 3
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and signal.getsignal(signal.SIGALRM) is before
+
+
+def test_an_outer_timer_goes_on() -> None:
+    rung: list[int] = []
+    old = signal.signal(signal.SIGALRM, lambda *args: rung.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(EnvironmentFault, match="late"), deadline(0.05, late):
+            time.sleep(5)
+        assert not rung and 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 0.3
+        time.sleep(0.4)
+        assert rung == [1]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def test_errors_of_the_body_are_its_own() -> None:
+    with pytest.raises(ZeroDivisionError), deadline(5.0, late):
+        _: Any = 1 / 0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_off_the_main_thread_there_is_no_deadline() -> None:
+    import threading
+
+    found: list[bool] = []
+
+    def work() -> None:
+        with deadline(0.01, late):
+            time.sleep(0.05)
+        found.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [True]
