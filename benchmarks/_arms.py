@@ -59,7 +59,9 @@ class Arm:
 
     def report(self) -> dict[str, Any]:
         """What was measured, summed up."""
-        means = {k: round(statistics.mean(s[k] for s in self.steps), 3) for k in ("generate", "update", "length", "reward")}
+        means = {
+            k: round(statistics.mean(s[k] for s in self.steps), 3) for k in ("generate", "update", "length", "reward")
+        }
         return {
             "completion_tokens_per_second": round(self.rate(), 1),
             "total_tokens_per_second": round(self.rate("total_tokens"), 1),

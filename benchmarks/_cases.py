@@ -69,7 +69,7 @@ def make_model(case: Case, folder: Path) -> Path:
     """A random Llama that ends its answers with chance 1 / answer, and a tokenizer of whole words."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     size = MODELS[case.model]
     vocabulary = {"<pad>": 0, "<end>": 1, **{f"w{i}": i + 2 for i in range(size["vocab"] - 2)}}

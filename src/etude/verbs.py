@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etude.core.edit import assignments
 from etude.core.errors import CheckpointError, ConfigError
+from etude.core.fields import Count, check
 from etude.core.method import Method
+from etude.core.registry import import_source
 from etude.core.task import LanguageTask, Task
-from etude.training import KS, Options, Result, build, check_fit, compose_method, compose_task, say
+from etude.runtime.interrupts import Interrupted
+from etude.training import KS, Options, Result, build, check_fit, compose_method, compose_task, prepare, say
 
 
 def train(
     method: str | Method = "grpo",
     task: str | Task = "compose",
     *,
-    set: Sequence[str] | Mapping[str, Any] = (),
-    with_: Sequence[str] = (),
+    set: str | Sequence[str] | Mapping[str, Any] = (),
+    with_: str | Sequence[str] = (),
     reward: Any = None,
     **options: Any,
 ) -> Result:
@@ -36,25 +41,36 @@ def train(
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
     chosen = _options(options)
-    fields = [f"{k}={v}" for k, v in set.items()] if isinstance(set, Mapping) else list(set)
+    fields = assignments(set)
     composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
     check_fit(composed, goal)
+    prepare(composed, goal)
     assert isinstance(goal, LanguageTask)
+    from etude.runtime import disk
     from etude.runtime.folder import RunFolder, default_name
 
     where = Path(chosen.out) if chosen.out else default_name(composed.id, goal.id, chosen.seed)
+    parts = [with_] if isinstance(with_, str) else with_
     config = {
         **dataclasses.asdict(chosen),
         "out": str(where),
         "task": task if isinstance(task, str) else _reference(task),
         "task_fields": [f for f in fields if f.startswith("task.")],
         "reward": _text(reward),
+        "sources": [s.rpartition(":")[0] for s in (method, *parts) if isinstance(s, str) and ".py:" in s],
     }
+    new = not where.exists()
     with RunFolder.create(where, composed.to_json(), config) as folder:
+        disk.remove(where / "evaluation.json")  # of a run that was killed before it started
         for sentence in getattr(goal, "warnings", list)():
             say(sentence)
-        return _run(folder, composed, goal, chosen)
+        try:
+            return _run(folder, composed, goal, chosen)
+        except BaseException:
+            if new and not any((where / "checkpoints").glob("step-*")):
+                disk.remove(where)  # nothing was trained: leave nothing behind
+            raise
 
 
 def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False) -> Result:
@@ -67,18 +83,25 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
 
     with RunFolder.resume(Path(folder)) as opened:
         config = opened.config
-        if steps is not None and steps != config["steps"]:
-            opened.change_config(steps=steps)
+        for what in ("task", "reward"):
+            if str(config[what]).startswith("<"):
+                raise CheckpointError(
+                    f"{folder} was trained with the {what} {config[what]}, which only lived in Python: put it in a "
+                    f"file and name it as file.py:name to make runs that can be resumed."
+                )
+        if steps is not None and steps < opened.step:
+            raise ConfigError(f"{folder} has {opened.step} steps already, which is more than {steps}.")
         known = {f.name for f in dataclasses.fields(Options)}
-        values = {k: v for k, v in opened.config.items() if k in known}
-        options = Options(**{**values, "sinks": tuple(values["sinks"]), "quiet": quiet})
-        if str(config["reward"]).startswith("<"):
-            raise CheckpointError(
-                f"{folder} was trained with the function {config['reward']}, which only Python can give."
-            )
+        values = {k: v for k, v in config.items() if k in known}
+        options = _options({**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
+        for source in config.get("sources", ()):
+            import_source(source)
         method = Method.from_json(opened.method_json)
         goal = compose_task(config["task"], config["task_fields"], config["reward"])
+        prepare(method, goal)
         assert isinstance(goal, LanguageTask)
+        if options.steps != config["steps"]:
+            opened.change_config(steps=options.steps)
         return _run(opened, method, goal, options)
 
 
@@ -87,30 +110,50 @@ def _run(folder: Any, method: Method, task: LanguageTask, options: Options) -> R
     from etude.runtime import memory
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
-    from etude.runtime.sinks import open_sinks
 
     loop = build(method, task, options)
     rows = method.problems * getattr(method.experience, "size", 1)
     say(memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)), options.quiet)
     looks = options.evaluate > 0 and method.objective is not None and method.objective.generates
     found = _load_evaluation(folder.path)
-    if looks and "before" not in found:
+    if looks and folder.checkpoint is None:
         found = _look(folder, loop, task, options, "before")
+    if "after" in found and folder.step < options.steps:  # it was sampled at an earlier end
+        del found["after"]
+        _save_evaluation(folder.path, found)
     progress = Progress(options.steps, loop.headline, quiet=options.quiet)
-    sinks = open_sinks(options.sinks, folder.path, folder.config, folder.step, say) if options.sinks else ()
+    sinks = [s for name in options.sinks for s in _open_sink(name, folder)]
     run = Run(folder, loop, options.steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress)
     done = run.execute()
     if looks and "after" not in found:
-        found = _look(folder, loop, task, options, "after")
+        try:
+            found = _look(folder, loop, task, options, "after")
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Stopped while sampling after training. The {done.step} steps are done ({done.checkpoint}); sample "
+                f"again with: {folder.resume_command}",
+                signal.SIGINT,
+            ) from None
     write_report(folder.path)
     return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, found)
+
+
+def _open_sink(name: str, folder: Any) -> list[Any]:
+    """The sink, or nothing and a sentence if it cannot be used: that never stops a run."""
+    from etude.core.errors import MissingExtraError
+    from etude.runtime.sinks import open_sinks
+
+    try:
+        return list(open_sinks([name], folder.path, folder.config, folder.step, say))
+    except MissingExtraError as error:
+        say(f"{error}. The run goes on without it; metrics.jsonl has all its metrics.")
+        return []
 
 
 def _look(folder: Any, loop: Any, task: LanguageTask, options: Options, when: str) -> dict[str, Any]:
     """Sample the evaluation splits and add what came out to `evaluation.json`."""
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.evaluation.pass_at_k import to_json
-    from etude.runtime import disk
 
     say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
     found = _load_evaluation(folder.path)
@@ -123,7 +166,7 @@ def _look(folder: Any, loop: Any, task: LanguageTask, options: Options, when: st
         samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in looked.episodes[:3]]
     found[when] = entry
     found.setdefault("samples", {})[when] = samples
-    disk.replace_file(folder.path / "evaluation.json", json.dumps(found, indent=1).encode())
+    _save_evaluation(folder.path, found)
     return found
 
 
@@ -137,6 +180,12 @@ def _load_evaluation(folder: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
+def _save_evaluation(folder: Path, found: dict[str, Any]) -> None:
+    from etude.runtime import disk
+
+    disk.replace_file(folder / "evaluation.json", json.dumps(found, indent=1).encode())
+
+
 def evaluate(
     checkpoint: str | Path,
     task: str | Task | None = None,
@@ -146,7 +195,8 @@ def evaluate(
     samples: int | None = None,
     split: str | None = None,
     seed: int = 0,
-    set: Sequence[str] = (),
+    set: str | Sequence[str] | Mapping[str, Any] = (),
+    reward: Any = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
@@ -157,6 +207,7 @@ def evaluate(
         checkpoint: a run folder (its newest checkpoint), a checkpoint folder, or any causal LM by name or path.
         task: by default the one the run was trained on.
         samples: completions per problem; by default the largest k.
+        reward: a function that scores, as in `train`; by default the run's own, if the task is the run's.
 
     Returns: {split: {metric: Interval}}.
     """
@@ -165,23 +216,38 @@ def evaluate(
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
     from etude.policies.language import LanguagePolicy
+    from etude.rewards.function import reward_part
     from etude.training import _threads
 
     model, config = locate(checkpoint)
     if task is None and "task" not in config:
         raise ConfigError(f"{checkpoint} does not say which task it was trained on: name one with --task.")
-    fields = [*(config.get("task_fields", []) if task is None else []), *set]
-    goal = compose_task(task if task is not None else config["task"], fields)
+    for what, given in {"task": task, "reward": reward}.items():
+        if given is None and task is None and str(config.get(what)).startswith("<"):
+            raise ConfigError(f"{checkpoint} has the {what} {config[what]}, which only Python can give.")
+    if task is None:
+        task, reward = config["task"], config.get("reward") if reward is None else reward
+        fields = [*config.get("task_fields", ()), *assignments(set)]
+    else:
+        fields = assignments(set)
+    goal = compose_task(task, fields, reward)
     assert isinstance(goal, LanguageTask)
-    policy = LanguagePolicy.load(model)
-    torch.set_num_threads(_threads(policy))
-    count = samples or max(k)
+    count = check("samples", Count, max(k) if samples is None else samples)
     if max(k) > count:
         raise ConfigError(f"pass@{max(k)} needs at least {max(k)} samples per problem, got {count}.")
+    check("problems", Count, problems)
     how = Groups(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
     splits = [split] if split else evaluation_splits(goal)
+    for name in splits:
+        goal.problems(name)
+    if reward is None and (sentence := getattr(goal, "needs_reward", lambda: None)()):
+        raise ConfigError(sentence)
+    rewards = () if reward is None else (reward_part(reward).bind(),)
+    policy = LanguagePolicy.load(model)
+    torch.set_num_threads(_threads(policy))
     looked = [
-        evaluate_split(policy, goal, s, problems=problems, samples=count, seed=seed, experience=how) for s in splits
+        evaluate_split(policy, goal, s, problems=problems, samples=count, seed=seed, experience=how, rewards=rewards)
+        for s in splits
     ]
     return {e.split: dict(e.summary(k, majority=True)) for e in looked}
 
@@ -211,10 +277,7 @@ def _options(values: Mapping[str, Any]) -> Options:
     for key in values:
         if key not in names:
             raise UnknownNameError("option", key, names, f"There are: {', '.join(names)}.")
-    chosen = Options(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()})
-    if chosen.steps < 1:
-        raise ConfigError(f"steps must be at least 1, got {chosen.steps}.")
-    return chosen
+    return Options(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()})
 
 
 def _reference(task: Task) -> str:

@@ -87,4 +87,4 @@ def test_a_learned_reward_teaches_what_nobody_checked(start: float, scorer: Lang
     scorer.save(tmp_path)
     method = get_method("ppo-rlhf")
     rewards = tuple(p.replace(model=str(tmp_path)) if p.name == "reward-model" else p for p in method.rewards)
-    assert accuracy(train(method.replace(rewards=rewards), "preferences", 40)) > start + 0.1
+    assert accuracy(train(method.replace(rewards=rewards), "preferences", 40)) > start + 0.2

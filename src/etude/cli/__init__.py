@@ -11,9 +11,10 @@ def main() -> None:
     from etude.core.errors import EtudeError
 
     try:
-        app()
+        app(sys.argv[1:])
     except EtudeError as error:
         print(f"etude: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
+        print("etude: Stopped by Ctrl-C.", file=sys.stderr)
         raise SystemExit(130) from None

@@ -52,4 +52,4 @@ def run(
     found = run_claim(method, out=out, runs=runs, workers=workers)
     print(f"{method}: {found['verdict']}. {found['statement']}")
     print(f"  {found['summary']}")
-    print(f"  {out / (method + '.json')}")
+    print(f"  {found['path']}")

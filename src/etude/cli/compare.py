@@ -18,6 +18,7 @@ def compare(
     split: str = "test",
     out: Path = Path("runs"),
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    reward: str | None = None,
     workers: int | None = None,
 ) -> None:
     """Train what is missing, then compare: interquartile means with intervals, probability of improvement, curves.
@@ -34,6 +35,8 @@ def compare(
         Where runs are kept and looked for; the comparison goes into a folder below it.
     set
         Fields set in every method, as in optimizer.lr=3e-4. Repeatable.
+    reward
+        A Python function over completions that scores all of them: my_rewards.py:score.
     workers
         Runs at a time; all cores by default.
     """
@@ -51,6 +54,7 @@ def compare(
         split=split,
         out=out,
         set=set,
+        reward=reward,
         workers=workers,
     )
     console = Console()

@@ -20,6 +20,7 @@ def evaluate(
     split: str | None = None,
     seed: int = 0,
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    reward: str | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
@@ -43,6 +44,14 @@ def evaluate(
         One split; by default all that are not trained on.
     set
         Fields of the task, as in task.levels=3. Repeatable.
+    reward
+        A Python function over completions that scores; by default the one that the run was trained with.
+    temperature
+        Logits are divided by it.
+    top_p
+        Sample only from the likeliest tokens that have this probability together.
+    max_tokens
+        Limit of one completion; by default the task's.
     json
         Print JSON.
     """
@@ -56,7 +65,7 @@ def evaluate(
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     found = run(
         checkpoint, task, k=ks, problems=problems, samples=samples, split=split, seed=seed, set=set,
-        temperature=temperature, top_p=top_p, max_tokens=max_tokens,
+        reward=reward, temperature=temperature, top_p=top_p, max_tokens=max_tokens,
     )  # fmt: skip
     if json:
         print(json_module.dumps({s: {m: i.to_json() for m, i in v.items()} for s, v in found.items()}, indent=1))

@@ -69,9 +69,9 @@ def show(method: str) -> None:
     found = get_method(method)
     console = Console(highlight=False)
     if method in files("methods"):
-        console.print(docstring("methods", method), markup=False)
+        console.print(docstring("methods", method), markup=False, soft_wrap=True)
     if found.title:
-        console.print(f"\n{found.title} ({found.paper})", markup=False)
+        console.print(f"\n{found.title} ({found.paper})", markup=False, soft_wrap=True)
     if found.parent:
         console.print(f"\nAgainst {found.parent}:", style="bold")
         for path, (old, new) in found.diff(get_method(found.parent)).items():

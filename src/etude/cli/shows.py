@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,23 +29,27 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
     console.print(f"{done.method} on {done.task}: {done.steps} steps in {done.seconds:.0f} s")
     console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
     console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
-    console.print("\nThree things to try next:")
+    console.print("\nWhat to try next:")
     for line, why in _next(done, method or done.method):
-        console.print(f"  {line}", style="bold", soft_wrap=True)
+        console.print(f"  {line}", style="bold", markup=False, soft_wrap=True)
         console.print(f"      {why}")
 
 
 def _next(done: Result, method: str) -> list[tuple[str, str]]:
-    other = "dr-grpo" if method != "dr-grpo" else "grpo"
-    task = json.loads((done.folder / "config.json").read_text()).get("task", done.task)  # as the user named it
-    return [
-        (f"etude evaluate {done.folder} --k 1,8,64", "how good it is with more samples, with intervals"),
-        (
-            f"etude compare {method} {other} --task {task} --seeds 3",
-            "whether another method is better, with statistics",
-        ),
-        (f"etude methods show {method}", "what the method does, and what it changed against its parent"),
-    ]
+    """Commands that can be typed as they are, with what they are good for."""
+    config = json.loads((done.folder / "config.json").read_text())
+    about = (f"etude methods show {quote(method)}", "what the method does, and what it changed against its parent")
+    if "after" not in done.evaluation:
+        return [about]
+    found = [(f"etude evaluate {quote(str(done.folder))} --k 1,8,64", "how good it is with more samples")]
+    samples = json.loads((done.folder / "method.json").read_text())["advantages"] is not None
+    named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
+    if samples and named:  # another method can be trained on the same task
+        other = "dr-grpo" if method != "dr-grpo" else "grpo"
+        task = quote(config.get("task", done.task)) + (f" --reward {quote(r)}" if (r := config.get("reward")) else "")
+        line = f"etude compare {quote(method)} {other} --task {task} --seeds 3"
+        found.append((line, "whether another method is better, with statistics"))
+    return [*found, about]
 
 
 def _samples(evaluation: dict[str, Any]) -> Any:

@@ -78,8 +78,11 @@ def show(
 
     found = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
     console = Console(highlight=False)
-    console.print(f"{task}: splits {', '.join(found.splits())}; fields {found.fields()}", markup=False)
     pool = found.problems(split or found.splits()[0])
+    fields = ", ".join(f"{k}={v}" for k, v in found.fields().items())
+    console.print(
+        f"{task}: splits {', '.join(found.splits())}; fields {fields or 'none'}", markup=False, soft_wrap=True
+    )
     for i in range(min(count, len(pool))):
         problem = pool[i]
         console.print(f"\n[bold]{printable(problem.id)}[/]  {printable(problem.level)}")

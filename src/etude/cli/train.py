@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,8 @@ from etude.core.errors import ConfigError
 if TYPE_CHECKING:
     from etude.training import Result
 
-Repeated = Annotated[tuple[str, ...], Parameter(negative=())]
-Flag = Annotated[bool, Parameter(negative=())]
+Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def train(
@@ -26,7 +27,7 @@ def train(
     seeds: int | None = None,
     out: str | None = None,
     set: Repeated = (),
-    with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=())] = (),
+    with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
     reward: str | None = None,
     skip_bad_rows: Flag = False,
     resume: str | None = None,
@@ -74,14 +75,32 @@ def train(
         Train a low-rank adapter: lora, rslora or dora.
     evaluate
         Problems per split sampled before and after training; 0 for none.
+    device
+        cpu, cuda, cuda:1, mps; by default the accelerator if there is one.
+    dtype
+        Of the weights: float32, bfloat16 or float64; by default float32.
+    autocast
+        Compute in bfloat16 where that is safe.
+    gradient_checkpointing
+        Recompute activations in the backward pass: less memory, more time.
+    micro_tokens
+        Tokens that go through the model at once in training; changes memory and speed, not results.
+    threads
+        CPU threads; by default one for small models, all cores for others.
+    checkpoint_every
+        Steps between checkpoints; by default as often as costs at most 2% of the time.
     sink
         Also log to tensorboard, wandb or trackio. Repeatable.
+    quiet
+        Print only warnings and, at the end, the run's folder.
     """
+    given = dict(locals())
     from etude.cli import shows
     from etude.verbs import resume as go_on
     from etude.verbs import train as run
 
     if resume is not None:
+        _refuse_changes(given)
         shows.result(go_on(resume, steps=steps, quiet=quiet), quiet)
         return
     options: dict[str, Any] = {
@@ -101,3 +120,15 @@ def train(
         shows.result(results[-1], quiet, method)
     if len(results) > 1:
         shows.seeds(results)
+
+
+def _refuse_changes(given: dict[str, Any]) -> None:
+    """Raise ConfigError if something is given beside --resume that a started run cannot change."""
+    free = ("resume", "steps", "quiet")
+    defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
+    if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
+        flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)
+        raise ConfigError(
+            f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only --steps can. "
+            "Start a new run for other settings."
+        )

@@ -27,6 +27,16 @@ SLOTS = (
 Kind = Literal["methods", "tasks"]
 
 
+class Listing(ModuleType):
+    """A folder of methods or tasks: calling it lists their ids, so that `etude.methods()` works once it is imported.
+
+    (Python puts an imported folder `etude.methods` in the place of the function `etude.methods`.)
+    """
+
+    def __call__(self) -> list[str]:
+        return sorted(files("methods" if self.__name__ == "etude.methods" else "tasks"))
+
+
 @cache
 def files(kind: Kind) -> dict[str, Path]:
     """File of every built-in method or task, by id."""

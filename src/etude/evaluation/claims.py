@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.method import Claim
 from etude.core.registry import ROOT, get_method, load_attribute
@@ -29,7 +30,8 @@ def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None)
     Returns what was written: statement, verdict ('held', 'not held', 'inconclusive'), both arms' scores, the interval
     of the difference, seeds, commit and hardware. Raises ConfigError if the method makes no claim.
     """
-    claim = get_method(method).claim
+    owner = get_method(method)
+    claim = owner.claim
     if claim is None:
         raise ConfigError(f"{method} makes no claim.")
     began = time.monotonic()
@@ -39,15 +41,18 @@ def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None)
     about = {"method": method, "statement": claim.statement, **found, "seconds": round(time.monotonic() - began, 1)}
     about["environment"] = {k: v for k, v in record(0).items() if k in ("versions", "commit", "hardware")}
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{method}.json").write_text(json.dumps(about, indent=1) + "\n")
-    return about
+    path = out / f"{owner.id}.json"
+    path.write_text(json.dumps(about, indent=1) + "\n")
+    return {**about, "path": str(path)}
 
 
 def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict[str, Any]:
     from etude.comparing import final_score, jobs_for, run_jobs
     from etude.evaluation.comparison import verdict
 
-    fields = tuple(f"{k}={_text(v)}" for k, v in claim.changes.items())
+    if not claim.baseline:
+        raise ConfigError(f"The claim of {method} names neither a baseline nor an experiment, so it cannot be checked.")
+    fields = tuple(assignments(claim.changes))
     metric, _, split = claim.metric.partition(":")
     arms = {
         name: jobs_for(name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs)
@@ -64,10 +69,6 @@ def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict
         "margin": claim.margin, "steps": claim.steps, "seeds": claim.seeds, "changes": dict(claim.changes),
         "arms": scores, "difference": spread,
     }  # fmt: skip
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 def _sentence(method: str, claim: Claim, scores: dict[str, list[float]], spread: dict[str, Any]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.fields import Annotated, Interval, Positive
+from etude.core.fields import Interval, Positive
 from etude.core.slots import Objective
 from etude.experience.rows import last_action
 

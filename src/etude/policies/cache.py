@@ -72,9 +72,10 @@ class CachedDecoder:
     Args:
         cache: holds the prompts [U, P] with `mask` True on their tokens; it becomes the rows' cache.
         owner: [B] which prompt each row continues.
+        capacity: most tokens that a row may add; the cache was made with room for them.
     """
 
-    def __init__(self, backbone: Any, cache: Cache, mask: Tensor, owner: Tensor) -> None:
+    def __init__(self, backbone: Any, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
         self.model, self.cache, self.width = backbone, cache, mask.shape[1]
         if len(owner) > len(mask):
             cache.batch_select_indices(owner)

@@ -7,8 +7,8 @@ plain transformers loads what etude trained.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from etude.policies.loading import (
     choose_dtype,
     load_model,
     load_tokenizer,
+    recomputation,
     recomputing_layers,
     resolve,
 )
@@ -174,7 +175,7 @@ class LanguagePolicy:
     def _evaluate(self, model: Any, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
         mask, causal = batch.action_mask, self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
-        with cast, self._recomputation():
+        with cast, recomputation(self._recomputing):
             hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts)
         head = causal.get_output_embeddings()
         logp, entropy = token_logprobs(
@@ -272,22 +273,6 @@ class LanguagePolicy:
 
     def _causal(self, model: Any) -> Any:
         return model.get_base_model() if hasattr(model, "disable_adapter") else model
-
-    @contextmanager
-    def _recomputation(self) -> Iterator[None]:
-        """Layers recompute their activations in the backward pass, if that was asked for.
-
-        Transformers does so in training mode, which is switched on for the layers alone and only here: dropout
-        inside them stays off, and so does recomputation while sampling, where it would drop the cache.
-        """
-        layers = self._recomputing if torch.is_grad_enabled() else []
-        for layer in layers:
-            layer.training = True
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.training = False
 
     def _shadow_pays(self) -> bool:
         count = sum(p.numel() for p in self.model.parameters())

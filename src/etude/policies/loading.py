@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,8 @@ from etude.core.part import Part
 if TYPE_CHECKING:
     import torch
 
+HUB_TIMEOUT = 5.0
+"""Seconds that the hub has to answer before only models on this machine are looked for."""
 BUILT_IN = {"tiny": Path(__file__).parent / "tiny"}
 
 
@@ -84,23 +89,72 @@ def recomputing_layers(model: Any) -> list[Any]:
     return [m for m in model.modules() if getattr(m, "gradient_checkpointing", False) and not m.training]
 
 
+@contextmanager
+def recomputation(layers: Sequence[Any]) -> Iterator[None]:
+    """Layers recompute their activations in the backward pass of what is computed here.
+
+    Transformers does so in training mode, which is switched on for the layers alone and only here: dropout inside
+    them stays off, and so does recomputation while sampling, where it would drop the cache.
+    """
+    import torch
+
+    layers = layers if torch.is_grad_enabled() else ()
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+
+
 def _load(loader: Any, name: str, kind: str, **options: Any) -> Any:
     from safetensors import SafetensorError
     from transformers.utils import logging
 
     where = resolve(name)
     logging.disable_progress_bar()
+    known = Path(where).exists() or _hub_answers()
     try:
-        return loader(where, trust_remote_code=False, **options)
+        with nullcontext() if known else _offline():
+            return loader(where, trust_remote_code=False, local_files_only=not known, **options)
     except (OSError, ValueError, SafetensorError) as error:
         if "trust_remote_code" in str(error):
             raise ConfigError(f"{name!r} runs code of its own from the hub, which etude refuses.") from None
         if Path(where).exists():
             raise ConfigError(f"{where} cannot be loaded as {kind} in Hugging Face's format: {error}") from None
         raise ConfigError(
-            f"There is no model {name!r}: it is neither 'tiny' nor a local folder, and the hub did not give it "
-            f"({type(error).__name__}). Without a network, name a folder that `save_pretrained` wrote."
+            f"There is no model {name!r}: it is neither 'tiny' nor a local folder, and "
+            + ("the hub has none of that name that can be read" if known else "the hub cannot be reached for it")
+            + f" ({type(error).__name__}). Without a network, name a folder that `save_pretrained` wrote."
         ) from None
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Keep every request from the hub inside; `local_files_only` leaves out the one for an adapter."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@cache
+def _hub_answers() -> bool:
+    """Whether the hub can be reached. One short question instead of the minute of retries that a download makes."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT)
+    except Exception:  # whatever the transport raises: no name, no route, no answer in time
+        return False
+    return True
 
 
 def choose_device(name: str = "auto") -> torch.device:

@@ -65,7 +65,8 @@ class _TokenLogProbs(torch.autograd.Function):
             normaliser[rows] = z.logsumexp(-1)
             logp[rows] = z.gather(1, targets[rows, None])[:, 0] - normaliser[rows]
             if want_entropy:
-                entropy[rows] = normaliser[rows] - ((z - normaliser[rows, None]).exp() * z).sum(-1)
+                p = (z - normaliser[rows, None]).exp_()
+                entropy[rows] = normaliser[rows] - p.mul_(z).sum(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
         ctx.temperature, ctx.cap, ctx.want_entropy = temperature, cap, want_entropy
         return logp, entropy
@@ -80,19 +81,25 @@ class _TokenLogProbs(torch.autograd.Function):
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             z = _logits(hidden[rows], weight, bias, ctx.temperature, ctx.cap)
-            logp = z - normaliser[rows, None]
-            p = logp.exp()
-            d_z = p * -grad_logp[rows, None]
+            slope = 1 - (z * ctx.temperature / ctx.cap) ** 2 if ctx.cap else None
+            logp = z.sub_(normaliser[rows, None])
+            d_z = logp.exp()
             if ctx.want_entropy:
-                d_z -= p * (logp + entropy[rows, None]) * grad_entropy[rows, None]
+                shift = logp.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
+                d_z.mul_(shift.neg_())
+            else:
+                d_z.mul_(-grad_logp[rows, None])
             d_z.scatter_add_(1, targets[rows, None], grad_logp[rows, None])
-            if ctx.cap:
-                d_z *= 1 - (z * ctx.temperature / ctx.cap) ** 2
-            d_z = (d_z / ctx.temperature).to(hidden.dtype)
+            if slope is not None:
+                d_z *= slope
+            d_z = d_z.div_(ctx.temperature).to(hidden.dtype)
             if d_hidden is not None:
                 d_hidden[rows] = d_z @ weight.to(hidden.dtype)
             if d_weight is not None:
-                d_weight += (d_z.T @ hidden[rows]).to(d_weight.dtype)
+                if d_weight.dtype == d_z.dtype:
+                    d_weight.addmm_(d_z.T, hidden[rows])
+                else:
+                    d_weight += d_z.T @ hidden[rows]
             if d_bias is not None:
                 d_bias += d_z.sum(0)
         d_weight = None if d_weight is None else d_weight.to(weight.dtype)

@@ -1,8 +1,8 @@
 """One decoding step of the Llama family, written out, with the prompt's keys and values kept once per group.
 
 transformers repeats a prompt's cache for every completion, and the heads of grouped-query attention for every step.
-Here each distinct prompt stays one block that all its completions attend to in one matrix product, and each completion
-owns only what it has said. With (o, l) the outputs and log-normalisers of attention over the prompt and over the answer,
+Here each distinct prompt stays one block that all its completions attend to in one matrix product, and a completion
+owns only what it has said. With (o, l) the outputs and log-normalisers of attention over prompt and over answer,
 
     o = o_answer + sigmoid(l_prompt - l_answer) (o_prompt - o_answer)
 
@@ -12,6 +12,7 @@ this way only if its class is known and its outputs agree with transformers' own
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,7 +38,7 @@ def decoder(backbone: Any, config: Any, cache: Any, mask: Tensor, owner: Tensor,
     """
     if supported(backbone, config) and agrees(backbone, config):
         return SharedDecoder(backbone, cache, mask, owner, capacity)
-    return CachedDecoder(backbone, cache, mask, owner)
+    return CachedDecoder(backbone, cache, mask, owner, capacity)
 
 
 def supported(backbone: Any, config: Any) -> bool:
@@ -47,24 +48,28 @@ def supported(backbone: Any, config: Any) -> bool:
     return type(backbone).__name__ in KNOWN and not windowed and not backbone.training
 
 
+@torch.no_grad()
 def agrees(backbone: Any, config: Any) -> bool:
     """Whether both decoders say the same about two prompts, three rows and two tokens; checked once per model."""
     if backbone not in _agrees:
-        device, vocabulary = next(backbone.parameters()).device, config.vocab_size
-        ids = torch.arange(2, 14, device=device).view(2, 6) * 7 % vocabulary
-        mask = torch.tensor([[False, False, True, True, True, True], [True] * 6], device=device)
-        owner, said = torch.tensor([0, 1, 1], device=device), ids[0, :3]
-        found = []
-        for kind in (SharedDecoder, CachedDecoder):
-            cache = decoding_cache(config, 8)
-            backbone(input_ids=ids, attention_mask=mask, position_ids=rope_positions(mask), past_key_values=cache)
-            rows = SharedDecoder(backbone, cache, mask, owner, 2) if kind is SharedDecoder else kind(backbone, cache, mask, owner)  # fmt: skip
-            position = mask.sum(1)[owner]
-            found.append(torch.cat([rows(said, position), rows(said + 1, position + 1)]))
-        ours, theirs = found
-        largest = float(theirs.abs().max())
-        _agrees[backbone] = float((ours - theirs).abs().max()) <= TOLERANCE[theirs.dtype] * max(1.0, largest)
+        ours, theirs = _probe(backbone, config, SharedDecoder), _probe(backbone, config, CachedDecoder)
+        largest = max(1.0, float(theirs.abs().max()))
+        _agrees[backbone] = float((ours - theirs).abs().max()) <= TOLERANCE[theirs.dtype] * largest
     return _agrees[backbone]
+
+
+def _probe(backbone: Any, config: Any, kind: Callable[..., Any]) -> Tensor:
+    """Hidden states of two tokens of three rows, of which the last two share a prompt."""
+    device = next(backbone.parameters()).device
+    ids = torch.arange(12, device=device).view(2, 6) * 7 % config.vocab_size
+    mask = torch.tensor([[False, False, True, True, True, True], [True] * 6], device=device)
+    owner = torch.tensor([0, 1, 1], device=device)
+    cache = decoding_cache(config, 8)
+    backbone(
+        input_ids=ids, attention_mask=mask, position_ids=rope_positions(mask), past_key_values=cache, use_cache=True
+    )
+    rows, position = kind(backbone, cache, mask, owner, 2), mask.sum(1)[owner]
+    return torch.cat([rows(ids[0, :3], position), rows(ids[1, :3], position + 1)])
 
 
 class SharedDecoder:
@@ -101,7 +106,7 @@ class SharedDecoder:
         for k, v in self.answers:
             k[: len(rows), :, used], v[: len(rows), :, used] = k[rows, :, used], v[rows, :, used]
         self.answers = [(k[: len(rows)], v[: len(rows)]) for k, v in self.answers]
-        going, owner = self.owner.unique(return_inverse=True)
+        going, owner = torch.unique(self.owner, return_inverse=True)
         if len(going) <= 0.75 * len(self.prompts[0][0]):
             self.prompts = [(k[going], v[going]) for k, v in self.prompts]
             self.bias = None if self.bias is None else self.bias[going]
@@ -171,8 +176,8 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tup
 
 
 def _norm(part: Any, x: Tensor) -> Tensor:
-    """Root-mean-square norm as one operation; reduced precision keeps the module's own order of rounding."""
-    if x.dtype in (torch.float16, torch.bfloat16):
+    """Root-mean-square norm as one operation; other dtypes keep the module's own rounding, which goes by float32."""
+    if x.dtype != torch.float32:
         return part(x)  # type: ignore[no-any-return]
     return rms_norm(x, x.shape[-1:], part.weight, part.variance_epsilon)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from etude.core.registry import Listing
 
 if TYPE_CHECKING:
     from etude.core.task import Task
 
+sys.modules[__name__].__class__ = Listing
 GYM = "reasoning-gym:"
 DATA = (".jsonl", ".json", ".parquet", ".csv", ".tsv")  # the last three are refused with advice
 

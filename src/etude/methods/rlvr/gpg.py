@@ -67,7 +67,7 @@ class EnoughValid(Filter):
 def valid_share(batch: TokenBatch) -> float:
     """Share of the batch's groups whose rewards are not all equal."""
     equal = equal_groups(batch.scores, batch.group)
-    return len(batch.group[~equal].unique()) / len(batch.group.unique())
+    return len(set(batch.group[~equal].tolist())) / len(set(batch.group.tolist()))
 
 
 gpg = grpo.replace(

@@ -1,0 +1,86 @@
+"""What there is: methods, tasks and parts, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command import Cli
+
+import etude
+
+
+def test_methods_json(cli: Cli) -> None:
+    entries = json.loads(cli("methods", "--json").out)
+    assert {e["id"] for e in entries} == set(etude.methods())
+    for entry in entries:
+        assert list(entry) == ["id", "title", "family", "kind", "parent", "paper", "changes", "claim"]
+        for name in ("id", "title", "family", "kind", "paper"):
+            assert isinstance(entry[name], str) and entry[name], (entry["id"], name)
+        assert entry["parent"] is None or entry["parent"] in etude.methods()
+        assert bool(entry["changes"]) == (entry["parent"] is not None)
+        assert set(entry["claim"]) == {"statement", "verdict"}
+        assert entry["claim"]["verdict"] in (None, "held", "not held", "inconclusive")
+    changed = {e["id"]: e["changes"] for e in entries}
+    assert changed["dr-grpo"] == ["advantages", "aggregation"]
+
+
+def test_tasks_json(cli: Cli) -> None:
+    entries = json.loads(cli("tasks", "--json").out)
+    assert {e["id"] for e in entries} == set(etude.tasks())
+    for entry in entries:
+        assert list(entry) == ["id", "family", "summary", "loop", "splits", "fields"]
+        assert "train" in entry["splits"]
+        assert entry["summary"].endswith(".")
+    assert next(e for e in entries if e["id"] == "compose")["fields"]["levels"] == [2]
+
+
+@pytest.mark.parametrize("method", etude.methods())
+def test_every_method_is_shown(cli: Cli, method: str) -> None:
+    answer = cli("methods", "show", method)
+    found = etude.method(method)
+    assert answer.code == 0
+    assert found.title in answer.out
+    assert f"optimizer      {type(found.optimizer).__name__}(" in answer.out
+    assert found.claim is None or found.claim.statement in answer.out
+    if found.parent:
+        assert f"Against {found.parent}:" in answer.out
+
+
+@pytest.mark.parametrize("task", etude.tasks())
+def test_every_task_is_shown(cli: Cli, task: str) -> None:
+    answer = cli("tasks", "show", task, "--count", "2")
+    assert answer.code == 0
+    assert answer.out.count("  prompt  ") == 2
+    assert etude.task(task).problems("train")[0].id in answer.out
+
+
+def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
+    answer = cli("parts")
+    heads = [line for line in answer.out.splitlines() if line and not line.startswith(" ")]
+    assert "objective" in heads
+    assert set(heads) <= set(etude.method("grpo").slots())
+    assert "low = 0.2: a number in (0, 1)" in answer.out
+    only = cli("parts", "critic").out
+    assert "token-critic" in only
+    assert "clipped-surrogate" not in only
+
+
+def test_the_tables_name_everything(cli: Cli) -> None:
+    methods, tasks, claims = (cli(verb).out for verb in ("methods", "tasks", "claims"))
+    assert all(name in methods for name in etude.methods())
+    assert all(name in tasks for name in [*etude.tasks(), "data.jsonl", "reasoning-gym:NAME"])
+    assert all(name in claims for name in etude.methods() if etude.method(name).claim)
+
+
+def test_train_help_explains_every_option(cli: Cli) -> None:
+    import inspect
+
+    from etude.cli.train import train
+
+    text = inspect.getdoc(train) or ""
+    for name in inspect.signature(train).parameters:
+        assert f"\n{name}\n" in text, f"{name} is not explained"
+    helped = cli("train", "--help").out
+    assert "[default: ()]" not in helped
+    assert "--checkpoint-every" in helped

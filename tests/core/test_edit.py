@@ -1,0 +1,169 @@
+"""`--set` and `--with`: paths, ranges, names, and contradictions, each refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.core.edit import assignments, set_value, set_values, stack
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.part import Part
+from etude.regularizers.kl import KLToReference
+from etude.tasks import resolve_task
+from etude.training import check_fit, compose_method, compose_task
+
+
+@pytest.fixture
+def grpo() -> etude.Method:
+    return etude.method("grpo")
+
+
+def test_sets_slots_fields_nested_parts_and_lists(grpo: etude.Method) -> None:
+    assert set_value(grpo, "problems=4").problems == 4
+    assert set_value(grpo, "aggregation=fixed-length").aggregation == "fixed-length"
+    assert set_value(grpo, "optimizer.lr=3e-4").optimizer.lr == 3e-4
+    assert set_value(grpo, " optimizer.lr = 1 ").optimizer.lr == 1.0
+    assert set_value(grpo, "optimizer.lr=none").optimizer.lr is None
+    assert set_value(grpo, "objective=policy-gradient").objective.name == "policy-gradient"
+    assert set_value(etude.method("gpg"), "advantages.of.scale=group").advantages.of.scale == "group"
+    assert set_value(grpo, "regularizers=kl-to-reference,entropy-bonus").regularizers[0] == KLToReference()
+
+
+def test_finds_parts_of_a_list_by_name_and_by_index(grpo: etude.Method) -> None:
+    dapo = etude.method("dapo")
+    assert [p.name for p in dapo.rewards] == ["task-reward", "overlong-penalty"]
+    by_name = set_value(dapo, "rewards.overlong-penalty.buffer=0.5")
+    assert by_name == set_value(dapo, "rewards.1.buffer=0.5") != dapo
+    assert by_name.rewards[0] == dapo.rewards[0]
+    assert [p.name for p in set_value(dapo, "rewards.overlong-penalty=none").rewards] == ["task-reward"]
+    assert [p.name for p in set_value(dapo, "rewards.0=kl-penalty").rewards] == ["kl-penalty", "overlong-penalty"]
+
+
+def test_none_empties_what_may_be_empty() -> None:
+    dapo = etude.method("dapo")
+    assert set_value(dapo, "filters=none").filters == ()
+    assert set_value(etude.method("ppo"), "critic=none").critic is None
+
+
+def test_order_and_text_do_not_matter(grpo: etude.Method) -> None:
+    ways = (
+        {"problems": 3, "optimizer.lr": 1e-3},
+        ["optimizer.lr=0.001", "problems=3"],
+    )
+    first, second = (set_values(grpo, way) for way in ways)
+    assert first == second
+    assert assignments({"task.levels": (2, 3), "filters": ()}) == ["task.levels=2,3", "filters=none"]
+    assert assignments("problems=3") == ["problems=3"]
+
+
+def test_a_lone_value_is_a_list_of_one() -> None:
+    assert compose_task("compose", ["task.levels=3"]).levels == (3,)
+    assert compose_task("compose", {"task.levels": (2, 4)}).levels == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("problems", "--set takes PATH=VALUE"),
+        ("=3", "--set takes PATH=VALUE"),
+        ("optimzer.lr=1", "no slot of grpo named 'optimzer'. Did you mean 'optimizer'"),
+        ("optimizer.lrr=1", "no field of AdamW named 'lrr'. Did you mean 'lr'"),
+        ("optimizer.lr=-1", "AdamW.lr must be a number above 0 or none, got '-1'"),
+        ("optimizer.lr=nan", "AdamW.lr must be a number above 0 or none"),
+        ("optimizer.lr=", "AdamW.lr must be a number above 0 or none, got ''"),
+        ("objective.low=1.5", "ClippedSurrogate.low must be a number in (0, 1), got '1.5'"),
+        ("objective=clipped-surogate", "Did you mean 'clipped-surrogate'? There are: "),
+        ("objective=uniform", "There is no part for grpo: objective named 'uniform'"),
+        ("problems=0", "problems must be a whole number of at least 1, got '0'"),
+        ("problems=2.5", "problems must be a whole number of at least 1, got '2.5'"),
+        ("problems.x=1", "problems is a value, so it has no field 'x'; set it as in problems=VALUE"),
+        ("critic.clip=1", "critic is empty, so it has no field 'clip'; set the part first, as in critic=NAME"),
+        ("aggregation=mean", "must be one of 'token-mean', 'sequence-mean', 'fixed-length', got 'mean'"),
+        ("rewards.7.weight=1", "no part in grpo: rewards named '7'. It holds: task-reward"),
+        ("id=other", "no slot of grpo named 'id'"),
+        ("rewards=function-reward", "function-reward needs a value for function"),
+    ],
+)
+def test_refuses_in_a_sentence(grpo: etude.Method, assignment: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        set_value(grpo, assignment)
+    assert sentence in str(caught.value)
+
+
+def test_stacks_parts_and_methods(grpo: etude.Method) -> None:
+    both = stack(grpo, ["kl-to-reference", "dapo"])
+    assert [p.name for p in both.regularizers] == ["kl-to-reference"]
+    assert both.objective == etude.method("dapo").objective
+    assert both.filters == etude.method("dapo").filters
+    assert stack(grpo, "kl-to-reference") == stack(grpo, ["kl-to-reference"])
+    assert stack(both, ["kl-to-reference"]) == both, "a part twice is there once"
+
+
+def test_stacks_a_part_of_a_file(grpo: etude.Method, tmp_path: Path) -> None:
+    (tmp_path / "bonus_part.py").write_text(
+        "from etude.core.slots import Reward\n\n\nclass Bonus(Reward):\n    amount: float = 1.0\n\n"
+        "    def score(self, episodes, context):\n        return [self.amount] * len(episodes)\n\n\nx = 3\n"
+    )
+    added = stack(grpo, [f"{tmp_path / 'bonus_part.py'}:Bonus"]).rewards[-1]
+    assert isinstance(added, Part)
+    assert added.fields() == {"amount": 1.0}
+    with pytest.raises(UnknownNameError, match="Did you mean 'Bonus'"):
+        stack(grpo, [f"{tmp_path / 'bonus_part.py'}:Bonu"])
+    with pytest.raises(ConfigError, match="must be a Part class, got 3"):
+        stack(grpo, [f"{tmp_path / 'bonus_part.py'}:x"])
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["kl-to-referense"], "Did you mean 'kl-to-reference'"),
+        (["reinforce"], "reinforce has no parent"),
+        (["policy-gradient", "clipped-surrogate"], "both set objective, which holds one value"),
+        (["dapo", "dr-grpo"], "--with dapo and --with dr-grpo both set aggregation"),
+    ],
+)
+def test_refuses_stacks_in_a_sentence(grpo: etude.Method, names: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        stack(grpo, names)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "parts", "sentence"),
+    [
+        ("grpo", [], ["gae"], "GAE is computed from values that no critic learns"),
+        ("ppo", ["critic=none"], [], "GAE is computed from values that no critic learns"),
+        ("grpo", [], ["token-critic"], "TokenCritic has no returns to learn from"),
+        ("grpo", ["experience.size=1"], [], "experience.size = 1 gives only one"),
+        ("gpg", ["experience.size=1"], [], "experience.size = 1 gives only one"),
+        ("rloo", ["experience.size=1"], [], "experience.size = 1 gives only one"),
+        ("grpo", ["experience.top_p=0.9"], [], "truncates sampling"),
+        ("grpo", ["advantages=none"], [], "learns from advantages, and the slot advantages is empty"),
+        ("grpo", ["rewards=none"], [], "there are advantages but no rewards"),
+        ("grpo", ["optimizer=none"], [], "grpo has no optimizer"),
+        ("sft", ["objective=clipped-surrogate"], [], "Demonstrations takes its rows from data"),
+        ("dpo", ["experience=groups", "experience.size=1"], [], "compares answers to one problem"),
+        ("dpo", [], [], "has no 'chosen' answer to compare"),
+    ],
+)
+def test_refuses_contradictions(method: str, changes: list[str], parts: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        check_fit(compose_method(method, changes, parts), resolve_task("countdown"))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "parts"),
+    [
+        ("grpo", [], ["gae", "token-critic"]),
+        ("grpo", ["critic=token-critic"], ["gae"]),
+        ("grpo", ["experience.size=1", "advantages.centre=none", "advantages.scale=none"], []),
+        ("reinforce", ["experience.size=1"], []),
+        ("gpg", [], ["kl-to-reference"]),
+        ("grpo", ["reference=moving-average"], ["kl-to-reference"]),
+    ],
+)
+def test_accepts_what_goes_together(method: str, changes: list[str], parts: list[str]) -> None:
+    check_fit(compose_method(method, changes, parts), resolve_task("compose"))

@@ -1,0 +1,99 @@
+"""The files that the documentation shows are the files that are there, and each of them runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.core.batches import Problem
+from etude.core.registry import files, load_attribute
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+EXAMPLES = DOCS / "examples"
+SHOWN = {
+    "add-a-task.md": EXAMPLES / "sorting.py",
+    "add-a-reward.md": EXAMPLES / "my_rewards.py",
+    "add-a-method.md": EXAMPLES / "hard_first.py",
+    "../README.md": files("methods")["dapo"],
+}
+QUICK = {"set": {"problems": 4}, "evaluate": 2, "quiet": True}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the examples in it, to work in as a reader would."""
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_pages_show_the_whole_file(page: str) -> None:
+    """What is read is what runs."""
+    text = SHOWN[page].read_text(encoding="utf-8").strip()
+    assert f"```python\n{text}\n```" in (DOCS / page).read_text(encoding="utf-8")
+
+
+def test_sorting_scores_and_divides(folder: Path) -> None:
+    """Reward 1 for the digits in order only; the test side shares no prompt with the train side."""
+    task = etude.task("sorting.py")
+    problem = Problem("1", "sort 51342>", "12345")
+    assert [task.score(problem, text) for text in ("12345", " 12345\n", "51342", "")] == [1, 1, 0, 0]
+    prompts = {split: {task.problems(split)[i].prompt for i in range(300)} for split in task.splits()}
+    assert not prompts["train"] & prompts["test"]
+
+
+@pytest.mark.slow
+def test_sorting_is_learned_from_demonstrations_then_by_reinforcement(folder: Path) -> None:
+    """The page's two runs, a step each: the second starts from the first one's checkpoint."""
+    warm = etude.train("sft", "sorting.py", steps=1, out="warm", **QUICK)
+    result = etude.train("grpo", "sorting.py", model=str(warm.checkpoint / "model"), steps=1, out="run", **QUICK)
+    assert result.evaluation["before"]["test"] == warm.evaluation["after"]["test"]
+    assert result.steps == 1
+
+
+def test_reward_adds_up_its_components() -> None:
+    """1 for the right last string, a hundredth off for each of the 11 characters."""
+    score = load_attribute(f"{EXAMPLES / 'my_rewards.py'}:score")
+    assert score(["f1:abc>f3:a", "f1:abc"], ["a", "x"]) == [
+        {"right": 1.0, "length": pytest.approx(-0.11)},
+        {"right": 0.0, "length": pytest.approx(-0.06)},
+    ]
+
+
+@pytest.mark.slow
+def test_reward_trains_and_reports_its_components(folder: Path) -> None:
+    """The components add up to the reward in the metrics."""
+    result = etude.train("grpo", "compose", reward="my_rewards.py:score", steps=2, out="run", **QUICK)
+    for line in result.metrics:
+        total = line["reward/score/right"] + line["reward/score/length"]
+        assert line["reward"] == pytest.approx(total, abs=1e-6)
+
+
+def test_method_weighs_rows_by_what_their_group_failed(make_batch) -> None:
+    """Groups solved 1/2 and 2/2 of the time weigh 1/2 and 0."""
+    method = load_attribute(f"{EXAMPLES / 'hard_first.py'}:hard_first")
+    batch = make_batch([[1]] * 4, scores=[1.0, 0.0, 1.0, 1.0], group=[0, 0, 1, 1])
+    assert method.filters[0].weigh(batch).tolist() == [0.5, 0.5, 0.0, 0.0]
+    assert list(method.diff(etude.method("grpo"))) == ["filters.failure-share"]
+
+
+@pytest.mark.slow
+def test_method_trains_by_the_name_of_its_file(folder: Path) -> None:
+    """`etude train hard_first.py`."""
+    assert etude.train("hard_first.py", "compose", steps=2, out="run", **QUICK).method == "hard-first"
+
+
+def test_data_file_is_read(folder: Path) -> None:
+    """Four rows on two levels; an answer counts wherever it is stated as the final one."""
+    task = etude.task("capitals.jsonl")
+    rows = [p for split in task.splits() for p in task.problems(split)]
+    assert sorted((p.answer, p.level) for p in rows) == [
+        ("Lima", "hard"), ("Nairobi", "hard"), ("Paris", "easy"), ("Tokyo", "easy"),
+    ]  # fmt: skip
+    assert task.score(Problem("1", "?", "Paris"), "Let me think.\nAnswer: Paris.") == 1.0
