@@ -83,7 +83,8 @@ def show(method: str) -> None:
 
         verdict = recorded(method)
         console.print("\nClaim:", style="bold")
-        console.print(f"  {found.claim.statement}  ({verdict['verdict'] if verdict else 'not run yet'})", markup=False)
+        outcome = verdict["verdict"] if verdict else "not run yet"
+        console.print(f"  {found.claim.statement}  ({outcome})", markup=False, soft_wrap=True)
 
 
 def shown(value: Any) -> str:

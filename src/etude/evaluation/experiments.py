@@ -35,6 +35,14 @@ def learned_reward() -> dict[str, Any]:
     return _result("ppo-rlhf", after, before, "tiny")
 
 
+def rewards_alone() -> dict[str, Any]:
+    """Accuracy on test problems before and after REINFORCE."""
+    method = get_method("reinforce")
+    before = [accuracy(_loop(method, seed).policy, seed, "compose") for seed in range(_seeds("reinforce"))]
+    after = [accuracy(_trained(method, seed), seed, "compose") for seed in range(_seeds("reinforce"))]
+    return _result("reinforce", after, before, "tiny")
+
+
 def pair_accuracy(scorer: Any) -> float:
     """Share of unseen pairs of `preferences` of which the reward model scores the chosen answer higher."""
     from etude.core.slots import Context
@@ -48,12 +56,12 @@ def pair_accuracy(scorer: Any) -> float:
     return sum(chosen > rejected for chosen, rejected in zip(scores[::2], scores[1::2])) / len(problems)
 
 
-def accuracy(policy: Any, seed: int) -> float:
-    """pass@1 on the test split of `preferences`."""
+def accuracy(policy: Any, seed: int, name: str = "preferences") -> float:
+    """pass@1 on the test split of a task."""
     from etude.evaluation.language import evaluate_split
     from etude.tasks import resolve_task
 
-    task: Any = resolve_task("preferences")
+    task: Any = resolve_task(name)
     return float(evaluate_split(policy, task, "test", problems=100, samples=4, seed=seed).correct.mean())
 
 

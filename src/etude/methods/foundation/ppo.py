@@ -34,5 +34,6 @@ ppo = reinforce.replace(
         statement="Using each batch several times within the clip learns faster per sample than one REINFORCE step.",
         baseline="reinforce",
         steps=20,
+        seeds=5,
     ),
 )

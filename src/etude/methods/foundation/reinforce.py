@@ -28,7 +28,9 @@ reinforce = Method(
     optimizer=AdamW(),
     problems=32,
     claim=Claim(
-        statement="REINFORCE raises two-step accuracy above that of further supervised steps on atomic skills.",
-        baseline="sft",
+        statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
+        steps=20,
+        seeds=5,
+        experiment="etude.evaluation.experiments:rewards_alone",
     ),
 )

@@ -29,5 +29,6 @@ sft = reinforce.replace(
         statement="With right worked chains to copy, some supervised steps beats as many of trial and error.",
         baseline="reinforce",
         steps=20,
+        seeds=5,
     ),
 )

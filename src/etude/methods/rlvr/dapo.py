@@ -30,5 +30,6 @@ dapo = grpo.replace(
         statement="Replacing groups that teach nothing learns more from the same number of updates than GRPO.",
         baseline="grpo",
         steps=20,
+        seeds=5,
     ),
 )

@@ -26,5 +26,6 @@ dr_grpo = grpo.replace(
         statement="Without the two biases the same number of updates learns more than GRPO's.",
         baseline="grpo",
         steps=20,
+        seeds=5,
     ),
 )

@@ -82,5 +82,6 @@ gpg = grpo.replace(
         statement="Plain policy gradient, corrected for groups that teach nothing, beats GRPO.",
         baseline="grpo",
         steps=20,
+        seeds=5,
     ),
 )

@@ -25,5 +25,7 @@ grpo = reinforce.replace(
     claim=Claim(
         statement="Comparing completions of the same problem learns faster than a batch baseline.",
         baseline="reinforce",
+        steps=20,
+        seeds=5,
     ),
 )

@@ -27,5 +27,6 @@ lite_ppo = grpo.replace(
         statement="Group mean with batch deviation and a token mean learns more than GRPO from a base model.",
         baseline="grpo",
         steps=20,
+        seeds=5,
     ),
 )

@@ -24,5 +24,6 @@ rloo = reinforce.replace(
         statement="Comparing a completion with the others of its problem learns faster than a batch baseline.",
         baseline="reinforce",
         steps=20,
+        seeds=5,
     ),
 )

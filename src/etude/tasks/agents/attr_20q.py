@@ -77,6 +77,10 @@ class Attr20Q(LanguageTask):
             raise UnknownNameError("split of attr-20q", split, self.splits())
         return _problems(self, split)
 
+    def script(self, problem: Problem, stream: Stream) -> list[Segment]:
+        """A game played well (it always guesses what is still possible): what supervised methods learn from."""
+        return scripted_episode(self, problem, stream, guessing=0.2, attention=1.0)
+
     def environment(self) -> Environment:
         return Oracle(self)
 
