@@ -44,9 +44,9 @@ CASES = {
     for c in (
         Case("short-0.8M", "0.8M", (16, 64), 64, 128),
         Case("long-0.8M", "0.8M", (256, 512), 128, 64),
-        Case("short-10M", "10M", (16, 64), 64, 128),
-        Case("long-10M", "10M", (256, 512), 128, 64),
-        Case("short-0.8M-sparse", "0.8M", (16, 64), 64, 128, success=0.08),
+        Case("short-10M", "10M", (16, 64), 64, 64),
+        Case("long-10M", "10M", (256, 512), 128, 16),
+        Case("short-sparse-0.8M", "0.8M", (16, 64), 64, 128, success=0.08),
     )
 }
 

@@ -1,6 +1,7 @@
 """etude's arm: one training step of `grpo` for every line on standard input, one JSON line back.
 
-Savings can be switched off one at a time (`--without`), to see what each gives.
+Savings can be switched off one at a time (`--without`), to see what each gives. `preallocation` is that of
+transformers' cache, so removing it removes `native-decoding` too: compare the two rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from _cases import CASES, GROUP, RATE, prompts, reward
 
-SAVINGS = ("shared-prefill", "dropping", "preallocation", "shared-update", "skipping", "sorting")
+SAVINGS = ("shared-prefill", "native-decoding", "dropping", "preallocation", "shared-update", "skipping", "sorting")
 
 
 def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool, shadow: bool) -> Any:
@@ -48,9 +49,8 @@ def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool,
 
 def remove(saving: str, loop: Any) -> None:
     """Switch one saving off, from outside: the library itself has no such switches."""
-    from etude.experience import rows
     from etude.loops import update
-    from etude.policies import cache, language, sampling
+    from etude.policies import cache, language, native, sampling
 
     match saving:
         case "shared-prefill":
@@ -58,14 +58,16 @@ def remove(saving: str, loop: Any) -> None:
         case "dropping":
             sampling.COMPACT_BELOW = -1.0
         case "preallocation":
+            remove("native-decoding", loop)  # which allocates its own buffers
             sampling.decoding_cache = lambda config, capacity: cache.DynamicCache(config=config)
+        case "native-decoding":
+            native.supported = lambda backbone, config: False
         case "shared-update":
             loop.policy.share_prompts = False
         case "skipping":
             update.Updater._useful = lambda self, method, batch: language.torch.arange(len(batch))
         case "sorting":
             update.micro_batches = unsorted
-            assert rows.micro_batches is not unsorted
         case _:
             raise SystemExit(f"There is no saving {saving!r}; there are {', '.join(SAVINGS)}.")
 
@@ -97,13 +99,13 @@ def main() -> None:
         remove(saving, loop)
     print("ready", flush=True)
     for _ in sys.stdin:
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), time.process_time()
         metrics = loop.step().metrics
-        seconds = time.perf_counter() - begun
+        seconds, used = time.perf_counter() - begun, time.process_time() - used
         answers = metrics["completion_length"] * metrics["rows"]
         total = metrics["tokens_per_second"] * (metrics["seconds/experience"] + metrics["seconds/update"])
         answer = {
-            "seconds": seconds, "completion_tokens": round(answers), "total_tokens": round(total),
+            "seconds": seconds, "processor": used, "completion_tokens": round(answers), "total_tokens": round(total),
             "generate": metrics["seconds/experience"], "update": metrics["seconds/update"],
             "reward": metrics["reward"], "length": metrics["completion_length"],
         }  # fmt: skip

@@ -57,12 +57,13 @@ def train(chosen: Any, answers: Any) -> None:
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if not sys.stdin.readline():
                 os._exit(0)
-            self.begun = time.perf_counter()
+            self.begun, self.used = time.perf_counter(), time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             seconds = time.perf_counter() - self.begun
+            used = time.process_time() - self.used
             generate = seen.pop("scored") - self.begun
-            found = {"seconds": seconds, "generate": generate, "update": seconds - generate, **seen}
+            found = {"seconds": seconds, "processor": used, "generate": generate, "update": seconds - generate, **seen}
             print(json.dumps(found), file=answers, flush=True)
 
     config = GRPOConfig(

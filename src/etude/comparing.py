@@ -237,7 +237,7 @@ def compare(
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
     scores = {arm: {goal.id: [final_score(j.folder, metric, split) for j in jobs]} for arm, jobs in arms.items()}
     curves = {arm: {goal.id: [curve(j.folder) for j in jobs]} for arm, jobs in arms.items() if _samples(arm)}
-    found = compare_arms(scores, curves, {goal.id: list(range(1, steps + 1))}, metric=f"{metric} ({split})")
+    found = compare_arms(scores, curves, list(range(1, steps + 1)), metric=f"{metric} ({split})")
     folder = Path(out) / (
         "compare-" + "-vs-".join(a.replace("+", "_").replace("/", "-") for a in methods) + f"-{goal.id}"
     )

@@ -56,7 +56,7 @@ def test_sft_on_prompts_and_completions(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path / "shown.jsonl", [{"prompt": f"q{i}>", "completion": f"a{i}"} for i in range(10)])
     answer = cli("train", "sft", "--task", "shown.jsonl", *tiny(evaluate=0)[:-2], "--out", "run")
     assert answer.code == 0, answer.err
-    assert [line["loss"] for line in lines(tmp_path / "run/metrics.jsonl")][0] > 0  # type: ignore[operator]
+    assert next(line["loss"] for line in lines(tmp_path / "run/metrics.jsonl")) > 0  # type: ignore[operator]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ app = App(
     help="Reinforcement learning where every method is a short composition of shared parts. "
     "`etude train` with no arguments trains a small language model in a minute.",
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 VERBS = {
     "train": ("etude.cli.train:train", "Train a method on a task."),

@@ -41,6 +41,6 @@ class Phase(Stage):
         ends = [s.end for s in method.stages if isinstance(s, Phase)]
         if ends != sorted(set(ends)):
             return f"must end after the phase before it; the ends are {', '.join(map(str, ends))}."
-        if not 1.0 <= max(ends):
+        if max(ends) < 1.0:
             raise ConfigError(f"{method.id}: the last phase ends at {max(ends)} of the steps; give it end=1.")
         return None

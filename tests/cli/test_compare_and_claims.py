@@ -1,0 +1,132 @@
+"""`etude compare` and `etude claims`: what is trained once is found again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import Cli
+
+from etude import comparing
+from etude.comparing import Job, jobs_for
+
+MINE = """
+from etude.core.method import Claim
+from etude.methods.rlvr.grpo import grpo
+
+mine = grpo.replace(
+    id="mine",
+    problems=2,
+    claim=Claim(
+        statement="Two problems a step are as good as thirty-two.",
+        baseline="grpo",
+        steps=2,
+        seeds=2,
+        changes={"experience.size": 2, "problems": 2},
+    ),
+)
+"""
+FIELDS = ("--set", "experience.size=2", "--set", "problems=2")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """The runs that were started, in order; each looks at few problems, to be quick."""
+    begun: list[Job] = []
+    start, command = comparing._start, Job.command
+    monkeypatch.setattr(Job, "command", lambda job: [*command(job), "--evaluate", "4"])
+
+    def counted(job: Job) -> subprocess.Popen[str]:
+        begun.append(job)
+        return start(job)
+
+    monkeypatch.setattr(comparing, "_start", counted)
+    return begun
+
+
+@pytest.mark.slow
+def test_compare_then_claim_train_each_run_once(
+    cli: Cli, tmp_path: Path, started: list[Job], forget: Callable[[str], None]
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    flags = ("--seeds", "2", "--steps", "2", *FIELDS)
+    first = cli("compare", "mine.py:mine", "grpo", *flags)
+    assert first.code == 0, first.err
+    assert "0 of 4 runs are there already" in first.err
+    assert sorted((j.arm, j.seed) for j in started) == [
+        ("grpo", 0),
+        ("grpo", 1),
+        ("mine.py:mine", 0),
+        ("mine.py:mine", 1),
+    ]
+    assert "IQM" in first.out and "P(better than mine.py:mine)" in first.out
+    found = json.loads(next((tmp_path / "runs").glob("compare-*/comparison.json")).read_text())
+    assert set(found["arms"]) == {"mine.py:mine", "grpo"}
+
+    started.clear()
+    second = cli("compare", "mine.py:mine", "grpo", *flags)
+    assert second.code == 0
+    assert started == []
+    assert "4 of 4 runs are there already" in second.err
+    assert second.out == first.out
+
+    claimed = cli("claims", "run", "mine.py:mine", "--out", "claims", "--runs", "runs")
+    assert claimed.code == 0, claimed.err
+    assert started == [], "the claim's runs are the same ones"
+    verdict = json.loads((tmp_path / "claims/mine.json").read_text())
+    assert verdict["verdict"] in ("held", "not held", "inconclusive")
+    assert verdict["statement"] == "Two problems a step are as good as thirty-two."
+    assert set(verdict["arms"]) == {"mine.py:mine", "grpo"}
+    assert all(len(scores) == 2 for scores in verdict["arms"].values())
+    assert {"versions", "hardware"} <= set(verdict["environment"])
+    assert "claims/mine.json" in claimed.out
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_says_why(cli: Cli, tmp_path: Path, started: list[Job]) -> None:
+    (tmp_path / "bad.py").write_text("def score(completions):\n    raise ValueError('no answer key')\n")
+    flags = ("--reward", "bad.py:score", "--seeds", "1", "--steps", "2", *FIELDS, "--workers", "1")
+    answer = cli("compare", "grpo", "dr-grpo", *flags)
+    assert answer.code == 1
+    assert len(started) == 1, "the others were not begun"
+    assert "The run of grpo with seed 0 failed" in answer.sentence
+    assert "no answer key" in answer.sentence
+    assert "Traceback" not in answer.sentence.split("failed")[0]
+
+
+def test_a_run_that_was_killed_early_starts_again_and_a_later_one_goes_on(tmp_path: Path) -> None:
+    job = jobs_for("grpo+kl-to-reference", "compose", "tiny", 1, 5, ["problems=2"], tmp_path)[0]
+    words = job.command()[4:]
+    assert words[:2] == ["grpo", "--task"]
+    assert words[-4:] == ["--with", "kl-to-reference", "--set", "problems=2"]
+    (job.folder / "checkpoints").mkdir(parents=True)
+    assert "--resume" not in job.command()
+    (job.folder / "checkpoints/step-0").mkdir()
+    assert job.command()[4:] == ["--resume", str(job.folder), "--quiet"]
+
+
+def test_folders_are_named_by_all_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("x = 1\n")
+    (tmp_path / "data.jsonl").write_text("{}\n")
+
+    def name(arm: str = "own.py:x", task: str = "data.jsonl", steps: int = 5, fields: tuple[str, ...] = ()) -> str:
+        return jobs_for(arm, task, "tiny", 1, steps, fields, tmp_path)[0].folder.parent.name
+
+    first = name()
+    assert first == name()
+    others = {name(arm="grpo"), name(steps=6), name(fields=("problems=2",)), name(task="compose")}
+    (tmp_path / "own.py").write_text("x = 2\n")
+    changed = name()
+    (tmp_path / "data.jsonl").write_text("{} \n")
+    assert len({first, *others, changed, name()}) == 7
+
+
+def test_a_claim_without_a_baseline_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(MINE.replace('baseline="grpo",', "").replace("mine", "alone"))
+    answer = cli("claims", "run", "alone.py:alone")
+    assert answer.code == 2
+    assert "names neither a baseline nor an experiment" in answer.sentence
