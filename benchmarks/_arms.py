@@ -66,6 +66,7 @@ class Arm:
             "completion_tokens_per_second": round(self.rate(), 1),
             "total_tokens_per_second": round(self.rate("total_tokens"), 1),
             "seconds": [round(s["seconds"], 3) for s in self.steps],
+            "processor_seconds": [round(s["processor"], 3) for s in self.steps],
             **means,
         }
 
@@ -77,9 +78,11 @@ def in_turn(arms: list[Arm], rounds: int, warmup: int = 1) -> None:
             arm.step(keep=number >= warmup)
 
 
-def ratios(arm: Arm, other: Arm, what: str = "completion_tokens") -> list[float]:
-    """Ratio of the two speeds, round by round."""
-    return [a[what] / a["seconds"] / (b[what] / b["seconds"]) for a, b in zip(arm.steps, other.steps)]
+def ratios(arm: Arm, other: Arm, clock: str) -> list[float]:
+    """Ratio of completion tokens per second of `clock`, round by round."""
+    return [
+        a["completion_tokens"] / a[clock] * b[clock] / b["completion_tokens"] for a, b in zip(arm.steps, other.steps)
+    ]
 
 
 def peer_python() -> Path:

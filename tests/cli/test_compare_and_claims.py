@@ -62,7 +62,7 @@ def test_compare_then_claim_train_each_run_once(
         ("mine.py:mine", 0),
         ("mine.py:mine", 1),
     ]
-    assert "IQM" in first.out and "P(better than mine.py:mine)" in first.out
+    assert "IQM" in first.out
     found = json.loads(next((tmp_path / "runs").glob("compare-*/comparison.json")).read_text())
     assert set(found["arms"]) == {"mine.py:mine", "grpo"}
 

@@ -77,8 +77,12 @@ def _scores(evaluation: dict[str, Any]) -> Any:
     for name in ("split", "metric", "before", "after"):
         table.add_column(name)
     for split, after in evaluation["after"].items():
-        for metric in (m for m in after if m.startswith("pass@") or m == "reward"):
-            before = evaluation["before"][split].get(metric)
+        old = evaluation["before"][split]
+        shown = [m for m in after if m.startswith("pass@")]
+        if any(e.get("reward") != e.get("pass@1") for e in (old, after)):  # else it says the same once more
+            shown.append("reward")
+        for metric in shown:
+            before = old.get(metric)
             table.add_row(split, metric, _interval(before), _interval(after[metric]))
     return table
 

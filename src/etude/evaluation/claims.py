@@ -39,7 +39,9 @@ def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None)
     from etude.runtime.environment import record
 
     about = {"method": method, "statement": claim.statement, **found, "seconds": round(time.monotonic() - began, 1)}
-    about["environment"] = {k: v for k, v in record(0).items() if k in ("versions", "commit", "hardware")}
+    here = record(0)
+    about["environment"] = {k: here[k] for k in ("versions", "commit")}
+    about["environment"]["hardware"] = {k: here[k] for k in ("platform", "processor", "cores", "devices")}
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{owner.id}.json"
     path.write_text(json.dumps(about, indent=1) + "\n")
