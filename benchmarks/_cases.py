@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 GROUP = 8
-RATE = 1e-5
+RATE = 1e-7
+"""Small, so that neither arm drifts: answers of other lengths would be another workload."""
 MODELS = {
     "0.8M": {"vocab": 512, "hidden": 128, "layers": 3, "heads": 4, "kv_heads": 2, "mlp": 448},
     "10M": {"vocab": 1000, "hidden": 384, "layers": 6, "heads": 6, "kv_heads": 2, "mlp": 1024},
@@ -45,7 +46,7 @@ CASES = {
         Case("short-0.8M", "0.8M", (16, 64), 64, 128),
         Case("long-0.8M", "0.8M", (256, 512), 128, 64),
         Case("short-10M", "10M", (16, 64), 64, 64),
-        Case("long-10M", "10M", (256, 512), 128, 16),
+        Case("long-10M", "10M", (256, 512), 128, 32),
         Case("short-sparse-0.8M", "0.8M", (16, 64), 64, 128, success=0.08),
     )
 }

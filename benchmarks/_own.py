@@ -87,14 +87,14 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro-tokens", type=int)
-    parser.add_argument("--autocast", action="store_true")
+    parser.add_argument("--dtype", choices=("float32", "autocast"), default="float32")
     parser.add_argument("--shadow", action="store_true")
     parser.add_argument("--without", action="append", default=[])
     chosen = parser.parse_args()
     import torch
 
     torch.set_num_threads(chosen.threads)
-    loop = build(chosen.case, chosen.folder, chosen.micro_tokens, chosen.autocast, chosen.shadow)
+    loop = build(chosen.case, chosen.folder, chosen.micro_tokens, chosen.dtype == "autocast", chosen.shadow)
     for saving in chosen.without:
         remove(saving, loop)
     print("ready", flush=True)

@@ -1,9 +1,9 @@
 """A GRPO training step, etude against TRL, end to end: one JSON with the ratio of tokens per second for each case.
 
 Both arms get the same model folder, prompts, reward, group size, optimizer, learning rate and number of threads, and
-take their steps in turn (A B A B ...). TRL runs at the fastest of the settings in `PEER_SETTINGS`, found before each
-case; etude runs at its defaults. With one thread the ratio is that of processor time, which is wall time on an idle
-machine and does not count what other processes take; wall time is reported beside it. `--ablation` adds a table of what each of etude's savings gives.
+take their steps in turn (A B A B ...). Each runs at the fastest of its settings below, found before each case. With one thread the ratio is that of processor time, which is wall time on an idle
+machine and does not count what other processes take; wall time is reported beside it. `--ablation` adds a table of
+what each of etude's savings gives.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from _cases import CASES, Case, make_model
 from _own import SAVINGS
 
 TARGETS = {"short": 2.0, "long": 3.0}
-PEER_SETTINGS = [{"dtype": d, "rows": r} for d in ("float32", "autocast") for r in (0, 8)]
-"""What TRL is tried at: dtype of the computation, rows of one forward pass (0: all)."""
+DTYPES = ("float32", "autocast")
+OWN_SETTINGS = [{"dtype": d} for d in DTYPES]
+PEER_SETTINGS = [{"dtype": d, "rows": r} for d in DTYPES for r in (0, 8)]
+"""What each is tried at: dtype of the computation, and for TRL the rows of one forward pass (0: all)."""
 
 
 def peer_arm(case: Case, folder: Path, threads: int, setting: dict[str, Any]) -> Arm:
@@ -34,59 +36,64 @@ def peer_arm(case: Case, folder: Path, threads: int, setting: dict[str, Any]) ->
     return Arm(peer_python(), "_peer_trl.py", case.name, str(folder), *flags, threads=threads)
 
 
-def own_arm(case: Case, folder: Path, threads: int, *flags: str) -> Arm:
+def own_arm(case: Case, folder: Path, threads: int, setting: dict[str, Any], *without: str) -> Arm:
     """etude's process."""
+    flags = [f"--{k}={v}" for k, v in setting.items()] + [f"--without={saving}" for saving in without]
     return Arm(sys.executable, "_own.py", case.name, str(folder), *flags, threads=threads)
 
 
-def tune_peer(case: Case, folder: Path, threads: int) -> tuple[dict[str, Any], dict[str, float]]:
-    """TRL's fastest setting, and the tokens per second of each."""
+def clock(threads: int) -> str:
+    """The clock of the ratios."""
+    return "processor" if threads == 1 else "seconds"
+
+
+def tune(make: Any, settings: list[dict[str, Any]], case: Case, folder: Path, threads: int) -> dict[str, Any]:
+    """The fastest setting, and the completion tokens per second of each."""
     found: dict[str, float] = {}
-    for setting in PEER_SETTINGS:
-        arm = peer_arm(case, folder, threads, setting)
-        in_turn([arm], rounds=1)
-        found[json.dumps(setting)] = round(arm.rate(clock="processor" if threads == 1 else "seconds"), 1)
+    for setting in settings:
+        arm = make(case, folder, threads, setting)
+        in_turn([arm], rounds=2)
+        found[json.dumps(setting)] = round(arm.rate(clock=clock(threads)), 1)
         arm.close()
-    best: dict[str, Any] = json.loads(max(found, key=found.__getitem__))
-    return best, found
+    return {"setting": json.loads(max(found, key=found.__getitem__)), "tried": found}
 
 
 def compare(case: Case, folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     """One row of the table."""
-    setting, tried = tune_peer(case, folder, threads)
-    own, peer = own_arm(case, folder, threads), peer_arm(case, folder, threads, setting)
+    mine = tune(own_arm, OWN_SETTINGS, case, folder, threads)
+    theirs = tune(peer_arm, PEER_SETTINGS, case, folder, threads)
+    own = own_arm(case, folder, threads, mine["setting"])
+    peer = peer_arm(case, folder, threads, theirs["setting"])
     in_turn([own, peer], rounds)
     own.close()
     peer.close()
-    clock = "processor" if threads == 1 else "seconds"
-    target, ratio = TARGETS[case.name.split("-")[0]], own.rate(clock=clock) / peer.rate(clock=clock)
+    time, target = clock(threads), TARGETS[case.name.split("-")[0]]
+    ratio = own.rate(clock=time) / peer.rate(clock=time)
     return {
-        "settings": case.to_json(), "threads": threads, "peer_setting": setting, "peer_tried": tried,
-        "etude": own.report(), "trl": peer.report(), "clock": clock,
+        "case": case.to_json(), "threads": threads, "clock": time,
+        "etude": {**mine, **own.report()}, "trl": {**theirs, **peer.report()},
         "ratio": round(ratio, 2),
-        "ratio_by_round": [round(r, 2) for r in ratios(own, peer, clock)],
+        "ratio_by_round": [round(r, 2) for r in ratios(own, peer, time)],
+        "ratio_total_tokens": round(own.rate("total_tokens", time) / peer.rate("total_tokens", time), 2),
         "ratio_wall": round(own.rate() / peer.rate(), 2),
-        "ratio_wall_total_tokens": round(own.rate("total_tokens") / peer.rate("total_tokens"), 2),
-        "ratio_wall_by_round": [round(r, 2) for r in ratios(own, peer, "seconds")],
         "target": target, "met": ratio >= target,
     }  # fmt: skip
 
 
 def ablate(case: Case, folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     """Speed without each saving, over the speed with all of them, steps taken in turn."""
-    arms = {"everything": own_arm(case, folder, threads)}
+    arms = {"everything": own_arm(case, folder, threads, {})}
     for saving in SAVINGS:
-        arms[f"without {saving}"] = own_arm(case, folder, threads, "--without", saving)
-    arms["without any"] = own_arm(case, folder, threads, *(f for s in SAVINGS for f in ("--without", s)))
+        arms[f"without {saving}"] = own_arm(case, folder, threads, {}, saving)
+    arms["without any"] = own_arm(case, folder, threads, {}, *SAVINGS)
     in_turn(list(arms.values()), rounds)
     whole = arms["everything"]
-    clock = "processor" if threads == 1 else "seconds"
-    table = {}
+    time, table = clock(threads), {}
     for name, arm in arms.items():
         arm.close()
         table[name] = {
-            "completion_tokens_per_second": round(arm.rate(clock=clock), 1),
-            "of_everything": round(statistics.median(ratios(arm, whole, clock)), 2),
+            "completion_tokens_per_second": round(arm.rate(clock=time), 1),
+            "of_everything": round(statistics.median(ratios(arm, whole, time)), 2),
             "seconds": {k: round(min(s[k] for s in arm.steps), 3) for k in ("generate", "update")},
         }
     return table

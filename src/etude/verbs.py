@@ -81,6 +81,7 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
     """
     from etude.runtime.folder import RunFolder
 
+    threads = _same_threads(Path(folder))
     with RunFolder.resume(Path(folder)) as opened:
         config = opened.config
         for what in ("task", "reward"):
@@ -92,7 +93,7 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
         if steps is not None and steps < opened.step:
             raise ConfigError(f"{folder} has {opened.step} steps already, which is more than {steps}.")
         known = {f.name for f in dataclasses.fields(Options)}
-        values = {k: v for k, v in config.items() if k in known}
+        values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
         options = _options({**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
         for source in config.get("sources", ()):
             import_source(source)
@@ -105,6 +106,17 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
         return _run(opened, method, goal, options)
 
 
+def _same_threads(folder: Path) -> int | None:
+    """Compute with as many threads as the run was started with: the last digits depend on it."""
+    import torch
+
+    path = folder / "environment.json"
+    threads = json.loads(path.read_text()).get("threads") if path.is_file() else None
+    if threads:
+        torch.set_num_threads(threads)
+    return threads
+
+
 def _run(folder: Any, method: Method, task: LanguageTask, options: Options) -> Result:
     from etude.evaluation.report import write_report
     from etude.runtime import memory
@@ -112,9 +124,12 @@ def _run(folder: Any, method: Method, task: LanguageTask, options: Options) -> R
     from etude.runtime.run import Run
 
     loop = build(method, task, options)
+    if folder.checkpoint is None:
+        folder.record_environment(options.seed)  # again, now that the number of threads is chosen
     rows = method.problems * getattr(method.experience, "size", 1)
     say(memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)), options.quiet)
-    looks = options.evaluate > 0 and method.objective is not None and method.objective.generates
+    unscored = bool(getattr(task, "needs_reward", lambda: None)())
+    looks = options.evaluate > 0 and method.objective is not None and method.objective.generates and not unscored
     found = _load_evaluation(folder.path)
     if looks and folder.checkpoint is None:
         found = _look(folder, loop, task, options, "before")

@@ -102,7 +102,7 @@ def test_a_run_that_was_killed_early_starts_again_and_a_later_one_goes_on(tmp_pa
     words = job.command()[4:]
     assert words[:2] == ["grpo", "--task"]
     assert words[-4:] == ["--with", "kl-to-reference", "--set", "problems=2"]
-    (job.folder / "checkpoints").mkdir(parents=True)
+    (job.folder / "checkpoints/tmp-0").mkdir(parents=True)
     assert "--resume" not in job.command()
     (job.folder / "checkpoints/step-0").mkdir()
     assert job.command()[4:] == ["--resume", str(job.folder), "--quiet"]

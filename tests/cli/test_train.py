@@ -105,6 +105,13 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_started_again(cli: Cli,
     assert json.loads((tmp_path / "run/evaluation.json").read_text()) == stale
 
 
+def test_nothing_of_a_run_that_never_started_is_taken_over(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/evaluation.json").write_text(json.dumps({"before": {"test": "of another model"}}))
+    assert cli("train", "grpo", *tiny(evaluate=0), "--out", "run").code == 0
+    assert not (tmp_path / "run/evaluation.json").exists()
+
+
 @pytest.mark.parametrize("method", ["gpg", "grpo"])
 def test_stacking_the_kl_trains(cli: Cli, tmp_path: Path, method: str) -> None:
     assert cli("train", method, "--with", "kl-to-reference", *tiny(evaluate=0), "--out", "kl").code == 0

@@ -183,7 +183,8 @@ def test_another_version_of_etude_is_refused_another_torch_is_told(
         RunFolder.resume(tmp_path / "run")
 
 
-def test_default_names(tmp_path: Path) -> None:
+def test_default_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where no run has that name yet
     assert default_name("grpo", "compose", 0) == Path("runs/grpo-compose-0")
     (tmp_path / "grpo-compose-0").mkdir()
     (tmp_path / "grpo-compose-0-2").mkdir()

@@ -115,7 +115,8 @@ def _made(name: str) -> Part:
     try:
         return found()
     except TypeError:
-        needed = [f.name for f in dataclasses.fields(found) if f.default is f.default_factory is dataclasses.MISSING]
+        fields = found.__dataclass_fields__.values()  # type: ignore[attr-defined]
+        needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
         raise ConfigError(
             f"{name} needs a value for {' and '.join(needed)}, which text cannot give; give it from Python, or in a "
             "method file of your own. For a reward function there is --reward."

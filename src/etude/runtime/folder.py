@@ -63,8 +63,9 @@ class RunFolder:
                 checkpoints.tidy(path / "checkpoints")
                 _write_json(path / "method.json", method_json)
                 _write_json(path / "config.json", environment.masked(config))
-                _write_json(path / "environment.json", environment.record(int(config["seed"])))
-                return cls(path, lock)
+                folder = cls(path, lock)
+                folder.record_environment(int(config["seed"]))
+                return folder
             except BaseException:
                 lock.release()
                 raise
@@ -125,6 +126,10 @@ class RunFolder:
     def change_config(self, **values: Any) -> None:
         """Write down values that may change on resume (the number of steps)."""
         _write_json(self.path / "config.json", environment.masked({**self.config, **values}))
+
+    def record_environment(self, seed: int) -> None:
+        """Write down versions, hardware and threads as they are now."""
+        _write_json(self.path / "environment.json", environment.record(seed))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as finished."""
