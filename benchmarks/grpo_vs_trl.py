@@ -1,9 +1,9 @@
 """A GRPO training step, etude against TRL, end to end: one JSON with the ratio of tokens per second for each case.
 
 Both arms get the same model folder, prompts, reward, group size, optimizer, learning rate and number of threads, and
-take their steps in turn (A B A B ...). Each runs at the fastest of its settings below, found before each case. With one thread the ratio is that of processor time, which is wall time on an idle
-machine and does not count what other processes take; wall time is reported beside it. `--ablation` adds a table of
-what each of etude's savings gives.
+take their steps in turn (A B A B ...). Each runs at the fastest of its settings below, found before each case. With one
+thread the ratio is that of processor time, which is wall time on an idle machine and does not count what other
+processes take; wall time is reported beside it. `--ablation` adds a table of what each of etude's savings gives.
 """
 
 from __future__ import annotations
