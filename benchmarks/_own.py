@@ -14,7 +14,16 @@ from typing import Any
 
 from _cases import CASES, GROUP, RATE, prompts, reward
 
-SAVINGS = ("shared-prefill", "native-decoding", "dropping", "preallocation", "shared-update", "skipping", "sorting")
+SAVINGS = (
+    "shared-prefill",
+    "native-decoding",
+    "dropping",
+    "preallocation",
+    "shared-update",
+    "answer-pieces",
+    "skipping",
+    "sorting",
+)
 
 
 def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool, shadow: bool) -> Any:
@@ -50,7 +59,7 @@ def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool,
 def remove(saving: str, loop: Any) -> None:
     """Switch one saving off, from outside: the library itself has no such switches."""
     from etude.loops import update
-    from etude.policies import cache, language, native, sampling
+    from etude.policies import cache, forward, language, native, sampling
 
     match saving:
         case "shared-prefill":
@@ -64,6 +73,8 @@ def remove(saving: str, loop: Any) -> None:
             native.supported = lambda backbone, config: False
         case "shared-update":
             loop.policy.share_prompts = False
+        case "answer-pieces":
+            forward.MIN_CUT = 1 << 60
         case "skipping":
             update.Updater._useful = lambda self, method, batch: language.torch.arange(len(batch))
         case "sorting":

@@ -43,9 +43,11 @@ BATCHES = {
 }
 
 
+@pytest.mark.parametrize("cut", [1, 10**6])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BATCHES)
-def test_shared_plain_and_hugging_face_agree(kind: str, name: str) -> None:
+def test_shared_plain_and_hugging_face_agree(kind: str, name: str, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "MIN_CUT", cut)
     batch, model = BATCHES[name], random_model(kind).double()
     weights = torch.rand(batch.tokens.shape, dtype=F64)
     found = []
@@ -63,6 +65,13 @@ def test_shared_plain_and_hugging_face_agree(kind: str, name: str) -> None:
     for key, expected in d_plain.items():
         assert (d_unshared[key] - expected).norm() <= bound * expected.norm(), key
         assert (d_shared[key] - expected).norm() <= bound * expected.norm(), key
+
+
+def test_pieces_are_cut_where_padding_is_saved() -> None:
+    lengths = torch.tensor([60, 5, 64, 6, 4, 62])
+    assert [p.tolist() for p in forward._by_length(lengths // 2)] == [[0, 1, 2, 3, 4, 5]]
+    pieces = forward._by_length(lengths * 10)
+    assert [p.tolist() for p in sorted(pieces, key=len)] == [[0, 2, 5], [1, 3, 4]]
 
 
 def test_float32_gradients_agree_to_1e_5() -> None:

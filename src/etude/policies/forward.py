@@ -17,6 +17,8 @@ from etude.core.batches import TokenBatch
 
 MIN_SHARED = 0.15
 """Fraction of a micro-batch's tokens that sharing must save to be worth its second call."""
+MIN_CUT = 128
+"""Padded tokens that a cut between short and long answers must save to be worth another call."""
 
 
 def predictive_states(backbone: Callable[..., Any], config: Any, batch: TokenBatch, share: bool = True) -> Tensor:
@@ -67,25 +69,58 @@ def _shared(
         past_key_values=cache,
         use_cache=True,
     )
-    last = out.last_hidden_state[:, -1][owner]
-    for layer in cache.layers:  # out of place, so that gradients flow into the prompt's keys and values
-        layer.keys, layer.values = layer.keys[owner], layer.values[owner]
+    last = out.last_hidden_state[:, -1]
+    prompts = [(layer.keys, layer.values) for layer in cache.layers]
     counts = batch.lengths - starts
-    width = int(counts.max())
+    pieces = _by_length(counts)
+    found = [
+        _answers(backbone, config, batch, starts, counts, rows, owner[rows], prompts, mask, last) for rows in pieces
+    ]
+    states, places = (torch.cat(x) for x in zip(*found))
+    return states if len(pieces) == 1 else states[places.argsort()]
+
+
+def _answers(
+    backbone: Callable[..., Any], config: Any, batch: TokenBatch, starts: Tensor, counts: Tensor, rows: Tensor,
+    owner: Tensor, prompts: list[tuple[Tensor, Tensor]], mask: Tensor, last: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """States of the action tokens of `rows` after their prompts, and the tokens' places in the batch."""
+    starts, counts, width = starts[rows], counts[rows], int(counts[rows].max())
     offsets = torch.arange(width, device=starts.device)
     columns = (starts[:, None] + offsets).clamp_(max=batch.tokens.shape[1] - 1)
-    actions = batch.action_mask.gather(1, columns) & (offsets < counts[:, None])
+    actions = batch.action_mask[rows].gather(1, columns) & (offsets < counts[:, None])
+    places = (rows[:, None] * batch.tokens.shape[1] + columns)[actions]
+    first = last[owner][:, None]
     if width == 1:
-        return last[:, None][actions]
+        return first[actions], places
+    cache = DynamicCache(config=config)
+    for layer, (keys, values) in enumerate(prompts):  # copies, so that gradients flow into the prompt's own
+        cache.update(keys[owner], values[owner], layer)
     fed = offsets[:-1] < counts[:, None] - 1
     out = backbone(
-        input_ids=batch.tokens.gather(1, columns)[:, :-1],
+        input_ids=batch.tokens[rows].gather(1, columns)[:, :-1],
         attention_mask=torch.cat([mask[owner], fed], 1),
         position_ids=columns[:, :-1],
         past_key_values=cache,
         use_cache=True,
     )
-    return torch.cat([last[:, None], out.last_hidden_state], 1)[actions]
+    return torch.cat([first, out.last_hidden_state], 1)[actions], places
+
+
+def _by_length(lengths: Tensor) -> list[Tensor]:
+    """Rows in pieces of similar length, cut wherever that saves enough padding to be worth another call."""
+    order = lengths.argsort(stable=True)
+    pieces, going = [], [order]
+    while going:
+        rows = going.pop()
+        sizes = lengths[rows]
+        saved = torch.arange(len(rows), device=rows.device)[1:] * (sizes[-1] - sizes[:-1])
+        if len(rows) > 1 and int(saved.max()) >= MIN_CUT:
+            cut = int(saved.argmax()) + 1
+            going += [rows[:cut], rows[cut:]]
+        else:
+            pieces.append(rows.sort().values)
+    return pieces
 
 
 def _left_padded(tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
