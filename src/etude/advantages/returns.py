@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch
+from etude.core.batches import TokenBatch, Transitions
 from etude.core.fields import Probability
 from etude.core.slots import Advantages
 
@@ -36,6 +36,36 @@ def gae(
     return out
 
 
+def transition_gae(
+    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, lam: float
+) -> Tensor:
+    """Generalized advantage estimation over steps of control (arXiv:1506.02438, eq. 16).
+
+        delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t)
+        A_t     = delta_t + gamma lam (1 - terminated_t) (1 - truncated_t) A_{t+1}
+
+    `next_values` are of the true next observation, also where the episode was cut; the end of the rollout counts as
+    a cut.
+
+    Shapes: all [P, T, E] -> [P, T, E].
+    """
+    goes_on = ~(terminated | truncated)
+    out = torch.empty_like(values)
+    advantage = torch.zeros_like(values[:, 0])
+    for t in range(values.shape[1] - 1, -1, -1):
+        delta = rewards[:, t] + gamma * (next_values[:, t] * ~terminated[:, t]) - values[:, t]
+        advantage = delta + gamma * lam * (advantage * goes_on[:, t])
+        out[:, t] = advantage
+    return out
+
+
+def standardized_members(values: Tensor) -> Tensor:
+    """[P, ...] values with mean 0 and standard deviation 1 for each member."""
+    flat = values.flatten(1)
+    flat = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-8)
+    return flat.view_as(values)
+
+
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
     """[B, T] sum of gamma^k r_{t+k} over the action tokens from t on."""
     return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)
@@ -54,6 +84,7 @@ class RewardToGo(Advantages):
     baseline: 'none', or the 'batch' mean of the rows' total rewards.
     """
 
+    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     gamma: Probability = 1.0
     baseline: Literal["none", "batch"] = "batch"
 
@@ -63,18 +94,30 @@ class RewardToGo(Advantages):
             returns = returns - batch.scores.mean()
         return returns * batch.action_mask
 
+    def of_transitions(self, batch: Transitions) -> Tensor:
+        """As for tokens; with a critic, what follows a cut is its value, otherwise nothing."""
+        nothing = torch.zeros_like(batch.values)
+        batch.returns = transition_gae(
+            batch.rewards, nothing, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
+        )
+        mean = batch.returns.flatten(1).mean(1)[:, None, None]
+        return batch.returns - mean if self.baseline == "batch" else batch.returns
+
 
 class GAE(Advantages):
     """Generalized advantage estimation with the method's critic (arXiv:1506.02438), optionally standardised.
 
     A completion that was cut off bootstraps from its last value instead of 0: truncated is not terminated.
-    Also leaves `batch.returns` = A + V, the critic's target.
+    Also leaves `batch.returns` = A + V, the critic's target. In control every member is standardised by itself, over
+    the rollout or, with `per_minibatch`, over each minibatch.
     """
 
+    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     needs: ClassVar[frozenset[str]] = frozenset({"values"})
     gamma: Probability = 1.0
     lam: Probability = 0.95
     standardize: bool = True
+    per_minibatch: bool = False
     bootstrap_truncated: bool = True
 
     def objection(self, method: object) -> str | None:
@@ -90,3 +133,13 @@ class GAE(Advantages):
         advantages = gae(batch.rewards, batch.values, batch.action_mask, self.gamma, self.lam, cut)
         batch.returns = (advantages + batch.values) * batch.action_mask
         return standardized(advantages, batch.action_mask) if self.standardize else advantages
+
+    def of_transitions(self, batch: Transitions) -> Tensor:
+        advantages = transition_gae(
+            batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, self.lam
+        )
+        batch.returns = advantages + batch.values
+        return standardized_members(advantages) if self.standardize and not self.per_minibatch else advantages
+
+    def of_minibatch(self, advantages: Tensor) -> Tensor:
+        return standardized_members(advantages) if self.standardize and self.per_minibatch else advantages

@@ -2,7 +2,8 @@
 
     B  rows of a batch (one row per view of an episode that was sampled from)
     T  tokens of the longest row; entry t of every [B, T] tensor belongs to token t, the one *predicted*
-    V  vocabulary,  H  hidden width,  G  completions per problem,  P  members of a population
+    V  vocabulary,  H  hidden width,  G  completions per problem
+    P  members of a population,  E  environments of each,  N  steps of a minibatch,  K  distribution parameters
 
 Rewards and advantages are in the task's reward units, log-probabilities in nats, durations in seconds.
 """
@@ -216,21 +217,61 @@ class TokenBatch:
 
 @dataclass
 class Transitions:
-    """Steps of control, time-major, for P members and N environments each.
+    """Steps of control: P members, T steps, E environments each.
 
-    Shapes: observations [P, T, N, ...], actions [P, T, N, ...], everything else [P, T, N].
-    `terminated` ends the value; `truncated` only ends the recursion: values bootstrap from `next_observations`,
-    which holds the true last observation of an episode, never the first of the next.
+    Shapes: observations and actions [P, T, E, ...], behaviour [P, T, E, K], everything else [P, T, E]; after `flat`
+    or `rows`, [P, N, ...]. `terminated` ends the value; `truncated` only ends the recursion: `next_values` bootstraps
+    from the true last observation of an episode, never from the first of the next.
+
+    Args:
+        behaviour: parameters of the distribution that each action was sampled from.
+        values, next_values: V(s_t) and V(s_{t+1}) by the critic that acted; 0 without a critic.
+        weights: how much each step counts; None: all the same.
     """
 
     observations: Tensor
     actions: Tensor
     rewards: Tensor
-    next_observations: Tensor
     terminated: Tensor
     truncated: Tensor
-    behaviour_logp: Tensor | None = None
-    values: Tensor | None = None
+    behaviour: Tensor
+    behaviour_logp: Tensor
+    values: Tensor
+    next_values: Tensor
     advantages: Tensor | None = None
     returns: Tensor | None = None
+    weights: Tensor | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
+
+    def _map(self, change: Any) -> Transitions:
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        changed: dict[str, Any] = {k: change(v) for k, v in found.items() if hasattr(v, "dim")}
+        return dataclasses.replace(self, **changed, extras={k: change(v) for k, v in self.extras.items()})
+
+    def flat(self) -> Transitions:
+        """Time and environments as one axis: [P, T * E, ...]."""
+        return self._map(lambda x: x.flatten(1, 2))
+
+    def rows(self, index: Tensor) -> Transitions:
+        """Each member's own rows, `index` [P, N], of a flat batch."""
+        members = index.new_tensor(range(len(index)))[:, None]
+        return self._map(lambda x: x[members, index])
+
+    def slice(self, start: int, stop: int) -> Transitions:
+        """Rows from `start` to `stop` of a flat batch, without a copy."""
+        return self._map(lambda x: x[:, start:stop])
+
+    def replace(self, **changes: Any) -> Transitions:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass
+class ActionLogProbs(TokenLogProbs):
+    """What a policy over actions says about steps: logp, entropy, values [P, N]; distribution's parameters [P, N, K].
+
+    `kl` is KL(behaviour || policy) [P, N], exact, for parts that need it.
+    """
+
+    parameters: Tensor | None = None
+    kl: Tensor | None = None

@@ -9,10 +9,14 @@ from typing import Any, Protocol
 
 @dataclass
 class StepReport:
-    """What one training step did: numbers for `metrics.jsonl`, rollouts for `episodes.jsonl`."""
+    """What one training step did: numbers for `metrics.jsonl`, rollouts for `episodes.jsonl`.
+
+    `members` has, for a population, the metrics of each member.
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     episodes: list[dict[str, Any]] = field(default_factory=list)
+    members: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Loop(Protocol):

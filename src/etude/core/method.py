@@ -18,10 +18,12 @@ from etude.core.slots import (
     Filter,
     Objective,
     Optimizer,
+    Policy,
     Reference,
     Regularizer,
     Reward,
     Stage,
+    StepReward,
     TokenReward,
     TokenWeights,
 )  # fmt: skip
@@ -75,8 +77,9 @@ class Method:
 
     stages: tuple[Stage, ...] = ()
     curriculum: Curriculum | None = None
+    policy: Policy | None = None
     experience: Experience | None = None
-    rewards: tuple[Reward | TokenReward, ...] = ()
+    rewards: tuple[Reward | TokenReward | StepReward, ...] = ()
     advantages: Advantages | None = None
     filters: tuple[Filter, ...] = ()
     objective: Objective | None = None

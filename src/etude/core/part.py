@@ -28,6 +28,9 @@ class Part:
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the loop must compute for it: 'entropy', 'values', 'hidden', 'reference_logp'."""
 
+    serves: ClassVar[frozenset[str]] = frozenset({"language"})
+    """Which loops can use it: 'language', 'control'."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         dataclasses.dataclass(frozen=True)(cls)

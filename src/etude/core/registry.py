@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = (
-    "advantages", "critics", "curricula", "experience", "filters", "objectives", "optimizers", "references",
+    "advantages", "critics", "curricula", "experience", "filters", "objectives", "optimizers", "policies/control",
+    "references",
     "regularizers", "rewards", "stages", "token_weights",
 )  # fmt: skip
 Kind = Literal["methods", "tasks"]
@@ -147,6 +148,7 @@ def import_parts() -> None:
     """Import every slot folder and method file, so that all parts are known by name."""
     for folder in SLOTS:
         for path in sorted((ROOT / folder).glob("*.py")):
-            importlib.import_module(f"etude.{folder}.{path.stem}" if path.stem != "__init__" else f"etude.{folder}")
+            package = f"etude.{folder.replace('/', '.')}"
+            importlib.import_module(f"{package}.{path.stem}" if path.stem != "__init__" else package)
     for name in files("methods"):
         load("methods", name)

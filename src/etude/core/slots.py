@@ -10,14 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
+from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs, Transitions
 from etude.core.fields import Positive
 from etude.core.part import Part
 from etude.core.streams import Stream
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
+
+    from etude.policies.control.population import FlatParameters, Population
 
 
 @dataclass
@@ -91,6 +93,17 @@ class Reward(Part):
         raise NotImplementedError
 
 
+class StepReward(Part):
+    """What the steps of a control rollout are worth to the learner: a new reward for each."""
+
+    slot = "rewards"
+    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+
+    def shape(self, batch: Transitions) -> Tensor:
+        """The rewards [P, T, E] to use instead of `batch.rewards`."""
+        raise NotImplementedError
+
+
 class TokenReward(Part):
     """A reward per token, computed from the batch after the episode rewards are placed."""
 
@@ -120,6 +133,14 @@ class Advantages(Part):
     def __call__(self, batch: TokenBatch) -> Tensor:
         """Returns [B, T]; entries outside the action mask are ignored."""
         raise NotImplementedError
+
+    def of_transitions(self, batch: Transitions) -> Tensor:
+        """Returns [P, T, E] for a rollout of control; may leave `batch.returns`, what the critic learns."""
+        raise NotImplementedError
+
+    def of_minibatch(self, advantages: Tensor) -> Tensor:
+        """Advantages [P, N] of one minibatch as the objective sees them."""
+        return advantages
 
 
 class Objective(Part):
@@ -184,6 +205,61 @@ class Critic(Part):
         raise NotImplementedError
 
 
+class StateCritic(Critic):
+    """A critic of control: a network of its own, from what the policy sees to values."""
+
+    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+    joint: ClassVar[bool] = True
+    """Whether its loss joins the policy's; if not, `fit` learns after the policy's update."""
+
+    def build(self, shape: tuple[int, ...], population: Population) -> nn.Module:
+        """The module that maps what is seen [P, N, *shape] to values [P, N]."""
+        raise NotImplementedError
+
+    def prepare(self, parameters: FlatParameters) -> None:
+        """Make what `fit` needs, before the run starts."""
+
+    def fit(self, fitting: Any) -> dict[str, Tensor]:
+        """Learn from a rollout after the policy did; returns what to report, [P] each."""
+        return {}
+
+
+class Network(Part):
+    """Layers between what is seen and what is said."""
+
+    slot = "network"
+    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+
+    def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
+        """The module [P, N, *shape] -> [P, N, width], with random numbers of streams named `name`, and its width."""
+        raise NotImplementedError
+
+
+class Observations(Part):
+    """What the policy sees of an observation; belongs to the policy, is saved and exported with it."""
+
+    slot = "observations"
+    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+
+    def build(self, shape: tuple[int, ...], population: Population) -> tuple[nn.Module, tuple[int, ...]]:
+        """The module that transforms [P, N, *shape], and the shape that it makes.
+
+        A module with `observe(observations [P, N, *shape])` learns from every rollout, after its update.
+        """
+        raise NotImplementedError
+
+
+class Policy(Part):
+    """What acts in control."""
+
+    slot = "policy"
+    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+
+    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+        """The actor for observations of `shape` and a Gymnasium space of actions (`policies/control/actor.py`)."""
+        raise NotImplementedError
+
+
 class Optimizer(Part):
     """How the step is taken."""
 
@@ -201,3 +277,7 @@ class Optimizer(Part):
     def clip(self) -> float | None:
         """Largest gradient norm, or None."""
         return None
+
+    def population(self, parameters: FlatParameters) -> Any:
+        """What takes a population's steps (`optimizers/population.py`)."""
+        raise NotImplementedError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs, Transitions
 from etude.core.fields import NonNegative, Positive
 from etude.core.slots import Critic
 
@@ -35,9 +35,14 @@ class TokenCritic(Critic):
         return None
 
     def loss(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
-        assert policy.values is not None and batch.values is not None and batch.returns is not None
-        error = (policy.values - batch.returns) ** 2
-        if self.clip is not None:
-            near = batch.values + (policy.values - batch.values).clamp(-self.clip, self.clip)
-            error = torch.maximum(error, (near - batch.returns) ** 2)
-        return self.coefficient / 2 * error
+        return value_loss(batch, policy, self.coefficient, self.clip)
+
+
+def value_loss(batch: TokenBatch | Transitions, policy: TokenLogProbs, coefficient: float, clip: float | None) -> Tensor:
+    """The formula of `TokenCritic`, element by element."""
+    assert policy.values is not None and batch.values is not None and batch.returns is not None
+    error = (policy.values - batch.returns) ** 2
+    if clip is not None:
+        near = batch.values + (policy.values - batch.values).clamp(-clip, clip)
+        error = torch.maximum(error, (near - batch.returns) ** 2)
+    return coefficient / 2 * error

@@ -18,6 +18,7 @@ class PolicyGradient(Objective):
     On fresh samples its gradient is the policy gradient; on older ones it is biased by the missing ratio.
     """
 
+    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     vanishes_with_advantage: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
@@ -34,6 +35,7 @@ class ClippedSurrogate(Objective):
     Raises: ConfigError if low is not in (0, 1) or high is not positive.
     """
 
+    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     vanishes_with_advantage: ClassVar[bool] = True
     uses_behaviour: ClassVar[bool] = True
     low: Fraction = 0.2

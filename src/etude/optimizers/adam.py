@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
 from etude.core.fields import Fraction, NonNegative, Positive, Probability
 from etude.core.slots import Optimizer
+from etude.optimizers.population import PopulationAdam
+from etude.policies.control.population import FlatParameters
+
+CONTROL_RATE = 3e-4
+"""The learning rate of control where none is chosen."""
 
 
 class AdamW(Optimizer):
@@ -22,6 +27,7 @@ class AdamW(Optimizer):
         clip_norm: largest global gradient norm; None for no limit.
     """
 
+    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     lr: Positive | None = None
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
@@ -35,6 +41,11 @@ class AdamW(Optimizer):
         chosen = list(parameters)
         rate = self.lr or automatic_rate(sum(p.numel() for p in chosen))
         return torch.optim.AdamW(chosen, rate, (self.beta1, self.beta2), self.epsilon, self.weight_decay, foreach=True)
+
+    def population(self, parameters: FlatParameters) -> PopulationAdam:
+        rate = CONTROL_RATE if self.lr is None else self.lr
+        betas = (self.beta1, self.beta2)
+        return PopulationAdam(parameters, rate, betas, self.epsilon, self.weight_decay, self.clip_norm)
 
     def rate(self, step: int, steps: int) -> float:
         rising = self.warmup * steps

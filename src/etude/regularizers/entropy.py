@@ -14,6 +14,7 @@ from etude.core.slots import Regularizer
 class EntropyBonus(Regularizer):
     """-coefficient * H(pi(. | prefix)) per token, in nats."""
 
+    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
     coefficient: NonNegative = 0.01
 

@@ -124,7 +124,8 @@ class Run:
         step, seconds = self.loop.finished, self.seconds
         for episode in report.episodes[: self.episodes_per_step]:
             self.folder.log("episodes").append({"step": step, **episode})
-        self.folder.log("metrics").append({"step": step, "seconds": round(seconds, 3), **report.metrics})
+        members = {"members": report.members} if report.members else {}
+        self.folder.log("metrics").append({"step": step, "seconds": round(seconds, 3), **report.metrics, **members})
         self.sinks.log(step, report.metrics)
         self.progress.update(step, report.metrics, seconds)
         self.folder.lock.beat()

@@ -12,14 +12,20 @@ Changes REINFORCE in four places:
 
 4. each batch is passed over twice, in two minibatches each time.
 
-gamma = 1, since a completion is no longer worth less for being longer.
+gamma = 1, since a completion is no longer worth less for being longer. In control (arXiv:1707.06347) gamma = 0.99,
+advantages are standardised per minibatch, and the defaults are those of CleanRL's `ppo.py`: 4 epochs of 4 minibatches
+on 128 steps in 4 environments, an entropy bonus of 0.01, Adam at 2.5e-4 falling to 0.
 """
 
 from etude.advantages.returns import GAE
 from etude.core.method import Claim
+from etude.critics.state import StateValue
 from etude.critics.token import TokenCritic
+from etude.experience.vector import Rollouts
 from etude.methods.foundation.reinforce import reinforce
 from etude.objectives.policy_gradient import ClippedSurrogate
+from etude.optimizers.adam import AdamW
+from etude.regularizers.entropy import EntropyBonus
 
 ppo = reinforce.replace(
     id="ppo",
@@ -30,6 +36,16 @@ ppo = reinforce.replace(
     critic=TokenCritic(coefficient=0.5, clip=0.2),
     epochs=2,
     minibatches=2,
+    on_control={
+        **reinforce.on_control,
+        "experience": Rollouts(environments=4, steps=128),
+        "advantages": GAE(gamma=0.99, lam=0.95, per_minibatch=True),
+        "critic": StateValue(coefficient=0.5, clip=0.2),
+        "regularizers": (EntropyBonus(coefficient=0.01),),
+        "optimizer": AdamW(lr=2.5e-4, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
+        "epochs": 4,
+        "minibatches": 4,
+    },
     claim=Claim(
         statement="Using each batch several times within the clip learns faster per sample than one REINFORCE step.",
         baseline="reinforce",

@@ -5,14 +5,19 @@ The root of the on-policy methods: sample, score, and push each token's log-prob
     grad J = E[ sum_t (G_t - b) grad log pi(a_t | s_t) ],
 
 with the batch's mean reward as baseline b. One gradient step per batch; every token weighs the same.
+
+In control b is a learned value of the state, and G_t goes on with it where an episode is cut: GAE with lambda = 1.
 """
 
-from etude.advantages.returns import RewardToGo
+from etude.advantages.returns import GAE, RewardToGo
 from etude.core.method import Claim, Method
+from etude.critics.state import StateValue
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
+from etude.experience.vector import Rollouts
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.optimizers.adam import AdamW
+from etude.policies.control.actor import ActorPolicy
 from etude.rewards.outcome import TaskReward
 
 reinforce = Method(
@@ -27,6 +32,15 @@ reinforce = Method(
     aggregation="token-mean",
     optimizer=AdamW(),
     problems=32,
+    on_control={
+        "curriculum": None,
+        "policy": ActorPolicy(),
+        "experience": Rollouts(environments=8, steps=128),
+        "rewards": (),
+        "advantages": GAE(gamma=0.99, lam=1.0, standardize=True),
+        "critic": StateValue(coefficient=0.5),
+        "optimizer": AdamW(lr=3e-3, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
+    },
     claim=Claim(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
         steps=20,

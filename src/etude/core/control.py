@@ -1,0 +1,77 @@
+"""Tasks of control: environments with actions, many at a time, for several members at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from etude.core.task import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass
+class Step:
+    """What M members' E environments answered. An episode that ended has begun again: `observations` act next.
+
+    Shapes: observations [M, E, ...]; rewards float32, terminated, truncated, faulty bool [M, E].
+
+    Args:
+        final: [K, ...] the true last observations of the K episodes that ended here, in the order of
+            `numpy.nonzero(terminated | truncated)`.
+        faulty: where the environment failed: its episode does not count.
+    """
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final: np.ndarray | None = None
+    faulty: np.ndarray | None = None
+
+
+class VectorEnvironment(Protocol):
+    """E environments for each of M members. Observations are flat vectors, or images [C, H, W] of uint8.
+
+    Actions are float32 [M, E, A] as in `policies/control/distributions.py`. Environment e of member m depends on the
+    member's seed and e alone.
+    """
+
+    observation_space: Any
+    action_space: Any
+
+    def reset(self) -> np.ndarray:
+        """Begin; the first observations [M, E, ...]."""
+        ...
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Act everywhere."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on: arrays and JSON values."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to exactly where `state` was taken."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+class ControlTask(Task):
+    """Something to control. `steps` is the default budget, in environment steps of each member."""
+
+    loop: ClassVar[str] = "control"
+    steps: ClassVar[int] = 100_000
+
+    def splits(self) -> tuple[str, ...]:
+        return ("test",)
+
+    def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
+        """`count` environments for each member; other purposes ('test') have other random numbers."""
+        raise NotImplementedError

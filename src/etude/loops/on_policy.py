@@ -1,0 +1,146 @@
+"""The loop of on-policy control: a rollout of every member, advantages, minibatch epochs; all members at once."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import Transitions
+from etude.core.control import ControlTask
+from etude.core.loop import StepReport
+from etude.core.method import Method
+from etude.experience.spaces import observation_shape
+from etude.experience.vector import Collector, Rollouts
+from etude.loops.control_update import ControlUpdater
+from etude.loops.states import join_tensors, split_tensors
+from etude.policies.control.population import FlatParameters, Member, Population, settle
+from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+
+WINDOW = 100
+"""Episodes over which a member's training return is averaged."""
+
+
+class OnPolicyLoop:
+    """Trains a method of control on a task, a population of members together.
+
+    Args:
+        method: with the slots of control (`Method.on`); bound here.
+        members: who is trained; everything of member k is decided by its own seed and settings.
+        steps: training steps in total, each a rollout and its update.
+    """
+
+    headline = "return"
+
+    def __init__(self, method: Method, task: ControlTask, members: Sequence[Member], steps: int) -> None:
+        self.task, self.steps, self.finished = task, steps, 0
+        self.population = Population(members)
+        self.method = settle(method.bind(), self.population)
+        experience = self.method.experience
+        assert isinstance(experience, Rollouts) and self.method.policy is not None
+        self.environment = task.make([m.seed for m in members], experience.environments)
+        shape = observation_shape(self.environment.observation_space)
+        self.actor: Any = self.method.policy.build(shape, self.environment.action_space, self.population)
+        critic: Any = self.method.critic
+        self.critic = None if critic is None else critic.build(self.actor.shape, self.population)
+        modules = {"policy": self.actor, "critic": self.critic}
+        self.parameters = FlatParameters({k: m for k, m in modules.items() if m is not None})
+        self.updater = ControlUpdater(self.method, self.population, self.parameters, self.actor, self.critic)
+        self.collector = Collector(self.environment, self.actor, self.population, experience.steps)
+        self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
+
+    def step(self) -> StepReport:
+        """One rollout and what is learned from it."""
+        begun = time.monotonic()
+        batch = self.collector.collect(self.finished, self.critic)
+        collected = time.monotonic()
+        for part in self.method.rewards:
+            batch.rewards = part.shape(batch)  # type: ignore[union-attr]
+        assert self.method.advantages is not None and self.method.optimizer is not None
+        batch.advantages = self.method.advantages.of_transitions(batch)
+        flat = batch.flat()
+        found = self.updater.run(flat, self.finished, self.method.optimizer.rate(self.finished, self.steps))
+        found["explained_variance"] = _explained(flat)
+        for module in self.actor.transforms:
+            if hasattr(module, "observe"):
+                module.observe(flat.observations)
+        self.finished += 1
+        count = batch.rewards[: self.population.real].numel()
+        taken = time.monotonic() - begun
+        return self._report(found, count, collected - begun, taken)
+
+    def _report(self, found: dict[str, Tensor], count: int, collecting: float, taken: float) -> StepReport:
+        """Means over the members, and each member's own."""
+        for member, total, length in self.collector.ended:
+            self.recent[member].append((total, length))
+        members = {k: v[: self.population.real].tolist() for k, v in found.items()}
+        if all(self.recent):
+            members["return"] = [sum(r for r, _ in d) / len(d) for d in self.recent]
+            members["episode_length"] = [sum(n for _, n in d) / len(d) for d in self.recent]
+        metrics = {k: sum(v) / len(v) for k, v in members.items()}
+        if "return" in members:
+            for label in dict.fromkeys(m.label for m in self.population.members if m.label):
+                own = [x for x, m in zip(members["return"], self.population.members) if m.label == label]
+                metrics[f"return/{label}"] = sum(own) / len(own)
+        metrics["environment_steps"] = float(self.finished * count // self.population.real)
+        metrics["steps_per_second"] = count / max(taken, 1e-9)
+        metrics["seconds/experience"], metrics["seconds/update"] = collecting, taken - collecting
+        if self.collector.faults:
+            metrics["environment_faults"] = float(self.collector.faults)
+        episodes = [{"member": m, "return": r, "length": n} for m, r, n in self.collector.ended]
+        return StepReport(metrics, episodes, members)
+
+    # Checkpoints
+
+    def save(self, folder: Path) -> None:
+        """Weights, normalisers, optimizer, parts' states, environments, counters."""
+        state = {
+            "parts": self.method.state_dict(),
+            "collector": self.collector.state(),
+            "recent": [[list(x) for x in d] for d in self.recent],
+            "finished": self.finished,
+        }
+        plain, tensors = split_tensors(state, "state")
+        save_tensors(folder / "policy.safetensors", self.policy_tensors())
+        save_tensors(folder / "state.safetensors", {**tensors, **self.updater.tensors()})
+        save_json(folder / "state.json", plain)
+
+    def policy_tensors(self) -> dict[str, Tensor]:
+        """Everything that acting and valuing needs: parameters and the normalisers' moments, [P, ...]."""
+        buffers = {f"policy.{k}": v for k, v in self.actor.named_buffers()}
+        return {**{k: v.contiguous() for k, v in self.parameters.named()}, **buffers}
+
+    def load_policy(self, folder: Path) -> None:
+        """Take the weights and moments of a checkpoint."""
+        tensors = load_tensors(folder / "policy.safetensors")
+        self.parameters.load(tensors)
+        for name, buffer in self.actor.named_buffers():
+            buffer.copy_(tensors[f"policy.{name}"])
+
+    def load(self, folder: Path) -> None:
+        """Go back to exactly where `save` was called."""
+        tensors = load_tensors(folder / "state.safetensors")
+        state = join_tensors(load_json(folder / "state.json"), tensors)
+        self.load_policy(folder)
+        self.updater.load(tensors)
+        self.method.load_state_dict(state["parts"])
+        self.collector.restore(state["collector"])
+        self.recent = [deque(((r, n) for r, n in d), maxlen=WINDOW) for d in state["recent"]]
+        self.finished = state["finished"]
+
+    def close(self) -> None:
+        """End the environments."""
+        self.environment.close()
+
+
+def _explained(batch: Transitions) -> Tensor:
+    """[P] share of the returns' variance that the values explain."""
+    if batch.returns is None:
+        return batch.values.new_zeros(len(batch.values))
+    spread = batch.returns.var(1)
+    return 1 - (batch.returns - batch.values).var(1) / spread.clamp(min=1e-12)

@@ -1,0 +1,1 @@
+"""Policies over actions, trained as populations: networks [P, ...], distributions, observation transforms."""

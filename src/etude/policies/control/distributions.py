@@ -1,0 +1,242 @@
+"""Distributions over actions, for every action space of Gymnasium.
+
+A distribution is a description; its numbers come as one tensor of parameters [..., K], so that what was sampled from
+can be stored, compared and exported. Actions are float32 vectors [..., A] whatever the space: an index for each
+discrete choice, the value for each continuous one. Log-probabilities and entropies are in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from etude.core.errors import ConfigError
+
+
+class Distribution:
+    """What every distribution can do. `parameters` and `actions` are the sizes K and A.
+
+    `free` of the K parameters do not depend on the observation (a Gaussian's log standard deviation) and come last.
+    """
+
+    parameters: int
+    actions: int
+    free: int = 0
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """What `sample` needs: [*shape, noise size]."""
+        raise NotImplementedError
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """Actions [..., A]."""
+        raise NotImplementedError
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """The likeliest actions [..., A]."""
+        raise NotImplementedError
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        """Log-probabilities (densities for continuous actions) [...]."""
+        raise NotImplementedError
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Entropies [...]."""
+        raise NotImplementedError
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """KL(old || new) [...], exact."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Categorical(Distribution):
+    """Independent choices, `counts` options each: Discrete has one, MultiDiscrete several."""
+
+    counts: tuple[int, ...]
+
+    @property
+    def parameters(self) -> int:  # type: ignore[override]
+        return sum(self.counts)
+
+    @property
+    def actions(self) -> int:  # type: ignore[override]
+        return len(self.counts)
+
+    def _each(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (x,) if len(self.counts) == 1 else x.split(self.counts, -1)
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Gumbel noise: the largest of logits plus noise is a sample."""
+        uniform = torch.rand(*shape, self.parameters, generator=generator)
+        return -(-uniform.clamp_(1e-20, 1 - 6e-8).log()).log()
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        return self.mode(parameters + noise)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        found = [z.argmax(-1, keepdim=True) for z in self._each(parameters)]
+        return (found[0] if len(found) == 1 else torch.cat(found, -1)).float()
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        chosen = [
+            z.log_softmax(-1).gather(-1, actions[..., i : i + 1].long())[..., 0]
+            for i, z in enumerate(self._each(parameters))
+        ]
+        return sum(chosen[1:], chosen[0])
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        logs = [z.log_softmax(-1) for z in self._each(parameters)]
+        each = [-(x.exp() * x).sum(-1) for x in logs]
+        return sum(each[1:], each[0])
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        pairs = [(a.log_softmax(-1), b.log_softmax(-1)) for a, b in zip(self._each(old), self._each(new))]
+        each = [(a.exp() * (a - b)).sum(-1) for a, b in pairs]
+        return sum(each[1:], each[0])
+
+
+@dataclass(frozen=True)
+class Bernoulli(Distribution):
+    """Independent yes-or-no choices (MultiBinary); parameters are logits."""
+
+    actions: int
+
+    @property
+    def parameters(self) -> int:  # type: ignore[override]
+        return self.actions
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Logistic noise: logits plus noise is positive with the right probability."""
+        uniform = torch.rand(*shape, self.actions, generator=generator).clamp_(1e-20, 1 - 6e-8)
+        return uniform.log() - (-uniform).log1p()
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        return (parameters + noise > 0).float()
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return (parameters > 0).float()
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        return -torch.nn.functional.softplus((1 - 2 * actions) * parameters).sum(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        return (torch.nn.functional.softplus(parameters) - parameters * parameters.sigmoid()).sum(-1)
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        softplus, p = torch.nn.functional.softplus, old.sigmoid()
+        return (p * (softplus(-new) - softplus(-old)) + (1 - p) * (softplus(new) - softplus(old))).sum(-1)
+
+
+@dataclass(frozen=True)
+class Gaussian(Distribution):
+    """Independent normals; parameters are means, then log standard deviations, the latter free of the observation.
+
+    Actions outside of the space's bounds are clipped by the environment, not here: the density is the normal's.
+    """
+
+    actions: int
+
+    @property
+    def parameters(self) -> int:  # type: ignore[override]
+        return 2 * self.actions
+
+    @property
+    def free(self) -> int:  # type: ignore[override]
+        return self.actions
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randn(*shape, self.actions, generator=generator)
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        mean, log_std = parameters.chunk(2, -1)
+        return mean + log_std.exp() * noise
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return parameters.chunk(2, -1)[0]
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        mean, log_std = parameters.chunk(2, -1)
+        z = (actions - mean) * (-log_std).exp()
+        return -(0.5 * z * z + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self.actions
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        return parameters.chunk(2, -1)[1].sum(-1) + 0.5 * (1 + math.log(2 * math.pi)) * self.actions
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        (m0, s0), (m1, s1) = old.chunk(2, -1), new.chunk(2, -1)
+        return (s1 - s0 + ((2 * s0).exp() + (m0 - m1) ** 2) * (-2 * s1).exp() / 2 - 0.5).sum(-1)
+
+
+@dataclass(frozen=True)
+class Product(Distribution):
+    """Independent distributions side by side: Dict and Tuple spaces. Free parameters of all come last."""
+
+    each: tuple[Distribution, ...]
+
+    @property
+    def parameters(self) -> int:  # type: ignore[override]
+        return sum(d.parameters for d in self.each)
+
+    @property
+    def actions(self) -> int:  # type: ignore[override]
+        return sum(d.actions for d in self.each)
+
+    @property
+    def free(self) -> int:  # type: ignore[override]
+        return sum(d.free for d in self.each)
+
+    def _parameters(self, x: Tensor) -> list[Tensor]:
+        bound, free = x.split([x.shape[-1] - self.free, self.free], -1)
+        ours = bound.split([d.parameters - d.free for d in self.each], -1)
+        theirs = free.split([d.free for d in self.each], -1)
+        return [torch.cat(pair, -1) for pair in zip(ours, theirs)]
+
+    def _actions(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.split([d.actions for d in self.each], -1)
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.cat([d.noise(shape, generator) for d in self.each], -1)
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        sizes = [d.parameters - d.free for d in self.each]
+        triples = zip(self.each, self._parameters(parameters), noise.split(sizes, -1))
+        return torch.cat([d.sample(p, n) for d, p, n in triples], -1)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return torch.cat([d.mode(p) for d, p in zip(self.each, self._parameters(parameters))], -1)
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        triples = zip(self.each, self._parameters(parameters), self._actions(actions))
+        return torch.stack([d.logp(p, a) for d, p, a in triples]).sum(0)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        return torch.stack([d.entropy(p) for d, p in zip(self.each, self._parameters(parameters))]).sum(0)
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        triples = zip(self.each, self._parameters(old), self._parameters(new))
+        return torch.stack([d.kl(a, b) for d, a, b in triples]).sum(0)
+
+
+def distribution(space: spaces.Space) -> Distribution:
+    """The distribution over a space's actions. Raises ConfigError for a space that has none."""
+    match space:
+        case spaces.Discrete():
+            return Categorical((int(space.n),))
+        case spaces.MultiDiscrete():
+            return Categorical(tuple(int(n) for n in space.nvec.flatten()))
+        case spaces.MultiBinary():
+            return Bernoulli(math.prod(space.shape))
+        case spaces.Box() if space.dtype.kind == "f":
+            return Gaussian(math.prod(space.shape))
+        case spaces.Dict():
+            return Product(tuple(distribution(s) for s in space.spaces.values()))
+        case spaces.Tuple():
+            return Product(tuple(distribution(s) for s in space.spaces))
+    raise ConfigError(
+        f"Actions must be a Box of floats, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these; "
+        f"got {space}."
+    )

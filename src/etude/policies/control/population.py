@@ -1,0 +1,192 @@
+"""P independent members as one batched computation: their parameters, their random numbers, their settings.
+
+Every tensor of a population leads with the axis P, every product is batched over it, and every random number comes
+from the member's own stream, so that member k equals the run of that member alone, bit for bit on a CPU with one
+thread. A lone member is computed as two equal ones: a batched product with P = 1 takes another kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.errors import ConfigError
+from etude.core.part import Part
+from etude.core.streams import Stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One member: its seed, and the fields of the method that are its own, by path."""
+
+    seed: int
+    settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The settings as text, the same for members that differ in seed only."""
+        return ", ".join(f"{k}={v:g}" for k, v in self.settings.items())
+
+
+class Population:
+    """Who is trained together.
+
+    Args:
+        members: at least one. `size` counts what is computed (at least two), `real` the members.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        self.real = len(self.members)
+        self.padded = self.members * 2 if self.real == 1 else self.members
+        self.size = len(self.padded)
+        self.streams = [Stream(m.seed) for m in self.padded]
+
+    def draw(self, *names: str | int, of: Callable[[torch.Generator], Tensor]) -> Tensor:
+        """[P, ...] what `of` draws from each member's stream of this name."""
+        return torch.stack([of(s.split(*names).torch) for s in self.streams])
+
+    def rows(self, member: int) -> slice:
+        """Where a member's numbers are: at its index, and again behind it for a lone member."""
+        return slice(member, member + 1 + self.size - self.real)
+
+    def pad(self, values: Tensor) -> Tensor:
+        """[real, ...] -> [P, ...]."""
+        return values if self.size == self.real else values.expand(self.size, *values.shape[1:])
+
+
+class PerMember:
+    """A number per member that stands in a formula where a float would.
+
+    Its own arithmetic is in float64; with a tensor it takes part as [P, 1] in the tensor's dtype. That is what happens
+    to a Python float, so a member computes what it would alone.
+
+    >>> low = PerMember([0.1, 0.2])
+    >>> torch.full((2, 3), 2.0).clamp(1 - low, 1 + low)[:, 0]
+    tensor([1.1000, 1.2000])
+    """
+
+    def __init__(self, values: Sequence[float] | Tensor) -> None:
+        self.values = torch.as_tensor(values, dtype=torch.float64).reshape(-1, 1)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensor = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+        kind = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+
+        def plain(x: Any) -> Any:
+            return x.values.to(tensor.device, kind) if isinstance(x, PerMember) else x
+
+        return func(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+
+    def _with(self, name: str, other: Any) -> Any:
+        if isinstance(other, Tensor):
+            return getattr(self.values.to(other.device, other.dtype), name)(other)
+        return PerMember(getattr(self.values, name)(other.values if isinstance(other, PerMember) else other))
+
+    def __add__(self, other: Any) -> Any:
+        return self._with("__add__", other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with("__sub__", other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with("__mul__", other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with("__truediv__", other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._with("__radd__", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with("__rsub__", other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._with("__rmul__", other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._with("__rtruediv__", other)
+
+    def __pow__(self, other: Any) -> Any:
+        return self._with("__pow__", other)
+
+    def __neg__(self) -> PerMember:
+        return PerMember(-self.values)
+
+    def __bool__(self) -> bool:
+        raise ConfigError("This field differs between the members, and the part asks whether it is zero or not.")
+
+    def __repr__(self) -> str:
+        return f"PerMember({self.values[:, 0].tolist()})"
+
+
+def settle(method: Any, population: Population) -> Any:
+    """Give the bound method's fields their value per member. Raises ConfigError for a field that shapes the work."""
+    paths = dict.fromkeys(p for m in population.members for p in m.settings)
+    parts: dict[str, Part] = method.parts()
+    for path in paths:
+        where, _, field = path.rpartition(".")
+        part = parts.get(where)
+        value = None if part is None else part.fields().get(field)
+        if part is None or not isinstance(value, float):
+            raise ConfigError(
+                f"{path} cannot differ between the members of one run: only real numbers inside formulas can "
+                "(a learning rate, a clip, a coefficient). Sizes and choices shape the work: compare runs instead."
+            )
+        values = []
+        for member in population.padded:
+            changed = part.replace(**{field: member.settings.get(path, value)})  # checks the range
+            values.append(getattr(changed, field))
+        object.__setattr__(part, field, PerMember(values))
+    return method
+
+
+class FlatParameters:
+    """The parameters of several population modules as one tensor [P, D], of which theirs are views.
+
+    So clipping, Adam and conjugate gradients are a few operations however many layers there are. `gradient` [P, D]
+    holds their gradients the same way.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.modules = dict(modules)
+        named = [(f"{m}.{k}", p) for m, module in self.modules.items() for k, p in module.named_parameters()]
+        members = named[0][1].shape[0]
+        self.values = torch.cat([p.detach().reshape(members, -1) for _, p in named], 1)
+        self.gradient = torch.zeros_like(self.values)
+        self.slices: dict[str, slice] = {}
+        start = 0
+        for name, parameter in named:
+            end = start + parameter[0].numel()
+            self.slices[name] = slice(start, end)
+            parameter.data = self.values[:, start:end].view(parameter.shape)
+            start = end
+        self.leaves = [p for _, p in named]
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Put the gradient of the sum of a loss [P] into `gradient`; 0 for parameters that have no part in it."""
+        found = torch.autograd.grad(loss.sum(), self.leaves, materialize_grads=True)
+        torch.cat([g.reshape(len(self.values), -1) for g in found], 1, out=self.gradient)
+
+    def of(self, module: str) -> slice:
+        """The columns of one module."""
+        found = [s for name, s in self.slices.items() if name.startswith(f"{module}.")]
+        return slice(found[0].start, found[-1].stop) if found else slice(0, 0)
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter [P, ...] by name."""
+        for name, module in self.modules.items():
+            for key, parameter in module.named_parameters():
+                yield f"{name}.{key}", parameter.detach()
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set every parameter. Raises KeyError for one that is missing, RuntimeError for another shape."""
+        for name, parameter in self.named():
+            parameter.copy_(tensors[name])

@@ -1,0 +1,51 @@
+"""Rewards of control on a common scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import Transitions
+from etude.core.fields import Positive, Probability
+from etude.core.slots import StepReward
+
+
+class NormalizeRewards(StepReward):
+    """Rewards divided by the standard deviation of the discounted sum of past rewards, cut at `clip`.
+
+        R_t = gamma (1 - done_{t-1}) R_{t-1} + r_t,   r_t <- clip(r_t / sqrt(Var[R] + 1e-8))
+
+    The variance is over all steps of the member so far, this rollout included (arXiv:2005.12729, section 3). Each
+    member has its own.
+    """
+
+    gamma: Probability = 0.99
+    clip: Positive = 10.0
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"count": 0.0}
+
+    def shape(self, batch: Transitions) -> Tensor:
+        rewards = batch.rewards.double()
+        done, state = batch.terminated | batch.truncated, self.state
+        running = state.get("running", torch.zeros_like(rewards[:, 0]))
+        found = torch.empty_like(rewards)
+        for t in range(rewards.shape[1]):
+            running = found[:, t] = self.gamma * running + rewards[:, t]
+            running = running * ~done[:, t]
+        flat = found.flatten(1)
+        mean, spread, number = flat.mean(1), flat.var(1, correction=0), flat.shape[1]
+        before, total = state["count"], state["count"] + number
+        apart = mean - state.get("mean", torch.zeros_like(mean))
+        squares = state.get("variance", torch.zeros_like(mean)) * before + spread * number
+        squares = squares + apart**2 * before * number / total
+        state |= {
+            "running": running,
+            "mean": mean - apart * before / total,
+            "variance": squares / total,
+            "count": total,
+        }
+        scale = (state["variance"] + 1e-8).sqrt()[:, None, None]
+        return (rewards / scale).clamp(-self.clip, self.clip).to(batch.rewards.dtype)
