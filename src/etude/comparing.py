@@ -171,7 +171,8 @@ def _check_arms(
 ) -> Task:
     """The task, if all of the methods can be trained on it and compared by this metric."""
     from etude.evaluation.language import evaluation_splits
-    from etude.training import KS, check_fit, compose_method, compose_task, prepare
+    from etude.training import check_fit, compose_method, compose_task, kind_of
+    from etude.training_language import KS
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
@@ -184,7 +185,7 @@ def _check_arms(
         check_fit(method, goal)
         if method.objective is not None and not method.objective.generates:
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
-    prepare(method, goal)
+    kind_of(goal).prepare(method, goal)
     known = [*(f"pass@{k}" for k in KS), "reward"]
     if metric not in known:
         raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")

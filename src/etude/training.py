@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import Any, Literal, Protocol, cast, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber, check, parse
+from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import get_method
-from etude.core.task import LanguageTask, Task
+from etude.core.task import Task
 from etude.runtime.sinks import SINKS
 from etude.tasks import resolve_task
-
-if TYPE_CHECKING:
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
-
-SMALL = 20_000_000
-"""Parameters up to which one thread is faster than several: the products are too small to divide."""
-KS = (1, 8)
 
 
 @dataclass(frozen=True)
@@ -32,16 +26,20 @@ class Options:
     """What a run is started with besides the method: the names are the command line's.
 
     Args:
-        steps: training steps.
+        steps: training steps of language, environment steps of each member in control; None: 150, or the task's.
+        seeds: members of a population in control, with seeds from `seed` on; None: 10.
+        population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
         out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
-        evaluate: problems per split sampled before and after training; 0 for none.
+        evaluate: problems per split, or episodes per member, sampled before and after training; 0 for none.
         adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
         threads: CPU threads; None: one for small models, all cores for others.
     """
 
     model: str = "tiny"
-    steps: Count = 150
+    steps: Count | None = None
     seed: WholeNumber = 0
+    seeds: Count | None = None
+    population: tuple[str, ...] = ()
     out: str | None = None
     evaluate: WholeNumber = 100
     checkpoint_every: Count | None = None
@@ -87,7 +85,7 @@ class Result:
         return list(JsonLines.read(self.folder / "metrics.jsonl"))
 
     def score(self, metric: str = "pass@1", split: str = "test", when: str = "after") -> float:
-        """One number of the evaluation."""
+        """One number of the evaluation; of control, 'return' (sampled actions) or 'return/deterministic'."""
         return float(self.evaluation[when][split][metric]["value"])
 
 
@@ -96,9 +94,13 @@ def compose_method(
     changes: Sequence[str] | Mapping[str, Any] = (),
     parts: str | Sequence[str] = (),
     reward: Any = None,
+    loop: str = "language",
 ) -> Method:
-    """The method that a run trains: by name or as it is, with fields set, parts stacked, and the user's reward."""
-    found = get_method(method) if isinstance(method, str) else method
+    """The method that a run trains: as it is for tasks of this loop, with parts stacked, fields set, the user's reward.
+
+    Raises: EtudeError for a name, a field or a value that does not fit.
+    """
+    found = (get_method(method) if isinstance(method, str) else method).on(loop)
     found = stack(found, parts)
     if reward is not None:
         from etude.core.slots import TokenReward
@@ -124,87 +126,51 @@ def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = 
     return found.replace(scored=False) if reward is not None and "scored" in found.fields() else found
 
 
+class Kind(Protocol):
+    """What differs between runs of language and of control; a module each, `training_language` and `training_control`."""
+
+    def check_fit(self, method: Method, task: Any) -> None:
+        """Raise ConfigError if the task cannot be trained by this method."""
+
+    def prepare(self, method: Method, task: Any) -> None:
+        """Do what may fail before anything is written or a large model loads."""
+
+    def steps(self, method: Method, task: Any, options: Options) -> int:
+        """Budget in the user's unit: training steps of language, environment steps of each member in control."""
+
+    def training_steps(self, method: Method, steps: int) -> int:
+        """How many steps of the loop a budget is."""
+
+    def build(self, method: Method, task: Any, options: Options) -> Loop:
+        """The loop, from a whole budget in `options.steps`."""
+
+    def sentence(self, loop: Any, method: Method, task: Any) -> str:
+        """What the run will need, for people."""
+
+    def looks(self, method: Method, task: Any, options: Options) -> bool:
+        """Whether the policy is evaluated before and after training."""
+
+    def look(self, loop: Any, task: Any, options: Options, when: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """What an evaluation found, {split: {metric: interval as JSON}}, and samples to show."""
+
+
+def kind_of(task: Task) -> Kind:
+    """How runs of this task are made. Raises ConfigError for a task of a loop that there is none of."""
+    if task.loop not in ("language", "control"):
+        raise ConfigError(f"Task {task.id} is one of {task.loop}, and no loop for it is installed.")
+    return cast(Kind, importlib.import_module(f"etude.training_{task.loop}"))
+
+
 def check_fit(method: Method, task: Task) -> None:
     """Raise ConfigError if the task cannot be trained by this method."""
-    if task.loop != "language":
-        raise ConfigError(f"Task {task.id} is one of {task.loop}, and no loop for it is installed.")
-    missing = [s for s in ("experience", "objective", "optimizer", "curriculum") if getattr(method, s) is None]
-    if missing:
-        raise ConfigError(f"{method.id} has no {missing[0]}, so it cannot be trained.")
-    if sentence := _contradiction(method) or _lacks(method, task):
-        raise ConfigError(sentence)
-
-
-def _contradiction(method: Method) -> str | None:
-    """Why the slots cannot work together, whatever the task."""
-    assert method.experience is not None and method.objective is not None
-    objective, experience = type(method.objective).__name__, type(method.experience).__name__
-    if method.objective.uses_behaviour and not method.experience.samples:
-        return (
-            f"{method.id}: {objective} compares the policy with the one that sampled, and {experience} takes its rows "
-            "from data: choose an objective for data (log-likelihood, dpo), or an experience that samples (groups)."
-        )
-    if method.objective.vanishes_with_advantage and method.advantages is None:
-        return f"{method.id}: {objective} learns from advantages, and the slot advantages is empty."
-    if method.advantages is not None and not method.rewards:
-        return f"{method.id}: there are advantages but no rewards to compute them from; set rewards=task-reward."
-    if method.objective.couples == "group" and getattr(method.experience, "size", 2) == 1:
-        return f"{method.id}: {objective} compares answers to one problem: set experience.size to 2 or more."
-    return None
-
-
-def _lacks(method: Method, task: Task) -> str | None:
-    """What the task does not have and the method learns from: a score, worked answers, pairs."""
-    assert method.experience is not None
-    if method.experience.samples:
-        ask: Callable[[], str | None] | None = getattr(task, "needs_reward", None)
-        return ask() if ask else None
-    lacks: Callable[[Any, Task], str | None] | None = getattr(method.experience, "lacks", None)
-    return lacks(task.problems("train")[0], task) if lacks else None
-
-
-def prepare(method: Method, task: Task) -> None:
-    """Do what may fail before anything is written or a large model loads: read the data, import the rewards."""
-    task.problems("train")
-    for part in method.rewards:
-        part.bind()
-
-
-def build(method: Method, task: LanguageTask, options: Options) -> LanguageLoop:
-    """Model and loop."""
-    import torch
-
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
-
-    pool = task.problems("train")
-    policy = LanguagePolicy.load(
-        options.model, device=options.device, dtype=options.dtype, adapter=adapter(options.adapter),
-        gradient_checkpointing=options.gradient_checkpointing, autocast=options.autocast,
-    )  # fmt: skip
-    torch.set_num_threads(options.threads or _threads(policy))
-    return LanguageLoop(
-        method, task, policy, seed=options.seed, steps=options.steps, pool=pool, micro_tokens=options.micro_tokens
-    )
-
-
-def adapter(kind: str | None) -> Any:
-    """The low-rank adapter that a name asks for."""
-    if kind is None:
-        return None
-    from etude.policies.loading import Adapter
-
-    kinds = {"lora": Adapter(), "rslora": Adapter(rank_stabilized=True), "dora": Adapter(weight_decomposed=True)}
-    if kind not in kinds:
-        raise UnknownNameError("adapter", kind, kinds)
-    return kinds[kind]
-
-
-def _threads(policy: LanguagePolicy) -> int:
-    import os
-
-    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
-    return 1 if small else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    kind = kind_of(task)
+    for path, part in method.parts().items():
+        if task.loop not in part.serves:
+            raise ConfigError(
+                f"{method.id}: {type(part).__name__} ({path}) is for tasks of {' and '.join(sorted(part.serves))}, "
+                f"and {task.id} is one of {task.loop}."
+            )
+    kind.check_fit(method, task)
 
 
 def say(sentence: str, quiet: bool = False) -> None:

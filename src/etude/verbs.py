@@ -16,7 +16,7 @@ from etude.core.method import Method
 from etude.core.registry import import_source
 from etude.core.task import LanguageTask, Task
 from etude.runtime.interrupts import Interrupted
-from etude.training import KS, Options, Result, build, check_fit, compose_method, compose_task, prepare, say
+from etude.training import Options, Result, check_fit, compose_method, compose_task, kind_of, say
 
 
 def train(
@@ -42,11 +42,12 @@ def train(
     """
     chosen = _options(options)
     fields = assignments(set)
-    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
+    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward, goal.loop)
     check_fit(composed, goal)
-    prepare(composed, goal)
-    assert isinstance(goal, LanguageTask)
+    kind = kind_of(goal)
+    chosen = dataclasses.replace(chosen, steps=kind.steps(composed, goal, chosen))
+    kind.prepare(composed, goal)
     from etude.runtime import disk
     from etude.runtime.folder import RunFolder, default_name
 
@@ -90,8 +91,6 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
                     f"{folder} was trained with the {what} {config[what]}, which only lived in Python: put it in a "
                     f"file and name it as file.py:name to make runs that can be resumed."
                 )
-        if steps is not None and steps < opened.step:
-            raise ConfigError(f"{folder} has {opened.step} steps already, which is more than {steps}.")
         known = {f.name for f in dataclasses.fields(Options)}
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
         options = _options({**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
@@ -99,8 +98,12 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
             import_source(source)
         method = Method.from_json(opened.method_json)
         goal = compose_task(config["task"], config["task_fields"], config["reward"])
-        prepare(method, goal)
-        assert isinstance(goal, LanguageTask)
+        kind = kind_of(goal)
+        if steps is not None and kind.training_steps(method, steps) < opened.step:
+            raise ConfigError(
+                f"{folder} has {opened.step} training steps already, which is more than {steps} asks for."
+            )
+        kind.prepare(method, goal)
         if options.steps != config["steps"]:
             opened.change_config(steps=options.steps)
         return _run(opened, method, goal, options)
@@ -117,28 +120,27 @@ def _same_threads(folder: Path) -> int | None:
     return threads
 
 
-def _run(folder: Any, method: Method, task: LanguageTask, options: Options) -> Result:
+def _run(folder: Any, method: Method, task: Task, options: Options) -> Result:
     from etude.evaluation.report import write_report
-    from etude.runtime import memory
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
 
-    loop = build(method, task, options)
+    kind = kind_of(task)
+    assert options.steps is not None
+    loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
         folder.record_environment(options.seed)  # again, now that the number of threads is chosen
-    rows = method.problems * getattr(method.experience, "size", 1)
-    say(memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)), options.quiet)
-    unscored = bool(getattr(task, "needs_reward", lambda: None)())
-    looks = options.evaluate > 0 and method.objective is not None and method.objective.generates and not unscored
+    say(kind.sentence(loop, method, task), options.quiet)
+    looks = kind.looks(method, task, options)
     found = _load_evaluation(folder.path)
     if looks and folder.checkpoint is None:
         found = _look(folder, loop, task, options, "before")
-    if "after" in found and folder.step < options.steps:  # it was sampled at an earlier end
+    if "after" in found and folder.step < steps:  # it was sampled at an earlier end
         del found["after"]
         _save_evaluation(folder.path, found)
-    progress = Progress(options.steps, loop.headline, quiet=options.quiet)
+    progress = Progress(steps, loop.headline, quiet=options.quiet)
     sinks = [s for name in options.sinks for s in _open_sink(name, folder)]
-    run = Run(folder, loop, options.steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress)
+    run = Run(folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress)
     done = run.execute()
     if looks and "after" not in found:
         try:
@@ -165,29 +167,13 @@ def _open_sink(name: str, folder: Any) -> list[Any]:
         return []
 
 
-def _look(folder: Any, loop: Any, task: LanguageTask, options: Options, when: str) -> dict[str, Any]:
-    """Sample the evaluation splits and add what came out to `evaluation.json`."""
-    from etude.evaluation.language import evaluate_split, evaluation_splits
-    from etude.evaluation.pass_at_k import to_json
-
-    say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
+def _look(folder: Any, loop: Any, task: Task, options: Options, when: str) -> dict[str, Any]:
+    """Evaluate, and add what came out to `evaluation.json`."""
     found = _load_evaluation(folder.path)
-    rewards = () if getattr(task, "scored", True) else loop.method.rewards
-    entry: dict[str, Any] = {}
-    samples = []
-    for split in evaluation_splits(task):
-        looked = evaluate_split(loop.policy, task, split, problems=options.evaluate, seed=options.seed, rewards=rewards)
-        entry[split] = to_json({k: v for k, v in looked.summary(KS).items() if not k.startswith("avg@")})  # is pass@1
-        samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in looked.episodes[:3]]
-    found[when] = entry
+    found[when], samples = kind_of(task).look(loop, task, options, when)
     found.setdefault("samples", {})[when] = samples
     _save_evaluation(folder.path, found)
     return found
-
-
-def _sample(split: str, episode: Any, success: bool) -> dict[str, Any]:
-    prompt = "".join(s.text for s in episode.segments if not any(s.action_mask))
-    return {"split": split, "prompt": prompt, "completion": episode.completion, "success": success}
 
 
 def _load_evaluation(folder: Path) -> dict[str, Any]:
@@ -232,7 +218,7 @@ def evaluate(
     from etude.experience.groups import Groups
     from etude.policies.language import LanguagePolicy
     from etude.rewards.function import reward_part
-    from etude.training import _threads
+    from etude.training_language import threads
 
     model, config = locate(checkpoint)
     if task is None and "task" not in config:
@@ -259,7 +245,7 @@ def evaluate(
         raise ConfigError(sentence)
     rewards = () if reward is None else (reward_part(reward).bind(),)
     policy = LanguagePolicy.load(model)
-    torch.set_num_threads(_threads(policy))
+    torch.set_num_threads(threads(policy))
     looked = [
         evaluate_split(policy, goal, s, problems=problems, samples=count, seed=seed, experience=how, rewards=rewards)
         for s in splits

@@ -1,0 +1,68 @@
+"""How good a control policy is: whole episodes in environments of their own, for every member."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from etude.core.control import ControlTask
+from etude.evaluation.intervals import bootstrap_interval
+from etude.policies.control.population import Member
+
+SIDE_BY_SIDE = 10
+"""Environments of each member that are played at a time."""
+
+
+@torch.no_grad()
+def play(
+    loop: Any, task: ControlTask, episodes: int, *, deterministic: bool = False, purpose: str = "test"
+) -> NDArray[np.float64]:
+    """Returns [members, episodes] of the loop's policy: likeliest actions, or sampled ones.
+
+    Every environment plays the same number of episodes, so that short episodes do not count more often. Starts and
+    actions are drawn from the members' own seeds: before and after training they are the same.
+    """
+    population, actor = loop.population, loop.actor
+    count = min(episodes, SIDE_BY_SIDE)
+    rounds = -(-episodes // count)
+    environment = task.make([m.seed for m in population.members], count, purpose)
+    streams = [s.split("evaluation", "actions").torch for s in population.streams]
+    returns: list[list[list[float]]] = [[[] for _ in range(count)] for _ in range(population.real)]
+    running = np.zeros((population.real, count))
+    observations = environment.reset()
+    while any(len(each) < rounds for member in returns for each in member):
+        parameters = actor(actor.see(population.pad(torch.from_numpy(observations))))
+        if deterministic:
+            actions = actor.distribution.mode(parameters)
+        else:
+            noise = torch.stack([actor.distribution.noise((count,), g) for g in streams])
+            actions = actor.distribution.sample(parameters, noise)
+        step = environment.step(actions[: population.real].numpy())
+        observations = step.observations
+        running += step.rewards
+        for m, e in np.argwhere(step.terminated | step.truncated):
+            returns[m][e].append(float(running[m, e]))
+            running[m, e] = 0.0
+    environment.close()
+    return np.array([[x for each in zip(*(e[:rounds] for e in member)) for x in each] for member in returns])[
+        :, :episodes
+    ]
+
+
+def summary(name: str, returns: NDArray[np.float64], members: Sequence[Member]) -> dict[str, Any]:
+    """Interquartile mean over members of their mean return, with a bootstrap interval, as JSON; by setting if several.
+
+    `members` of each entry lists the members' means, in order.
+    """
+    means = returns.mean(1)
+    labels = list(dict.fromkeys(m.label for m in members))
+    found = {}
+    for label in labels:
+        own = means[[m.label == label for m in members]]
+        interval = bootstrap_interval(own).to_json()
+        found[f"{name}/{label}" if len(labels) > 1 else name] = {**interval, "members": own.tolist()}
+    return found

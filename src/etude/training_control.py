@@ -1,0 +1,141 @@
+"""Runs of control: what fits, the population and the loop, what is played before and after."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from etude.core.control import ControlTask
+from etude.core.errors import ConfigError
+from etude.core.fields import parse
+from etude.core.method import Method
+from etude.core.part import hints
+from etude.policies.control.population import Member
+from etude.training import Options
+
+if TYPE_CHECKING:
+    from etude.loops.on_policy import OnPolicyLoop
+
+SEEDS = 10
+"""Members of a population where nothing else is said."""
+
+
+def check_fit(method: Method, task: ControlTask) -> None:
+    """Raise ConfigError if the task cannot be trained by this method."""
+    wanted = ("policy", "experience", "advantages", "objective", "optimizer")
+    missing = [s for s in wanted if getattr(method, s) is None]
+    if missing:
+        raise ConfigError(
+            f"{method.id} has no {missing[0]} for control, so it cannot be trained on {task.id}; "
+            "`etude methods show ppo` shows a method that can."
+        )
+    needed = method.needs()
+    if "values" in needed and method.critic is None:
+        raise ConfigError(f"{method.id}: advantages from values need a critic (--with state-value).")
+    rollout: Any = method.experience
+    if rollout.environments * rollout.steps < method.minibatches:
+        raise ConfigError(
+            f"{method.id}: {rollout.steps} steps in {rollout.environments} environments cannot be divided into "
+            f"{method.minibatches} minibatches."
+        )
+
+
+def prepare(method: Method, task: ControlTask) -> None:
+    """Make and end an environment, so that one that cannot be made is found before anything is written."""
+    task.make([0], 1).close()
+
+
+def steps(method: Method, task: ControlTask, options: Options) -> int:
+    """Environment steps of each member; also refuses what a run of control has no use for."""
+    for name in ("adapter", "autocast", "gradient_checkpointing"):
+        if getattr(options, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is for language models, and {task.id} is a task of control.")
+    members(method, options)
+    return options.steps or task.steps
+
+
+def training_steps(method: Method, steps: int) -> int:
+    """Rollouts that make at least this many environment steps of each member."""
+    rollout: Any = method.experience
+    return -(-steps // (rollout.environments * rollout.steps))
+
+
+def members(method: Method, options: Options) -> list[Member]:
+    """Every setting with every seed. Raises ConfigError for a field that is not there or not to be varied."""
+    axes = [_axis(method, text) for text in options.population]
+    if len({path for path, _ in axes}) < len(axes):
+        raise ConfigError("--population names a field twice: give all its values at once, as in lr=1e-4,3e-4.")
+    seeds = range(options.seed, options.seed + (options.seeds or SEEDS))
+    settings = [
+        dict(zip((p for p, _ in axes), values)) for values in itertools.product(*(values for _, values in axes))
+    ]
+    return [Member(seed, each) for each in settings for seed in seeds]
+
+
+def _axis(method: Method, text: str) -> tuple[str, list[float]]:
+    """'lr=1e-4,3e-4' as the path of the field and its values."""
+    name, equals, values = text.partition("=")
+    parts = method.parts()
+    found = [f"{path}.{field}" for path, part in parts.items() for field in part.fields()]
+    fitting = [f for f in found if f == name or f.endswith(f".{name}")]
+    if not equals or not values or len(fitting) != 1:
+        known = ", ".join(fitting or found)
+        problem = "fits several fields" if len(fitting) > 1 else "is no FIELD=VALUE,VALUE,... of this method"
+        raise ConfigError(f"--population {text!r} {problem}. Fields: {known}.")
+    where, _, field = fitting[0].rpartition(".")
+    hint = hints(type(parts[where]))[field]
+    parsed = [parse(fitting[0], hint, v) for v in values.split(",")]
+    if not all(isinstance(v, float) for v in parsed):
+        raise ConfigError(
+            f"{fitting[0]} cannot differ between the members of one run: only real numbers inside formulas can. "
+            "Sizes and choices shape the work: compare runs instead (etude compare)."
+        )
+    return fitting[0], parsed
+
+
+def build(method: Method, task: ControlTask, options: Options) -> OnPolicyLoop:
+    """Population and loop."""
+    import torch
+
+    from etude.loops.on_policy import OnPolicyLoop
+
+    torch.set_num_threads(options.threads or 1)
+    assert options.steps is not None
+    return OnPolicyLoop(method, task, members(method, options), training_steps(method, options.steps))
+
+
+def sentence(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
+    """Who is trained, and on what."""
+    width, count = loop.parameters.values.shape[1], loop.population.real
+    settings = len({m.label for m in loop.population.members})
+    seeds = f"{count // settings} seeds" + (f" of {settings} settings" if settings > 1 else "")
+    rollout: Any = method.experience
+    return (
+        f"{count} members ({seeds}) of {width:,} parameters each, {rollout.environments} environments of {task.id} "
+        f"for each, {loop.steps} rollouts of {rollout.steps} steps."
+    )
+
+
+def looks(method: Method, task: ControlTask, options: Options) -> bool:
+    """Always, if asked to."""
+    return options.evaluate > 0
+
+
+def look(
+    loop: OnPolicyLoop, task: ControlTask, options: Options, when: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
+    from etude.evaluation.control import play, summary
+    from etude.training import say
+
+    episodes = min(options.evaluate, EPISODES)
+    say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
+    entry: dict[str, Any] = {}
+    for name, deterministic in {"return": False, "return/deterministic": True}.items():
+        returns = play(loop, task, episodes, deterministic=deterministic)
+        entry |= summary(name, returns, loop.population.members)
+    return {"test": entry}, []
+
+
+EPISODES = 20
+"""Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
