@@ -127,7 +127,7 @@ def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = 
 
 
 class Kind(Protocol):
-    """What differs between runs of language and of control; a module each, `training_language` and `training_control`."""
+    """What differs between runs of language and of control: the modules `training_language` and `training_control`."""
 
     def check_fit(self, method: Method, task: Any) -> None:
         """Raise ConfigError if the task cannot be trained by this method."""
@@ -163,14 +163,13 @@ def kind_of(task: Task) -> Kind:
 
 def check_fit(method: Method, task: Task) -> None:
     """Raise ConfigError if the task cannot be trained by this method."""
-    kind = kind_of(task)
+    kind_of(task).check_fit(method, task)
     for path, part in method.parts().items():
         if task.loop not in part.serves:
             raise ConfigError(
                 f"{method.id}: {type(part).__name__} ({path}) is for tasks of {' and '.join(sorted(part.serves))}, "
                 f"and {task.id} is one of {task.loop}."
             )
-    kind.check_fit(method, task)
 
 
 def say(sentence: str, quiet: bool = False) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
@@ -14,10 +18,13 @@ from etude.policies.control.population import Member
 from etude.training import Options
 
 if TYPE_CHECKING:
+    from etude.evaluation.intervals import Interval
     from etude.loops.on_policy import OnPolicyLoop
 
 SEEDS = 10
 """Members of a population where nothing else is said."""
+EPISODES = 20
+"""Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
 
 
 def check_fit(method: Method, task: ControlTask) -> None:
@@ -26,8 +33,8 @@ def check_fit(method: Method, task: ControlTask) -> None:
     missing = [s for s in wanted if getattr(method, s) is None]
     if missing:
         raise ConfigError(
-            f"{method.id} has no {missing[0]} for control, so it cannot be trained on {task.id}; "
-            "`etude methods show ppo` shows a method that can."
+            f"{method.id} has no {missing[0]} for tasks of control, so it cannot be trained on {task.id}; ppo, a2c and "
+            "reinforce can (`etude methods` lists all)."
         )
     needed = method.needs()
     if "values" in needed and method.critic is None:
@@ -133,9 +140,42 @@ def look(
     entry: dict[str, Any] = {}
     for name, deterministic in {"return": False, "return/deterministic": True}.items():
         returns = play(loop, task, episodes, deterministic=deterministic)
-        entry |= summary(name, returns, loop.population.members)
+        entry |= {k: found.to_json() for k, found in summary(name, returns, loop.population.members).items()}
     return {"test": entry}, []
 
 
-EPISODES = 20
-"""Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
+def evaluate(
+    checkpoint: Path, config: Mapping[str, Any], task: ControlTask, episodes: int, seed: int = 0
+) -> dict[str, dict[str, Interval]]:
+    """Play whole episodes with every member of a trained run.
+
+    Args:
+        checkpoint: the checkpoint's folder, in its run's folder.
+        config: of the run.
+
+    Returns: {'test': {'return' or 'return/deterministic', by setting if several: Interval over members}}.
+    """
+    from etude.evaluation.control import play, summary
+
+    loop = restore(checkpoint, config, task)
+    found: dict[str, Interval] = {}
+    for name, deterministic in {"return": False, "return/deterministic": True}.items():
+        returns = play(loop, task, episodes, deterministic=deterministic, purpose=f"evaluate {seed}")
+        found |= summary(name, returns, loop.population.members)
+    loop.close()
+    return {"test": found}
+
+
+def restore(checkpoint: Path, config: Mapping[str, Any], task: ControlTask) -> OnPolicyLoop:
+    """The population of a checkpoint. Raises ConfigError if it was trained on other observations or actions."""
+    method = Method.from_json(json.loads((checkpoint.parent.parent / "method.json").read_text()))
+    known = {k: v for k, v in config.items() if k in {f.name for f in dataclasses.fields(Options)}}
+    loop = build(method, task, Options(**{**known, "population": tuple(known["population"]), "sinks": ()}))
+    try:
+        loop.load_policy(checkpoint)
+    except (KeyError, RuntimeError) as error:
+        raise ConfigError(
+            f"The policies in {checkpoint} do not fit {task.id}: its observations or actions are not those that they "
+            f"were trained with ({str(error).splitlines()[0]})."
+        ) from None
+    return loop

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etude.core.control import ControlTask
 from etude.core.edit import assignments
 from etude.core.errors import CheckpointError, ConfigError
 from etude.core.fields import Count, check
@@ -201,26 +202,29 @@ def evaluate(
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
+    episodes: int = 100,
 ) -> dict[str, dict[str, Any]]:
-    """pass@k, avg@k and maj@k of a model on a task, with bootstrap intervals over problems.
+    """How good a policy is, with bootstrap intervals.
+
+    Of a language model pass@k, avg@k and maj@k, over problems; of a run of control the return of sampled and of
+    likeliest actions, interquartile means over members.
 
     Args:
         checkpoint: a run folder (its newest checkpoint), a checkpoint folder, or any causal LM by name or path.
         task: by default the one the run was trained on.
         samples: completions per problem; by default the largest k.
         reward: a function that scores, as in `train`; by default the run's own, if the task is the run's.
+        episodes: of each member, in control.
 
     Returns: {split: {metric: Interval}}.
     """
-    import torch
-
-    from etude.evaluation.language import evaluate_split, evaluation_splits
-    from etude.experience.groups import Groups
-    from etude.policies.language import LanguagePolicy
-    from etude.rewards.function import reward_part
-    from etude.training_language import threads
-
     model, config = locate(checkpoint)
+    if (
+        not Path(checkpoint).exists()
+        and "/" in str(checkpoint)
+        and str(checkpoint).startswith(("runs/", "./", "/", "../"))
+    ):
+        raise ConfigError(f"There is no folder {checkpoint}.")
     if task is None and "task" not in config:
         raise ConfigError(f"{checkpoint} does not say which task it was trained on: name one with --task.")
     for what, given in {"task": task, "reward": reward}.items():
@@ -232,7 +236,19 @@ def evaluate(
     else:
         fields = assignments(set)
     goal = compose_task(task, fields, reward)
+    if isinstance(goal, ControlTask):
+        from etude.training_control import evaluate as play
+
+        return dict(play(Path(model), config, goal, check("episodes", Count, episodes), seed))
     assert isinstance(goal, LanguageTask)
+    import torch
+
+    from etude.evaluation.language import evaluate_split, evaluation_splits
+    from etude.experience.groups import Groups
+    from etude.policies.language import LanguagePolicy
+    from etude.rewards.function import reward_part
+    from etude.training_language import threads
+
     count = check("samples", Count, max(k) if samples is None else samples)
     if max(k) > count:
         raise ConfigError(f"pass@{max(k)} needs at least {max(k)} samples per problem, got {count}.")
@@ -260,7 +276,9 @@ def locate(checkpoint: str | Path) -> tuple[str, dict[str, Any]]:
     path = Path(checkpoint)
     if (path / "checkpoints").is_dir():
         newest, _ = checkpoints.newest(path / "checkpoints")
-        return str(newest / "model"), _config(path)
+        return str(newest / "model" if (newest / "model").is_dir() else newest), _config(path)
+    if (path / "policy.safetensors").is_file():
+        return str(path), _config(path.parent.parent)
     if (path / "model" / "config.json").is_file():
         return str(path / "model"), _config(path.parent.parent)
     return str(checkpoint), {}

@@ -24,9 +24,12 @@ def evaluate(
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
+    episodes: int = 100,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Unbiased pass@k, avg@k and maj@k of a run, a checkpoint or any causal language model, with intervals.
+
+    Of a run of control: the returns of sampled and of likeliest actions, interquartile means over its members.
 
     Parameters
     ----------
@@ -52,6 +55,8 @@ def evaluate(
         Sample only from the likeliest tokens that have this probability together.
     max_tokens
         Limit of one completion; by default the task's.
+    episodes
+        Episodes of each member, in control.
     json
         Print JSON.
     """
@@ -65,7 +70,7 @@ def evaluate(
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     found = run(
         checkpoint, task, k=ks, problems=problems, samples=samples, split=split, seed=seed, set=set,
-        reward=reward, temperature=temperature, top_p=top_p, max_tokens=max_tokens,
+        reward=reward, temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes,
     )  # fmt: skip
     if json:
         print(json_module.dumps({s: {m: i.to_json() for m, i in v.items()} for s, v in found.items()}, indent=1))
@@ -73,10 +78,13 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{checkpoint}: {problems} problems per split, 95% bootstrap intervals", title_justify="left")
+    control = any(m.startswith("return") for v in found.values() for m in v)
+    what = f"{episodes} episodes of each member" if control else f"{problems} problems per split"
+    table = Table(title=f"{checkpoint}: {what}, 95% bootstrap intervals", title_justify="left")
+    digits = 1 if control else 3
     for name in ("split", "metric", "value", "interval"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for name, metrics in found.items():
         for metric, i in metrics.items():
-            table.add_row(name, metric, f"{i.value:.3f}", f"{i.low:.3f} to {i.high:.3f}")
+            table.add_row(name, metric, f"{i.value:.{digits}f}", f"{i.low:.{digits}f} to {i.high:.{digits}f}")
     Console().print(table)

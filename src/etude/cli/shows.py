@@ -24,9 +24,10 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
 
     console = Console(highlight=False)
     if "after" in done.evaluation:
-        console.print(_samples(done.evaluation))
+        if done.evaluation["samples"]["after"]:
+            console.print(_samples(done.evaluation))
         console.print(_scores(done.evaluation))
-    console.print(f"{done.method} on {done.task}: {done.steps} steps in {done.seconds:.0f} s")
+    console.print(f"{done.method} on {done.task}: {done.steps} training steps in {done.seconds:.0f} s")
     console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
     console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
     console.print("\nWhat to try next:")
@@ -41,6 +42,8 @@ def _next(done: Result, method: str) -> list[tuple[str, str]]:
     about = (f"etude methods show {quote(method)}", "what the method does, and what it changed against its parent")
     if "after" not in done.evaluation:
         return [about]
+    if "return" in _metrics(done.evaluation):
+        return [*_next_in_control(done, method, config), about]
     found = [(f"etude evaluate {quote(str(done.folder))} --k 1,8,64", "how good it is with more samples")]
     samples = json.loads((done.folder / "method.json").read_text())["advantages"] is not None
     named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
@@ -50,6 +53,21 @@ def _next(done: Result, method: str) -> list[tuple[str, str]]:
         line = f"etude compare {quote(method)} {other} --task {task} --seeds 3"
         found.append((line, "whether another method is better, with statistics"))
     return [*found, about]
+
+
+def _next_in_control(done: Result, method: str, config: dict[str, Any]) -> list[tuple[str, str]]:
+    task, other = quote(str(config["task"])), "a2c" if method != "a2c" else "ppo"
+    found = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
+    if not task.startswith("'<"):
+        line = f"etude compare {quote(method)} {other} --task {task} --seeds 10"
+        found.append((line, "whether another method is better, with statistics"))
+    return found
+
+
+def _metrics(evaluation: dict[str, Any]) -> list[str]:
+    """Names without settings, in order."""
+    names = [m.partition("/")[0] for found in evaluation["after"].values() for m in found]
+    return list(dict.fromkeys(names))
 
 
 def _samples(evaluation: dict[str, Any]) -> Any:
@@ -73,13 +91,18 @@ def _samples(evaluation: dict[str, Any]) -> Any:
 def _scores(evaluation: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    table = Table(title="Accuracy of samples, with 95% intervals over problems", title_justify="left")
+    control = "return" in _metrics(evaluation)
+    title = "Returns, interquartile means over members" if control else "Accuracy of samples"
+    over = "" if control else " over problems"
+    table = Table(title=f"{title}, with 95% intervals{over}", title_justify="left")
     for name in ("split", "metric", "before", "after"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for split, after in evaluation["after"].items():
         old = evaluation["before"][split]
-        shown = [m for m in after if m.startswith("pass@")]
-        if any(e.get("reward") != e.get("pass@1") for e in (old, after)):  # else it says the same once more
+        shown = [m for m in after if m.startswith(("pass@", "return"))]
+        if not control and any(
+            e.get("reward") != e.get("pass@1") for e in (old, after)
+        ):  # else it says the same once more
             shown.append("reward")
         for metric in shown:
             before = old.get(metric)
@@ -88,9 +111,13 @@ def _scores(evaluation: dict[str, Any]) -> Any:
 
 
 def _interval(found: dict[str, Any] | None) -> str:
-    return (
-        "" if found is None else f"{found['value']:.3f}  [{found['low']:.3f}, {found['high']:.3f}]".replace("[", "\\[")
+    if found is None:
+        return ""
+    digits = 3 if abs(found["value"]) < 10 else 1
+    value, *ends = (
+        "unbounded" if x is None else f"{x:.{digits}f}" for x in (found["value"], found["low"], found["high"])
     )
+    return f"{value}  \\[{ends[0]}, {ends[1]}]"
 
 
 def seeds(results: Sequence[Result]) -> None:

@@ -25,6 +25,7 @@ def train(
     steps: int | None = None,
     seed: int = 0,
     seeds: int | None = None,
+    population: Repeated = (),
     out: str | None = None,
     set: Repeated = (),
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
@@ -45,20 +46,24 @@ def train(
 ) -> None:
     """Train a method on a task. Without arguments: grpo on `compose`, from the shipped base model, in a minute.
 
+    In control (`etude train ppo --task CartPole-v1`) a run is a population: ten seeds trained together by default.
+
     Parameters
     ----------
     method
         A name (`etude methods`) or file.py:name.
     task
-        A name (`etude tasks`), data.jsonl, reasoning-gym:NAME, or file.py:name.
+        A name (`etude tasks`), data.jsonl, reasoning-gym:NAME, an environment of EnvPool or Gymnasium, or file.py:name.
     model
         'tiny', a local folder, or a causal language model on the Hugging Face hub.
     steps
-        Training steps; 150 by default.
+        Training steps, 150 by default; in control environment steps of each member, by default the task's.
     seed
         All randomness comes from it.
     seeds
-        Train this many seeds, from --seed on, each in its own folder.
+        Train this many seeds, from --seed on: each in its own folder; in control as one population (10 by default).
+    population
+        A field that differs between members, as in lr=1e-4,3e-4 (control); every value with every seed. Repeatable.
     out
         The run's folder; by default runs/METHOD-TASK-SEED.
     set
@@ -74,7 +79,7 @@ def train(
     adapter
         Train a low-rank adapter: lora, rslora or dora.
     evaluate
-        Problems per split sampled before and after training; 0 for none.
+        Problems per split, or episodes per member, sampled before and after training; 0 for none.
     device
         cpu, cuda, cuda:1, mps; by default the accelerator if there is one.
     dtype
@@ -104,7 +109,7 @@ def train(
         shows.result(go_on(resume, steps=steps, quiet=quiet), quiet)
         return
     options: dict[str, Any] = {
-        "model": model, "steps": 150 if steps is None else steps, "evaluate": evaluate, "adapter": adapter,
+        "model": model, "steps": steps, "population": population, "evaluate": evaluate, "adapter": adapter,
         "device": device, "dtype": dtype, "autocast": autocast, "gradient_checkpointing": gradient_checkpointing,
         "micro_tokens": micro_tokens, "threads": threads, "checkpoint_every": checkpoint_every, "sinks": sink,
         "quiet": quiet,
@@ -113,6 +118,10 @@ def train(
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
     if skip_bad_rows:
         set = (*set, "task.skip_bad_rows=true")
+    if _together(task):
+        found = run(method, task, seed=seed, seeds=seeds, out=out, set=set, with_=with_, reward=reward, **options)
+        shows.result(found, quiet, method)
+        return
     results: list[Result] = []
     for number in range(seed, seed + (seeds or 1)):
         where = out if seeds is None or out is None else str(Path(out) / f"seed-{number}")
@@ -120,6 +129,13 @@ def train(
         shows.result(results[-1], quiet, method)
     if len(results) > 1:
         shows.seeds(results)
+
+
+def _together(task: str) -> bool:
+    """Whether the seeds of this task are one run."""
+    from etude.tasks import resolve_task
+
+    return resolve_task(task).loop == "control"
 
 
 def _refuse_changes(given: dict[str, Any]) -> None:

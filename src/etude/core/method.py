@@ -103,12 +103,15 @@ class Method:
     # Composition
 
     def replace(self, **changes: Any) -> Method:
-        """A new method with some slots changed; given a new `id`, this method becomes its parent."""
+        """A new method with some slots changed; given a new `id`, this method becomes its parent.
+
+        A child says itself what it is in control (`on_control`): what it changes might mean nothing there.
+        """
         for key in changes:
             if key not in hints(type(self)):
                 raise UnknownNameError(f"slot of {self.id}", key, hints(type(self)))
         if changes.get("id", self.id) != self.id:
-            changes = {"parent": self.id, "title": "", "paper": "", "claim": None, **changes}
+            changes = {"parent": self.id, "title": "", "paper": "", "claim": None, "on_control": {}, **changes}
         return dataclasses.replace(self, **changes)
 
     def slots(self) -> dict[str, Any]:

@@ -38,7 +38,9 @@ class TokenCritic(Critic):
         return value_loss(batch, policy, self.coefficient, self.clip)
 
 
-def value_loss(batch: TokenBatch | Transitions, policy: TokenLogProbs, coefficient: float, clip: float | None) -> Tensor:
+def value_loss(
+    batch: TokenBatch | Transitions, policy: TokenLogProbs, coefficient: float, clip: float | None
+) -> Tensor:
     """The formula of `TokenCritic`, element by element."""
     assert policy.values is not None and batch.values is not None and batch.returns is not None
     error = (policy.values - batch.returns) ** 2

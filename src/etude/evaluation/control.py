@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from etude.core.control import ControlTask
-from etude.evaluation.intervals import bootstrap_interval
+from etude.evaluation.intervals import Interval, bootstrap_interval
 from etude.policies.control.population import Member
 
 SIDE_BY_SIDE = 10
@@ -53,16 +55,26 @@ def play(
     ]
 
 
-def summary(name: str, returns: NDArray[np.float64], members: Sequence[Member]) -> dict[str, Any]:
-    """Interquartile mean over members of their mean return, with a bootstrap interval, as JSON; by setting if several.
+@dataclass(frozen=True)
+class Returns(Interval):
+    """Interquartile mean over members of their mean return; `members` lists the means, in order."""
 
-    `members` of each entry lists the members' means, in order.
-    """
+    members: tuple[float, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; an unbounded end is null."""
+        return {**super().to_json(), "members": list(self.members)}
+
+
+def summary(name: str, returns: NDArray[np.float64], members: Sequence[Member]) -> dict[str, Returns]:
+    """Returns [members, episodes] by setting, with bootstrap intervals; under `name` itself if there is one setting."""
     means = returns.mean(1)
     labels = list(dict.fromkeys(m.label for m in members))
     found = {}
     for label in labels:
         own = means[[m.label == label for m in members]]
-        interval = bootstrap_interval(own).to_json()
-        found[f"{name}/{label}" if len(labels) > 1 else name] = {**interval, "members": own.tolist()}
+        interval = bootstrap_interval(own)
+        found[f"{name}/{label}" if len(labels) > 1 else name] = Returns(
+            **dataclasses.asdict(interval), members=tuple(own.tolist())
+        )
     return found

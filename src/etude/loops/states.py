@@ -1,16 +1,19 @@
-"""States of parts as files: tensors apart from JSON values."""
+"""States of parts and environments as files: tensors and arrays apart from JSON values."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 
 def split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch.Tensor]]:
-    """JSON values with tensors taken out, and the tensors by path."""
+    """JSON values with tensors and numpy arrays taken out, and all of these as tensors by path."""
     if isinstance(value, torch.Tensor):
         return {"tensor": path}, {path: value}
+    if isinstance(value, np.ndarray):
+        return {"array": path}, {path: torch.from_numpy(value.copy())}
     if isinstance(value, (dict, list, tuple)):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         split = {k: split_tensors(v, f"{path}/{k}") for k, v in items}
@@ -23,9 +26,9 @@ def split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch
 def join_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     """Undo `split_tensors`."""
     if isinstance(value, dict):
-        return (
-            tensors[value["tensor"]]
-            if set(value) == {"tensor"}
-            else {k: join_tensors(v, tensors) for k, v in value.items()}
-        )
+        if set(value) == {"tensor"}:
+            return tensors[value["tensor"]]
+        if set(value) == {"array"}:
+            return tensors[value["array"]].numpy().copy()
+        return {k: join_tensors(v, tensors) for k, v in value.items()}
     return [join_tensors(v, tensors) for v in value] if isinstance(value, list) else value

@@ -29,7 +29,7 @@ class Member:
     @property
     def label(self) -> str:
         """The settings as text, the same for members that differ in seed only."""
-        return ", ".join(f"{k}={v:g}" for k, v in self.settings.items())
+        return ", ".join(f"{k.rpartition('.')[2]}={v:g}" for k, v in self.settings.items())
 
 
 class Population:
