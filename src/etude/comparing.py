@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from etude.evaluation.comparison import Comparison
 
 POLL = 0.2
+POINTS = 100
+"""Points of a learning curve in control."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run to be had: an arm ('grpo+kl-to-reference') with one seed."""
+    """One run to be had: an arm ('grpo+kl-to-reference') with one seed, or in control with all of its seeds.
+
+    Args:
+        members: seeds of a population, from `seed` on; 0 for a run of language.
+    """
 
     arm: str
     task: str
@@ -37,6 +43,7 @@ class Job:
     fields: tuple[str, ...]
     folder: Path
     reward: str | None = None
+    members: int = 0
 
     def command(self) -> list[str]:
         """What trains it, in a process of its own with one thread."""
@@ -45,33 +52,35 @@ class Job:
         name, *parts = self.arm.split("+")
         extra = [x for p in parts for x in ("--with", p)] + [x for f in self.fields for x in ("--set", f)]
         extra += ["--reward", self.reward] if self.reward else []
+        extra += ["--seeds", str(self.members)] if self.members else ["--model", self.model]
         return [
-            sys.executable, "-m", "etude", "train", name, "--task", self.task, "--model", self.model, "--seed",
-            str(self.seed), "--steps", str(self.steps), "--out", str(self.folder), "--threads", "1", "--quiet", *extra,
+            sys.executable, "-m", "etude", "train", name, "--task", self.task, "--seed", str(self.seed), "--steps",
+            str(self.steps), "--out", str(self.folder), "--threads", "1", "--quiet", *extra,
         ]  # fmt: skip
 
     @property
     def finished(self) -> bool:
         """Whether the run is there, with this many steps."""
-        mark = self.folder / "FINISHED"
-        return (
-            mark.is_file()
-            and (self.folder / "evaluation.json").is_file()
-            and json.loads(mark.read_text())["step"] == self.steps
-        )
+        needed = [self.folder / name for name in ("FINISHED", "evaluation.json", "config.json")]
+        return all(p.is_file() for p in needed) and json.loads(needed[2].read_text())["steps"] == self.steps
 
     @property
     def done_steps(self) -> int:
         """Steps so far, for the progress bar."""
         log = self.folder / "metrics.jsonl"
-        return log.read_bytes().count(b"\n") if log.is_file() else 0
+        if not log.is_file():
+            return 0
+        lines = log.read_bytes().split(b"\n")
+        return int(json.loads(lines[-2])["environment_steps"]) if self.members and len(lines) > 1 else len(lines) - 1
 
 
 def jobs_for(
     arm: str, task: str, model: str, seeds: int, steps: int, fields: Sequence[str], root: Path, first: int = 0,
-    reward: str | None = None,
+    reward: str | None = None, together: bool = False,
 ) -> list[Job]:  # fmt: skip
-    """The runs of an arm. Their folders are named by all that matters, so equal runs are found again.
+    """The runs of an arm; one of all seeds if they are trained together.
+
+    Their folders are named by all that matters, so equal runs are found again.
 
     What matters includes the text of the user's own files: after a change of one, its runs are done again.
     """
@@ -82,8 +91,12 @@ def jobs_for(
     matters = [arm, task, model, steps, list(fields), *([reward] if reward else []), *own]
     key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
     label = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{arm}-{Path(task).stem}")
+    home, last = root / f"{label}-{steps}-{key}", first + seeds - 1
+    if together:
+        name = f"seeds-{first}-to-{last}"
+        return [Job(arm, task, model, first, steps, tuple(fields), home / name, reward, members=seeds)]
     return [
-        Job(arm, task, model, seed, steps, tuple(fields), root / f"{label}-{steps}-{key}" / f"seed-{seed}", reward)
+        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", reward)
         for seed in range(first, first + seeds)
     ]
 
@@ -149,50 +162,74 @@ class _bar:
         self.progress.stop()
 
 
-def final_score(folder: Path, metric: str, split: str) -> float:
-    """A number from a finished run's evaluation. Raises ConfigError naming what there is."""
-    after = json.loads((folder / "evaluation.json").read_text())["after"]
-    if split not in after or metric not in after[split]:
-        there = sorted({f"{s}: {', '.join(after[s])}" for s in after})
-        raise ConfigError(f"The evaluation in {folder} has no {metric} on {split}; it has {'; '.join(there)}.")
-    return float(after[split][metric]["value"])
+def final_scores(jobs: Sequence[Job], metric: str, split: str) -> list[float]:
+    """A number of every seed from the evaluation of finished runs. Raises ConfigError naming what there is."""
+    found: list[float] = []
+    for job in jobs:
+        after = json.loads((job.folder / "evaluation.json").read_text())["after"]
+        if split not in after or metric not in after[split]:
+            there = sorted({f"{s}: {', '.join(after[s])}" for s in after})
+            raise ConfigError(f"The evaluation in {job.folder} has no {metric} on {split}; it has {'; '.join(there)}.")
+        entry = after[split][metric]
+        found += [float(x) for x in entry.get("members", [entry["value"]])]
+    return found
 
 
-def curve(folder: Path, metric: str = "reward") -> list[float]:
-    """A metric over the steps of a run; nan where a step has none."""
+def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str = "") -> list[list[float]]:
+    """A metric of every seed at these steps; nan where there is none. By default reward, or in control return.
+
+    In control, where methods take environment steps in pieces of different size, values in between are interpolated.
+    """
+    import numpy as np
+
     from etude.runtime.jsonl import JsonLines
 
-    values = [line.get(metric) for line in JsonLines.read(folder / "metrics.jsonl")]
-    return [math.nan if v is None else float(v) for v in values]
+    found: list[list[float]] = []
+    for job in jobs:
+        lines = list(JsonLines.read(job.folder / "metrics.jsonl"))
+        if not job.members:
+            values = [line.get(metric or "reward") for line in lines]
+            found.append([math.nan if v is None else float(v) for v in values])
+            continue
+        rows = [(x["environment_steps"], x["members"][metric or "return"]) for x in lines
+                if (metric or "return") in x["members"]]  # fmt: skip
+        at, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+        found += [np.interp(steps, at, values[:, m]).tolist() for m in range(values.shape[1])]
+    return found
 
 
 def _check_arms(
-    methods: Sequence[str], task: str, fields: Sequence[str], reward: str | None, metric: str, split: str
-) -> Task:
-    """The task, if all of the methods can be trained on it and compared by this metric."""
-    from etude.evaluation.language import evaluation_splits
-    from etude.training import check_fit, compose_method, compose_task, kind_of
-    from etude.training_language import KS
+    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None, metric: str, split: str
+) -> None:
+    """Raise ConfigError unless all of the methods can be trained on the task and compared by this metric."""
+    from etude.training import check_fit, compose_method, kind_of
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
     if len(dict.fromkeys(methods)) < len(methods):
         raise ConfigError(f"A method can be compared only with others; {', '.join(methods)} has one twice.")
-    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
     for arm in methods:
         name, *parts = arm.split("+")
-        method = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward)
+        method = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.loop)
         check_fit(method, goal)
         if method.objective is not None and not method.objective.generates:
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
     kind_of(goal).prepare(method, goal)
-    known = [*(f"pass@{k}" for k in KS), "reward"]
+    known, splits = _measured(goal)
     if metric not in known:
         raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")
-    splits = evaluation_splits(goal)  # type: ignore[arg-type]
     if split not in splits:
         raise UnknownNameError("evaluated split", split, splits, f"There are: {', '.join(splits)}.")
-    return goal
+
+
+def _measured(goal: Task) -> tuple[list[str], list[str]]:
+    """Metrics and splits of an evaluation after training."""
+    if goal.loop == "control":
+        return ["return", "return/deterministic"], ["test"]
+    from etude.evaluation.language import evaluation_splits
+    from etude.training_language import KS
+
+    return [*(f"pass@{k}" for k in KS), "reward"], evaluation_splits(goal)  # type: ignore[arg-type]
 
 
 def _samples(arm: str) -> bool:
@@ -214,8 +251,8 @@ class Compared:
 
 
 def compare(
-    methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int = 3, steps: int = 100,
-    metric: str = "pass@1", split: str = "test", out: Path | str = "runs",
+    methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int | None = None,
+    steps: int | None = None, metric: str | None = None, split: str = "test", out: Path | str = "runs",
     set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | None = None, workers: int | None = None,
     quiet: bool = False,
 ) -> Compared:  # fmt: skip
@@ -223,24 +260,34 @@ def compare(
 
     Args:
         methods: names; parts stack with +, as in 'grpo+kl-to-reference'. The first is the baseline.
-        metric, split: what is compared, from the evaluation after training.
+        seeds: runs of each, 3 by default; in control members of each, 10 by default.
+        steps: 100 training steps by default; in control environment steps of each member, by default the task's.
+        metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
         reward: the function that scores, for all of them: 'file.py:function' or 'module:function'.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
     from etude.evaluation.comparison import compare_arms
+    from etude.training import compose_task
 
     fields = assignments(set)
-    for name, number in {"seeds": seeds, "steps": steps, "workers": 1 if workers is None else workers}.items():
-        check(name, Count, number)
-    goal = _check_arms(methods, task, fields, reward, metric, split)
-    arms = {arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward) for arm in methods}
+    for name, number in {"seeds": seeds, "steps": steps, "workers": workers}.items():
+        check(name, Count, 1 if number is None else number)
+    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
+    together = goal.loop == "control"
+    seeds, steps = seeds or (10 if together else 3), steps or getattr(goal, "steps", 100)
+    metric = metric or ("return" if together else "pass@1")
+    _check_arms(methods, goal, fields, reward, metric, split)
+    arms = {
+        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=together)
+        for arm in methods
+    }
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
-    scores = {arm: {goal.id: [final_score(j.folder, metric, split) for j in jobs]} for arm, jobs in arms.items()}
-    curves = {arm: {goal.id: [curve(j.folder) for j in jobs]} for arm, jobs in arms.items() if _samples(arm)}
-    found = compare_arms(scores, curves, list(range(1, steps + 1)), metric=f"{metric} ({split})")
-    folder = Path(out) / (
-        "compare-" + "-vs-".join(a.replace("+", "_").replace("/", "-") for a in methods) + f"-{goal.id}"
-    )
+    grid = [steps * (i + 1) / POINTS for i in range(POINTS)] if together else list(range(1, steps + 1))
+    scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
+    lines = {arm: {goal.id: curves(jobs, grid)} for arm, jobs in arms.items() if together or _samples(arm)}
+    found = compare_arms(scores, lines, grid, metric=f"{metric} ({split})")
+    label = "-vs-".join(a.replace("+", "_") for a in methods)
+    folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
     written = found.write(folder)
     return Compared(found, folder, list(written.files), list(written.notes))

@@ -12,9 +12,9 @@ def compare(
     *methods: str,
     task: str = "compose",
     model: str = "tiny",
-    seeds: int = 3,
-    steps: int = 100,
-    metric: str = "pass@1",
+    seeds: int | None = None,
+    steps: int | None = None,
+    metric: str | None = None,
     split: str = "test",
     out: Path = Path("runs"),
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
@@ -28,9 +28,11 @@ def compare(
     methods
         Names, file.py:name, or several stacked with +, as in grpo+kl-to-reference. The first is the baseline.
     seeds
-        Runs of each.
+        Runs of each, 3 by default; in control members of each, trained together, 10 by default.
+    steps
+        Training steps, 100 by default; in control environment steps of each member, by default the task's.
     metric
-        What is compared, after training.
+        What is compared, after training: pass@1 by default, in control return (or return/deterministic).
     out
         Where runs are kept and looked for; the comparison goes into a folder below it.
     set

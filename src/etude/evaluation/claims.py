@@ -11,6 +11,7 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.method import Claim
 from etude.core.registry import ROOT, get_method, load_attribute
+from etude.tasks import resolve_task
 
 PLACES = (ROOT / "claims", ROOT.parent.parent / "claims")
 """Where recorded verdicts are: inside an installed package, or beside the source."""
@@ -49,19 +50,20 @@ def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None)
 
 
 def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict[str, Any]:
-    from etude.comparing import final_score, jobs_for, run_jobs
+    from etude.comparing import final_scores, jobs_for, run_jobs
     from etude.evaluation.comparison import verdict
 
     if not claim.baseline:
         raise ConfigError(f"The claim of {method} names neither a baseline nor an experiment, so it cannot be checked.")
     fields = tuple(assignments(claim.changes))
     metric, _, split = claim.metric.partition(":")
+    together = resolve_task(claim.task).loop == "control"
     arms = {
-        name: jobs_for(name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs)
+        name: jobs_for(name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs, together=together)
         for name in (method, claim.baseline)
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers)
-    scores = {name: [final_score(j.folder, metric, split or "test") for j in jobs] for name, jobs in arms.items()}
+    scores = {name: final_scores(jobs, metric, split or "test") for name, jobs in arms.items()}
     found = verdict(scores[method], scores[claim.baseline], claim.direction, claim.margin)
     spread = found.interval.to_json()
     return {
