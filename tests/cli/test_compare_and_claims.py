@@ -101,7 +101,7 @@ def test_a_run_that_was_killed_early_starts_again_and_a_later_one_goes_on(tmp_pa
     job = jobs_for("grpo+kl-to-reference", "compose", "tiny", 1, 5, ["problems=2"], tmp_path)[0]
     words = job.command()[4:]
     assert words[:2] == ["grpo", "--task"]
-    assert words[-4:] == ["--with", "kl-to-reference", "--set", "problems=2"]
+    assert words[-6:] == ["--with", "kl-to-reference", "--set", "problems=2", "--model", "tiny"]
     (job.folder / "checkpoints/tmp-0").mkdir(parents=True)
     assert "--resume" not in job.command()
     (job.folder / "checkpoints/step-0").mkdir()

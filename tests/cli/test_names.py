@@ -38,7 +38,7 @@ OFFERS = [
     (["pretrain", "tinny"], "Did you mean 'tiny'"),
 ]
 RANGES = [
-    (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
+    (["--steps", "0"], "steps must be a whole number of at least 1 or none, got 0"),
     (["--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
     (["--seeds", "0"], "--seeds must be at least 1, got 0"),
     (["--evaluate", "-1"], "evaluate must be a whole number of at least 0, got -1"),

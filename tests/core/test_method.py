@@ -98,7 +98,10 @@ def test_describe_shows_every_part_and_leaves_empty_slots_out() -> None:
     assert lines[0] == "reinforce  (Williams 1992, doi:10.1007/BF00992696)"
     assert "  rewards        TaskReward(weight=1.0)" in lines
     assert "                 OverlongPenalty(buffer=0.5, weight=1.0)" in lines
-    assert not any(line.startswith(("  critic", "  filters", "  stages")) for line in lines)
+    language, control = lines[: lines.index("in control, instead:")], lines[lines.index("in control, instead:") :]
+    assert not any(line.startswith(("  critic", "  filters", "  stages")) for line in language)
+    assert "  curriculum     nothing" in control
+    assert any(line.startswith("  critic         StateValue(") for line in control)
     assert str(grpo) == grpo.describe()
 
 

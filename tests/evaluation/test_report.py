@@ -160,7 +160,7 @@ def test_curves_are_collected_by_name() -> None:
     [
         ("reward", "Reward"), ("reward/format", "Reward"), ("test/pass@8", "Success"), ("accuracy", "Success"),
         ("entropy", "Policy"), ("kl", "Policy"), ("logp_gap", "Policy"), ("gradient_norm", "Optimisation"),
-        ("loss", "Optimisation"), ("completion_length", "Completions"), ("stop/max_tokens", "Completions"),
+        ("loss", "Optimisation"), ("completion_length", "Episodes"), ("stop/max_tokens", "Episodes"),
         ("tokens_per_second", "Speed"), ("seconds/rollout", "Speed"), ("rewards/failed", "Checks"), ("xyz", "Other"),
     ],
 )  # fmt: skip

@@ -11,18 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import docstring, files, get_method, load_attribute
-from etude.core.task import LanguageTask
+from etude.core.task import LanguageTask, Task
 from etude.loops.language import LanguageLoop
+from etude.loops.on_policy import OnPolicyLoop
+from etude.policies.control.population import Member
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
 from etude.tasks import resolve_task
 
 METHODS = sorted(files("methods"))
 STEPS = 3
-TIMINGS = ("seconds/", "tokens_per_second")
+TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
 
 @dataclass
@@ -30,7 +33,6 @@ class Trained:
     """A short run: metrics of its steps, weights before and after, and the checkpoint written after the first step."""
 
     method: Method
-    task: LanguageTask
     metrics: list[dict[str, float]]
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
@@ -55,19 +57,23 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def task_of(method: Method) -> LanguageTask:
-    found = resolve_task(method.claim.task if method.claim else "compose")
-    assert isinstance(found, LanguageTask)
-    return found
+def task_of(method: Method) -> Task:
+    """The one that its claim is about; otherwise one that it can be trained on."""
+    return resolve_task(method.claim.task if method.claim else "cartpole" if method.policy else "compose")
 
 
-def loop_for(method: Method) -> LanguageLoop:
+def loop_for(method: Method, task: Task | None = None) -> LanguageLoop | OnPolicyLoop:
+    task = task or task_of(method)
+    if isinstance(task, ControlTask):
+        return OnPolicyLoop(method.on("control"), task, [Member(3), Member(4)], STEPS)
     policy = LanguagePolicy.load("tiny", device="cpu")
-    return LanguageLoop(method, task_of(method), policy, seed=3, steps=STEPS)
+    assert isinstance(task, LanguageTask)
+    return LanguageLoop(method, task, policy, seed=3, steps=STEPS)
 
 
-def weights(loop: LanguageLoop) -> dict[str, torch.Tensor]:
-    return {k: v.clone() for k, v in loop.policy.tensors().items()}
+def weights(loop: LanguageLoop | OnPolicyLoop) -> dict[str, torch.Tensor]:
+    found = loop.policy_tensors() if isinstance(loop, OnPolicyLoop) else loop.policy.tensors()
+    return {k: v.clone() for k, v in found.items()}
 
 
 def numbers(metrics: dict[str, float]) -> dict[str, float]:
@@ -90,14 +96,14 @@ def trained(request: pytest.FixtureRequest, scorer: str, tmp_path_factory: pytes
         metrics.append(numbers(loop.step().metrics))
         if step == 0:
             loop.save(folder)
-    return Trained(method, loop.task, metrics, before, weights(loop), folder)
+    return Trained(method, metrics, before, weights(loop), folder)
 
 
 def test_it_trains(trained: Trained) -> None:
     for metrics in trained.metrics:
         assert all(math.isfinite(v) for v in metrics.values()), metrics
     assert any(m.get("gradient_norm", 0) > 0 for m in trained.metrics)
-    model = [k for k in trained.before if k.startswith("model.")]
+    model = [k for k in trained.before if k.startswith(("model.", "policy."))]
     assert any(not torch.equal(trained.before[k], trained.after[k]) for k in model)
     frozen = [k for k in trained.before if k.startswith("reference.")]
     if trained.method.reference is not None and trained.method.reference.name == "frozen":
@@ -113,6 +119,22 @@ def test_it_resumes_to_the_same_numbers(trained: Trained) -> None:
     again = weights(loop)
     assert set(again) == set(trained.after)
     assert all(torch.equal(again[k], v) for k, v in trained.after.items())
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if get_method(m).on_control])
+def test_it_trains_in_control_too_and_resumes(name: str, tmp_path: Path) -> None:
+    """One file, two loops."""
+    loop = loop_for(get_method(name), resolve_task("cartpole"))
+    before = weights(loop)
+    loop.step()
+    loop.save(tmp_path)
+    later = [numbers(loop.step().metrics) for _ in range(STEPS - 1)]
+    assert all(math.isfinite(v) for metrics in later for v in metrics.values())
+    assert all(not torch.equal(before[k], v) for k, v in weights(loop).items())
+    again = loop_for(get_method(name), resolve_task("cartpole"))
+    again.load(tmp_path)
+    assert [numbers(again.step().metrics) for _ in range(STEPS - 1)] == later
+    assert all(torch.equal(weights(again)[k], v) for k, v in weights(loop).items())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -157,8 +179,8 @@ def test_its_claim_can_be_run(name: str) -> None:
     assert claim.statement.endswith(".")
     assert claim.baseline in METHODS or (claim.experiment and callable(load_attribute(claim.experiment)))
     assert claim.margin >= 0
-    assert isinstance(resolve_task(claim.task), LanguageTask)
-    assert claim.steps * claim.seeds <= 900  # two arms in five minutes, at a third of a second a step
+    limit = 900 if resolve_task(claim.task).loop == "language" else 10**7
+    assert claim.steps * claim.seeds <= limit  # two arms in five minutes, at 3 or 60,000 steps a second
 
 
 def test_parts_that_contradict_each_other_are_refused() -> None:

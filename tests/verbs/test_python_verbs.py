@@ -82,8 +82,8 @@ def test_the_same_seed_gives_the_same_run_and_evaluate_takes_its_task(tmp_path: 
     ("options", "error", "sentence"),
     [
         ({"stepz": 3}, UnknownNameError, "no option named 'stepz'. Did you mean 'steps'"),
-        ({"steps": 0}, ConfigError, "steps must be a whole number of at least 1, got 0"),
-        ({"steps": 2.5}, ConfigError, "steps must be a whole number of at least 1, got 2.5"),
+        ({"steps": 0}, ConfigError, "steps must be a whole number of at least 1 or none, got 0"),
+        ({"steps": 2.5}, ConfigError, "steps must be a whole number of at least 1 or none, got 2.5"),
         ({"set": {"optimizer.lrr": 1}}, UnknownNameError, "Did you mean 'lr'"),
         ({"set": "optimizer.lr=0"}, ConfigError, "AdamW.lr must be a number above 0 or none, got '0'"),
         ({"with_": "kl-to-referenc"}, UnknownNameError, "Did you mean 'kl-to-reference'"),

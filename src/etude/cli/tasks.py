@@ -35,6 +35,7 @@ def list_tasks(*, json: Annotated[bool, Parameter(negative=())] = False) -> None
     table.add_row(
         "data.jsonl", "", "Your own file: prompt/answer, prompt/completion, prompt/chosen/rejected, messages."
     )
+    table.add_row("CartPole-v1", "", "Any environment of EnvPool or Gymnasium, or your own as file.py:Class.")
     table.add_row("reasoning-gym:NAME", "", "Any data set of the package reasoning-gym (extra 'tasks').")
     Console().print(table)
 
@@ -58,7 +59,7 @@ def show(
     count: int = 5,
     skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """A task's splits and a few of its problems.
+    """A task's splits and a few of its problems; of an environment its spaces.
 
     Parameters
     ----------
@@ -73,11 +74,21 @@ def show(
     """
     from rich.console import Console
 
+    from etude.core.control import ControlTask
     from etude.runtime.progress import printable
     from etude.training import compose_task
 
     found = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
     console = Console(highlight=False)
+    if isinstance(found, ControlTask):
+        environment = found.make([0], 1)
+        console.print(
+            f"{task}: one step of control at a time\n  observations  {environment.observation_space}\n"
+            f"  actions       {environment.action_space}\n  budget        {found.steps:,} environment steps",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
+        environment.close()
+        return
     pool = found.problems(split or found.splits()[0])
     fields = ", ".join(f"{k}={v}" for k, v in found.fields().items())
     console.print(

@@ -199,15 +199,23 @@ class Method:
     def describe(self) -> str:
         """The method as a tree, empty slots left out."""
         lines = [f"{self.id}" + (f"  ({self.paper})" if self.paper else "")]
-        for slot, value in self.slots().items():
-            if value in (None, (), {}):
-                continue
-            values = value if isinstance(value, tuple) else (value,)
-            lines += [f"  {slot if i == 0 else '':<14} {_show(v)}" for i, v in enumerate(values)]
+        lines += _lines({k: v for k, v in self.slots().items() if k != "on_control" and v not in (None, (), {})})
+        if self.on_control:
+            lines += ["in control, instead:", *_lines(self.on_control)]
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.describe()
+
+
+def _lines(slots: Mapping[str, Any]) -> list[str]:
+    """One line per part; a slot that holds nothing is said to be empty."""
+    lines = []
+    for slot, value in slots.items():
+        values = value if isinstance(value, tuple) and value else (value,)
+        shown = ["nothing" if v in (None, ()) else _show(v) for v in values]
+        lines += [f"  {slot if i == 0 else '':<14} {text}" for i, text in enumerate(shown)]
+    return lines
 
 
 def _show(value: Any) -> str:
@@ -234,5 +242,6 @@ def _flat(slots: Mapping[str, Any]) -> dict[str, Any]:
             flat[path] = value
 
     for name, value in slots.items():
-        put(name, value)
+        for slot, inside in value.items() if name == "on_control" else [(None, value)]:
+            put(name if slot is None else f"{name}.{slot}", inside)
     return flat

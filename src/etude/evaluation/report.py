@@ -91,7 +91,9 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]]) -> str:
     last = metrics[-1] if metrics else {}
     done, asked = run["finished"].get("step", last.get("step")), config.get("steps")
     seconds = run["finished"].get("seconds", last.get("seconds"))
-    steps = done if asked in (None, done) else f"{done or 0} of {asked}"
+    control = "environment_steps" in last
+    done = int(last["environment_steps"]) if control else done
+    steps = done if asked is None or (done or 0) >= asked else f"{done or 0} of {asked}"
     about = [method.get("title"), method.get("paper")]
     if method.get("parent"):
         about.append(f"derived from {method['parent']}")
@@ -99,8 +101,11 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]]) -> str:
         f"<h1>{escape(_title(run))}</h1>",
         f'<p class="soft">{escape(" · ".join(str(a) for a in about if a))}</p>',
         facts([
-            ("method", method.get("id")), ("task", _named(config.get("task"))), ("model", _named(config.get("model"))),
-            ("seed", config.get("seed", run["environment"].get("seed"))), ("steps", steps),
+            ("method", method.get("id")), ("task", _named(config.get("task"))),
+            ("model", None if control else _named(config.get("model"))),
+            ("seed", config.get("seed", run["environment"].get("seed"))),
+            ("members", len(last.get("members", {}).get("return", ())) or None),
+            ("environment steps each" if control else "steps", steps),
             ("training time", duration(seconds) if isinstance(seconds, (int, float)) else None),
             ("status", "finished" if run["finished"] else "not finished"),
         ]),

@@ -17,19 +17,22 @@ GROUPS = (
     ("Success", r"@\d|accuracy|success|solved|win_rate"),
     ("Reward", r"reward|return|score|informative|group_(std|spread)"),
     ("Policy", r"entropy|kl|logp|ratio|clip_?frac|clipped|advantage|value|staleness|probab|log_prob"),
-    ("Completions", r"length|stop|truncat|turns|tokens|completion|prompt"),
+    ("Episodes", r"length|stop|truncat|turns|tokens|completion|prompt"),
     ("Optimisation", r"loss|grad|lr$|rate|update|norm|weight|epoch|step"),
 )
 """Title and pattern; the first that a name matches takes it."""
-ORDER = ("Reward", "Success", "Policy", "Completions", "Optimisation", "Speed", "Checks", "Other")
+ORDER = ("Reward", "Success", "Policy", "Episodes", "Optimisation", "Speed", "Checks", "Other")
 UNITS = {
-    "entropy": "nats per token", "kl": "nats per token", "logp_gap": "nats per token", "completion_length": "tokens",
-    "tokens_per_second": "tokens / s", "prompt_length": "tokens",
+    "entropy": "nats", "kl": "nats", "logp_gap": "nats", "completion_length": "tokens", "episode_length": "steps",
+    "tokens_per_second": "tokens / s", "steps_per_second": "steps / s", "prompt_length": "tokens",
 }  # fmt: skip
-TOGETHER = {"reward": "reward by component", "stop": "stop reasons", "seconds": "seconds by phase", "level": "by level"}
+TOGETHER = {
+    "reward": "reward by component", "return": "return by setting", "stop": "stop reasons",
+    "seconds": "seconds by phase", "level": "by level",
+}  # fmt: skip
 """Names before a slash whose members share a unit, and so a chart; and its title."""
 NOTE = (
-    '<p class="soft">Pale lines are single steps, dark lines a moving mean. '
+    '<p class="soft">Pale lines are single steps, or members of a population; dark lines a moving mean, or their mean. '
     "Figures compare the first tenth of the run with the last.</p>"
 )
 MOST_LINES = 7
@@ -45,13 +48,16 @@ class Curve(NamedTuple):
 
 
 def collect(records: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
-    """Every numeric metric by name ('reward/format' for nested ones), in order of appearance."""
+    """Every numeric metric by name ('reward/format' for nested ones), in order of appearance.
+
+    In control the axis is environment steps of each member. Of each member the return is kept ('members/return/3').
+    """
     curves: dict[str, Curve] = {}
     for index, record in enumerate(records):
-        step = record.get("step")
+        step = record.get("environment_steps", record.get("step"))
         step = step if _finite(step) else index
         for name, value in _flat(record):
-            if name in ("step", "seconds") or isinstance(value, (str, list)):
+            if name in ("step", "seconds", "environment_steps") or isinstance(value, (str, list)):
                 continue
             curve = curves.setdefault(name, Curve([], []))
             curve.steps.append(step)
@@ -61,12 +67,16 @@ def collect(records: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
 
 def render(curves: Mapping[str, Curve]) -> str:
     """All curves as HTML, group by group; those that never change are listed in a line instead."""
+    members = {k: c for k, c in curves.items() if k.startswith("members/")}
+    curves = {k: c for k, c in curves.items() if k not in members}
     constant = {k: c for k, c in curves.items() if len(set(c.values)) == 1 and len(c.values) > 1}
     moving = {k: c for k, c in curves.items() if k not in constant}
     sections = []
     for title in ORDER:
         inside = {k: c for k, c in moving.items() if group_of(k) == title}
-        cards = [_card(name, members) for name, members in _charts(inside)]
+        cards = [
+            _card(name, lines, list(members.values()) if name == "return" else []) for name, lines in _charts(inside)
+        ]
         if cards:
             sections.append(f'<h3>{title}</h3><div class="grid">{"".join(cards)}</div>')
     if constant:
@@ -111,8 +121,10 @@ def _charts(curves: Mapping[str, Curve]) -> list[tuple[str, dict[str, Curve]]]:
     return alone + [(TOGETHER[prefix], members) for prefix, members in shared.items()]
 
 
-def _card(title: str, members: Mapping[str, Curve]) -> str:
-    series = [line for name, curve in members.items() for line in _lines(name, curve, alone=len(members) == 1)]
+def _card(title: str, members: Mapping[str, Curve], behind: Sequence[Curve] = ()) -> str:
+    alone = len(members) == 1 and not behind
+    series = [Series(title, *thin(curve), faint=True) for curve in behind]
+    series += [line for name, curve in members.items() for line in _lines(name, curve, alone)]
     label = title.replace("_", " ")
     chart = svg_curve(series, title=label, y_label=UNITS.get(title.rpartition("/")[2], ""))
     return f'<div class="card"><header><b>{escape(label)}</b><span>{_ends(members)}</span></header>{chart}</div>'
@@ -141,7 +153,10 @@ def _ends(members: Mapping[str, Curve]) -> str:
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in record.items():
-        if isinstance(value, Mapping):
+        if key == "members" and isinstance(value, Mapping):
+            returns = value.get("return")
+            yield from ((f"members/return/{m}", v) for m, v in enumerate(returns if isinstance(returns, list) else ()))
+        elif isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}/")
         else:
             yield f"{prefix}{key}", value

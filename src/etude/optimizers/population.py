@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from etude.core.batches import ActionLogProbs, Transitions
+from etude.core.errors import ConfigError, NonFiniteError
 from etude.policies.control.population import FlatParameters, PerMember
 
 Metrics = dict[str, Tensor]
+MAX_FAILURES = 3
+"""Steps in a row that a member may skip; the run stops at this many."""
 
 
 class Surrogate(Protocol):
     """What an optimizer of control may ask about one minibatch."""
+
+    batch: Transitions
+    fresh: bool
+    """Whether the weights are still those that acted, so that `evaluate` compares log-probabilities."""
+
+    def evaluate(self) -> ActionLogProbs:
+        """The current policy on the minibatch, with gradient."""
+        ...
+
+    def loss(self, policy: ActionLogProbs) -> tuple[Tensor, Metrics]:
+        """[P] losses, and what to report, [P] each."""
+        ...
+
+    def mean(self, values: Tensor) -> Tensor:
+        """[P, N] -> [P] over the steps that count."""
+        ...
 
     def gradient(self) -> Metrics:
         """Put the loss's gradient into `FlatParameters.gradient`; returns what to report, [P] each."""
         ...
 
 
+class Differentiable(Protocol):
+    """The part of a surrogate that first-order optimizers use."""
+
+    batch: Transitions
+
+    def gradient(self) -> Metrics: ...
+
+
 class PopulationOptimizer(Protocol):
     """Takes steps, and remembers what it must."""
 
-    def step(self, surrogate: Surrogate, rate: float) -> Metrics:
+    def step(self, surrogate: Any, rate: float) -> Metrics:
         """One step on a minibatch; `rate` is the schedule's factor on the learning rate."""
         ...
 
@@ -36,27 +65,53 @@ class PopulationOptimizer(Protocol):
         ...
 
 
+class Failures:
+    """How many steps in a row each member could not take because its numbers were not finite: `count` [P]."""
+
+    def __init__(self, members: int) -> None:
+        self.count = torch.zeros(members, dtype=torch.int64)
+
+    def note(self, finite: Tensor, batch: Transitions) -> None:
+        """Count a step; `finite` [P]. Raises NonFiniteError, with the member's minibatch, at the third in a row."""
+        self.count.add_(1).masked_fill_(finite, 0)
+        if bool((self.count >= MAX_FAILURES).any()):
+            member = int((self.count >= MAX_FAILURES).nonzero()[0, 0])
+            error = NonFiniteError(
+                f"The gradient of member {member} was not finite in {MAX_FAILURES} optimizer steps in a row; each was "
+                "skipped. Lower the learning rate (--set optimizer.lr=...) or look at the rewards and observations of "
+                "the last minibatch."
+            )
+            found = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+            error.batch = {k: v[member].contiguous() for k, v in found.items() if isinstance(v, Tensor)}
+            raise error
+
+
 class PopulationAdam:
     """Adam with decoupled weight decay (arXiv:1711.05101) and one gradient norm per member.
 
-    The same numbers as torch's AdamW for each member, in a few operations on [P, D]. A member whose gradient is not
-    finite keeps its weights and moments, and the step is counted (`skipped`).
+    The same numbers as torch's AdamW after clip_grad_norm_ for each member, in a few operations on [P, D]. A member
+    whose gradient is not finite keeps its weights and moments, and the step is counted (`skipped_steps`).
 
     Args:
         columns: which parameters; all by default.
         lr: a float, or one per member.
+
+    Raises: ConfigError for betas that differ between members; NonFiniteError after three skipped steps in a row.
     """
 
     def __init__(
         self, parameters: FlatParameters, lr: Any, betas: tuple[float, float], epsilon: float, weight_decay: float,
         clip: Any, columns: slice = slice(None),
     ) -> None:  # fmt: skip
+        if any(isinstance(b, PerMember) for b in betas):
+            raise ConfigError("beta1 and beta2 cannot differ between the members of one run: compare runs instead.")
         self.values, self.gradient = parameters.values[:, columns], parameters.gradient[:, columns]
         self.lr, self.betas, self.epsilon, self.weight_decay, self.clip = lr, betas, epsilon, weight_decay, clip
         self.first, self.second = torch.zeros_like(self.values), torch.zeros_like(self.values)
         self.taken = torch.zeros(len(self.values), 1, dtype=torch.float64)
+        self.failures = Failures(len(self.values))
 
-    def step(self, surrogate: Surrogate, rate: float) -> Metrics:
+    def step(self, surrogate: Differentiable, rate: float) -> Metrics:
         metrics = surrogate.gradient()
         norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
         finite = norm.isfinite()
@@ -64,6 +119,7 @@ class PopulationAdam:
             self._apply(norm, rate)
         else:
             self._guarded(finite, norm, rate)
+        self.failures.note(finite[:, 0], surrogate.batch)
         return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": (~finite[:, 0]).float()}
 
     @torch.no_grad()
@@ -73,11 +129,11 @@ class PopulationAdam:
             g.mul_((self.clip / (norm + 1e-6)).clamp(max=1.0))
         self.taken += 1
         lr = self.lr * rate
-        if self.weight_decay:
-            self.values.mul_(1 - _column(lr, self.values) * self.weight_decay)
+        if isinstance(self.weight_decay, PerMember) or self.weight_decay:
+            self.values.mul_(1 - column(lr, self.values) * self.weight_decay)
         self.first.lerp_(g, 1 - b1)
         self.second.mul_(b2).addcmul_(g, g, value=1 - b2)
-        size = (_column(lr, self.taken) / (1 - b1**self.taken)).to(g.dtype)
+        size = (column(lr, self.taken) / (1 - b1**self.taken)).to(g.dtype)
         spread = (1 - b2**self.taken).sqrt().to(g.dtype)
         step = self.first / (self.second.sqrt() / spread).add_(self.epsilon)
         self.values.sub_(step.mul_(size))
@@ -91,13 +147,13 @@ class PopulationAdam:
             now.copy_(torch.where(finite, now, before))
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"first": self.first, "second": self.second, "taken": self.taken}
+        return {"first": self.first, "second": self.second, "taken": self.taken, "failures": self.failures.count}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         for name, value in self.tensors().items():
             value.copy_(tensors[name])
 
 
-def _column(number: Any, like: Tensor) -> Tensor:
+def column(number: Any, like: Tensor) -> Tensor:
     """A float, or one per member, as [P, 1] or [1, 1]."""
     return number.values.to(like.dtype) if isinstance(number, PerMember) else like.new_full((1, 1), number)

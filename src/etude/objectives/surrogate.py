@@ -1,0 +1,33 @@
+"""The policy gradient's surrogate by importance weights, without a clip."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.slots import Objective
+
+
+class Surrogate(Objective):
+    """-rho A with rho = exp(logp - behaviour_logp): what TRPO bounds and PPO clips (arXiv:1707.06347, eq. 6).
+
+    Its gradient at the policy that acted is the policy gradient; away from it, that of a policy which would have
+    gained from the same advantages. Shapes: as the batch's, [B, T] or [P, N].
+
+    Example: at rho = 2 an advantage of 1 has loss -2, with either clip of 0.2 it would have -1.2.
+    """
+
+    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
+    vanishes_with_advantage: ClassVar[bool] = True
+    uses_behaviour: ClassVar[bool] = True
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        assert batch.advantages is not None
+        return -(policy.logp - batch.behaviour_logp).exp() * batch.advantages
+
+    def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
+        """`behaviour_kl`: k3 estimate of KL(pi_old || pi), nats per step."""
+        log_ratio = policy.logp - batch.behaviour_logp
+        return {"behaviour_kl": log_ratio.exp() - 1 - log_ratio}

@@ -1,0 +1,52 @@
+"""Staying near the policy that acted: PPO's penalties instead of its clip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import ActionLogProbs, Transitions
+from etude.core.fields import NonNegative, Positive
+from etude.core.slots import Regularizer
+
+
+class BehaviourKL(Regularizer):
+    """beta * KL(pi_old || pi) of every step, exact, in nats (arXiv:1707.06347, eq. 8 with beta fixed)."""
+
+    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+    needs: ClassVar[frozenset[str]] = frozenset({"kl"})
+    beta: NonNegative = 1.0
+
+    def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:  # type: ignore[override]
+        assert policy.kl is not None
+        return self.beta * policy.kl
+
+
+class AdaptiveBehaviourKL(BehaviourKL):
+    """As `BehaviourKL`, with a beta per member that follows the KL it leads to (arXiv:1707.06347, section 4).
+
+    After each rollout's update, with d the mean KL(pi_old || pi) over the rollout:
+
+        d < target / 1.5: beta <- beta / 2;     d > 1.5 target: beta <- 2 beta.
+
+    Args:
+        target: d_targ, in nats.
+        beta: where it starts.
+    """
+
+    beta: Positive = 1.0
+    target: Positive = 0.01
+
+    def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:  # type: ignore[override]
+        assert policy.kl is not None
+        return self.state.get("beta", self.beta) * policy.kl
+
+    def observe(self, measured: Mapping[str, Tensor]) -> None:
+        """Adapt beta to `measured["kl"]` [P]."""
+        kl = measured["kl"][:, None]
+        beta = self.state.get("beta", torch.ones_like(kl) * self.beta)
+        low, high = kl < torch.ones_like(kl) * self.target / 1.5, kl > torch.ones_like(kl) * self.target * 1.5
+        self.state["beta"] = torch.where(low, beta / 2, torch.where(high, beta * 2, beta))
