@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PEER = HERE.parent / ".venv-trl"
-REQUIREMENTS = HERE / "requirements-trl.txt"
 
 
 class Arm:
@@ -78,23 +78,37 @@ def in_turn(arms: list[Arm], rounds: int, warmup: int = 1) -> None:
             arm.step(keep=number >= warmup)
 
 
-def ratios(arm: Arm, other: Arm, clock: str) -> list[float]:
-    """Ratio of completion tokens per second of `clock`, round by round."""
-    return [
-        a["completion_tokens"] / a[clock] * b[clock] / b["completion_tokens"] for a, b in zip(arm.steps, other.steps)
-    ]
+def ratios(arm: Arm, other: Arm, clock: str, what: str = "completion_tokens") -> list[float]:
+    """Ratio of completion tokens (or other work) per second of `clock`, round by round."""
+    return [a[what] / a[clock] * b[clock] / b[what] for a, b in zip(arm.steps, other.steps)]
 
 
-def peer_python() -> Path:
-    """The interpreter of the peer's environment, made on first use."""
-    python = PEER / "bin" / "python"
+def peer_folder(peer: str) -> Path:
+    """Where a peer's environment is: 'trl' in `.venv-trl`."""
+    return HERE.parent / f".venv-{peer}"
+
+
+def peer_python(peer: str) -> Path:
+    """The interpreter of a peer's environment, made from `requirements-<peer>.txt` on first use."""
+    folder, requirements = peer_folder(peer), HERE / f"requirements-{peer}.txt"
+    python = folder / "bin" / "python"
     if not python.exists():
-        pins = [line for line in REQUIREMENTS.read_text().splitlines() if line.startswith("torch==")]
-        held = PEER / "constraints.txt"
-        print(f"Making {PEER.name} (once; a few minutes) ...", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", str(PEER)], check=True)
+        pins = [line for line in requirements.read_text().splitlines() if line.startswith("torch==")]
+        held = folder / "constraints.txt"
+        print(f"Making {folder.name} (once; a few minutes) ...", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         held.write_text("\n".join(pins) + "\n")
         pip = [str(python), "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *pins], check=True)
-        subprocess.run([*pip, "-c", str(held), "-r", str(REQUIREMENTS)], check=True)
+        subprocess.run([*pip, "-c", str(held), "-r", str(requirements)], check=True)
     return python
+
+
+def machine(peer: str, own: list[str], theirs: list[str]) -> dict[str, Any]:
+    """Where this was measured, and with which versions of which packages."""
+    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.processor())  # fmt: skip
+    site = next((peer_folder(peer) / "lib").glob("python3*/site-packages"))
+    found = dict(p.name.removesuffix(".dist-info").split("-", 1) for p in site.glob("*.dist-info"))
+    mine = {name: version(name) for name in own}
+    return {"cpu": model, "cores": os.cpu_count(), "etude": mine, "peer": {k: found[k] for k in theirs}}

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _arms import PEER, Arm, in_turn, peer_python, ratios
+from _arms import Arm, in_turn, machine, peer_python, ratios
 from _cases import CASES, Case, make_model
 from _own import SAVINGS
 
+OWN = ["torch", "transformers"]
+"""Packages whose versions are reported."""
 TARGETS = {"short": 2.0, "long": 3.0}
 DTYPES = ("float32", "autocast")
 OWN_SETTINGS = [{"dtype": d} for d in DTYPES]
@@ -33,7 +32,7 @@ PEER_SETTINGS = [{"dtype": d, "rows": r} for d in DTYPES for r in (0, 8)]
 def peer_arm(case: Case, folder: Path, threads: int, setting: dict[str, Any]) -> Arm:
     """TRL's process."""
     flags = [f"--{k}={v}" for k, v in setting.items()]
-    return Arm(peer_python(), "_peer_trl.py", case.name, str(folder), *flags, threads=threads)
+    return Arm(peer_python("trl"), "_peer_trl.py", case.name, str(folder), *flags, threads=threads)
 
 
 def own_arm(case: Case, folder: Path, threads: int, setting: dict[str, Any], *without: str) -> Arm:
@@ -99,16 +98,6 @@ def ablate(case: Case, folder: Path, threads: int, rounds: int) -> dict[str, Any
     return table
 
 
-def machine() -> dict[str, Any]:
-    """Where this was measured."""
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.processor())  # fmt: skip
-    site = next((PEER / "lib").glob("python3*/site-packages"))
-    peer = {p.name.split("-")[0]: p.name.split("-")[1].removesuffix(".dist-info") for p in site.glob("*.dist-info")}
-    own = {name: version(name) for name in ("torch", "transformers")}
-    return {"cpu": model, "cores": os.cpu_count(), "etude": own, "peer": {k: peer[k] for k in ("trl", *own)}}
-
-
 def main() -> None:
     """Print the JSON; exit 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,8 +107,8 @@ def main() -> None:
     parser.add_argument("--ablation", nargs="*", choices=list(CASES), default=[])
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
-    peer_python()
-    result: dict[str, Any] = {"machine": machine(), "cases": {}, "ablation": {}}
+    peer_python("trl")
+    result: dict[str, Any] = {"machine": machine("trl", OWN, ["trl", *OWN]), "cases": {}, "ablation": {}}
     with tempfile.TemporaryDirectory() as scratch:
         for name in dict.fromkeys([*chosen.cases, *chosen.ablation]):
             folder = make_model(CASES[name], Path(scratch) / name)

@@ -219,11 +219,7 @@ def evaluate(
     Returns: {split: {metric: Interval}}.
     """
     model, config = locate(checkpoint)
-    if (
-        not Path(checkpoint).exists()
-        and "/" in str(checkpoint)
-        and str(checkpoint).startswith(("runs/", "./", "/", "../"))
-    ):
+    if str(checkpoint).startswith(("runs/", ".", "/")) and not Path(checkpoint).exists():
         raise ConfigError(f"There is no folder {checkpoint}.")
     if task is None and "task" not in config:
         raise ConfigError(f"{checkpoint} does not say which task it was trained on: name one with --task.")

@@ -37,7 +37,13 @@ def gae(
 
 
 def transition_gae(
-    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, lam: float
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    lam: float,
 ) -> Tensor:
     """Generalized advantage estimation over steps of control (arXiv:1506.02438, eq. 16).
 
@@ -59,11 +65,14 @@ def transition_gae(
     return out
 
 
-def standardized_members(values: Tensor) -> Tensor:
-    """[P, ...] values with mean 0 and standard deviation 1 for each member."""
+def standardized_members(values: Tensor, weights: Tensor | None = None) -> Tensor:
+    """[P, ...] values with mean 0 and standard deviation 1 for each member, over the steps that count."""
     flat = values.flatten(1)
-    flat = (flat - flat.mean(1, keepdim=True)) / (flat.std(1, keepdim=True) + 1e-8)
-    return flat.view_as(values)
+    on = torch.ones_like(flat) if weights is None else weights.flatten(1)
+    number = on.sum(1, keepdim=True)
+    flat = flat - (flat * on).sum(1, keepdim=True) / number.clamp(min=1)
+    variance = (flat * flat * on).sum(1, keepdim=True) / (number - 1).clamp(min=1)
+    return (flat / (variance.sqrt() + 1e-8)).view_as(values)
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
@@ -96,10 +105,10 @@ class RewardToGo(Advantages):
 
     def of_transitions(self, batch: Transitions) -> Tensor:
         """As for tokens; with a critic, what follows a cut is its value, otherwise nothing."""
-        nothing = torch.zeros_like(batch.values)
-        batch.returns = transition_gae(
-            batch.rewards, nothing, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
+        ahead = transition_gae(
+            batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
         )
+        batch.returns = ahead + batch.values
         mean = batch.returns.flatten(1).mean(1)[:, None, None]
         return batch.returns - mean if self.baseline == "batch" else batch.returns
 
@@ -139,7 +148,9 @@ class GAE(Advantages):
             batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, self.lam
         )
         batch.returns = advantages + batch.values
-        return standardized_members(advantages) if self.standardize and not self.per_minibatch else advantages
+        if not self.standardize or self.per_minibatch:
+            return advantages
+        return standardized_members(advantages, batch.weights)
 
     def of_minibatch(self, advantages: Tensor) -> Tensor:
         return standardized_members(advantages) if self.standardize and self.per_minibatch else advantages

@@ -21,6 +21,7 @@ VERBS = {
     "tasks": ("etude.cli.tasks:tasks", "List the tasks; `tasks show ID` gives examples of one."),
     "parts": ("etude.cli.parts:parts", "List what can fill each slot of a method."),
     "claims": ("etude.cli.claims:claims", "The table of claims and verdicts; `claims run ID` checks one."),
+    "check": ("etude.cli.check:check", "What is wrong with an environment, before a run."),
     "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
     "report": ("etude.cli.report:report", "Write the page of a run."),
 }

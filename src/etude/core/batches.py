@@ -254,8 +254,8 @@ class Transitions:
 
     def rows(self, index: Tensor) -> Transitions:
         """Each member's own rows, `index` [P, N], of a flat batch."""
-        members = index.new_tensor(range(len(index)))[:, None]
-        return self._map(lambda x: x[members, index])
+        first = index.new_tensor(range(len(index)))[:, None] * self.rewards.shape[1]
+        return self._map(lambda x: x.flatten(0, 1).index_select(0, (first + index).flatten()).unflatten(0, index.shape))
 
     def slice(self, start: int, stop: int) -> Transitions:
         """Rows from `start` to `stop` of a flat batch, without a copy."""

@@ -109,6 +109,9 @@ def import_source(source: str) -> ModuleType:
         return importlib.import_module(source)
     except ModuleNotFoundError as error:
         raise ConfigError(f"Cannot import {source!r}: {error}. Name a module on the path or a .py file.") from error
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise ConfigError(f"{error.filename}, line {error.lineno}, is not Python ({error.msg}): {line}") from None
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from etude.core.control import VectorEnvironment
     from etude.policies.control.population import FlatParameters, Population
 
 
@@ -211,6 +212,8 @@ class StateCritic(Critic):
     serves: ClassVar[frozenset[str]] = frozenset({"control"})
     joint: ClassVar[bool] = True
     """Whether its loss joins the policy's; if not, `fit` learns after the policy's update."""
+    shared: ClassVar[bool] = False
+    """Whether its module reads what the policy's body says [P, N, width] instead of what the policy sees."""
 
     def build(self, shape: tuple[int, ...], population: Population) -> nn.Module:
         """The module that maps what is seen [P, N, *shape] to values [P, N]."""
@@ -235,6 +238,17 @@ class Network(Part):
         raise NotImplementedError
 
 
+class Memory(Part):
+    """What a policy keeps from step to step of an episode."""
+
+    slot = "memory"
+    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+
+    def build(self, width: int, population: Population, name: str) -> tuple[nn.Module, int]:
+        """The module that reads features [P, N, width] (`policies/control/memory.py`), and the width that it makes."""
+        raise NotImplementedError
+
+
 class Observations(Part):
     """What the policy sees of an observation; belongs to the policy, is saved and exported with it."""
 
@@ -248,6 +262,10 @@ class Observations(Part):
         """
         raise NotImplementedError
 
+    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
+        """The environment, its observations as the module gets them where that takes more than the last one."""
+        return environment
+
 
 class Policy(Part):
     """What acts in control."""
@@ -258,6 +276,10 @@ class Policy(Part):
     def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
         """The actor for observations of `shape` and a Gymnasium space of actions (`policies/control/actor.py`)."""
         raise NotImplementedError
+
+    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
+        """The environment with the observations that the actor is given."""
+        return environment
 
 
 class Optimizer(Part):

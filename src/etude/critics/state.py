@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
@@ -13,26 +15,38 @@ from etude.policies.control.population import Population
 
 
 class Value(nn.Module):
-    """What is seen [P, N, ...] to values [P, N]."""
+    """What is seen [P, N, ...], or the policy's features [P, N, W], to values [P, N]."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.body, self.head = body, head
 
-    def forward(self, seen: Tensor) -> Tensor:
-        found: Tensor = self.head(self.body(seen))
+    def forward(self, read: Tensor) -> Tensor:
+        found: Tensor = self.head(self.body(read))
         return found[..., 0]
 
 
 class StateValue(StateCritic):
-    """V(s), trained together with the policy by (optionally clipped) squared error, as `TokenCritic`."""
+    """V(s), trained together with the policy by (optionally clipped) squared error, as `TokenCritic`.
+
+    Args:
+        network: from what the policy sees to the value.
+        shared: read the features of the policy's network (and memory) instead, which then learn from both losses;
+            only the last layer is the critic's own, and `network` is not used.
+    """
 
     network: Network = MLP()
+    shared: bool = False  # type: ignore[misc]
     coefficient: NonNegative = 0.5
     clip: Positive | None = None
 
+    def objection(self, method: Any) -> str | None:
+        if getattr(method.policy, "memory", None) is not None and not self.shared:
+            return "does not remember what the policy remembers: set critic.shared=true."
+        return None
+
     def build(self, shape: tuple[int, ...], population: Population) -> nn.Module:
-        body, width = self.network.build(shape, population, "critic")
+        body, width = (nn.Identity(), shape[0]) if self.shared else self.network.build(shape, population, "critic")
         return Value(body, Linear(population, "critic.head", width, 1, gain=1.0))
 
     def loss(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:

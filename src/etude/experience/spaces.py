@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from etude.core.errors import ConfigError
+
+LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def is_image(space: spaces.Space) -> bool:
@@ -17,46 +20,111 @@ def is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
 
 
+def channels_last(shape: Sequence[int]) -> bool:
+    """Whether an image is [H, W, C]: two equal sides are height and width, else the channels are the shortest side.
+
+    >>> channels_last((84, 84, 3)), channels_last((12, 84, 84)), channels_last((96, 64, 4)), channels_last((3, 64, 96))
+    (True, False, True, False)
+    """
+    first, second, third = shape
+    if (first == second) != (second == third):
+        return first == second
+    return third <= first
+
+
 def observation_shape(space: spaces.Space) -> tuple[int, ...]:
-    """Shape of one observation as the policy gets it: [C, H, W] for images, a vector for everything else."""
+    """Shape of one observation as the policy gets it: [C, H, W] for images, a vector for everything else.
+
+    Raises: ConfigError for a space that has no fixed size, naming what in it has none.
+    """
     if is_image(space):
-        h, w, c = space.shape  # type: ignore[misc]
-        return (h, w, c) if h <= 4 < c else (c, h, w)
-    if isinstance(space, (spaces.Sequence, spaces.Graph, spaces.Text)):
-        raise ConfigError(f"Observations must have a fixed size; got {space}.")
-    return (spaces.flatdim(space),)
+        first, second, third = space.shape  # type: ignore[misc]
+        return (third, first, second) if channels_last(space.shape) else (first, second, third)  # type: ignore[arg-type]
+    return (sum(_width(leaf, key) for key, leaf in leaves(space)),)
+
+
+def _width(leaf: spaces.Space, key: str) -> int:
+    if not isinstance(leaf, LEAVES):
+        where = f" under {key}" if key else ""
+        raise ConfigError(
+            f"Observations must be made of Box, Discrete, MultiDiscrete and MultiBinary, which have a fixed size; got "
+            f"{leaf}{where}."
+        )
+    return int(spaces.flatdim(leaf))
+
+
+def leaves(space: spaces.Space, key: str = "") -> Iterator[tuple[str, spaces.Space]]:
+    """Every space that is no Dict or Tuple, with the path to it: "['arm'][0]"."""
+    if isinstance(space, spaces.Dict):
+        for name, inside in space.spaces.items():
+            yield from leaves(inside, f"{key}[{name!r}]")
+    elif isinstance(space, spaces.Tuple):
+        for i, inside in enumerate(space.spaces):
+            yield from leaves(inside, f"{key}[{i}]")
+    else:
+        yield key, space
+
+
+def leaf_values(space: spaces.Space, value: Any) -> Iterator[Any]:
+    """What stands at every leaf, in the order of `leaves`; works for a batch too."""
+    if isinstance(space, spaces.Dict):
+        for name, inside in space.spaces.items():
+            yield from leaf_values(inside, value[name])
+    elif isinstance(space, spaces.Tuple):
+        for inside, part in zip(space.spaces, value, strict=True):
+            yield from leaf_values(inside, part)
+    else:
+        yield value
+
+
+def batch_of(space: spaces.Space, each: Sequence[Any]) -> Any:
+    """Single observations or actions as a batch, the way Gymnasium's vector environments give it."""
+    return concatenate(space, each, create_empty_array(space, len(each)))
 
 
 def observation_encoder(space: spaces.Space) -> Callable[[Any], np.ndarray]:
-    """From a batch of N observations, as Gymnasium's vector environments give it, to [N, *observation_shape]."""
+    """From a batch of N observations, as Gymnasium's vector environments give it, to [N, *observation_shape].
+
+    Images stay uint8; everything else becomes float32, choices one-hot, in the order of `gymnasium.spaces.flatten`.
+    """
+    observation_shape(space)
     if is_image(space):
-        swap = observation_shape(space) != space.shape
-        return lambda batch: np.ascontiguousarray(np.moveaxis(batch, -1, 1)) if swap else np.asarray(batch)
+        if channels_last(space.shape):  # type: ignore[arg-type]
+            return lambda batch: np.ascontiguousarray(np.moveaxis(batch, -1, 1))
+        return np.ascontiguousarray
     if isinstance(space, spaces.Box):
         return lambda batch: np.asarray(batch, np.float32).reshape(len(batch), -1)
     return lambda batch: _flat(space, batch)
 
 
 def _flat(space: spaces.Space, batch: Any) -> np.ndarray:
-    """[N, D] with one-hot choices, as `gymnasium.spaces.flatten` has it for one observation."""
+    """[N, D] with one-hot choices."""
     match space:
         case spaces.Box() | spaces.MultiBinary():
             return np.asarray(batch, np.float32).reshape(len(batch), -1)
         case spaces.Discrete():
-            return np.eye(int(space.n), dtype=np.float32)[np.asarray(batch, np.int64) - int(space.start)]
+            return _one_hot(np.asarray(batch).reshape(-1), int(space.n), int(space.start))
         case spaces.MultiDiscrete():
-            columns = (np.asarray(batch, np.int64) - space.start).reshape(len(batch), -1).T
-            each = [np.eye(int(n), dtype=np.float32)[x] for n, x in zip(space.nvec.flatten(), columns)]
-            return np.concatenate(each, 1)
+            columns = np.asarray(batch).reshape(len(batch), -1).T
+            each = zip(columns, space.nvec.flatten(), space.start.flatten(), strict=True)
+            return np.concatenate([_one_hot(x, int(n), int(start)) for x, n, start in each], 1)
         case spaces.Dict():
             return np.concatenate([_flat(s, batch[k]) for k, s in space.spaces.items()], 1)
         case spaces.Tuple():
-            return np.concatenate([_flat(s, b) for s, b in zip(space.spaces, batch)], 1)
-    raise ConfigError(f"Observations must be made of Box, Discrete, MultiDiscrete and MultiBinary; got {space}.")
+            return np.concatenate([_flat(s, b) for s, b in zip(space.spaces, batch, strict=True)], 1)
+    raise AssertionError(space)
+
+
+def _one_hot(values: np.ndarray, count: int, start: int) -> np.ndarray:
+    """[N, count]."""
+    return (values[:, None] == np.arange(start, start + count)).astype(np.float32)
 
 
 def action_decoder(space: spaces.Space) -> Callable[[np.ndarray], Any]:
-    """From flat actions [N, A] to a batch as Gymnasium's vector environments take it; Box actions are clipped."""
+    """From flat actions [N, A] to a batch as Gymnasium's vector environments take it; Box actions are clipped.
+
+    Raises: ConfigError for a space that has no flat form.
+    """
     match space:
         case spaces.Discrete():
             return lambda flat: flat[:, 0].astype(np.int64) + int(space.start)

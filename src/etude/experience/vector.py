@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +14,12 @@ from etude.core.batches import Transitions
 from etude.core.control import Step, VectorEnvironment
 from etude.core.fields import Count
 from etude.core.slots import Experience
-from etude.policies.control.actor import Actor
+from etude.policies.control.actor import Actor, Player
+from etude.policies.control.memory import Past
 from etude.policies.control.population import Population
 
 Value = Callable[[Tensor], Tensor]
+Worth = Callable[[np.ndarray, Past], Tensor]
 FINAL_ROWS = 16
 """Last observations of episodes are valued in blocks of this many, so that no member's depend on the others' count."""
 
@@ -38,60 +41,78 @@ class Collector:
     """Acts in the environments with the current policy; remembers where every episode stands.
 
     `ended` lists the episodes that ended in the last rollout: member, return, length. Failed ones are not among them.
+
+    Args:
+        shared: whether the critic reads the policy's features instead of what the policy sees.
     """
 
-    def __init__(self, environment: VectorEnvironment, actor: Actor, population: Population, steps: int) -> None:
+    def __init__(
+        self, environment: VectorEnvironment, actor: Actor, population: Population, steps: int, shared: bool = False
+    ) -> None:
         self.environment, self.actor, self.population, self.steps = environment, actor, population, steps
+        self.shared = shared
         self.observations = environment.reset()
         grid = self.observations.shape[:2]
+        self.player = Player(actor, population.size, grid[1])
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
         self.begun = np.zeros(grid, np.int64)  # when in this rollout the running episode began
         self.ended: list[tuple[int, float, int]] = []
         self.faults = 0
 
     @torch.no_grad()
-    def collect(self, number: int, value: Value | None) -> Transitions:
-        """Rollout `number`; `value` maps what is seen [P, N, ...] to values [P, N]."""
+    def collect(self, number: int, critic: Value | None) -> Transitions:
+        """Rollout `number`; `critic` maps what is seen, or the policy's features, [P, N, ...] to values [P, N]."""
         batch, finals = self._empty(), _Finals(self.population)
-        space, grid = self.actor.distribution, self.observations.shape[1]
-        noise = self.population.draw("actions", number, of=lambda g: space.noise((self.steps, grid), g))
-        self.ended, self.faults = [], 0
+        actor, player, space = self.actor, self.player, self.actor.distribution
+        noise = self.population.draw("actions", number, of=lambda g: space.noise(batch.rewards.shape[1:], g))
+        self.ended, self.faults, read = [], 0, []
         self.begun[:] = 0
         for t in range(self.steps):
-            seen = batch.observations[:, t].copy_(torch.from_numpy(self.observations))
-            parameters = batch.behaviour[:, t].copy_(self.actor(self.actor.see(seen)))
+            for name, kept in batch.extras.items():
+                kept[:, t] = getattr(player, name).view_as(kept[:, t])
+            seen = actor.see(batch.observations[:, t].copy_(torch.from_numpy(self.observations)))
+            features = player.features(seen)
+            parameters = batch.behaviour[:, t].copy_(actor.say(features))
             action = batch.actions[:, t].copy_(space.sample(parameters, noise[:, t]))
             step = self.environment.step(action[: self.population.real].numpy())
+            read.append(features if self.shared else seen)
             batch.rewards[:, t] = torch.from_numpy(step.rewards)
             self.observations = step.observations
             self.returns += step.rewards
             self.lengths += 1
             if step.final is not None:
                 self._end(batch, step, t, finals)
-        batch.behaviour_logp = space.logp(batch.behaviour.flatten(1, 2), batch.actions.flatten(1, 2)).view_as(
-            batch.rewards
-        )
-        if value is not None:
-            self._value(batch, value, finals)
+        flat = space.logp(batch.behaviour.flatten(1, 2), batch.actions.flatten(1, 2))
+        batch.behaviour_logp = flat.view_as(batch.rewards)
+        if critic is not None:
+            self._value(batch, torch.cat(read, 1), critic, finals)
         return batch
 
     def _empty(self) -> Transitions:
         space, shape = self.actor.distribution, (self.population.size, self.steps, self.observations.shape[1])
         kind = torch.uint8 if self.observations.dtype == np.uint8 else torch.float32
+        extras = {}
+        if self.actor.memory is not None:  # as `Player` has them, before each step
+            extras = {
+                "memory": torch.empty(*shape, self.player.memory.shape[-1]),
+                "begins": torch.empty(shape, dtype=torch.bool),
+            }
         return Transitions(
             torch.empty(*shape, *self.observations.shape[2:], dtype=kind), torch.empty(*shape, space.actions),
             rewards=torch.empty(shape), terminated=torch.zeros(shape, dtype=torch.bool),
             truncated=torch.zeros(shape, dtype=torch.bool), behaviour=torch.empty(*shape, space.parameters),
-            behaviour_logp=torch.empty(shape), values=torch.zeros(shape), next_values=torch.zeros(shape),
+            behaviour_logp=torch.empty(shape), values=torch.zeros(shape), next_values=torch.zeros(shape), extras=extras,
         )  # fmt: skip
 
     def _end(self, batch: Transitions, step: Step, t: int, finals: _Finals) -> None:
         """Note the episodes that ended; those whose environment failed count for nothing."""
         assert step.final is not None
+        done = step.terminated | step.truncated
+        self.player.ended(self.population.pad(torch.from_numpy(done)))
         batch.terminated[:, t] = torch.from_numpy(step.terminated)
         batch.truncated[:, t] = torch.from_numpy(step.truncated)
         faulty = np.zeros_like(step.terminated) if step.faulty is None else step.faulty
-        for (m, e), last in zip(np.argwhere(step.terminated | step.truncated), step.final, strict=True):
+        for (m, e), last in zip(np.argwhere(done), step.final, strict=True):
             if faulty[m, e]:
                 if batch.weights is None:
                     batch.weights = torch.ones_like(batch.rewards)
@@ -100,26 +121,32 @@ class Collector:
             else:
                 self.ended.append((int(m), float(self.returns[m, e]), int(self.lengths[m, e])))
                 if not step.terminated[m, e]:
-                    finals.add(int(m), t, int(e), last)
+                    finals.add(int(m), _Final(t, int(e), last.copy(), self.player.memory[m, e]))
             self.returns[m, e], self.lengths[m, e], self.begun[m, e] = 0.0, 0, t + 1
 
-    def _value(self, batch: Transitions, value: Value, finals: _Finals) -> None:
-        """Fill in V(s_t) and V(s_{t+1})."""
-        see = self.actor.see
-        batch.values = value(see(batch.observations.flatten(1, 2))).view_as(batch.rewards)
+    def _value(self, batch: Transitions, read: Tensor, critic: Value, finals: _Finals) -> None:
+        """Fill in V(s_t) and V(s_{t+1}); `read` [P, T * E, ...] is what the critic reads of every s_t."""
+
+        def worth(observations: np.ndarray, past: Past) -> Tensor:
+            seen = self.actor.see(self.population.pad(torch.from_numpy(observations)))
+            return critic(self.actor.features(seen, past)[0] if self.shared else seen)
+
+        batch.values = critic(read).view_as(batch.rewards)
         batch.next_values[:, :-1] = batch.values[:, 1:]
-        batch.next_values[:, -1] = value(see(self.population.pad(torch.from_numpy(self.observations))))
-        finals.fill(batch.next_values, lambda x: value(see(x)))
+        batch.next_values[:, -1] = worth(self.observations, Past(self.player.memory, self.player.begins))
+        finals.fill(batch.next_values, worth)
 
     # Checkpoints
 
     def state(self) -> dict[str, Any]:
-        """Where every environment and episode stands."""
+        """Where every environment and episode stands, and what the policy remembers of it."""
         return {
             "environment": self.environment.state(),
             "observations": torch.from_numpy(self.observations.copy()),
             "returns": torch.from_numpy(self.returns.copy()),
             "lengths": torch.from_numpy(self.lengths.copy()),
+            "memory": self.player.memory,
+            "begins": self.player.begins,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -127,6 +154,17 @@ class Collector:
         self.environment.restore(state["environment"])
         self.observations = state["observations"].numpy().copy()
         self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
+        self.player.memory, self.player.begins = state["memory"].clone(), state["begins"].clone()
+
+
+@dataclass
+class _Final:
+    """The last observation of an episode that was cut at step t in environment e, and what was remembered by then."""
+
+    t: int
+    e: int
+    observation: np.ndarray
+    memory: Tensor
 
 
 class _Finals:
@@ -134,21 +172,23 @@ class _Finals:
 
     def __init__(self, population: Population) -> None:
         self.population = population
-        self.found: list[list[tuple[int, int, np.ndarray]]] = [[] for _ in range(population.real)]
+        self.found: list[list[_Final]] = [[] for _ in range(population.real)]
 
-    def add(self, member: int, t: int, e: int, observation: np.ndarray) -> None:
-        self.found[member].append((t, e, observation.copy()))
+    def add(self, member: int, final: _Final) -> None:
+        self.found[member].append(final)
 
-    def fill(self, next_values: Tensor, value: Value) -> None:
+    def fill(self, next_values: Tensor, worth: Worth) -> None:
         """Write V of each into `next_values` [P, T, E]."""
         for start in range(0, max(map(len, self.found)), FINAL_ROWS):
             block = [each[start : start + FINAL_ROWS] for each in self.found]
-            example = next(each[0][2] for each in block if each)
-            rows = np.zeros((self.population.real, FINAL_ROWS, *example.shape), example.dtype)
+            example = next(each[0] for each in block if each)
+            rows = np.zeros((self.population.real, FINAL_ROWS, *example.observation.shape), example.observation.dtype)
+            memory = torch.zeros(self.population.real, FINAL_ROWS, len(example.memory))
             for m, each in enumerate(block):
-                for i, (_, _, observation) in enumerate(each):
-                    rows[m, i] = observation
-            values = value(self.population.pad(torch.from_numpy(rows)))
+                for i, final in enumerate(each):
+                    rows[m, i], memory[m, i] = final.observation, final.memory
+            begins = torch.zeros(self.population.size, 1, FINAL_ROWS, dtype=torch.bool)
+            values = worth(rows, Past(self.population.pad(memory), begins))
             for m, each in enumerate(block):
-                for i, (t, e, _) in enumerate(each):
-                    next_values[self.population.rows(m), t, e] = values[m, i]
+                for i, final in enumerate(each):
+                    next_values[self.population.rows(m), final.t, final.e] = values[m, i]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import InvariantError
 from etude.core.method import Method
-from etude.policies.control.population import FlatParameters, Population
+from etude.policies.control.memory import Past
+from etude.policies.control.population import FlatParameters, PerMember, Population
 
 GAP = 2e-3
 """Largest mean |log-probability gap| between acting and learning, in nats; float32 gives about 1e-7."""
@@ -27,41 +29,59 @@ class ControlUpdater:
         self.actor, self.critic, self.needs = actor, critic, method.needs()
         self.part: Any = method.critic
         self.joint = self.part is not None and self.part.joint
+        self.shared = self.part is not None and self.part.shared
+        self.length = 1 if actor.memory is None else method.experience.steps  # type: ignore[union-attr]
         self.optimizer = method.optimizer.population(parameters)
         if self.part is not None:
             self.part.prepare(parameters)
 
-    def run(self, batch: Transitions, number: int, rate: float) -> dict[str, Tensor]:
-        """All epochs on a rollout; returns means over the last epoch, [P] each."""
+    def run(self, batch: Transitions, number: int, rate: Any) -> dict[str, Tensor]:
+        """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
         method, before = self.method, self.parameters.values.clone()
-        size = batch.rewards.shape[1]
         for epoch in range(method.epochs):
-            shuffled = batch
-            if method.minibatches > 1:
-                order = self.population.draw("minibatches", number, epoch, of=lambda g: torch.randperm(size, generator=g))
-                shuffled = batch.rows(order)
             found: list[dict[str, Tensor]] = []
-            for i in range(method.minibatches):
-                piece = shuffled.slice(i * size // method.minibatches, (i + 1) * size // method.minibatches)
+            for i, piece in enumerate(self._pieces(batch, number, epoch)):
                 surrogate = Minibatch(self, piece, fresh=epoch == i == 0, reports=epoch == method.epochs - 1)
                 found.append(self.optimizer.step(surrogate, rate))
-        self._check_moved(before, found, rate)
-        metrics = {k: torch.stack([m[k] for m in found]).mean(0) for k in found[0]}
+        each = {k: torch.stack([m[k] for m in found], 1) for k in found[0]}  # [P, minibatches]
+        self._check_moved(before, each, rate)
+        metrics = {k: v.mean(1) for k, v in each.items()}
         if self.part is not None and not self.joint:
             metrics |= self.part.fit(Fitting(self, batch, number, rate))
         return metrics
 
-    def _check_moved(self, before: Tensor, found: list[dict[str, Tensor]], rate: float) -> None:
+    def _pieces(self, batch: Transitions, number: int, epoch: int) -> Iterator[Transitions]:
+        """An epoch's minibatches, each member in an order of its own; of whole sequences if the policy has a memory."""
+        count = self.method.minibatches
+        if count == 1:
+            yield batch
+            return
+        units = batch.rewards.shape[1] // self.length
+        order = self.population.draw("minibatches", number, epoch, of=lambda g: torch.randperm(units, generator=g))
+        steps = units * torch.arange(self.length)[:, None]
+        for i in range(count):
+            chosen = order[:, None, i * units // count : (i + 1) * units // count]
+            yield batch.rows((steps + chosen).flatten(1))
+
+    def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Any) -> None:
         """Invariant 2: a gradient changed the weights."""
-        moving = torch.stack([m["gradient_norm"] for m in found]).amax(0) > 0
-        still = (before == self.parameters.values).all(1)
-        accepted = torch.stack([m.get("accepted", torch.ones_like(moving).float()) for m in found]).amax(0) > 0
-        if rate > 0 and bool((moving & still & accepted).any()) and not any(bool(m["skipped_steps"].any()) for m in found):
-            member = int((moving & still & accepted).nonzero()[0, 0])
+        rates = rate.values[:, 0] if isinstance(rate, PerMember) else torch.tensor([rate])
+        moving = (each["gradient_norm"] > 0).any(1) & (rates > 0)
+        if "accepted" in each:
+            moving = moving & (each["accepted"] > 0).any(1)
+        stuck = moving & (before == self.parameters.values).all(1) & ~(each["skipped_steps"] > 0).any(1)
+        if bool(stuck.any()):
             raise InvariantError(
-                f"The update had a gradient but left every weight of member {member} as it was: the learning rate is "
-                "too small for float32."
+                f"The update had a gradient but left every weight of member {int(stuck.nonzero()[0, 0])} as it was: "
+                "the learning rate is too small for float32."
             )
+
+    def past(self, batch: Transitions) -> Past | None:
+        """What the policy remembered before these rows, time first; None if it has no memory."""
+        if self.actor.memory is None:
+            return None
+        begins = batch.extras["begins"].unflatten(1, (self.length, -1))
+        return Past(batch.extras["memory"][:, : begins.shape[2]], begins)
 
     def tensors(self) -> dict[str, Tensor]:
         """What the next update depends on besides the weights."""
@@ -79,17 +99,18 @@ class Minibatch:
         self.updater, self.fresh, self.reports = updater, fresh, reports
         assert batch.advantages is not None and updater.method.advantages is not None
         self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages))
-        self.seen = updater.actor.see(batch.observations)
+        self.seen, self.past = updater.actor.see(batch.observations), updater.past(batch)
 
     def evaluate(self) -> ActionLogProbs:
         """The current policy on the minibatch, with gradient."""
         updater, space = self.updater, self.updater.actor.distribution
-        parameters = updater.actor(self.seen)
+        features, _ = updater.actor.features(self.seen, self.past)
+        parameters = updater.actor.say(features)
         out = ActionLogProbs(space.logp(parameters, self.batch.actions), parameters=parameters)
         if "entropy" in updater.needs:
             out.entropy = space.entropy(parameters)
         if updater.joint:
-            out.values = updater.critic(self.seen)
+            out.values = updater.critic(features if updater.shared else self.seen)
         if "kl" in updater.needs:
             out.kl = space.kl(self.batch.behaviour, parameters)
         if self.fresh:
@@ -143,7 +164,7 @@ class Minibatch:
 class Fitting:
     """What a critic that learns after the policy may ask about a rollout."""
 
-    def __init__(self, updater: ControlUpdater, batch: Transitions, number: int, rate: float) -> None:
+    def __init__(self, updater: ControlUpdater, batch: Transitions, number: int, rate: Any) -> None:
         self.updater, self.batch, self.number, self.rate = updater, batch, number, rate
         self.critic, self.population = updater.critic, updater.population
 

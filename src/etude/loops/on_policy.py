@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from etude.core.batches import Transitions
@@ -19,7 +18,7 @@ from etude.experience.spaces import observation_shape
 from etude.experience.vector import Collector, Rollouts
 from etude.loops.control_update import ControlUpdater
 from etude.loops.states import join_tensors, split_tensors
-from etude.policies.control.population import FlatParameters, Member, Population, settle
+from etude.policies.control.population import FlatParameters, Member, Population, per_member, settle
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
 WINDOW = 100
@@ -43,15 +42,17 @@ class OnPolicyLoop:
         self.method = settle(method.bind(), self.population)
         experience = self.method.experience
         assert isinstance(experience, Rollouts) and self.method.policy is not None
-        self.environment = task.make([m.seed for m in members], experience.environments)
+        self.environment = self.method.policy.watch(task.make([m.seed for m in members], experience.environments))
         shape = observation_shape(self.environment.observation_space)
         self.actor: Any = self.method.policy.build(shape, self.environment.action_space, self.population)
         critic: Any = self.method.critic
-        self.critic = None if critic is None else critic.build(self.actor.shape, self.population)
+        shared = critic is not None and critic.shared
+        reads = (self.actor.width,) if shared else self.actor.shape
+        self.critic = None if critic is None else critic.build(reads, self.population)
         modules = {"policy": self.actor, "critic": self.critic}
         self.parameters = FlatParameters({k: m for k, m in modules.items() if m is not None})
         self.updater = ControlUpdater(self.method, self.population, self.parameters, self.actor, self.critic)
-        self.collector = Collector(self.environment, self.actor, self.population, experience.steps)
+        self.collector = Collector(self.environment, self.actor, self.population, experience.steps, shared)
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
 
     def step(self) -> StepReport:
@@ -64,11 +65,10 @@ class OnPolicyLoop:
         assert self.method.advantages is not None and self.method.optimizer is not None
         batch.advantages = self.method.advantages.of_transitions(batch)
         flat = batch.flat()
-        found = self.updater.run(flat, self.finished, self.method.optimizer.rate(self.finished, self.steps))
+        rate = per_member(self.method.optimizer, lambda part: part.rate(self.finished, self.steps))
+        found = self.updater.run(flat, self.finished, rate)
         found["explained_variance"] = _explained(flat)
-        for module in self.actor.transforms:
-            if hasattr(module, "observe"):
-                module.observe(flat.observations)
+        self.actor.observe(flat.observations)
         self.finished += 1
         count = batch.rewards[: self.population.real].numel()
         taken = time.monotonic() - begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Protocol
 
 import torch
@@ -52,8 +53,8 @@ class Differentiable(Protocol):
 class PopulationOptimizer(Protocol):
     """Takes steps, and remembers what it must."""
 
-    def step(self, surrogate: Any, rate: float) -> Metrics:
-        """One step on a minibatch; `rate` is the schedule's factor on the learning rate."""
+    def step(self, surrogate: Any, rate: Any) -> Metrics:
+        """One step on a minibatch; `rate`, one or one per member, is the schedule's factor on the learning rate."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
@@ -111,7 +112,7 @@ class PopulationAdam:
         self.taken = torch.zeros(len(self.values), 1, dtype=torch.float64)
         self.failures = Failures(len(self.values))
 
-    def step(self, surrogate: Differentiable, rate: float) -> Metrics:
+    def step(self, surrogate: Differentiable, rate: Any) -> Metrics:
         metrics = surrogate.gradient()
         norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
         finite = norm.isfinite()
@@ -123,7 +124,7 @@ class PopulationAdam:
         return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": (~finite[:, 0]).float()}
 
     @torch.no_grad()
-    def _apply(self, norm: Tensor, rate: float) -> None:
+    def _apply(self, norm: Tensor, rate: Any) -> None:
         g, (b1, b2) = self.gradient, self.betas
         if self.clip is not None:
             g.mul_((self.clip / (norm + 1e-6)).clamp(max=1.0))
@@ -133,12 +134,14 @@ class PopulationAdam:
             self.values.mul_(1 - column(lr, self.values) * self.weight_decay)
         self.first.lerp_(g, 1 - b1)
         self.second.mul_(b2).addcmul_(g, g, value=1 - b2)
-        size = (column(lr, self.taken) / (1 - b1**self.taken)).to(g.dtype)
-        spread = (1 - b2**self.taken).sqrt().to(g.dtype)
+        # beta^taken by exp and log: torch's power of a tensor has other last bits from 16 members on
+        left1, left2 = (1 - (math.log(b) * self.taken).exp() for b in (b1, b2))
+        size = (column(lr, self.taken) / left1).to(g.dtype)
+        spread = left2.sqrt().to(g.dtype)
         step = self.first / (self.second.sqrt() / spread).add_(self.epsilon)
         self.values.sub_(step.mul_(size))
 
-    def _guarded(self, finite: Tensor, norm: Tensor, rate: float) -> None:
+    def _guarded(self, finite: Tensor, norm: Tensor, rate: Any) -> None:
         """As `_apply`, for the members with a finite gradient only."""
         kept = [x.clone() for x in (self.values, self.first, self.second, self.taken)]
         self.gradient.masked_fill_(~finite, 0.0)

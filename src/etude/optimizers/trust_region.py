@@ -7,7 +7,7 @@ never formed: all that is needed are products F v, two passes backward through t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -90,12 +90,12 @@ class PopulationNaturalGradient:
         self.leaves = [leaf for name, leaf in named if name.startswith("policy.")]
         self.failures = Failures(len(self.values))
 
-    def step(self, surrogate: Surrogate, rate: float) -> Metrics:
+    def step(self, surrogate: Surrogate, rate: Any) -> Metrics:
         policy = surrogate.evaluate()
         surrogate.fresh = False  # from here on the weights are not those that acted
         assert policy.kl is not None
         loss, metrics = surrogate.loss(policy)
-        gradient = flat_gradient(loss, self.leaves, retain_graph=True)
+        gradient = flat_gradient(loss, self.leaves, keep=True)
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
         finite = norm.isfinite()
         direction, size = self._direction(surrogate.mean(policy.kl), gradient.where(finite, torch.zeros_like(gradient)))
@@ -170,9 +170,16 @@ class PopulationTrustRegion(PopulationNaturalGradient):
         return accepted, kl, scale, torch.zeros_like(able)
 
 
-def flat_gradient(loss: Tensor, leaves: Sequence[Tensor], **options: bool) -> Tensor:
-    """Each member's gradient [P, D] of a loss [P], leaves [P, ...] side by side."""
-    found = torch.autograd.grad(loss.sum(), list(leaves), materialize_grads=True, **options)
+def flat_gradient(loss: Tensor, leaves: Sequence[Tensor], keep: bool = False, differentiable: bool = False) -> Tensor:
+    """Each member's gradient [P, D] of a loss [P], leaves [P, ...] side by side.
+
+    Args:
+        keep: the graph, for another gradient; differentiable: the result, for a second derivative.
+    """
+    found = torch.autograd.grad(
+        loss.sum(), list(leaves), retain_graph=keep or differentiable, create_graph=differentiable,
+        materialize_grads=True,
+    )  # fmt: skip
     return torch.cat([g.reshape(len(loss), -1) for g in found], 1)
 
 
@@ -182,8 +189,8 @@ def hessian_product(divergence: Tensor, leaves: Sequence[Tensor]) -> Product:
     At the minimum of a divergence between two models' outputs, H is the Gauss-Newton matrix: for KL the Fisher matrix,
     for half the mean squared difference of values the mean of j j^T with j the gradient of a value.
     """
-    first = flat_gradient(divergence, leaves, create_graph=True)
-    return lambda v: flat_gradient((first * v).sum(1), leaves, retain_graph=True)
+    first = flat_gradient(divergence, leaves, differentiable=True)
+    return lambda v: flat_gradient((first * v).sum(1), leaves, keep=True)
 
 
 def conjugate_gradients(product: Product, target: Tensor, iterations: int, tolerance: float) -> Tensor:

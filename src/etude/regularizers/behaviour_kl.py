@@ -42,7 +42,8 @@ class AdaptiveBehaviourKL(BehaviourKL):
 
     def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:  # type: ignore[override]
         assert policy.kl is not None
-        return self.state.get("beta", self.beta) * policy.kl
+        beta: float | Tensor = self.state.get("beta", self.beta)
+        return beta * policy.kl
 
     def observe(self, measured: Mapping[str, Tensor]) -> None:
         """Adapt beta to `measured["kl"]` [P]."""

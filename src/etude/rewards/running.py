@@ -48,4 +48,5 @@ class NormalizeRewards(StepReward):
             "count": total,
         }
         scale = (state["variance"] + 1e-8).sqrt()[:, None, None]
-        return (rewards / scale).clamp(-self.clip, self.clip).to(batch.rewards.dtype)
+        scaled = (rewards / scale).flatten(1).clamp(-self.clip, self.clip)
+        return scaled.view_as(rewards).to(batch.rewards.dtype)

@@ -21,7 +21,8 @@ def resolve_task(name: str) -> Task:
 
     Args:
         name: the id of a built-in task; 'reasoning-gym:NAME'; a .jsonl or .json file, or a folder with train.jsonl;
-            'module:attribute' or 'file.py:attribute' of a Task, or of a Task class that needs no arguments.
+            an id of EnvPool or Gymnasium ('CartPole-v1'); 'module:attribute' or 'file.py:attribute' of a Task, of a
+            Task class that needs no arguments, of a gymnasium.Env class, or of a function that returns an Env.
 
     Raises: UnknownNameError with the closest names; DataError or ConfigError for something that is no task.
     """
@@ -38,22 +39,39 @@ def resolve_task(name: str) -> Task:
         from etude.tasks.language.files import DataFile
 
         return DataFile(name)
+    from etude.tasks.control import _names
+
+    if _names.is_id(name):
+        from etude.tasks.control.environment import EnvironmentTask
+
+        return EnvironmentTask(name)
     if ":" in name or name.endswith(".py"):
         return _as_task(name, load("tasks", name))
-    hint = "`etude tasks` lists them all; reasoning-gym:NAME, data.jsonl and file.py:attribute are tasks too."
+    hint = (
+        "`etude tasks` lists them all; reasoning-gym:NAME, data.jsonl, file.py:attribute and environments of EnvPool "
+        "and Gymnasium (CartPole-v1) are tasks too."
+    )
     raise UnknownNameError("task", name, files("tasks"), hint)
 
 
 def _as_task(name: str, found: Any) -> Task:
-    """`found` if it is a task, or one made from it if it is a class of tasks."""
+    """`found` if it is a task, or one made from it if it is a class of tasks or makes environments."""
     from etude.core.errors import ConfigError
     from etude.core.task import Task
+    from etude.tasks.control import _names
 
+    if _names.is_environment(found) or (not isinstance(found, Task) and _names.returns_environment(found, name)):
+        from etude.tasks.control.environment import EnvironmentTask
+
+        return EnvironmentTask(name)
     if isinstance(found, type) and issubclass(found, Task):
         try:
             return found()
         except TypeError as error:
             raise ConfigError(f"{name} cannot be made without arguments ({error}): name an instance.") from None
     if not isinstance(found, Task):
-        raise ConfigError(f"{name} must be a Task or a Task class, got {type(found).__name__}.")
+        raise ConfigError(
+            f"{name} must be a Task or a Task class, got {type(found).__name__}. (A gymnasium.Env class, or a function "
+            "without arguments that returns an environment, would do too.)"
+        )
     return found

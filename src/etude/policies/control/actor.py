@@ -1,4 +1,4 @@
-"""The policy of control: what it sees of an observation, a network, a distribution over actions."""
+"""The policy of control: what it sees of an observation, a network, a memory, a distribution over actions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from etude.core.control import VectorEnvironment
 from etude.core.fields import Positive
-from etude.core.slots import Network, Observations, Policy
+from etude.core.slots import Memory, Network, Observations, Policy
 from etude.policies.control.distributions import Distribution, distribution
+from etude.policies.control.memory import Past
 from etude.policies.control.networks import MLP, Linear
 from etude.policies.control.population import Population
 
@@ -18,15 +20,27 @@ class ActorPolicy(Policy):
     """A network with one output per parameter of the action distribution.
 
     Args:
-        observations: what happens to observations first, in this order (normalise, stack frames).
+        observations: what happens to observations first, in this order (stack frames, normalise).
+        memory: what is kept of earlier steps, read after the network; None: the policy reacts to what it sees now.
         gain: scale of the last layer's weights; small, so that all actions are about equally likely at first.
         log_std: of Gaussian actions, at the start; learned, the same in every state.
+        squash: whether continuous actions pass through tanh onto their bounds, instead of being clipped there.
     """
 
     network: Network = MLP()
     observations: tuple[Observations, ...] = ()
+    memory: Memory | None = None
     gain: Positive = 0.01
     log_std: float = 0.0
+    squash: bool = False
+
+    def objection(self, method: Any) -> str | None:
+        if self.memory is None or method.experience is None or method.minibatches <= method.experience.environments:
+            return None
+        return (
+            f"learns from whole sequences, since it has a memory: {method.experience.environments} environments cannot "
+            f"be divided into {method.minibatches} minibatches."
+        )
 
     def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> Actor:
         transforms = []
@@ -34,37 +48,104 @@ class ActorPolicy(Policy):
             module, shape = part.build(shape, population)
             transforms.append(module)
         body, width = self.network.build(shape, population, "policy")
-        spread = distribution(actions)
+        memory = None
+        if self.memory is not None:
+            memory, width = self.memory.build(width, population, "policy.memory")
+        spread = distribution(actions, self.squash)
         head = Linear(population, "policy.head", width, spread.parameters - spread.free, self.gain)
-        return Actor(transforms, body, head, spread, shape, population.size, self.log_std)
+        log_std = torch.zeros(population.size, 1, spread.free) + self.log_std
+        return Actor(transforms, body, memory, head, spread, log_std, shape, width)
+
+    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
+        for part in self.observations:
+            environment = part.watch(environment)
+        return environment
 
 
 class Actor(nn.Module):
-    """Observations [P, N, ...] to parameters [P, N, K] of `distribution`.
+    """Observations [P, N, ...] to parameters [P, N, K] of `distribution`, in three steps: `see`, `features`, `say`.
 
     Args:
         shape: of what the body (and a critic) sees of one observation.
+        width: of the features, which a critic may share.
     """
 
     def __init__(
-        self, transforms: list[nn.Module], body: nn.Module, head: nn.Module, distribution: Distribution,
-        shape: tuple[int, ...], members: int, log_std: float,
+        self, transforms: list[nn.Module], body: nn.Module, memory: nn.Module | None, head: nn.Module,
+        distribution: Distribution, log_std: Tensor, shape: tuple[int, ...], width: int,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.transforms, self.body, self.head = nn.ModuleList(transforms), body, head
-        self.distribution, self.shape = distribution, shape
+        self.transforms, self.body, self.memory, self.head = nn.ModuleList(transforms), body, memory, head
+        self.distribution, self.shape, self.width = distribution, shape, width
         if distribution.free:
-            self.log_std = nn.Parameter(torch.full((members, 1, distribution.free), log_std))
+            self.log_std = nn.Parameter(log_std)
 
     def see(self, observations: Tensor) -> Tensor:
         """What the body gets: images in [0, 1], everything else as it is, then the transforms."""
-        x = observations.float() / 255 if observations.dtype == torch.uint8 else observations
+        x = _scaled(observations)
         for transform in self.transforms:
             x = transform(x)
         return x
 
-    def forward(self, seen: Tensor) -> Tensor:
-        found: Tensor = self.head(self.body(seen))
+    def features(self, seen: Tensor, past: Past | None = None) -> tuple[Tensor, Tensor | None]:
+        """[P, N, width] for the head, and what a memory keeps after every step, [P, N, S]; it must know the past."""
+        found = self.body(seen)
+        if self.memory is None:
+            return found, None
+        if past is None:
+            raise ValueError("This policy has a memory: act through a Player, which carries it from step to step.")
+        said, states = self.memory(found, past)
+        return said, states
+
+    def say(self, features: Tensor) -> Tensor:
+        """Parameters [P, N, K]."""
+        found: Tensor = self.head(features)
         if not self.distribution.free:
             return found
         return torch.cat([found, self.log_std.expand(-1, found.shape[1], -1)], -1)
+
+    def forward(self, seen: Tensor, past: Past | None = None) -> Tensor:
+        return self.say(self.features(seen, past)[0])
+
+    @torch.no_grad()
+    def observe(self, observations: Tensor) -> None:
+        """Let the transforms that learn from observations [P, N, ...] do so."""
+        x = _scaled(observations)
+        for transform in self.transforms:
+            seen = transform(x)
+            if hasattr(transform, "observe"):
+                transform.observe(x)
+            x = seen
+
+
+def _scaled(observations: Tensor) -> Tensor:
+    return observations.float() / 255 if observations.dtype == torch.uint8 else observations
+
+
+class Player:
+    """An actor in E environments of every member; carries what it remembers from step to step.
+
+    `memory` is [P, E, S] (S = 0 without a memory), `begins` [P, 1, E] says where an episode begins.
+    """
+
+    def __init__(self, actor: Actor, members: int, environments: int) -> None:
+        self.actor = actor
+        size = 0 if actor.memory is None else actor.memory.size
+        self.memory = torch.zeros(members, environments, size)
+        self.begins = torch.ones(members, 1, environments, dtype=torch.bool)
+
+    def features(self, seen: Tensor) -> Tensor:
+        """Read one step, [P, E, ...], and remember it; returns what the actor's head reads."""
+        found, states = self.actor.features(seen, Past(self.memory, self.begins))
+        if states is not None:
+            self.memory = states
+            self.begins = torch.zeros_like(self.begins)
+        return found
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Parameters [P, E, K] of the next actions after observations [P, E, ...]."""
+        return self.actor.say(self.features(self.actor.see(observations)))
+
+    def ended(self, done: Tensor) -> None:
+        """Forget where episodes ended, [P, E]: what is seen next begins another."""
+        self.begins = done[:, None]

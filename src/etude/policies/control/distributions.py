@@ -10,11 +10,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from etude.core.errors import ConfigError
+from etude.policies.control.networks import sigmoid, softplus
+
+EDGE = 1 - 1e-6
+"""Squashed actions count as at most this far from the middle, in halves of the range: atanh has no value at 1."""
+NODES, WEIGHTS = (tuple(map(float, x)) for x in np.polynomial.hermite.hermgauss(20))
 
 
 class Distribution:
@@ -121,13 +127,13 @@ class Bernoulli(Distribution):
         return (parameters > 0).float()
 
     def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
-        return -torch.nn.functional.softplus((1 - 2 * actions) * parameters).sum(-1)
+        return -softplus((1 - 2 * actions) * parameters).sum(-1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        return (torch.nn.functional.softplus(parameters) - parameters * parameters.sigmoid()).sum(-1)
+        return (softplus(parameters) - parameters * sigmoid(parameters)).sum(-1)
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        softplus, p = torch.nn.functional.softplus, old.sigmoid()
+        p = sigmoid(old)
         return (p * (softplus(-new) - softplus(-old)) + (1 - p) * (softplus(new) - softplus(old))).sum(-1)
 
 
@@ -169,6 +175,52 @@ class Gaussian(Distribution):
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         (m0, s0), (m1, s1) = old.chunk(2, -1), new.chunk(2, -1)
         return (s1 - s0 + ((2 * s0).exp() + (m0 - m1) ** 2) * (-2 * s1).exp() / 2 - 0.5).sum(-1)
+
+
+@dataclass(frozen=True)
+class Squashed(Gaussian):
+    """A normal u through tanh, onto the box [low, high]: a = low + (high - low) (tanh u + 1) / 2 (arXiv:1801.01290).
+
+        log p(a) = log N(u) - sum log((high - low) / 2) - sum log(1 - tanh(u)^2)
+
+    Exact, up to the rounding of actions at the bounds (`EDGE`). KL is the normals', since the map is one to one.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def _half(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Half the range and the lower bound of each action."""
+        low, high = like.new_tensor(self.low), like.new_tensor(self.high)
+        return (high - low) / 2, low
+
+    def _squash(self, normal: Tensor) -> Tensor:
+        half, low = self._half(normal)
+        return low + half * (1 + torch.tanh(normal))
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        return self._squash(super().sample(parameters, noise))
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """The image of the normal's mean: the median."""
+        return self._squash(super().mode(parameters))
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        half, low = self._half(actions)
+        place = ((actions - low) / half - 1).clamp(-EDGE, EDGE)
+        above, below = place.log1p(), (-place).log1p()  # atanh y = (log(1 + y) - log(1 - y)) / 2
+        return super().logp(parameters, 0.5 * (above - below)) - (above + below + half.log()).sum(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """The normal's entropy plus E[log |da/du|], which has no closed form: Gauss-Hermite quadrature, 20 nodes.
+
+        Within 1e-5 nats per action for standard deviations up to 1, 0.02 up to 3.
+        """
+        mean, log_std = parameters.chunk(2, -1)
+        nodes, weights = mean.new_tensor(NODES), mean.new_tensor(WEIGHTS) / math.sqrt(math.pi)
+        size = (mean[..., None] + math.sqrt(2) * log_std.exp()[..., None] * nodes).abs()
+        stretch = 2 * (math.log(2) - size - (-2 * size).exp().log1p())
+        return super().entropy(parameters) + ((stretch * weights).sum(-1) + self._half(mean)[0].log()).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -221,8 +273,11 @@ class Product(Distribution):
         return torch.stack([d.kl(a, b) for d, a, b in triples]).sum(0)
 
 
-def distribution(space: spaces.Space) -> Distribution:
-    """The distribution over a space's actions. Raises ConfigError for a space that has none."""
+def distribution(space: spaces.Space, squash: bool = False) -> Distribution:
+    """The distribution over a space's actions; with `squash` continuous ones keep to their bounds.
+
+    Raises ConfigError for a space that has none, and for a Box without bounds that is to be squashed.
+    """
     match space:
         case spaces.Discrete():
             return Categorical((int(space.n),))
@@ -231,12 +286,19 @@ def distribution(space: spaces.Space) -> Distribution:
         case spaces.MultiBinary():
             return Bernoulli(math.prod(space.shape))
         case spaces.Box() if space.dtype.kind == "f":
-            return Gaussian(math.prod(space.shape))
+            return _squashed(space) if squash else Gaussian(math.prod(space.shape))
         case spaces.Dict():
-            return Product(tuple(distribution(s) for s in space.spaces.values()))
+            return Product(tuple(distribution(s, squash) for s in space.spaces.values()))
         case spaces.Tuple():
-            return Product(tuple(distribution(s) for s in space.spaces))
+            return Product(tuple(distribution(s, squash) for s in space.spaces))
     raise ConfigError(
         f"Actions must be a Box of floats, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these; "
         f"got {space}."
     )
+
+
+def _squashed(space: spaces.Box) -> Squashed:
+    if not space.is_bounded():
+        raise ConfigError(f"Only actions with bounds can be squashed; got {space}: set policy.squash=false.")
+    low, high = (tuple(float(x) for x in bound.flatten()) for bound in (space.low, space.high))
+    return Squashed(len(low), low, high)

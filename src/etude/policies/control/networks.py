@@ -2,36 +2,70 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.slots import Network
 from etude.policies.control.population import Population
 
+GAIN = math.sqrt(2)
+"""Scale of the weights before an activation."""
+Activation = Literal["tanh", "relu", "silu", "elu"]
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), by tanh: torch's own kernel gives the last entries of a tensor other last bits."""
+    return 0.5 + 0.5 * torch.tanh(0.5 * x)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)) = (x + |x|) / 2 + log(1 + exp(-|x|)); its own formula for the same reason as `sigmoid`."""
+    size = x.abs()
+    return 0.5 * (x + size) + (-size).exp().log1p()
+
+
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x) (arXiv:1702.03118)."""
+    return x * sigmoid(x)
+
+
+def elu(x: Tensor) -> Tensor:
+    """x above 0, exp(x) - 1 below (arXiv:1511.07289)."""
+    return torch.relu(x) + x.clamp(max=0).expm1()
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu, "elu": nn.functional.elu
+    "tanh": torch.tanh, "relu": torch.relu, "silu": silu, "elu": elu
 }  # fmt: skip
+
+
+def orthogonal(population: Population, name: str, rows: int, columns: int, gain: Any) -> Tensor:
+    """[P, rows, columns] orthogonal weights (arXiv:1312.6120) from each member's stream `name`, scaled by `gain`."""
+
+    def one(generator: torch.Generator) -> Tensor:
+        return nn.init.orthogonal_(torch.empty(rows, columns), generator=generator)
+
+    return population.draw("init", name, of=one) * gain
 
 
 class Linear(nn.Module):
     """x W + b for every member: weight [P, inputs, outputs], bias [P, 1, outputs].
 
-    Weights are orthogonal, scaled by `gain` (arXiv:1312.6120; sqrt 2 and 0.01 for the last layer of a policy are the
-    PPO implementations' choice, arXiv:2006.05990); biases start at 0.
+    Weights are orthogonal, scaled by `gain`, a number or one per member (sqrt 2 and 0.01 for the last layer of a policy
+    are the PPO implementations' choice, arXiv:2006.05990); biases start at 0.
     """
 
-    def __init__(self, population: Population, name: str, inputs: int, outputs: int, gain: float = math.sqrt(2)):
+    def __init__(self, population: Population, name: str, inputs: int, outputs: int, gain: Any = GAIN) -> None:
         super().__init__()
-
-        def orthogonal(generator: torch.Generator) -> Tensor:
-            return nn.init.orthogonal_(torch.empty(outputs, inputs), gain, generator=generator).T
-
-        self.weight = nn.Parameter(population.draw("init", name, of=orthogonal))
+        weight = orthogonal(population, name, outputs, inputs, gain)
+        self.weight = nn.Parameter(weight.transpose(1, 2).contiguous())
         self.bias = nn.Parameter(torch.zeros(population.size, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,11 +103,89 @@ class MLP(Network):
     """A multilayer perceptron over flat observations. `hidden` may be empty: then what follows is linear."""
 
     hidden: tuple[Count, ...] = (64, 64)
-    activation: Literal["tanh", "relu", "silu", "elu"] = "tanh"
+    activation: Activation = "tanh"
     layer_norm: bool = False
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
-        sizes = [math.prod(shape), *self.hidden]
-        layers = [Linear(population, f"{name}.{i}", *pair) for i, pair in enumerate(zip(sizes, sizes[1:]))]
+        if len(shape) != 1:
+            raise ConfigError(f"MLP reads vectors, and observations are images {list(shape)}: use a cnn as network.")
+        sizes = [*shape, *self.hidden]
+        layers = [Linear(population, f"{name}.{i}", *pair) for i, pair in enumerate(itertools.pairwise(sizes))]
         norms = [LayerNorm(population, n) for n in self.hidden] if self.layer_norm else []
         return Layers(layers, norms, self.activation), sizes[-1]
+
+
+class Conv(nn.Module):
+    """A convolution for every member, images [P, N, C, H, W]: weight [P, O, C, k, k], bias [P, O]; no padding.
+
+    The members are computed one after another: a grouped convolution over them takes longer on a CPU, and chooses
+    its kernel by their number, so that its last bits depend on who else is there.
+    """
+
+    def __init__(self, population: Population, name: str, inputs: int, outputs: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        weight = orthogonal(population, name, outputs, inputs * kernel**2, GAIN)
+        self.weight = nn.Parameter(weight.unflatten(2, (inputs, kernel, kernel)))
+        self.bias = nn.Parameter(torch.zeros(population.size, outputs))
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = zip(x, self.weight, self.bias)
+        return torch.stack([nn.functional.conv2d(one, weight, bias, self.stride) for one, weight, bias in each])
+
+
+class Convolutions(nn.Module):
+    """Convolutions with an activation after each, flattened, then linear layers."""
+
+    def __init__(self, layers: Sequence[nn.Module], activation: str, after: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.after = nn.ModuleList(layers), after
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.activation(layer(x))
+        found: Tensor = self.after(x.flatten(2))
+        return found
+
+
+class CNN(Network):
+    """A convolutional network over images [C, H, W], then a perceptron; by default the one of doi:10.1038/nature14236.
+
+    Args:
+        channels, kernels, strides: of each convolution, the first reading the image; as many of each.
+        hidden: widths of the layers that follow; `layer_norm` is theirs.
+
+    Raises: ConfigError if the three lists differ in length, for observations that are not images, and for images that
+        are smaller than what a kernel covers.
+    """
+
+    channels: tuple[Count, ...] = (32, 64, 64)
+    kernels: tuple[Count, ...] = (8, 4, 3)
+    strides: tuple[Count, ...] = (4, 2, 1)
+    hidden: tuple[Count, ...] = (512,)
+    activation: Activation = "relu"
+    layer_norm: bool = False
+
+    def check(self) -> None:
+        if not len(self.channels) == len(self.kernels) == len(self.strides):
+            raise ConfigError(
+                "CNN needs a kernel and a stride for each of its channels: got "
+                f"channels={self.channels}, kernels={self.kernels}, strides={self.strides}."
+            )
+
+    def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
+        if len(shape) != 3:
+            raise ConfigError(f"CNN reads images [C, H, W], and observations have shape {list(shape)}: use an mlp.")
+        layers, (inputs, *size) = [], shape
+        for i, (outputs, kernel, stride) in enumerate(zip(self.channels, self.kernels, self.strides)):
+            if min(size) < kernel:
+                raise ConfigError(
+                    f"CNN: what reaches convolution {i} is {size[0]} x {size[1]}, smaller than its kernel of {kernel}; "
+                    f"observations are {list(shape)}. Set kernels and strides, as in kernels=4,3 strides=2,1."
+                )
+            layers.append(Conv(population, f"{name}.conv{i}", inputs, outputs, kernel, stride))
+            inputs, size = outputs, [(n - kernel) // stride + 1 for n in size]
+        after = MLP(hidden=self.hidden, activation=self.activation, layer_norm=self.layer_norm)
+        flat, width = after.build((inputs * size[0] * size[1],), population, name)
+        return Convolutions(layers, self.activation, flat), width

@@ -8,6 +8,7 @@ thread. A lone member is computed as two equal ones: a batched product with P = 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -62,89 +63,117 @@ class Population:
 class PerMember:
     """A number per member that stands in a formula where a float would.
 
-    Its own arithmetic is in float64; with a tensor it takes part as [P, 1] in the tensor's dtype. That is what happens
-    to a Python float, so a member computes what it would alone.
+    With floats it computes as Python does; with a tensor [P, ...] it takes part as [P, 1, ...] in the tensor's dtype,
+    which is what torch makes of a float. So every member computes, bit for bit, what it would alone.
 
     >>> low = PerMember([0.1, 0.2])
     >>> torch.full((2, 3), 2.0).clamp(1 - low, 1 + low)[:, 0]
     tensor([1.1000, 1.2000])
     """
 
-    def __init__(self, values: Sequence[float] | Tensor) -> None:
-        self.values = torch.as_tensor(values, dtype=torch.float64).reshape(-1, 1)
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self.numbers = tuple(float(x) for x in numbers)
+        self.values = torch.tensor(self.numbers, dtype=torch.float64)[:, None]
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """The numbers as [P, 1, ...], as many axes as the tensor has, in its dtype."""
+        kind = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+        return self.values.to(tensor.device, kind).view(-1, *[1] * (tensor.dim() - 1))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        tensor = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-        kind = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+        given = (*args, *(kwargs or {}).values())
+        shape = max((x for x in given if isinstance(x, Tensor)), key=Tensor.dim)
 
         def plain(x: Any) -> Any:
-            return x.values.to(tensor.device, kind) if isinstance(x, PerMember) else x
+            return x.like(shape) if isinstance(x, PerMember) else x
 
-        return func(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+        return func(*map(plain, args), **{k: plain(v) for k, v in (kwargs or {}).items()})
 
-    def _with(self, name: str, other: Any) -> Any:
+    def _with(self, function: Callable[[Any, Any], Any], other: Any) -> Any:
         if isinstance(other, Tensor):
-            return getattr(self.values.to(other.device, other.dtype), name)(other)
-        return PerMember(getattr(self.values, name)(other.values if isinstance(other, PerMember) else other))
+            return function(self.like(other), other)
+        others = other.numbers if isinstance(other, PerMember) else [other] * len(self.numbers)
+        return PerMember([function(a, b) for a, b in zip(self.numbers, others)])
 
     def __add__(self, other: Any) -> Any:
-        return self._with("__add__", other)
+        return self._with(operator.add, other)
 
     def __sub__(self, other: Any) -> Any:
-        return self._with("__sub__", other)
+        return self._with(operator.sub, other)
 
     def __mul__(self, other: Any) -> Any:
-        return self._with("__mul__", other)
+        return self._with(operator.mul, other)
 
     def __truediv__(self, other: Any) -> Any:
-        return self._with("__truediv__", other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._with("__radd__", other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._with("__rsub__", other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._with("__rmul__", other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._with("__rtruediv__", other)
+        """As torch divides a float by a tensor: times the reciprocal."""
+        if isinstance(other, Tensor):
+            return other.reciprocal() * self.like(other)
+        return self._with(operator.truediv, other)
 
     def __pow__(self, other: Any) -> Any:
-        return self._with("__pow__", other)
+        return self._with(operator.pow, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rsub__(self, other: float) -> PerMember:
+        return PerMember([other - x for x in self.numbers])
+
+    def __rtruediv__(self, other: float) -> PerMember:
+        return PerMember([other / x for x in self.numbers])
+
+    def __rpow__(self, other: float) -> PerMember:
+        return PerMember([other**x for x in self.numbers])
 
     def __neg__(self) -> PerMember:
-        return PerMember(-self.values)
+        return PerMember([-x for x in self.numbers])
 
     def __bool__(self) -> bool:
         raise ConfigError("This field differs between the members, and the part asks whether it is zero or not.")
 
     def __repr__(self) -> str:
-        return f"PerMember({self.values[:, 0].tolist()})"
+        return f"PerMember({list(self.numbers)})"
 
 
 def settle(method: Any, population: Population) -> Any:
-    """Give the bound method's fields their value per member. Raises ConfigError for a field that shapes the work."""
-    paths = dict.fromkeys(p for m in population.members for p in m.settings)
+    """Give the bound method's fields their value per member.
+
+    Raises ConfigError for a field that shapes the work or a value out of range, UnknownNameError for no field at all.
+    """
     parts: dict[str, Part] = method.parts()
-    for path in paths:
+    fields: dict[str, dict[str, None]] = {}
+    for path in (p for m in population.members for p in m.settings):
         where, _, field = path.rpartition(".")
-        part = parts.get(where)
-        value = None if part is None else part.fields().get(field)
-        if part is None or not isinstance(value, float):
-            raise ConfigError(
-                f"{path} cannot differ between the members of one run: only real numbers inside formulas can "
-                "(a learning rate, a clip, a coefficient). Sizes and choices shape the work: compare runs instead."
-            )
-        values = []
-        for member in population.padded:
-            changed = part.replace(**{field: member.settings.get(path, value)})  # checks the range
-            values.append(getattr(changed, field))
-        object.__setattr__(part, field, PerMember(values))
+        fields.setdefault(where, {})[field] = None
+    for where, names in fields.items():
+        if where not in parts:
+            raise _shapes_the_work(where or next(iter(names)))
+        own = [
+            {f: m.settings[f"{where}.{f}"] for f in names if f"{where}.{f}" in m.settings} for m in population.padded
+        ]
+        each = [parts[where].replace(**settings) for settings in own]
+        for field in names:
+            numbers = [getattr(part, field) for part in each]
+            if not all(isinstance(x, float) for x in numbers):
+                raise _shapes_the_work(f"{where}.{field}")
+            object.__setattr__(parts[where], field, PerMember(numbers))
     return method
+
+
+def _shapes_the_work(path: str) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot differ between the members of one run: only real numbers inside formulas can "
+        "(a learning rate, a clip, a coefficient). Sizes and choices shape the work: compare runs instead."
+    )
+
+
+def per_member(part: Part, function: Callable[[Any], float]) -> Any:
+    """A function of the part as each member has it: one number, or one per member where the part's fields differ."""
+    mixed = {k: v for k, v in part.fields().items() if isinstance(v, PerMember)}
+    if not mixed:
+        return function(part)
+    each = zip(*(v.numbers for v in mixed.values()))
+    return PerMember([function(part.replace(**dict(zip(mixed, numbers)))) for numbers in each])
 
 
 class FlatParameters:

@@ -15,7 +15,9 @@ from etude.core.control import ControlTask, VectorEnvironment
 from etude.tasks.control._batched import ArrayEnvironment
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+TOTAL = CART + POLE
 X_LIMIT, ANGLE_LIMIT = 2.4, 12 * 2 * np.pi / 360
+LIMITS = np.array([X_LIMIT, np.inf, ANGLE_LIMIT, np.inf])
 
 
 class CartPoleArrays(ArrayEnvironment):
@@ -29,15 +31,18 @@ class CartPoleArrays(ArrayEnvironment):
         return uniform * 0.1 - 0.05
 
     def advance(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        x, v, angle, spin = np.moveaxis(states, -1, 0)
-        force = np.where(actions[..., 0] > 0.5, FORCE, -FORCE)
-        cos, sin, total = np.cos(angle), np.sin(angle), CART + POLE
-        pushed = (force + POLE * HALF_LENGTH * spin**2 * sin) / total
-        spun = (GRAVITY * sin - cos * pushed) / (HALF_LENGTH * (4.0 / 3.0 - POLE * cos**2 / total))
-        moved = pushed - POLE * HALF_LENGTH * spun * cos / total
-        states = np.stack([x + TAU * v, v + TAU * moved, angle + TAU * spin, spin + TAU * spun], -1)
-        terminated = (np.abs(states[..., 0]) > X_LIMIT) | (np.abs(states[..., 2]) > ANGLE_LIMIT)
-        return states, np.ones(terminated.shape, np.float32), terminated
+        angle, spin = states[..., 2], states[..., 3]
+        cos, sin = np.cos(angle), np.sin(angle)
+        pushed = (actions[..., 0] * (2 * FORCE) - FORCE + POLE * HALF_LENGTH * spin * spin * sin) / TOTAL
+        spun = (GRAVITY * sin - cos * pushed) / (HALF_LENGTH * (4.0 / 3.0 - POLE * cos * cos / TOTAL))
+        moved = pushed - POLE * HALF_LENGTH * spun * cos / TOTAL
+        found = states.copy()
+        found[..., 0] += TAU * states[..., 1]
+        found[..., 1] += TAU * moved
+        found[..., 2] += TAU * spin
+        found[..., 3] += TAU * spun
+        outside = np.abs(found) > LIMITS
+        return found, np.ones(spin.shape, np.float32), outside.any(-1)
 
     def observe(self, states: np.ndarray) -> np.ndarray:
         return states.astype(np.float32)

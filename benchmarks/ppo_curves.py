@@ -1,0 +1,178 @@
+"""Learning curves of PPO: etude, Stable-Baselines3 and CleanRL with the same configuration, ten seeds each.
+
+At each point, the return of a run is the mean of its last 100 training episodes. Printed as JSON: the interquartile
+mean over seeds with its 95% bootstrap interval, whether etude's interval and a peer's overlap, and the interval of
+their difference. Runs are kept in runs/curves and used again.
+
+CleanRL is a set of scripts, so its repository's folder must be named (--cleanrl); without it only SB3 is compared. It
+does not bootstrap where a time limit cuts an episode; `etude, cuts as ends` does the same, to tell that apart. SB3 has
+no clipped value loss like the others', so it is not among the runs with clipped values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _arms import HERE, machine, peer_python
+from _control_cases import CURVES, Control
+
+from etude.advantages.returns import GAE
+from etude.core.batches import Transitions
+from etude.evaluation.aggregates import interquartile_mean
+from etude.evaluation.intervals import Band, curve_band, difference_interval, probability_of_improvement
+from etude.evaluation.plots import draw_panels
+from etude.loops.on_policy import OnPolicyLoop
+from etude.policies.control.population import Member
+from etude.training import compose_method, compose_task
+
+Episodes = list[list[float]]
+"""[environment steps so far, return] of every training episode, in order."""
+Train = Callable[[], list[Episodes]]
+WINDOW, POINTS = 100, 20
+SHOWN = (2, 5, 10, 15, 20)
+"""Points, of 20, that the report has numbers for."""
+SCRIPTS = {"CartPole-v1": "ppo.py", "Pendulum-v1": "ppo_continuous_action.py"}
+
+
+class CutsEnd(GAE):
+    """Advantages as if an episode that is cut had terminated."""
+
+    def of_transitions(self, batch: Transitions) -> torch.Tensor:
+        changed = batch.replace(terminated=batch.terminated | batch.truncated)
+        advantages = super().of_transitions(changed)
+        batch.returns = changed.returns
+        return advantages
+
+
+def own(case: Control, seeds: list[int], task: str | None, cuts_end: bool = False) -> list[Episodes]:
+    """etude's runs, as one population."""
+    method = compose_method("ppo", case.etude(), loop="control")
+    if cuts_end:
+        method = method.replace(advantages=CutsEnd(**method.advantages.fields()))
+    steps = case.budget // case.rollout
+    loop = OnPolicyLoop(method, compose_task(task or case.task), [Member(s) for s in seeds], steps)
+    found: list[Episodes] = [[] for _ in seeds]
+    for number in range(steps):
+        for episode in loop.step().episodes:
+            found[episode["member"]].append([(number + 1) * case.rollout, episode["return"]])
+    loop.close()
+    return found
+
+
+def peer(python: Path, *command: str) -> Episodes:
+    """One run of a peer, in a process with one thread."""
+    limits = {k: "1" for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    done = subprocess.run(
+        [str(python), "-W", "ignore", *command], capture_output=True, text=True, cwd=HERE, env={**os.environ, **limits}
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def arms(
+    name: str, seeds: list[int], task: str | None, cleanrl: Path | None
+) -> dict[str, Callable[[], list[Episodes]]]:
+    """What trains each arm of a case."""
+    case = CURVES[name]
+    found: dict[str, Callable[[], list[Episodes]]] = {"etude": lambda: own(case, seeds, task)}
+    if case.value_clip is None:
+        found["SB3"] = lambda: [peer(peer_python("sb3"), "_peer_sb3_curve.py", name, str(s)) for s in seeds]
+    if cleanrl is not None:
+        script = str(cleanrl.resolve() / "cleanrl" / SCRIPTS[case.task])
+        found["CleanRL"] = lambda: [
+            peer(peer_python("cleanrl"), "_peer_cleanrl.py", script, name, str(s)) for s in seeds
+        ]  # fmt: skip
+        found["etude, cuts as ends"] = lambda: own(case, seeds, task, cuts_end=True)
+    return found
+
+
+def kept(folder: Path, key: dict[str, Any], train: Train) -> list[Episodes]:
+    """Runs from their file, or made now and written there with the time they took."""
+    file = folder / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}.json"
+    if not file.exists():
+        print(f"{key['case']['name']}: {key['arm']} ...", file=sys.stderr, flush=True)
+        begun = time.monotonic()
+        runs = train()
+        file.write_text(json.dumps({**key, "seconds": round(time.monotonic() - begun), "runs": runs}))
+    return json.loads(file.read_text())["runs"]  # type: ignore[no-any-return]
+
+
+def curve(episodes: Episodes, points: np.ndarray) -> np.ndarray:
+    """[points] mean return of the last 100 episodes that had ended by then."""
+    steps, returns = np.array(episodes).T
+    ended = np.searchsorted(steps, points, side="right")
+    return np.array([returns[max(0, n - WINDOW) : n].mean() for n in ended])
+
+
+def entry(points: np.ndarray, curves: dict[str, np.ndarray], bands: dict[str, Band]) -> dict[str, Any]:
+    """What the report says of one case."""
+    own, found = curves["etude"], dict[str, Any]()
+    for name, band in bands.items():
+        at = [i - 1 for i in SHOWN]
+        found[name] = {
+            str(int(points[i])): [round(float(x[i]), 1) for x in (band.value, band.low, band.high)] for i in at
+        }
+        found[name]["mean of curve"] = [round(float(x), 1) for x in (curves[name].mean(1))]
+    for name in [n for n in curves if n != "etude"]:
+        ours, theirs = bands["etude"], bands[name]
+        overlap = (ours.low <= theirs.high) & (theirs.low <= ours.high)
+        apart = difference_interval(own[:, -1], curves[name][:, -1], interquartile_mean)
+        area = difference_interval(own.mean(1), curves[name].mean(1), interquartile_mean)
+        found[f"etude against {name}"] = {
+            "points where the intervals overlap": f"{int(overlap.sum())} of {len(points)}",
+            "apart at": [int(p) for p in points[~overlap]],
+            "difference at the end": str(apart), "difference of the curves' means": str(area),
+            "probability that etude's curve is higher": str(
+                probability_of_improvement(own.mean(1), curves[name].mean(1))
+            ),
+        }  # fmt: skip
+    return found
+
+
+def main() -> None:
+    """Train what is missing, draw, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=list(CURVES), default=list(CURVES))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--task", help="etude's task instead of the case's: 'cartpole' and 'pendulum' are built in")
+    parser.add_argument("--cleanrl", type=Path, help="folder of CleanRL's repository")
+    parser.add_argument("--runs", type=Path, default=HERE.parent / "runs" / "curves")
+    parser.add_argument("--image", type=Path, help="a PNG to draw")
+    parser.add_argument("--output", type=Path)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen.runs.mkdir(parents=True, exist_ok=True)
+    peer_python("sb3")
+    about = machine("sb3", ["torch", "gymnasium", "envpool"], ["stable_baselines3", "torch", "gymnasium"])
+    result: dict[str, Any] = {"machine": about, "seeds": chosen.seeds, "cases": {}}
+    panels: dict[str, dict[str, Band]] = {}
+    for name in chosen.cases:
+        case, seeds, curves = CURVES[name], list(range(chosen.seeds)), dict[str, np.ndarray]()
+        points = np.linspace(case.budget / POINTS, case.budget, POINTS).round()
+        for arm, train in arms(name, seeds, chosen.task, chosen.cleanrl).items():
+            task = chosen.task if arm.startswith("etude") and chosen.task else case.task
+            key = {"arm": arm, "case": case.to_json(), "task": task, "seeds": seeds}
+            curves[arm] = np.array([curve(run, points) for run in kept(chosen.runs, key, train)])
+        panels[name] = {arm: curve_band(values, points) for arm, values in curves.items()}
+        result["cases"][name] = {"case": case.to_json(), **entry(points, curves, panels[name])}
+    if chosen.image:
+        draw_panels(panels, chosen.image, x_label="environment steps", y_label="return (last 100 episodes)")
+    print(text := json.dumps(result, indent=1))
+    if chosen.output:
+        chosen.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

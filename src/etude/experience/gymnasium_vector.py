@@ -1,0 +1,366 @@
+"""Gymnasium environments, E for each of M members, as one vector: in this process, or each in its own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from etude.core.control import Step
+from etude.core.errors import CheckpointError, EnvironmentFault, EtudeError
+from etude.core.streams import Stream
+from etude.experience.deadline import deadline
+from etude.experience.environment_faults import FAILURES, Guard, culprit, wrong_rewards
+from etude.experience.episodes import Episodes, Journal
+from etude.experience.spaces import action_decoder, action_size, batch_of, observation_encoder
+
+GRACE = 5.0
+"""Seconds that environments get to close."""
+
+_log = logging.getLogger("etude.experience")
+
+
+class _Lost(Exception):
+    """Environments that answer no more, and why: {index: cause}."""
+
+    def __init__(self, causes: dict[int, str]) -> None:
+        super().__init__(causes)
+        self.causes = causes
+
+
+class GymnasiumVector:
+    """M x E environments of Gymnasium; see `etude.core.control.VectorEnvironment`.
+
+    Episode n of environment e of the member with seed s resets with a seed that (s, purpose, e, n) decides. What
+    happens when an environment misbehaves:
+
+    - it raises, hangs, or its process dies: its episode ends as truncated and `Step.faulty`, it is made anew and goes
+      on with the next episode; after three episodes in a row EnvironmentFault.
+    - it returns something that is not in its space, or a number that is not finite: EnvironmentFault at once.
+
+    A state is the episode's number and the actions since its reset; going back repeats them. An environment that then
+    shows another observation is not deterministic: a warning, and its episode is discarded like one that failed.
+
+    Args:
+        make: makes one environment; with `workers` it must be importable from other processes.
+        seeds: the members'.
+        count: E.
+        purpose: 'train', 'test', ...: other purposes have other seeds.
+        name: what sentences call it.
+        workers: each environment in a process of its own.
+        step_timeout: seconds that one step of all environments may take.
+        bounds: whether observations outside of a Box's bounds are a fault.
+
+    Raises: EnvironmentFault if it cannot be made; ConfigError for spaces that policies have no flat form of.
+    """
+
+    def __init__(
+        self, make: Callable[[], gym.Env], seeds: Sequence[int], count: int, purpose: str = "train", *,
+        name: str = "environment", workers: bool = False, step_timeout: float = 60.0, bounds: bool = True,
+    ) -> None:  # fmt: skip
+        self.name, self.workers, self.step_timeout = name, workers, step_timeout
+        self.grid = (len(seeds), count)
+        streams = [Stream(s).split("environment", purpose, e) for s in seeds for e in range(count)]
+        self.running = [0]
+        self.makers = [
+            functools.partial(Episodes, make, stream, i, self.running, os.getpid()) for i, stream in enumerate(streams)
+        ]
+        self.envs = self._build()
+        self.observation_space, self.action_space = self.envs.single_observation_space, self.envs.single_action_space
+        self.encode, self.decode = observation_encoder(self.observation_space), action_decoder(self.action_space)
+        self.guard, self.width = Guard(self.observation_space, bounds), action_size(self.action_space)
+        self.warned = False
+        self._start_over()
+
+    def _start_over(self) -> None:
+        n = len(self.makers)
+        self.steps, self.base = 0, 0
+        self.log: list[np.ndarray] = []  # flat actions [N, A] of the steps since `base`
+        self.episode, self.begun = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.failures = np.zeros(n, np.int64)  # of each environment, in a row
+        self.observations = np.zeros(0)
+
+    def reset(self) -> np.ndarray:
+        self._start_over()
+        nothing = np.zeros((0, self.width), np.float32)
+        return self._resume([(0, nothing, None) for _ in self.makers])
+
+    def step(self, actions: np.ndarray) -> Step:
+        flat = np.array(actions, np.float32).reshape(len(self.makers), -1)
+        while True:
+            try:
+                found = self._advance(self.decode(flat))
+                break
+            except _Lost as lost:
+                self._recover(lost.causes, self._journals(), flat)
+        answer = self._answer(*found, flat)
+        self.observations = answer.observations.reshape(len(flat), *answer.observations.shape[2:])
+        return answer
+
+    # One step
+
+    def _advance(self, actions: Any) -> tuple[Any, ...]:
+        """Step all environments. Raises _Lost."""
+        if not self.workers:
+            with self._limit(self.step_timeout):
+                return self.envs.step(actions)
+        with self._watched():
+            self.envs.step_async(actions)  # type: ignore[union-attr]
+            return self.envs.step_wait(timeout=self.step_timeout)  # type: ignore[union-attr]
+
+    def _answer(
+        self, raw: Any, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any],
+        flat: np.ndarray,
+    ) -> Step:  # fmt: skip
+        """Check what came, and write it down."""
+        final = faulty = None
+        done = np.flatnonzero(terminated | truncated)
+        self._refuse(wrong_rewards(rewards), flat)
+        if len(done):
+            final, faulty = self._ended(done, infos, flat)
+        self._refuse(self.guard(raw), flat)
+        if len(done):
+            self._renew(done, infos, faulty, flat)
+        self.steps += 1
+        self.log.append(flat)
+        if len(self.log) % 1024 == 0:
+            self._forget()
+        shape, observations = self.grid, self.encode(raw)
+        return Step(
+            observations.reshape(*shape, *observations.shape[1:]), rewards.astype(np.float32).reshape(shape),
+            terminated.reshape(shape), truncated.reshape(shape), final,
+            None if faulty is None else faulty.reshape(shape),
+        )  # fmt: skip
+
+    def _ended(self, done: np.ndarray, infos: dict[str, Any], flat: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Last observations of the episodes that ended, [K, ...], and which of all environments failed, [N]."""
+        last = infos.get("final_info", {})
+        for wrong in (_noted(last, "wrong"), _noted(infos, "wrong")):
+            for i, sentence in wrong.items():
+                self._refuse((i, sentence), flat)
+        failed = [*_noted(last, "failed"), *_noted(last, "lost")]
+        faulty = None
+        if failed:
+            faulty = np.zeros(len(flat), bool)
+            faulty[failed] = True
+        raw = batch_of(self.observation_space, [infos["final_obs"][i] for i in done])
+        if found := self.guard(raw):
+            self._refuse((int(done[found[0]]), found[1]), flat)
+        return self.encode(raw), faulty
+
+    def _renew(self, done: np.ndarray, infos: dict[str, Any], faulty: np.ndarray | None, flat: np.ndarray) -> None:
+        """Note which episodes failed, and that others have begun."""
+        self.failures[done if faulty is None else done[~faulty[done]]] = 0
+        for where in (infos.get("final_info", {}), infos):
+            causes = _noted(where, "cause")
+            for i, times in _noted(where, "failed").items():
+                self._count(i, causes[i], flat, int(times))
+        self.episode[done] = infos["episode"][done]
+        self.begun[done] = self.steps + 1
+
+    def _forget(self) -> None:
+        """Drop actions that no running episode needs."""
+        old = int(self.begun.min()) - self.base
+        del self.log[:old]
+        self.base += old
+
+    # Faults
+
+    def _refuse(self, found: tuple[int, str] | None, flat: np.ndarray | None) -> None:
+        """Stop if something was found: environment and sentence."""
+        if found is not None:
+            raise EnvironmentFault(f"{self.name}: {found[1]} ({self._place(found[0], flat)}).")
+
+    def _place(self, i: int, flat: np.ndarray | None) -> str:
+        m, e = divmod(i, self.grid[1])
+        place = f"environment {e} of member {m}, step {self.steps + 1}"
+        if flat is None:
+            return place
+        action = [round(float(x), 6) for x in flat[i]]
+        age = self.steps - self.begun[i] + 1
+        return f"{place}, which is step {age} of its episode {self.episode[i]}, action {action}"
+
+    def _count(self, i: int, cause: str, flat: np.ndarray | None, times: int = 1) -> None:
+        """One more episode of an environment that failed."""
+        self.failures[i] += times
+        if self.failures[i] >= FAILURES:
+            raise EnvironmentFault(
+                f"{self.name}: {self.failures[i]} episodes in a row failed: {cause} ({self._place(i, flat)})."
+            )
+        _log.warning("%s: an episode is discarded: %s (%s).", self.name, cause, self._place(i, flat))
+
+    @contextlib.contextmanager
+    def _limit(self, seconds: float) -> Any:
+        """A limit for calls in this process; who is running then is lost."""
+        late = f"did not answer within {seconds:g} s (the task's step_timeout)"
+        with deadline(seconds, lambda: _Lost({self.running[0]: late})):
+            yield
+
+    @contextlib.contextmanager
+    def _watched(self) -> Any:
+        """Turn the ways in which processes fail into _Lost."""
+        try:
+            yield
+        except multiprocessing.TimeoutError as error:
+            late = [i for i, pipe in enumerate(self.envs.parent_pipes) if not pipe.poll(0)]  # type: ignore[union-attr]
+            said = str(error).rpartition("after ")[2].rstrip(".").replace("second(s)", "s")
+            raise _Lost({i: f"did not answer within {said} (the task's step_timeout)" for i in late}) from None
+        except (EOFError, ConnectionError):
+            processes = self.envs.processes  # type: ignore[union-attr]
+            multiprocessing.connection.wait([p.sentinel for p in processes], timeout=GRACE)
+            raise _Lost({i: _ending(p) for i, p in enumerate(processes) if not p.is_alive()}) from None
+
+    def _recover(self, causes: dict[int, str], journals: list[Journal], flat: np.ndarray | None) -> None:
+        """Make everything anew and go back to before the step; those that were lost begin their next episode."""
+        if not causes:
+            raise EnvironmentFault(f"{self.name}: the processes of the environments cannot be reached any more.")
+        for i, cause in causes.items():
+            self._count(i, f"it {cause}", flat)
+            journals[i] = (int(self.episode[i]) + 1, None, None)
+            self.episode[i] += 1
+        self._end(kill=True)
+        self.envs = self._build()
+        self._resume(journals)
+
+    # To another moment
+
+    def _resume(self, journals: list[Journal]) -> np.ndarray:
+        """Bring every environment to a moment of an episode; the observations there [M, E, ...]."""
+        seconds = self.step_timeout * (len(journals) + sum(0 if a is None else len(a) for _, a, _ in journals))
+        try:
+            self.envs.set_attr("journal", journals)
+            if self.workers:
+                with self._watched():
+                    self.envs.reset_async()  # type: ignore[union-attr]
+                    raw, infos = self.envs.reset_wait(timeout=seconds)  # type: ignore[union-attr]
+            else:
+                with self._limit(seconds):
+                    raw, infos = self.envs.reset()
+        except _Lost as lost:
+            self._recover(lost.causes, journals, None)
+            return self._shaped()
+        for i, sentence in _noted(infos, "wrong").items():
+            self._refuse((i, sentence), None)
+        causes = _noted(infos, "cause")
+        for i, times in _noted(infos, "failed").items():
+            self._count(i, causes[i], None, int(times))
+        self._refuse(self.guard(raw), None)
+        self.episode = np.array(infos["episode"], np.int64)
+        lost = [i for i, (_, actions, _) in enumerate(journals) if actions is None] + [*_noted(infos, "strayed")]
+        self.begun[lost] = self.steps
+        if _noted(infos, "strayed") and not self.warned:
+            self.warned = True
+            _log.warning(
+                "%s did not repeat itself under the same seed and actions, so an episode that was running could not be "
+                "resumed and is discarded; `etude check` shows what is not deterministic.", self.name,
+            )  # fmt: skip
+        self.observations = self.encode(raw).copy()
+        return self._shaped()
+
+    def _shaped(self) -> np.ndarray:
+        return self.observations.reshape(*self.grid, *self.observations.shape[1:])
+
+    def _journals(self) -> list[Journal]:
+        """Where every environment is."""
+        actions = self._actions()
+        return [(int(self.episode[i]), actions[i], self.observations[i : i + 1]) for i in range(len(self.makers))]
+
+    def _actions(self) -> list[np.ndarray]:
+        """Actions [K, A] of every environment since its episode began."""
+        each = np.stack(self.log) if self.log else np.zeros((0, len(self.makers), self.width), np.float32)
+        return [each[start - self.base :, i] for i, start in enumerate(self.begun)]
+
+    def state(self) -> dict[str, Any]:
+        """Episode numbers, lengths and failures [M, E], all actions of the running episodes, last observations."""
+        return {
+            "backend": "gymnasium",
+            "steps": self.steps,
+            "episode": self.episode.reshape(self.grid).copy(),
+            "lengths": (self.steps - self.begun).reshape(self.grid),
+            "failures": self.failures.reshape(self.grid).copy(),
+            "actions": np.concatenate(self._actions()),
+            "observations": self._shaped().copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        grid = tuple(np.shape(state.get("episode", ())))
+        if state.get("backend") != "gymnasium" or grid != self.grid:
+            raise CheckpointError(
+                f"{self.name} was saved as {'x'.join(map(str, grid))} environments of {state.get('backend')}, and is "
+                f"{'x'.join(map(str, self.grid))} of gymnasium now: set task.backend, or install what was there."
+            )
+        self._start_over()
+        self.steps = self.base = int(state["steps"])
+        lengths = np.asarray(state["lengths"], np.int64).reshape(-1)
+        self.episode = np.array(state["episode"], np.int64).reshape(-1)
+        self.failures = np.array(state["failures"], np.int64).reshape(-1)
+        self.observations = np.asarray(state["observations"]).reshape(-1, *np.shape(state["observations"])[2:])
+        self.begun = self.steps - lengths
+        self._refill(np.split(np.asarray(state["actions"], np.float32), np.cumsum(lengths)[:-1]))
+        self._resume(self._journals())
+
+    def _refill(self, actions: list[np.ndarray]) -> None:
+        """Write the log [T, N, A] from every environment's own actions."""
+        self.base = int(self.begun.min())
+        log = np.zeros((self.steps - self.base, len(self.makers), self.width), np.float32)
+        for i, own in enumerate(actions):
+            log[len(log) - len(own) :, i] = own
+        self.log = list(log)
+
+    # The environments themselves
+
+    def _build(self) -> SyncVectorEnv | AsyncVectorEnv:
+        kind = AsyncVectorEnv if self.workers else SyncVectorEnv
+        limit = self.step_timeout * len(self.makers)
+        late = EnvironmentFault(f"{self.name} took more than {limit:g} s to be made: raise task.step_timeout.")
+        try:
+            with warnings.catch_warnings(), deadline(limit, lambda: late):
+                warnings.simplefilter("ignore")
+                return kind(self.makers, autoreset_mode=AutoresetMode.SAME_STEP)
+        except EtudeError:
+            raise
+        except Exception as error:
+            raise EnvironmentFault(f"{self.name} cannot be made: {culprit(error)}.") from error
+
+    def close(self) -> None:
+        """Close the environments, and their processes; those that do not come to an end are ended."""
+        if not self.envs.closed:
+            self._end(kill=False)
+
+    def _end(self, kill: bool) -> None:
+        processes = getattr(self.envs, "processes", [])
+        if not kill or not processes:
+            with contextlib.suppress(Exception), deadline(GRACE, TimeoutError):
+                self.envs.close()
+        if not self.envs.closed:
+            self.envs.closed = True
+            until = time.monotonic() + GRACE
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join(max(0.0, until - time.monotonic()))
+
+
+def _noted(infos: Mapping[str, Any], key: str) -> dict[int, Any]:
+    """What infos of a vector say under a key, by environment."""
+    return {int(i): infos[key][i] for i in np.flatnonzero(infos[f"_{key}"])} if key in infos else {}
+
+
+def _ending(process: Any) -> str:
+    """How a process ended."""
+    code = process.exitcode
+    if code is not None and code < 0:
+        return f"lost its process, which was killed by {signal.Signals(-code).name}"
+    return f"lost its process, which ended with exit code {code}"

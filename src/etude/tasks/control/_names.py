@@ -1,0 +1,175 @@
+"""Environments by name: ids of Gymnasium and EnvPool, and a user's own as module:Class or file.py:Class."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from etude.core.errors import ConfigError, EnvironmentFault, EtudeError, MissingExtraError, UnknownNameError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+ID = re.compile(r"(?:[A-Za-z_][\w.]*:)?(?:[\w-]+/)?[\w.-]+-v\d+")
+"""Name-vN, perhaps with a namespace before a slash, or with a module before a colon that registers it."""
+EXTRAS = {"mujoco": "control", "imageio": "control", "pygame": "control", "box2d": "box2d"}
+"""Which extra of etude brings what an environment of Gymnasium needs."""
+
+
+def is_id(name: str) -> bool:
+    """Whether a name looks like an id; nothing is imported to find out."""
+    return ID.fullmatch(name) is not None
+
+
+def is_environment(found: Any) -> bool:
+    """Whether an object is a class of environments; nothing is imported to find out."""
+    gym = sys.modules.get("gymnasium")
+    return gym is not None and isinstance(found, type) and issubclass(found, gym.Env)
+
+
+def returns_environment(found: Any, name: str) -> bool:
+    """Whether a function returns an environment: it is called once. Raises EnvironmentFault if it raises."""
+    import inspect
+
+    if isinstance(found, type) or not callable(found):
+        return False
+    try:
+        inspect.signature(found).bind()
+    except (TypeError, ValueError):
+        return False
+    made = _call(found, name, {})
+    gym = sys.modules.get("gymnasium")
+    if gym is None or not isinstance(made, gym.Env):
+        return False
+    made.close()
+    return True
+
+
+@cache
+def envpool_ids() -> frozenset[str]:
+    """EnvPool's ids; none without the package."""
+    if importlib.util.find_spec("envpool") is None:
+        return frozenset()
+    from etude.experience.envpool_vector import import_envpool
+
+    return frozenset(import_envpool().list_all_envs())
+
+
+def gymnasium_ids() -> frozenset[str]:
+    """The ids that are registered with Gymnasium by now."""
+    import gymnasium as gym
+
+    return frozenset(gym.registry)
+
+
+def only_envpool(name: str) -> bool:
+    """Whether EnvPool has an id and Gymnasium has not."""
+    return is_id(name) and name in envpool_ids() and name not in gymnasium_ids()
+
+
+def check_known(name: str, backend: Literal["auto", "envpool", "gymnasium"]) -> None:
+    """Raise UnknownNameError, with the closest ids, for an id that nobody has."""
+    if backend == "envpool":
+        if importlib.util.find_spec("envpool") is None:
+            raise MissingExtraError("The backend envpool", "control")
+        if name not in envpool_ids():
+            raise UnknownNameError("environment of EnvPool", name, envpool_ids(), "backend=gymnasium may have it.")
+        return
+    module, _, bare = name.rpartition(":")
+    if module:
+        from etude.core.registry import import_source
+
+        import_source(module)
+    known = gymnasium_ids() if backend == "gymnasium" else gymnasium_ids() | envpool_ids()
+    if bare not in known and name not in known:
+        hint = "Your own are named as file.py:Class."
+        if name in envpool_ids():
+            hint = "EnvPool has it: leave task.backend out."
+        elif importlib.util.find_spec("envpool") is None:
+            hint = f"pip install 'etude[control]' brings EnvPool, which has about 1,600 more. {hint}"
+        raise UnknownNameError("environment", name, known, hint)
+
+
+def own_bounds(name: str) -> bool:
+    """Whether the bounds of its observations are taken at their word: not for Gymnasium's own environments.
+
+    LunarLander and BipedalWalker leave theirs, and who trains on them cannot change that.
+    """
+    if not is_id(name):
+        return True
+    import gymnasium as gym
+
+    spec = gym.registry.get(name.rpartition(":")[2])
+    return spec is None or not str(spec.entry_point).startswith("gymnasium.envs.")
+
+
+def open_environment(name: str, arguments: Mapping[str, Any]) -> gym.Env:
+    """Make one environment of Gymnasium, or the user's own.
+
+    Raises: MissingExtraError for a package that is not installed, EnvironmentFault with the user's line if it cannot
+    be made, ConfigError for arguments that it does not take and for what is no environment.
+    """
+    import gymnasium as gym
+
+    if is_id(name):
+        return _registered(name, arguments)
+    from etude.core.registry import load
+
+    found = load("tasks", name)
+    if not callable(found):
+        advice = ": name its class, many are made of it" if isinstance(found, gym.Env) else ""
+        raise ConfigError(f"{name} must be a gymnasium.Env class or a function, got {type(found).__name__}{advice}.")
+    made = _call(found, name, arguments)
+    if not isinstance(made, gym.Env):
+        raise ConfigError(f"{name} must make a gymnasium.Env, got {type(made).__name__}.")
+    return made
+
+
+def _registered(name: str, arguments: Mapping[str, Any]) -> gym.Env:
+    import gymnasium as gym
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of versions and of the precision of bounds
+        try:
+            return gym.make(name, disable_env_checker=True, **arguments)
+        except gym.error.UnregisteredEnv as error:
+            raise UnknownNameError("environment", name, gymnasium_ids(), str(error)) from None
+        except (ImportError, gym.error.DependencyNotInstalled) as error:
+            said = str(error)
+            for package, extra in EXTRAS.items():
+                if package in said.lower() and "moved to" not in said:
+                    raise MissingExtraError(f"{name} ({said.splitlines()[0].rstrip('.')})", extra) from None
+            raise ConfigError(f"{name} cannot be made: {said}") from None
+        except TypeError as error:
+            raise ConfigError(f"{name} cannot be made with arguments={dict(arguments)}: {error}") from None
+        except Exception as error:
+            raise _unmade(name, error) from error
+
+
+def _call(make: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:
+    import inspect
+
+    try:
+        inspect.signature(make).bind(**arguments)
+    except TypeError as error:
+        what = f"arguments={dict(arguments)}" if arguments else "no arguments"
+        raise ConfigError(f"{name} cannot be made with {what}: {error} (set task.arguments).") from None
+    except ValueError:  # it has no signature to look at
+        pass
+    try:
+        return make(**arguments)
+    except EtudeError:
+        raise
+    except Exception as error:
+        raise _unmade(name, error) from error
+
+
+def _unmade(name: str, error: Exception) -> EnvironmentFault:
+    from etude.experience.environment_faults import culprit
+
+    return EnvironmentFault(f"{name} cannot be made: {culprit(error)}.")
