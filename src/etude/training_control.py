@@ -145,19 +145,27 @@ def look(
 
 
 def evaluate(
-    checkpoint: Path, config: Mapping[str, Any], task: ControlTask, episodes: int, seed: int = 0
-) -> dict[str, dict[str, Interval]]:
+    checkpoint: Path, config: Mapping[str, Any], task: ControlTask, episodes: int, seed: int = 0,
+    video: str | None = None, member: int = 0,
+) -> dict[str, dict[str, Interval]]:  # fmt: skip
     """Play whole episodes with every member of a trained run.
 
     Args:
         checkpoint: the checkpoint's folder, in its run's folder.
         config: of the run.
+        video: where to write an animated picture of `member`.
 
     Returns: {'test': {'return' or 'return/deterministic', by setting if several: Interval over members}}.
     """
     from etude.evaluation.control import play, summary
 
     loop = restore(checkpoint, config, task)
+    if video is not None:
+        from etude.evaluation.animation import animate
+        from etude.training import say
+
+        total = animate(loop, task, Path(video), member, seed)
+        say(f"{video}: an episode of member {member} with a return of {total:.1f}.")
     found: dict[str, Interval] = {}
     for name, deterministic in {"return": False, "return/deterministic": True}.items():
         returns = play(loop, task, episodes, deterministic=deterministic, purpose=f"evaluate {seed}")

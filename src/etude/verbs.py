@@ -203,6 +203,8 @@ def evaluate(
     top_p: float = 1.0,
     max_tokens: int | None = None,
     episodes: int = 100,
+    video: str | None = None,
+    member: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """How good a policy is, with bootstrap intervals.
 
@@ -215,6 +217,7 @@ def evaluate(
         samples: completions per problem; by default the largest k.
         reward: a function that scores, as in `train`; by default the run's own, if the task is the run's.
         episodes: of each member, in control.
+        video: a file for an animated picture (GIF) of one episode of `member`, in control.
 
     Returns: {split: {metric: Interval}}.
     """
@@ -235,7 +238,9 @@ def evaluate(
     if isinstance(goal, ControlTask):
         from etude.training_control import evaluate as play
 
-        return dict(play(Path(model), config, goal, check("episodes", Count, episodes), seed))
+        return dict(play(Path(model), config, goal, check("episodes", Count, episodes), seed, video, member))
+    if video is not None:
+        raise ConfigError(f"--video is for tasks of control, and {goal.id} is one of language.")
     assert isinstance(goal, LanguageTask)
     import torch
 

@@ -101,6 +101,16 @@ def test_truncation_keeps_the_value_that_termination_takes_away() -> None:
     torch.testing.assert_close(apart[r.truncated], GAMMA * r.next_values[r.truncated], atol=1e-14, rtol=0)
 
 
+def test_who_does_not_bootstrap_takes_a_cut_for_an_end() -> None:
+    r = rollout(5, cuts=0.5)
+    fault = r.replace(terminated=r.terminated | r.truncated)
+    for part in (GAE, MonteCarloGAE):
+        plain = part(gamma=GAMMA, lam=0.8, standardize=False)
+        kept, lost = plain.of_transitions(r), plain.replace(bootstrap_truncated=False).of_transitions(r)
+        assert torch.equal(lost, plain.of_transitions(fault))
+        assert not torch.equal(lost, kept)
+
+
 def test_what_follows_a_cut_is_not_seen() -> None:
     r = rollout(6)
     for p, t, e in itertools.islice(((r.terminated | r.truncated)[:, :-1].nonzero().tolist()), 8):

@@ -144,13 +144,16 @@ class GAE(Advantages):
         return standardized(advantages, batch.action_mask) if self.standardize else advantages
 
     def of_transitions(self, batch: Transitions) -> Tensor:
-        advantages = transition_gae(
-            batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, self.lam
-        )
+        advantages = self.estimate(batch, self.lam)
         batch.returns = advantages + batch.values
         if not self.standardize or self.per_minibatch:
             return advantages
         return standardized_members(advantages, batch.weights)
+
+    def estimate(self, batch: Transitions, lam: float) -> Tensor:
+        """`transition_gae` [P, T, E] with this discount; without `bootstrap_truncated` a cut is an end."""
+        ended = batch.terminated if self.bootstrap_truncated else batch.terminated | batch.truncated
+        return transition_gae(batch.rewards, batch.values, batch.next_values, ended, batch.truncated, self.gamma, lam)
 
     def of_minibatch(self, advantages: Tensor) -> Tensor:
         return standardized_members(advantages) if self.standardize and self.per_minibatch else advantages

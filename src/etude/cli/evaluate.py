@@ -25,6 +25,8 @@ def evaluate(
     top_p: float = 1.0,
     max_tokens: int | None = None,
     episodes: int = 100,
+    video: str | None = None,
+    member: int = 0,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Unbiased pass@k, avg@k and maj@k of a run, a checkpoint or any causal language model, with intervals.
@@ -57,6 +59,10 @@ def evaluate(
         Limit of one completion; by default the task's.
     episodes
         Episodes of each member, in control.
+    video
+        Also write an animated picture (GIF) of one episode, in control.
+    member
+        Whose episode that is.
     json
         Print JSON.
     """
@@ -70,7 +76,8 @@ def evaluate(
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     found = run(
         checkpoint, task, k=ks, problems=problems, samples=samples, split=split, seed=seed, set=set,
-        reward=reward, temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes,
+        reward=reward, temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video,
+        member=member,
     )  # fmt: skip
     if json:
         print(json_module.dumps({s: {m: i.to_json() for m, i in v.items()} for s, v in found.items()}, indent=1))

@@ -68,6 +68,8 @@ class ControlTask(Task):
 
     loop: ClassVar[str] = "control"
     steps: ClassVar[int] = 100_000
+    rendered: ClassVar[str] = ""
+    """Gymnasium's id of the same environment, where this one draws no pictures."""
 
     def splits(self) -> tuple[str, ...]:
         return ("test",)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from etude.core.control import ControlTask
 from etude.evaluation.intervals import Interval, bootstrap_interval
+from etude.policies.control.actor import Player
 from etude.policies.control.population import Member
 
 SIDE_BY_SIDE = 10
@@ -31,13 +32,14 @@ def play(
     population, actor = loop.population, loop.actor
     count = min(episodes, SIDE_BY_SIDE)
     rounds = -(-episodes // count)
-    environment = task.make([m.seed for m in population.members], count, purpose)
+    environment = loop.method.policy.watch(task.make([m.seed for m in population.members], count, purpose))
+    player = Player(actor, population.size, count)
     streams = [s.split("evaluation", "actions").torch for s in population.streams]
     returns: list[list[list[float]]] = [[[] for _ in range(count)] for _ in range(population.real)]
     running = np.zeros((population.real, count))
     observations = environment.reset()
     while any(len(each) < rounds for member in returns for each in member):
-        parameters = actor(actor.see(population.pad(torch.from_numpy(observations))))
+        parameters = player.act(population.pad(torch.from_numpy(observations)))
         if deterministic:
             actions = actor.distribution.mode(parameters)
         else:
@@ -46,7 +48,10 @@ def play(
         step = environment.step(actions[: population.real].numpy())
         observations = step.observations
         running += step.rewards
-        for m, e in np.argwhere(step.terminated | step.truncated):
+        done = step.terminated | step.truncated
+        if step.final is not None:
+            player.ended(population.pad(torch.from_numpy(done)))
+        for m, e in np.argwhere(done):
             returns[m][e].append(float(running[m, e]))
             running[m, e] = 0.0
     environment.close()

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from etude.advantages.returns import GAE, transition_gae
+from etude.advantages.returns import GAE
 from etude.core.batches import Transitions
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.method import Claim
@@ -46,10 +46,7 @@ class MonteCarloGAE(GAE):
 
     def of_transitions(self, batch: Transitions) -> Tensor:
         advantages = super().of_transitions(batch)
-        monte_carlo = transition_gae(
-            batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
-        )
-        batch.returns = monte_carlo + batch.values
+        batch.returns = self.estimate(batch, 1.0) + batch.values
         return advantages
 
 

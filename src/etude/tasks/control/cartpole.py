@@ -53,6 +53,7 @@ class CartPole(ControlTask):
 
     id: ClassVar[str] = "cartpole"
     steps: ClassVar[int] = 100_000
+    rendered: ClassVar[str] = "CartPole-v1"
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
         return CartPoleArrays(seeds, count, purpose)

@@ -46,6 +46,7 @@ class Pendulum(ControlTask):
 
     id: ClassVar[str] = "pendulum"
     steps: ClassVar[int] = 300_000
+    rendered: ClassVar[str] = "Pendulum-v1"
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
         return PendulumArrays(seeds, count, purpose)

@@ -1,0 +1,80 @@
+"""An episode to look at: an animated picture of one member at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from etude.core.control import ControlTask
+from etude.core.errors import ConfigError, MissingExtraError
+from etude.policies.control.actor import Player
+
+LONGEST = 500
+"""Frames of a picture; longer episodes are shown in larger steps."""
+WIDEST = 320
+"""Pixels; larger frames are made smaller."""
+
+
+@torch.no_grad()
+def animate(loop: Any, task: ControlTask, path: Path, member: int = 0, seed: int = 0) -> float:
+    """Play one episode of a member with its likeliest actions, and write it as an animated GIF.
+
+    Returns the episode's return. Raises ConfigError if the environment draws no pictures, or there is no such member.
+    """
+    from etude.experience.gymnasium_vector import GymnasiumVector
+
+    population = loop.population
+    if not 0 <= member < population.real:
+        raise ConfigError(f"--member must be from 0 to {population.real - 1}, got {member}.")
+    drawn = _drawing(task)
+    purpose = f"animation {seed}"
+    environment: Any = GymnasiumVector(lambda: drawn, [population.members[member].seed], 1, purpose, bounds=False)
+    environment = loop.method.policy.watch(environment)
+    player, total = Player(loop.actor, population.size, 1), 0.0
+    observations, frames = environment.reset(), [drawn.render()]
+    while True:
+        everybody = torch.from_numpy(np.repeat(observations, population.size, 0))
+        actions = loop.actor.distribution.mode(player.act(everybody))
+        step = environment.step(actions[member : member + 1].numpy())
+        total += float(step.rewards[0, 0])
+        if step.final is not None:
+            break
+        observations = step.observations
+        frames.append(drawn.render())
+    environment.close()
+    _write(frames, path)
+    return total
+
+
+def _drawing(task: ControlTask) -> Any:
+    """One environment that renders its frames as arrays."""
+    import gymnasium
+
+    try:
+        if task.rendered:
+            return gymnasium.make(task.rendered, render_mode="rgb_array")
+        if hasattr(task, "single"):
+            found = task.single(render_mode="rgb_array")
+            if found.render_mode == "rgb_array":
+                return found
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{task.id} draws no pictures: {error}") from None
+    raise ConfigError(f"{task.id} draws no pictures: it has no render mode 'rgb_array'.")
+
+
+def _write(frames: list[Any], path: Path) -> None:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("Animated pictures", "control") from None
+
+    every = -(-len(frames) // LONGEST)
+    pictures = [Image.fromarray(np.asarray(f, np.uint8)) for f in frames[::every]]
+    width, height = pictures[0].size
+    if width > WIDEST:
+        pictures = [p.resize((WIDEST, round(height * WIDEST / width))) for p in pictures]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures[0].save(path, format="GIF", save_all=True, append_images=pictures[1:], duration=33, loop=0)
