@@ -15,11 +15,14 @@ FOUNDATION = {
     "grpo-short": ["grpo_vs_trl.py", "--cases", "short-0.8M", "--ablation", "short-0.8M"],
     "grpo-long": ["grpo_vs_trl.py", "--cases", "long-0.8M", "--rounds", "3"],
     "scaling": ["scaling.py"],
+    "ppo": ["ppo_vs_sb3.py", "--cases", "CartPole-64"],
+    "ppo-update": ["ppo_update_vs_sb3.py"],
 }
 COMPLETE = {
     **FOUNDATION,
     "grpo-sparse": ["grpo_vs_trl.py", "--cases", "short-sparse-0.8M"],
     "grpo-10M": ["grpo_vs_trl.py", "--cases", "short-10M", "long-10M", "--rounds", "3"],
+    "ppo": ["ppo_vs_sb3.py"],
     "grpo-long-ablation": ["grpo_vs_trl.py", "--cases", "long-0.8M", "--ablation", "long-0.8M", "--rounds", "3"],
 }
 

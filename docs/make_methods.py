@@ -13,7 +13,7 @@ from typing import Any
 
 from etude.cli.methods import shown
 from etude.core.method import Method
-from etude.core.registry import docstring, family, files, get_method, summary
+from etude.core.registry import docstring, family, files, get_method, parent_of, summary
 from etude.evaluation.claims import recorded
 
 DOCS = Path(__file__).resolve().parent
@@ -30,7 +30,7 @@ def pages() -> dict[str, str]:
 def page(name: str) -> str:
     """The page of one method."""
     method = get_method(name)
-    parent = get_method(method.parent) if method.parent else None
+    parent = parent_of(method)
     blocks = [f"# {name}\n\n{NOTE}", heading(name, method), fenced(docstring("methods", name))]
     if parent is not None:
         blocks.append(f"## Against [{parent.id}]({parent.id}.md)\n\n{difference(method, parent)}")

@@ -96,7 +96,7 @@ def trained(name: str, cut: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and one-step advantages [P, T, E] after training."""
     method: Any = quick(name)
     steps = 300 // max(1, method.epochs * method.minibatches // 4) if method.critic.joint else 40
-    steps = steps // 2 if cut else steps
+    steps = steps // 3 if cut else steps
     loop = OnPolicyLoop(method, Task(cut=cut), [Member(0), Member(1)], steps)
     for _ in range(steps):
         loop.step()

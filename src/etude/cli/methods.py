@@ -37,11 +37,11 @@ def list_methods(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
 
 def entry(name: str) -> dict[str, Any]:
     """A method as `etude methods --json` shows it."""
-    from etude.core.registry import family, files, get_method
+    from etude.core.registry import family, files, get_method, parent_of
     from etude.evaluation.claims import recorded
 
     method = get_method(name)
-    parent = get_method(method.parent) if method.parent else None
+    parent = parent_of(method)
     changes = list(dict.fromkeys(path.split(".")[0] for path in method.diff(parent))) if parent else []
     claim = None
     if method.claim is not None:
@@ -64,7 +64,7 @@ def show(method: str) -> None:
     """
     from rich.console import Console
 
-    from etude.core.registry import docstring, files, get_method
+    from etude.core.registry import docstring, files, get_method, parent_of
 
     found = get_method(method)
     console = Console(highlight=False)
@@ -72,9 +72,9 @@ def show(method: str) -> None:
         console.print(docstring("methods", method), markup=False, soft_wrap=True)
     if found.title:
         console.print(f"\n{found.title} ({found.paper})", markup=False, soft_wrap=True)
-    if found.parent:
-        console.print(f"\nAgainst {found.parent}:", style="bold")
-        for path, (old, new) in found.diff(get_method(found.parent)).items():
+    if (parent := parent_of(found)) is not None:
+        console.print(f"\nAgainst {parent.id}:", style="bold")
+        for path, (old, new) in found.diff(parent).items():
             console.print(f"  {path:<34} {shown(old)}  ->  {shown(new)}", markup=False, soft_wrap=True)
     console.print("\nEvery value:", style="bold")
     console.print(found.describe(), markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import parse
 from etude.core.method import META, Method
 from etude.core.part import Part, hints, part_class, part_classes, part_types
-from etude.core.registry import files, get_method, load_attribute
+from etude.core.registry import files, get_method, load_attribute, parent_of
 
 
 def set_value(method: Method, assignment: str) -> Method:
@@ -136,7 +136,7 @@ def stack(method: Method, names: str | Sequence[str]) -> Method:
     """
     owner: dict[str, str] = {}
     for name in [names] if isinstance(names, str) else names:
-        changes = _method_changes(name) if name in files("methods") else _part_change(name)
+        changes = _method_changes(name, method) if _stacks(name, method) else _part_change(name)
         for slot, (removed, added) in changes.items():
             before = getattr(method, slot)
             if isinstance(before, tuple):
@@ -168,15 +168,34 @@ def _part_change(name: str) -> dict[str, tuple[Any, Any]]:
     return {part.slot: ((), (part,)) if many else (None, part)}
 
 
-def _method_changes(name: str) -> dict[str, tuple[Any, Any]]:
+def _stacks(name: str, method: Method) -> bool:
+    """Whether `name` means a method whose difference can be stacked; a part may have the name of one that cannot."""
+    if name not in files("methods"):
+        return False
+    control = method.policy is not None
+    if (_form(name, control).policy is not None) == control:
+        return True
+    if name in part_classes():
+        return False
+    raise ConfigError(
+        f"{name} is a method for {'language' if control else 'control'}, so its difference means nothing to "
+        f"{method.id} as it is here."
+    )
+
+
+def _form(name: str, control: bool) -> Method:
+    return get_method(name).on("control" if control else "language")
+
+
+def _method_changes(name: str, onto: Method) -> dict[str, tuple[Any, Any]]:
     """What a method changed against its parent: slot -> (parts taken out, parts put in), or (old value, new value)."""
-    method = get_method(name)
-    if method.parent is None:
+    method = _form(name, onto.policy is not None)
+    parent, changes = parent_of(method), {}
+    if parent is None:
         raise ConfigError(f"{name} has no parent, so there is no difference to stack; train it by its own name.")
-    parent, changes = get_method(method.parent), {}
     for slot, mine in method.slots().items():
         theirs = getattr(parent, slot)
-        if mine == theirs:
+        if mine == theirs or slot == "on_control":
             continue
         if isinstance(mine, tuple):
             changes[slot] = (tuple(p for p in theirs if p not in mine), tuple(p for p in mine if p not in theirs))

@@ -110,8 +110,8 @@ def import_source(source: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise ConfigError(f"Cannot import {source!r}: {error}. Name a module on the path or a .py file.") from error
     except SyntaxError as error:
-        line = (error.text or "").strip()
-        raise ConfigError(f"{error.filename}, line {error.lineno}, is not Python ({error.msg}): {line}") from None
+        place = f"{error.filename}:{error.lineno}:{error.offset}"
+        raise ConfigError(f"Cannot import {source!r}: {place}: {error.msg}: {(error.text or '').strip()!r}.") from None
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -144,6 +144,13 @@ def get_method(name: str) -> Method:
     if not isinstance(found, Method):
         raise ConfigError(f"{name} must be a Method, got {type(found).__name__}.")
     return found
+
+
+def parent_of(method: Method) -> Method | None:
+    """The method that this one is a difference from, in the same form: for tokens, or for control."""
+    if method.parent is None:
+        return None
+    return get_method(method.parent).on("control" if method.policy is not None else "language")
 
 
 @cache

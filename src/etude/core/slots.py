@@ -6,7 +6,7 @@ Shapes are those of `core/batches.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -184,6 +184,9 @@ class Regularizer(Part):
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """Returns [B, T], coefficient included."""
         raise NotImplementedError
+
+    def observe(self, measured: Mapping[str, Tensor]) -> None:
+        """Learn from what an update in control measured, [P] each ('kl' for a part that needs it)."""
 
 
 class Reference(Part):

@@ -59,8 +59,8 @@ class FittedValue(StateCritic):
         self.state.update(adam.tensors())
         last = found[-self.minibatches :]
         return {
-            "value_loss": torch.stack([m["value_loss"] for m in last]).mean(0),
-            "value_skipped_steps": torch.stack([m["skipped_steps"] for m in found]).sum(0),
+            "value_loss": torch.stack([m["value_loss"] for m in last], 1).mean(1),
+            "value_skipped_steps": torch.stack([m["skipped_steps"] for m in found], 1).sum(1),
         }
 
 

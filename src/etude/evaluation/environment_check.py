@@ -45,6 +45,7 @@ RAISED = 3
 NOISE = (
     "precision lowered", "not within the observation space", "is not a subset", "render", "spec", "infinity",
     "recommend using a symmetric", "default seed argument", "np_random",
+    "users keep the data",
 )  # fmt: skip
 """What Gymnasium's checker warns of that is no matter here, or that is said better above."""
 
@@ -94,8 +95,10 @@ class _Single:
     def findings(self) -> list[Finding]:
         try:
             self._all()
-        except EnvironmentFault as error:  # of `open_environment` and `_call`: there is no going on
+        except EtudeError as error:  # of `open_environment` and `_call`: there is no going on
             self.add("fault", "running", str(error))
+        except (Exception, SystemExit) as error:
+            self.add("fault", "running", f"It raised {culprit(error)}.")
         return list(self.found.values())
 
     def _all(self) -> None:
@@ -152,7 +155,7 @@ class _Single:
                 begun = self._call("reset", lambda: env.reset(seed=1000 + len(self.episodes)))
             except EtudeError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if isinstance(error, TypeError) and "seed" in str(error):
                     self.add("fault", "reset", "reset must take a seed: def reset(self, *, seed=None, options=None).")
                 else:
@@ -178,7 +181,7 @@ class _Single:
                 answer = self._call("a step", lambda: env.step(action))  # noqa: B023 (called at once)
             except EtudeError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self.add("fault", "step", f"step raised {culprit(error)} ({where}).", key=type(error).__name__)
                 return False
             self.seconds += time.perf_counter() - begun
@@ -261,19 +264,19 @@ class _Single:
         """What `gymnasium.utils.env_checker` finds besides."""
         from gymnasium.utils.env_checker import check_env
 
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
+            objection = ""
             try:
                 self._call("Gymnasium's check_env", lambda: check_env(env.unwrapped, skip_render_check=True))
             except EtudeError:
                 raise
             except Exception as error:
-                self.add("warning", "gymnasium", f"gymnasium.utils.env_checker objects: {clean(str(error))}")
-        for text in dict.fromkeys(
-            clean(str(w.message)) for w in said if not issubclass(w.category, DeprecationWarning)
-        ):
-            if not any(noise in text for noise in NOISE):
-                self.add("warning", "gymnasium", f"gymnasium.utils.env_checker warns: {text}")
+                objection = str(error)
+        texts = [str(w.message) for w in warned if not issubclass(w.category, DeprecationWarning)]
+        for text in map(clean, [objection, *texts]):
+            if text and not any(noise in text for noise in NOISE):
+                self.add("warning", "gymnasium", f"gymnasium.utils.env_checker says: {text}")
 
 
 # Many environments

@@ -16,10 +16,10 @@ import numpy as np
 from gymnasium import spaces
 
 from etude.core.control import Step
-from etude.core.errors import CheckpointError, ConfigError, EnvironmentFault
+from etude.core.errors import ConfigError, EnvironmentFault
 from etude.core.streams import Stream
 from etude.experience.environment_faults import Guard, wrong_rewards
-from etude.experience.episodes import LONGEST, seed_of
+from etude.experience.episodes import LONGEST, check_fits, seed_of
 from etude.experience.spaces import action_decoder, is_image, observation_encoder, observation_shape
 
 GENERATION = 8192
@@ -234,12 +234,7 @@ class EnvPoolVector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        grid = tuple(np.shape(state.get("generation", state.get("episode", ()))))
-        if state.get("backend") != "envpool" or grid != self.grid:
-            raise CheckpointError(
-                f"{self.name} was saved as {'x'.join(map(str, grid))} environments of {state.get('backend')}, and is "
-                f"{'x'.join(map(str, self.grid))} of envpool now: set task.backend, or install what was there."
-            )
+        check_fits(self.name, self.grid, "envpool", state)
         self._start_over()
         expected = np.asarray(state["observations"]).reshape(-1, *self.shape)
         self.observations = np.zeros_like(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
+from etude.core.errors import CheckpointError
 from etude.core.streams import Stream
 from etude.experience.environment_faults import FAILURES, culprit, quick, wrong_reset, wrong_step
 from etude.experience.spaces import action_decoder, batch_of, observation_encoder
@@ -27,6 +28,16 @@ Without actions the episode begins, and its first step discards it: the one befo
 def seed_of(stream: Stream, *names: str | int) -> int:
     """31 bits that the stream below these names decides: what environments take as a seed."""
     return stream.split(*names).key >> 32
+
+
+def check_fits(name: str, grid: tuple[int, int], backend: str, state: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a state is one of another backend, or of other numbers of members and environments."""
+    saved, was = np.shape(state["observations"])[:2], state.get("backend", "built-in")
+    if (was, tuple(saved)) != (backend, grid):
+        raise CheckpointError(
+            f"{name} was saved as {saved[0]}x{saved[1]} environments of {was}, and is {grid[0]}x{grid[1]} of {backend} "
+            "now: set task.backend, or install what was there."
+        )
 
 
 class Episodes(gym.Env):

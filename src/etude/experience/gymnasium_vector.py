@@ -19,11 +19,11 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from etude.core.control import Step
-from etude.core.errors import CheckpointError, EnvironmentFault, EtudeError
+from etude.core.errors import EnvironmentFault, EtudeError
 from etude.core.streams import Stream
 from etude.experience.deadline import deadline
 from etude.experience.environment_faults import FAILURES, Guard, culprit, wrong_rewards
-from etude.experience.episodes import Episodes, Journal
+from etude.experience.episodes import Episodes, Journal, check_fits
 from etude.experience.spaces import action_decoder, action_size, batch_of, observation_encoder
 
 GRACE = 5.0
@@ -90,6 +90,7 @@ class GymnasiumVector:
         self.log: list[np.ndarray] = []  # flat actions [N, A] of the steps since `base`
         self.episode, self.begun = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self.failures = np.zeros(n, np.int64)  # of each environment, in a row
+        self.lost = np.zeros(n, bool)  # whose running episode is gone: the next step discards it
         self.observations = np.zeros(0)
 
     def reset(self) -> np.ndarray:
@@ -134,6 +135,7 @@ class GymnasiumVector:
         if len(done):
             self._renew(done, infos, faulty, flat)
         self.steps += 1
+        self.lost[:] = False
         self.log.append(flat)
         if len(self.log) % 1024 == 0:
             self._forget()
@@ -219,18 +221,21 @@ class GymnasiumVector:
             raise _Lost({i: f"did not answer within {said} (the task's step_timeout)" for i in late}) from None
         except (EOFError, ConnectionError):
             processes = self.envs.processes  # type: ignore[union-attr]
-            multiprocessing.connection.wait([p.sentinel for p in processes], timeout=GRACE)
-            raise _Lost({i: _ending(p) for i, p in enumerate(processes) if not p.is_alive()}) from None
+            ready = multiprocessing.connection.wait([p.sentinel for p in processes], timeout=GRACE)
+            dead = {i: p for i, p in enumerate(processes) if p.sentinel in ready}
+            for process in dead.values():
+                process.join(GRACE)
+            raise _Lost({i: _ending(p) for i, p in dead.items()}) from None
 
     def _recover(self, causes: dict[int, str], journals: list[Journal], flat: np.ndarray | None) -> None:
         """Make everything anew and go back to before the step; those that were lost begin their next episode."""
+        self._end(kill=True)
         if not causes:
             raise EnvironmentFault(f"{self.name}: the processes of the environments cannot be reached any more.")
         for i, cause in causes.items():
             self._count(i, f"it {cause}", flat)
             journals[i] = (int(self.episode[i]) + 1, None, None)
             self.episode[i] += 1
-        self._end(kill=True)
         self.envs = self._build()
         self._resume(journals)
 
@@ -258,8 +263,9 @@ class GymnasiumVector:
             self._count(i, causes[i], None, int(times))
         self._refuse(self.guard(raw), None)
         self.episode = np.array(infos["episode"], np.int64)
-        lost = [i for i, (_, actions, _) in enumerate(journals) if actions is None] + [*_noted(infos, "strayed")]
-        self.begun[lost] = self.steps
+        self.lost[:] = [actions is None for _, actions, _ in journals]
+        self.lost[[*_noted(infos, "strayed")]] = True
+        self.begun[self.lost] = self.steps
         if _noted(infos, "strayed") and not self.warned:
             self.warned = True
             _log.warning(
@@ -274,8 +280,11 @@ class GymnasiumVector:
 
     def _journals(self) -> list[Journal]:
         """Where every environment is."""
-        actions = self._actions()
-        return [(int(self.episode[i]), actions[i], self.observations[i : i + 1]) for i in range(len(self.makers))]
+        return [
+            (int(self.episode[i]), None, None) if self.lost[i]
+            else (int(self.episode[i]), actions, self.observations[i : i + 1])
+            for i, actions in enumerate(self._actions())
+        ]  # fmt: skip
 
     def _actions(self) -> list[np.ndarray]:
         """Actions [K, A] of every environment since its episode began."""
@@ -283,29 +292,26 @@ class GymnasiumVector:
         return [each[start - self.base :, i] for i, start in enumerate(self.begun)]
 
     def state(self) -> dict[str, Any]:
-        """Episode numbers, lengths and failures [M, E], all actions of the running episodes, last observations."""
+        """Episode numbers, lengths, failures, losses [M, E], actions of the running episodes, last observations."""
         return {
             "backend": "gymnasium",
             "steps": self.steps,
             "episode": self.episode.reshape(self.grid).copy(),
             "lengths": (self.steps - self.begun).reshape(self.grid),
             "failures": self.failures.reshape(self.grid).copy(),
+            "lost": self.lost.reshape(self.grid).copy(),
             "actions": np.concatenate(self._actions()),
             "observations": self._shaped().copy(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        grid = tuple(np.shape(state.get("episode", ())))
-        if state.get("backend") != "gymnasium" or grid != self.grid:
-            raise CheckpointError(
-                f"{self.name} was saved as {'x'.join(map(str, grid))} environments of {state.get('backend')}, and is "
-                f"{'x'.join(map(str, self.grid))} of gymnasium now: set task.backend, or install what was there."
-            )
+        check_fits(self.name, self.grid, "gymnasium", state)
         self._start_over()
         self.steps = self.base = int(state["steps"])
         lengths = np.asarray(state["lengths"], np.int64).reshape(-1)
         self.episode = np.array(state["episode"], np.int64).reshape(-1)
         self.failures = np.array(state["failures"], np.int64).reshape(-1)
+        self.lost = np.array(state["lost"], bool).reshape(-1)
         self.observations = np.asarray(state["observations"]).reshape(-1, *np.shape(state["observations"])[2:])
         self.begun = self.steps - lengths
         self._refill(np.split(np.asarray(state["actions"], np.float32), np.cumsum(lengths)[:-1]))

@@ -46,6 +46,10 @@ class ControlUpdater:
         each = {k: torch.stack([m[k] for m in found], 1) for k in found[0]}  # [P, minibatches]
         self._check_moved(before, each, rate)
         metrics = {k: v.mean(1) for k, v in each.items()}
+        if "kl" in self.needs and "kl" not in metrics:
+            metrics["kl"] = self._divergence(batch)
+        for part in method.regularizers:
+            part.observe(metrics)
         if self.part is not None and not self.joint:
             metrics |= self.part.fit(Fitting(self, batch, number, rate))
         return metrics
@@ -75,6 +79,14 @@ class ControlUpdater:
                 f"The update had a gradient but left every weight of member {int(stuck.nonzero()[0, 0])} as it was: "
                 "the learning rate is too small for float32."
             )
+
+    @torch.no_grad()
+    def _divergence(self, batch: Transitions) -> Tensor:
+        """[P] mean KL(behaviour || pi) over the rollout, as the update left the policy."""
+        whole = Minibatch(self, batch, fresh=False, reports=False)
+        kl = whole.evaluate().kl
+        assert kl is not None
+        return whole.mean(kl)
 
     def past(self, batch: Transitions) -> Past | None:
         """What the policy remembered before these rows, time first; None if it has no memory."""

@@ -191,9 +191,6 @@ def load(reference: str) -> Callable[..., Any]:
         found: Callable[..., Any] = load_attribute(reference)
     except ConfigError as error:
         raise NotLoaded(str(error)) from None
-    except SyntaxError as error:
-        place = f"{error.filename}:{error.lineno}:{error.offset}"
-        raise NotLoaded(f"Cannot import {source!r}: {place}: {error.msg}: {(error.text or '').strip()!r}.") from None
     except (Exception, SystemExit) as error:
         file = os.path.realpath(source) if source.endswith(".py") else ""
         raise NotLoaded(f"Cannot import {source!r}:\n{trimmed(error, file)}") from None

@@ -17,8 +17,9 @@ class NormalizeRewards(StepReward):
 
         R_t = gamma (1 - done_{t-1}) R_{t-1} + r_t,   r_t <- clip(r_t / sqrt(Var[R] + 1e-8))
 
-    The variance is over all steps of the member so far, this rollout included (arXiv:2005.12729, section 3). Each
-    member has its own.
+    The variance is over all steps of the member so far, this whole rollout included (arXiv:2005.12729, section 3);
+    Gymnasium's wrapper divides each step by the variance up to that step. Each member has its own. Rewards and what is
+    returned are [P, T, E].
     """
 
     gamma: Probability = 0.99

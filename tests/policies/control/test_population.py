@@ -189,7 +189,6 @@ FORMULAS: dict[str, Callable[[Any, Tensor], Any]] = {
     "whole": lambda a, x: a * x.long(),
     "decision": lambda a, x: a * (x > 0),
     "x > a": lambda a, x: (x > a) * 1.0,
-    "where": lambda a, x: torch.where(x > 0, x, a),
     "lerp": lambda a, x: torch.lerp(x, 2 * x + 1, a),
 }
 

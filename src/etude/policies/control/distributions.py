@@ -23,6 +23,11 @@ EDGE = 1 - 1e-6
 NODES, WEIGHTS = (tuple(map(float, x)) for x in np.polynomial.hermite.hermgauss(20))
 
 
+def _total(each: list[Tensor]) -> Tensor:
+    """Their sum, one after another: a reduction over a leading axis adds in an order that depends on the shape."""
+    return sum(each[1:], each[0])
+
+
 class Distribution:
     """What every distribution can do. `parameters` and `actions` are the sizes K and A.
 
@@ -92,17 +97,17 @@ class Categorical(Distribution):
             z.log_softmax(-1).gather(-1, actions[..., i : i + 1].long())[..., 0]
             for i, z in enumerate(self._each(parameters))
         ]
-        return sum(chosen[1:], chosen[0])
+        return _total(chosen)
 
     def entropy(self, parameters: Tensor) -> Tensor:
         logs = [z.log_softmax(-1) for z in self._each(parameters)]
         each = [-(x.exp() * x).sum(-1) for x in logs]
-        return sum(each[1:], each[0])
+        return _total(each)
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         pairs = [(a.log_softmax(-1), b.log_softmax(-1)) for a, b in zip(self._each(old), self._each(new))]
         each = [(a.exp() * (a - b)).sum(-1) for a, b in pairs]
-        return sum(each[1:], each[0])
+        return _total(each)
 
 
 @dataclass(frozen=True)
@@ -263,14 +268,14 @@ class Product(Distribution):
 
     def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
         triples = zip(self.each, self._parameters(parameters), self._actions(actions))
-        return torch.stack([d.logp(p, a) for d, p, a in triples]).sum(0)
+        return _total([d.logp(p, a) for d, p, a in triples])
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        return torch.stack([d.entropy(p) for d, p in zip(self.each, self._parameters(parameters))]).sum(0)
+        return _total([d.entropy(p) for d, p in zip(self.each, self._parameters(parameters))])
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         triples = zip(self.each, self._parameters(old), self._parameters(new))
-        return torch.stack([d.kl(a, b) for d, a, b in triples]).sum(0)
+        return _total([d.kl(a, b) for d, a, b in triples])
 
 
 def distribution(space: spaces.Space, squash: bool = False) -> Distribution:

@@ -1,0 +1,265 @@
+"""Environments as tasks: the names that find them, the backend that runs them, what is said where there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from environment_toys import TOYS
+from etude.core.control import ControlTask
+from etude.core.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError
+from etude.core.part import from_json, to_json
+from etude.core.registry import get_method
+from etude.experience.envpool_vector import EnvPoolVector
+from etude.experience.gymnasium_vector import GymnasiumVector
+from etude.loops.on_policy import OnPolicyLoop
+from etude.policies.control.population import Member
+from etude.tasks import resolve_task
+from etude.tasks.control import _names
+from etude.tasks.control.environment import EnvironmentTask
+from etude.training import compose_task
+
+MODULE = TOYS.rpartition(":")[0]
+
+
+def kind(task: ControlTask) -> type:
+    vector = task.make([0], 1)
+    vector.close()
+    return type(vector)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("CartPole-v1", EnvPoolVector),
+        ("phys2d/CartPole-v1", EnvPoolVector),
+        ("gymnasium.envs:CartPole-v1", GymnasiumVector),
+        ("gymnasium.envs.classic_control:CartPoleEnv", GymnasiumVector),
+        (TOYS, GymnasiumVector),
+        (f"{MODULE}:toy", GymnasiumVector),
+        ("environment_toys:Toy", GymnasiumVector),
+    ],
+)
+def test_a_name_finds_an_environment_and_the_id_finds_it_again(name: str, expected: type) -> None:
+    """The id is what a run stores and a resume looks up."""
+    task = resolve_task(name)
+    assert isinstance(task, EnvironmentTask) and task.loop == "control" and task.steps == 100_000
+    assert task.id == name and resolve_task(task.id) == task
+    assert kind(task) is expected
+    assert from_json(json.loads(json.dumps(to_json(task)))) == task
+
+
+def test_built_in_ids_come_first() -> None:
+    assert not isinstance(resolve_task("cartpole"), EnvironmentTask)
+    assert resolve_task("cartpole").id == "cartpole"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, EnvPoolVector),
+        ({"backend": "envpool"}, EnvPoolVector),
+        ({"backend": "gymnasium"}, GymnasiumVector),
+        ({"workers": True}, GymnasiumVector),
+        ({"arguments": {"sutton_barto_reward": True}}, GymnasiumVector),
+    ],
+)
+def test_the_backend_is_envpool_where_it_can_be(fields: dict[str, Any], expected: type) -> None:
+    assert kind(EnvironmentTask("CartPole-v1", **fields)) is expected
+
+
+def test_without_envpool_it_is_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "envpool" else real(n, *a))
+    _names.envpool_ids.cache_clear()
+    try:
+        assert kind(resolve_task("CartPole-v1")) is GymnasiumVector
+        with pytest.raises(MissingExtraError, match=r"pip install 'etude\[control\]'"):
+            EnvironmentTask("CartPole-v1", backend="envpool")
+        with pytest.raises(UnknownNameError, match=r"etude\[control\]' brings EnvPool"):
+            resolve_task("Pong-v5")
+    finally:
+        _names.envpool_ids.cache_clear()
+
+
+def test_fields_are_set_from_the_command_line() -> None:
+    task = compose_task("CartPole-v1", ['task.arguments={"sutton_barto_reward": true}', "task.step_timeout=5"])
+    assert isinstance(task, EnvironmentTask)
+    assert task.arguments == {"sutton_barto_reward": True} and task.step_timeout == 5.0
+    vector = task.make([0], 1)
+    vector.reset()
+    assert vector.step(np.zeros((1, 1, 1), np.float32)).rewards == 0.0  # 1 by default
+    toy = compose_task(TOYS, ['task.arguments={"length": 3}']).make([0], 1)
+    toy.reset()
+    assert [bool(toy.step(np.zeros((1, 1, 1))).terminated[0, 0]) for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("CartPole-v7", "There is no environment named 'CartPole-v7'. Did you mean 'CartPole-v1'"),
+        ("cartpole-v1", "Did you mean 'CartPole-v1'"),
+        ("HalfCheeta-v4", "Did you mean 'HalfCheetah-v4'"),
+        ("ALE/Pong-v5", "Did you mean 'Pong-v5'"),
+        ("nowhere:Foo-v0", "Cannot import 'nowhere'"),
+        ("cartpol", "Did you mean 'cartpole'"),
+        (f"{MODULE}:Neste", "Did you mean 'Nested'"),
+        (f"{MODULE}:not_one", "must be a Task or a Task class, got function"),
+        (f"{MODULE}:BOX", "must be a Task or a Task class, got Box"),
+        ("gymnasium:make", "must be a Task or a Task class, got function"),
+    ],
+)
+def test_what_is_no_environment_is_refused_in_a_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_task(name)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "sentence"),
+    [
+        ("CartPole-v1", {"backend": "envpool", "workers": True}, "takes no workers here"),
+        ("CartPole-v1", {"backend": "envpool", "arguments": {"a": 1}}, "takes no arguments here"),
+        ("Pong-v5", {"arguments": {"a": 1}}, "Pong-v5 is EnvPool's, which takes no arguments here"),
+        ("Pong-v5", {"backend": "gymnasium"}, "EnvPool has it: leave task.backend out"),
+        ("FrozenLake8x8-v9", {"backend": "envpool"}, "There is no environment of EnvPool named"),
+        (TOYS, {"backend": "envpool"}, "is not an id of EnvPool"),
+        ("CartPole-v1", {"bounds": True}, "EnvPool's bounds are not those of its environments"),
+        ("CartPole-v1", {"step_timeout": 0}, "step_timeout must be a number above 0, got 0"),
+        ("CartPole-v1", {"backend": "gym"}, "backend must be one of 'auto', 'envpool', 'gymnasium', got 'gym'"),
+        (TOYS, {"arguments": {"a": object()}}, "arguments must be plain data"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(name: str, fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EnvironmentTask(name, **fields)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "sentence"),
+    [
+        ("CartPole-v1", {"gravity": 3}, ConfigError, "cannot be made with arguments={'gravity': 3}"),
+        (TOYS, {"gravity": 3}, ConfigError, "unexpected keyword argument 'gravity' (set task.arguments)"),
+        (TOYS, {"fault": "constructor"}, EnvironmentFault, "cannot be made: ValueError: no licence ("),
+    ],
+)
+def test_what_cannot_be_made_says_why(name: str, arguments: dict[str, Any], error: type, sentence: str) -> None:
+    with pytest.raises(error) as caught:
+        EnvironmentTask(name, backend="gymnasium", arguments=arguments).make([0], 1)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "extra"),
+    [
+        ('MuJoCo is not installed, run `pip install "gymnasium[mujoco]"`', "control"),
+        ("Box2D is not installed", "box2d"),
+    ],
+)
+def test_a_missing_package_names_the_extra_that_brings_it(
+    said: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        raise gym.error.DependencyNotInstalled(said)
+
+    monkeypatch.setattr(gym, "make", make)
+    with pytest.raises(MissingExtraError, match=rf"install it with: pip install 'etude\[{extra}\]'"):
+        EnvironmentTask("LunarLander-v3", backend="gymnasium").make([0], 1)
+
+
+def test_bounds_count_unless_the_environment_is_one_of_gymnasiums_own() -> None:
+    task = EnvironmentTask(TOYS, arguments={"fault": "outside", "at": 1})
+    vector = task.make([0], 1)
+    vector.reset()
+    with pytest.raises(EnvironmentFault, match="outside of its space"):
+        vector.step(np.zeros((1, 1, 1)))
+    vector = task.replace(bounds=False).make([0], 1)
+    vector.reset()
+    assert vector.step(np.zeros((1, 1, 1))).observations[0, 0, 1] == 2e6
+    assert _names.own_bounds("LunarLander-v3") is False and _names.own_bounds(TOYS) is True
+
+
+def test_one_environment_can_be_had_for_a_picture() -> None:
+    env = EnvironmentTask("CartPole-v1").single(render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render_mode == "rgb_array"
+    env.close()
+
+
+def test_names_that_look_like_no_environment_import_nothing() -> None:
+    """`etude` starts fast: neither package is loaded to find a task of language."""
+    code = (
+        "import sys\nfrom etude.tasks import resolve_task\nresolve_task('compose')\n"
+        "try: resolve_task('compse')\nexcept Exception: pass\n"
+        "print([m for m in ('gymnasium', 'envpool') if m in sys.modules])"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def loop_on(task: ControlTask, seeds: tuple[int, ...] = (0, 1)) -> OnPolicyLoop:
+    method = get_method("ppo").on("control")
+    small = method.replace(experience=method.experience.replace(environments=2, steps=32))
+    return OnPolicyLoop(small, task, [Member(s) for s in seeds], 12)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [EnvironmentTask("CartPole-v1"), EnvironmentTask("CartPole-v1", backend="gymnasium"), EnvironmentTask(TOYS)],
+    ids=["envpool", "gymnasium", "own"],
+)
+def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(
+    task: EnvironmentTask, tmp_path: Path, one_thread: None
+) -> None:
+    whole, again = loop_on(task), loop_on(task)
+    for _ in range(3):
+        whole.step()
+    whole.save(tmp_path)
+    again.load(tmp_path)
+    for _ in range(3):
+        whole.step()
+        again.step()
+    assert torch.equal(whole.parameters.values, again.parameters.values)
+    assert np.array_equal(whole.collector.observations, again.collector.observations)
+    whole.close()
+    again.close()
+
+
+@pytest.mark.parametrize("backend", ["envpool", "gymnasium"])
+def test_a_member_learns_what_it_learns_alone(backend: Any, one_thread: None) -> None:
+    task = EnvironmentTask("CartPole-v1", backend=backend)
+    three, alone = loop_on(task, (4, 5, 6)), loop_on(task, (5,))
+    for _ in range(3):
+        three.step()
+        alone.step()
+    assert torch.equal(three.parameters.values[1], alone.parameters.values[0])
+
+
+def test_a_discarded_episode_has_no_weight_and_the_run_goes_on(tmp_path: Path, one_thread: None) -> None:
+    task = EnvironmentTask(TOYS, arguments={"fault": "raises once", "at": 5, "file": str(tmp_path / "x")})
+    loop = loop_on(task)
+    batch = loop.collector.collect(0, loop.critic)
+    assert batch.weights is not None
+    assert (batch.weights[0, :5, 0] == 0).all() and batch.weights.sum() == batch.weights.numel() - 5
+    assert loop.collector.faults == 1
+    assert torch.isfinite(loop.parameters.values).all() and loop.step().metrics["return"] > 0
+    assert torch.isfinite(loop.parameters.values).all()
