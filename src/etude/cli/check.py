@@ -53,14 +53,13 @@ def _show(environment: str, found: list, faults: int) -> None:
     from shlex import quote
 
     from rich.console import Console
-    from rich.markup import escape
 
     from etude.runtime.progress import printable
 
     console = Console(highlight=False)
     marks = {"fault": "[red]✗ fault  [/]", "warning": "[yellow]! warning[/]", "fact": "[dim]· fact   [/]"}
     for f in found:
-        console.print(f"{marks[f.level]}  [bold]{f.about}[/]  {escape(printable(f.sentence))}", soft_wrap=True)
+        console.print(f"{marks[f.level]}  [bold]{f.about}[/]  {printable(f.sentence)}", soft_wrap=True)
     if faults:
         console.print(f"\n{faults} fault{'s' if faults > 1 else ''}: repair {'them' if faults > 1 else 'it'} first.")
         return

@@ -16,6 +16,9 @@ from etude.tasks import resolve_task
 PLACES = (ROOT / "claims", ROOT.parent.parent / "claims")
 """Where recorded verdicts are: inside an installed package, or beside the source."""
 
+FRESH = 100
+"""First seed of a claim in control: nothing was tuned on these."""
+
 
 def recorded(method: str) -> dict[str, Any] | None:
     """What `claims/<id>.json` says; None if the claim was never run."""
@@ -59,7 +62,9 @@ def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict
     metric, _, split = claim.metric.partition(":")
     together = resolve_task(claim.task).loop == "control"
     arms = {
-        name: jobs_for(name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs, together=together)
+        name: jobs_for(
+            name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs, FRESH * together, together=together
+        )
         for name in (method, claim.baseline)
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers)

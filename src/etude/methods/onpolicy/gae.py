@@ -112,11 +112,11 @@ gae = trpo.replace(
     advantages=MonteCarloGAE(gamma=0.99, lam=0.97, standardize=True),
     critic=TrustRegionValue(epsilon=0.1),
     claim=Claim(
-        statement="A trust region for policy and values earns more than A2C from the same 50,000 steps.",
-        baseline="a2c",
+        statement="An intermediate lambda, 0.96, earns more than 0, which trusts the critic, and 1, which does not.",
         task="cartpole",
         metric="return",
-        steps=50_000,
-        seeds=10,
+        steps=30_000,
+        seeds=20,
+        experiment="etude.evaluation.experiments_control:intermediate_lambda",
     ),
 )
