@@ -42,6 +42,7 @@ Train = Callable[[], list[Episodes]]
 WINDOW, POINTS = 100, 20
 SHOWN = (2, 5, 10, 15, 20)
 """Points, of 20, that the report has numbers for."""
+OWN = "etude"
 SCRIPTS = {"CartPole-v1": "ppo.py", "Pendulum-v1": "ppo_continuous_action.py"}
 
 
@@ -118,26 +119,23 @@ def curve(episodes: Episodes, points: np.ndarray) -> np.ndarray:
 
 def entry(points: np.ndarray, curves: dict[str, np.ndarray], bands: dict[str, Band]) -> dict[str, Any]:
     """What the report says of one case."""
-    own, found = curves["etude"], dict[str, Any]()
+    found, at = dict[str, Any](), [i - 1 for i in SHOWN]
     for name, band in bands.items():
-        at = [i - 1 for i in SHOWN]
         found[name] = {
             str(int(points[i])): [round(float(x[i]), 1) for x in (band.value, band.low, band.high)] for i in at
         }
-        found[name]["mean of curve"] = [round(float(x), 1) for x in (curves[name].mean(1))]
-    for name in [n for n in curves if n != "etude"]:
-        ours, theirs = bands["etude"], bands[name]
-        overlap = (ours.low <= theirs.high) & (theirs.low <= ours.high)
-        apart = difference_interval(own[:, -1], curves[name][:, -1], interquartile_mean)
-        area = difference_interval(own.mean(1), curves[name].mean(1), interquartile_mean)
-        found[f"etude against {name}"] = {
+    pairs = [(ours, theirs) for ours in bands for theirs in bands if ours.startswith(OWN) and ours != theirs]
+    for ours, theirs in [p for p in pairs if p[1] != OWN]:
+        a, b = bands[ours], bands[theirs]
+        overlap = (a.low <= b.high) & (b.low <= a.high)
+        x, y = curves[ours], curves[theirs]
+        found[f"{ours} against {theirs}"] = {
             "points where the intervals overlap": f"{int(overlap.sum())} of {len(points)}",
             "apart at": [int(p) for p in points[~overlap]],
-            "difference at the end": str(apart), "difference of the curves' means": str(area),
-            "probability that etude's curve is higher": str(
-                probability_of_improvement(own.mean(1), curves[name].mean(1))
-            ),
-        }  # fmt: skip
+            "difference at the end": str(difference_interval(x[:, -1], y[:, -1], interquartile_mean)),
+            "difference of the curves' means": str(difference_interval(x.mean(1), y.mean(1), interquartile_mean)),
+            "probability that the first curve is higher": str(probability_of_improvement(x.mean(1), y.mean(1))),
+        }
     return found
 
 
@@ -162,7 +160,7 @@ def main() -> None:
         case, seeds, curves = CURVES[name], list(range(chosen.seeds)), dict[str, np.ndarray]()
         points = np.linspace(case.budget / POINTS, case.budget, POINTS).round()
         for arm, train in arms(name, seeds, chosen.task, chosen.cleanrl).items():
-            task = chosen.task if arm.startswith("etude") and chosen.task else case.task
+            task = chosen.task if arm.startswith(OWN) and chosen.task else case.task
             key = {"arm": arm, "case": case.to_json(), "task": task, "seeds": seeds}
             curves[arm] = np.array([curve(run, points) for run in kept(chosen.runs, key, train)])
         panels[name] = {arm: curve_band(values, points) for arm, values in curves.items()}

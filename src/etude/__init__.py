@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.task import Task
     from etude.training import Result
-    from etude.verbs import evaluate, resume, train
+    from etude.verbs import evaluate, export, resume, train
 
 _HOMES = {
     "train": "etude.verbs",
     "resume": "etude.verbs",
     "evaluate": "etude.verbs",
+    "export": "etude.verbs",
     "compare": "etude.comparing",
     "Result": "etude.training",
     "Method": "etude.core.method",
@@ -68,4 +69,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'etude' has no attribute {name!r}")
 
 
-__all__ = ["Method", "Result", "Task", "compare", "evaluate", "method", "methods", "resume", "task", "tasks", "train"]
+__all__ = [
+    "Method", "Result", "Task", "compare", "evaluate", "export", "method", "methods", "resume", "task", "tasks", "train",
+]  # fmt: skip

@@ -270,6 +270,31 @@ def evaluate(
     return {e.split: dict(e.summary(k, majority=True)) for e in looked}
 
 
+def export(checkpoint: str | Path, out: str | Path, *, member: int = 0) -> Path:
+    """Write a member's policy, with its normaliser, as a `torch.export` program that runs without etude.
+
+    Args:
+        checkpoint: a run folder of control (its newest checkpoint), or a checkpoint in it.
+        out: the file, by custom `.pt2`; `torch.export.load(out).module()` maps observations to actions.
+
+    Raises: ConfigError for a run of language (whose checkpoints are Hugging Face folders already), or no such member.
+    """
+    from etude.policies.control.export import export_policy
+    from etude.training_control import restore
+
+    place, config = locate(checkpoint)
+    if not (Path(place) / "policy.safetensors").is_file():
+        raise ConfigError(f"{checkpoint} is no run of control; models of language are in checkpoints/step-N/model.")
+    goal = compose_task(config["task"], config["task_fields"])
+    assert isinstance(goal, ControlTask)
+    loop = restore(Path(place), config, goal)
+    try:
+        export_policy(loop, member, Path(out))
+    finally:
+        loop.close()
+    return Path(out)
+
+
 def locate(checkpoint: str | Path) -> tuple[str, dict[str, Any]]:
     """The model folder and the run's config of a run folder, a checkpoint, or a model by name."""
     from etude.runtime import checkpoints

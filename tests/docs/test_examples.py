@@ -17,6 +17,7 @@ SHOWN = {
     "add-a-task.md": EXAMPLES / "sorting.py",
     "add-a-reward.md": EXAMPLES / "my_rewards.py",
     "add-a-method.md": EXAMPLES / "hard_first.py",
+    "your-environment.md": EXAMPLES / "tank.py",
     "../README.md": files("methods")["dapo"],
 }
 QUICK = {"set": {"problems": 4}, "evaluate": 2, "quiet": True}
@@ -98,3 +99,19 @@ def test_data_file_is_read(folder: Path) -> None:
         ("Lima", "hard"), ("Nairobi", "hard"), ("Paris", "easy"), ("Tokyo", "easy"),
     ]  # fmt: skip
     assert task.score(Problem("1", "?", "Paris"), "Let me think.\nAnswer: Paris.") == 1.0
+
+
+def test_the_tank_is_checked_trained_and_exported(folder: Path) -> None:
+    """The page's commands, in small."""
+    from etude.evaluation.environment_check import check_environment
+
+    assert not [f for f in check_environment("tank.py:Tank") if f.level == "fault"]
+    small = {"experience.steps": 16, "epochs": 1}
+    result = etude.train("ppo", "tank.py:Tank", steps=256, seeds=2, set=small, evaluate=2, quiet=True)
+    assert result.score("return", when="before") > 0
+    exported = etude.export(result.folder, "tank.pt2", member=1)
+    import torch
+
+    actions = torch.export.load(exported).module()(torch.tensor([[0.5, 0.9], [0.5, 0.1], [0.2, 0.5]]))
+    assert actions.shape == (3,)
+    assert set(actions.tolist()) <= {0, 1, 2}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from control_toys import control_loop
 from torch import Tensor
 
+from control_toys import control_loop
 from etude.core.batches import Transitions
 from etude.core.method import Method
 from etude.core.registry import get_method

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import etude
-from etude.cli import claims, compare, evaluate, methods, parts, pretrain, report, tasks, train
+from etude.cli import check, claims, compare, evaluate, export, methods, parts, pretrain, report, tasks, train
 from etude.training import Options, Result
 
 STORED = Path(__file__).parent / "surface.json"
@@ -27,12 +27,12 @@ def signature(function: Any) -> list[str]:
 
 def surface() -> dict[str, Any]:
     """The public surface as JSON values."""
-    verbs = ("train", "resume", "evaluate", "compare", "method", "task")
+    verbs = ("train", "resume", "evaluate", "compare", "export", "method", "task")
     commands = {
         "train": train.train, "evaluate": evaluate.evaluate, "compare": compare.compare, "parts": parts.parts,
         "methods": methods.list_methods, "methods show": methods.show, "tasks": tasks.list_tasks,
         "tasks show": tasks.show, "claims": claims.list_claims, "claims run": claims.run,
-        "pretrain": pretrain.pretrain, "report": report.report,
+        "pretrain": pretrain.pretrain, "report": report.report, "check": check.check, "export": export.export,
     }  # fmt: skip
     return {
         "names": sorted(etude.__all__),

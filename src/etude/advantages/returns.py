@@ -55,14 +55,13 @@ def transition_gae(
 
     Shapes: all [P, T, E] -> [P, T, E].
     """
-    goes_on = ~(terminated | truncated)
-    out = torch.empty_like(values)
-    advantage = torch.zeros_like(values[:, 0])
-    for t in range(values.shape[1] - 1, -1, -1):
-        delta = rewards[:, t] + gamma * (next_values[:, t] * ~terminated[:, t]) - values[:, t]
-        advantage = delta + gamma * lam * (advantage * goes_on[:, t])
-        out[:, t] = advantage
-    return out
+    deltas = rewards + gamma * (next_values * ~terminated) - values
+    keeps = gamma * lam * (~(terminated | truncated)).to(values.dtype)
+    advantage, found = torch.zeros_like(values[:, 0]), []
+    for delta, keep in zip(reversed(deltas.unbind(1)), reversed(keeps.unbind(1))):
+        advantage = delta + keep * advantage
+        found.append(advantage)
+    return torch.stack(found[::-1], 1)
 
 
 def standardized_members(values: Tensor, weights: Tensor | None = None) -> Tensor:

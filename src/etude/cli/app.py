@@ -23,6 +23,7 @@ VERBS = {
     "claims": ("etude.cli.claims:claims", "The table of claims and verdicts; `claims run ID` checks one."),
     "check": ("etude.cli.check:check", "What is wrong with an environment, before a run."),
     "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
+    "export": ("etude.cli.export:export", "Write a policy of control as a program that runs without etude."),
     "report": ("etude.cli.report:report", "Write the page of a run."),
 }
 for name, (home, summary) in VERBS.items():

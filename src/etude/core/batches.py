@@ -254,8 +254,14 @@ class Transitions:
 
     def rows(self, index: Tensor) -> Transitions:
         """Each member's own rows, `index` [P, N], of a flat batch."""
-        first = index.new_tensor(range(len(index)))[:, None] * self.rewards.shape[1]
-        return self._map(lambda x: x.flatten(0, 1).index_select(0, (first + index).flatten()).unflatten(0, index.shape))
+        place = index + index.new_tensor(range(len(index)))[:, None] * self.rewards.shape[1]
+
+        def rows(x: Tensor) -> Tensor:
+            if x.dim() == 2:
+                return x.take(place)
+            return x.flatten(0, 1).index_select(0, place.flatten()).unflatten(0, place.shape)
+
+        return self._map(rows)
 
     def slice(self, start: int, stop: int) -> Transitions:
         """Rows from `start` to `stop` of a flat batch, without a copy."""

@@ -67,16 +67,17 @@ class Collector:
         noise = self.population.draw("actions", number, of=lambda g: space.noise(batch.rewards.shape[1:], g))
         self.ended, self.faults, read = [], 0, []
         self.begun[:] = 0
-        for t in range(self.steps):
+        columns = (batch.observations, batch.behaviour, batch.actions, batch.rewards, noise)
+        for t, (shown, said, action, reward, chance) in enumerate(zip(*(x.unbind(1) for x in columns))):
             for name, kept in batch.extras.items():
                 kept[:, t] = getattr(player, name).view_as(kept[:, t])
-            seen = actor.see(batch.observations[:, t].copy_(torch.from_numpy(self.observations)))
+            seen = actor.see(shown.copy_(torch.from_numpy(self.observations)))
             features = player.features(seen)
-            parameters = batch.behaviour[:, t].copy_(actor.say(features))
-            action = batch.actions[:, t].copy_(space.sample(parameters, noise[:, t]))
+            said.copy_(actor.say(features))
+            action.copy_(space.sample(said, chance))
             step = self.environment.step(action[: self.population.real].numpy())
             read.append(features if self.shared else seen)
-            batch.rewards[:, t] = torch.from_numpy(step.rewards)
+            reward.copy_(torch.from_numpy(step.rewards))
             self.observations = step.observations
             self.returns += step.rewards
             self.lengths += 1

@@ -30,6 +30,7 @@ from etude.experience.spaces import action_size, batch_of, channels_last, is_ima
 from etude.policies.control.actor import Actor
 from etude.policies.control.frames import FrameStack
 from etude.policies.control.memory import Past
+from etude.policies.control.population import PerMember
 
 DESCRIPTION = "policy.json"
 """File inside the archive that says what goes in and comes out."""
@@ -106,6 +107,9 @@ def plain_policy(loop: Any, member: int) -> PlainPolicy:
     """The module that is exported: a copy of the actor with one member's numbers."""
     actor = copy.deepcopy(loop.actor).requires_grad_(False).eval()
     for module in actor.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, PerMember):
+                setattr(module, name, value.numbers[member])
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.dim():
