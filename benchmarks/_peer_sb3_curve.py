@@ -19,6 +19,7 @@ def main() -> None:
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.logger import Logger
 
     torch.set_num_threads(chosen.threads)
     case, found = CURVES[chosen.case], list[list[float]]()
@@ -29,6 +30,7 @@ def main() -> None:
             return True
 
     model = PPO(env=make_vec_env(case.task, case.environments, seed=chosen.seed), seed=chosen.seed, **case.sb3())
+    model.set_logger(Logger(None, []))
     model.learn(case.budget, callback=Episodes())
     print(json.dumps(found))
 

@@ -87,7 +87,7 @@ def arms(
 ) -> dict[str, Callable[[], list[Episodes]]]:
     """What trains each arm of a case."""
     case = CURVES[name]
-    found: dict[str, Callable[[], list[Episodes]]] = {"etude": lambda: own(case, seeds, task)}
+    found: dict[str, Train] = {OWN: lambda: own(case, seeds, task)}
     if case.value_clip is None:
         found["SB3"] = lambda: [peer(peer_python("sb3"), "_peer_sb3_curve.py", name, str(s)) for s in seeds]
     if cleanrl is not None:

@@ -70,5 +70,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Method", "Result", "Task", "compare", "evaluate", "export", "method", "methods", "resume", "task", "tasks", "train",
+    "Method", "Result", "Task", "compare", "evaluate", "export", "method", "methods", "resume", "task", "tasks",
+    "train",
 ]  # fmt: skip

@@ -101,9 +101,7 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
         goal = compose_task(config["task"], config["task_fields"], config["reward"])
         kind = kind_of(goal)
         if steps is not None and kind.training_steps(method, steps) < opened.step:
-            raise ConfigError(
-                f"{folder} has {opened.step} training steps already, which is more than {steps} asks for."
-            )
+            raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
         kind.prepare(method, goal)
         if options.steps != config["steps"]:
             opened.change_config(steps=options.steps)

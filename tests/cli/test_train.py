@@ -79,7 +79,7 @@ def test_a_finished_folder_is_refused_and_can_be_resumed(cli: Cli, tmp_path: Pat
 
     shorter = cli("train", "--resume", "run", "--steps", "3")
     assert shorter.code == 2
-    assert "run has 6 steps already, which is more than 3" in shorter.sentence
+    assert "run has 6 training steps already, more than 3 asks for" in shorter.sentence
     changed = cli("train", "--resume", "run", "--set", "optimizer.lr=1", "--model", "other")
     assert changed.code == 2
     assert "--model and --set cannot be given with it" in changed.sentence

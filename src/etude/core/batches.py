@@ -259,7 +259,7 @@ class Transitions:
         def rows(x: Tensor) -> Tensor:
             if x.dim() == 2:
                 return x.take(place)
-            return x.flatten(0, 1).index_select(0, place.flatten()).unflatten(0, place.shape)
+            return x.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, *x.shape[2:])
 
         return self._map(rows)
 

@@ -52,7 +52,8 @@ def play(
         if step.final is not None:
             player.ended(population.pad(torch.from_numpy(done)))
         for m, e in np.argwhere(done):
-            returns[m][e].append(float(running[m, e]))
+            if step.faulty is None or not step.faulty[m, e]:  # what failed is played again
+                returns[m][e].append(float(running[m, e]))
             running[m, e] = 0.0
     environment.close()
     return np.array([[x for each in zip(*(e[:rounds] for e in member)) for x in each] for member in returns])[

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import ConfigError, NonFiniteError
@@ -109,7 +109,8 @@ class PopulationAdam:
         self.values, self.gradient = parameters.values[:, columns], parameters.gradient[:, columns]
         self.lr, self.betas, self.epsilon, self.weight_decay, self.clip = lr, betas, epsilon, weight_decay, clip
         self.first, self.second = torch.zeros_like(self.values), torch.zeros_like(self.values)
-        self.taken = torch.zeros(len(self.values), 1, dtype=torch.float64)
+        self.taken = torch.zeros(len(self.values))
+        self.rows = [list(x.unbind(0)) for x in (self.values, self.gradient, self.first, self.second, self.taken)]
         self.failures = Failures(len(self.values))
 
     def step(self, surrogate: Differentiable, rate: Any) -> Metrics:
@@ -125,29 +126,27 @@ class PopulationAdam:
 
     @torch.no_grad()
     def _apply(self, norm: Tensor, rate: Any) -> None:
-        g, (b1, b2) = self.gradient, self.betas
+        g = self.gradient
         if self.clip is not None:
             g.mul_((self.clip / (norm + 1e-6)).clamp(max=1.0))
-        self.taken += 1
         lr = self.lr * rate
-        if isinstance(self.weight_decay, PerMember) or self.weight_decay:
-            self.values.mul_(1 - column(lr, self.values) * self.weight_decay)
-        self.first.lerp_(g, 1 - b1)
-        self.second.mul_(b2).addcmul_(g, g, value=1 - b2)
-        # beta^taken by exp and log: torch's power of a tensor has other last bits from 16 members on
-        left1, left2 = (1 - (math.log(b) * self.taken).exp() for b in (b1, b2))
-        size = (column(lr, self.taken) / left1).to(g.dtype)
-        spread = left2.sqrt().to(g.dtype)
-        step = self.first / (self.second.sqrt() / spread).add_(self.epsilon)
-        self.values.sub_(step.mul_(size))
+        own = any(isinstance(x, PerMember) for x in (lr, self.epsilon, self.weight_decay))
+        b1, b2 = self.betas
+        for k, members in enumerate([slice(k, k + 1) for k in range(len(g))] if own else [slice(None)]):
+            values, gradients, first, second, taken = (x[members] for x in self.rows)
+            adamw(  # each row is computed by itself, whoever else is in the call
+                values, gradients, first, second, [], taken, fused=True, amsgrad=False, maximize=False, beta1=b1,
+                beta2=b2, lr=_of(lr, k), weight_decay=_of(self.weight_decay, k), eps=_of(self.epsilon, k),
+            )  # fmt: skip
 
     def _guarded(self, finite: Tensor, norm: Tensor, rate: Any) -> None:
         """As `_apply`, for the members with a finite gradient only."""
         kept = [x.clone() for x in (self.values, self.first, self.second, self.taken)]
         self.gradient.masked_fill_(~finite, 0.0)
         self._apply(norm.where(finite, torch.ones_like(norm)), rate)
-        for now, before in zip((self.values, self.first, self.second, self.taken), kept):
+        for now, before in zip((self.values, self.first, self.second), kept):
             now.copy_(torch.where(finite, now, before))
+        self.taken.copy_(torch.where(finite[:, 0], self.taken, kept[3]))
 
     def tensors(self) -> dict[str, Tensor]:
         return {"first": self.first, "second": self.second, "taken": self.taken, "failures": self.failures.count}
@@ -160,3 +159,8 @@ class PopulationAdam:
 def column(number: Any, like: Tensor) -> Tensor:
     """A float, or one per member, as [P, 1] or [1, 1]."""
     return number.values.to(like.dtype) if isinstance(number, PerMember) else like.new_full((1, 1), number)
+
+
+def _of(number: Any, member: int) -> float:
+    """A float, or this member's."""
+    return number.numbers[member] if isinstance(number, PerMember) else float(number)

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("etude", "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium")
+PACKAGES = ("etude", "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "envpool", "mujoco")
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS",
     "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE",

@@ -19,7 +19,7 @@ from etude.critics.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.frames import FrameStack, Stacked
-from etude.policies.control.networks import ACTIVATIONS, CNN, MLP
+from etude.policies.control.networks import ACTIVATIONS, CNN, MLP, Conv
 from etude.policies.control.observations import NormalizeObservations
 from etude.policies.control.population import Member, Population
 from etude.tasks.control.cartpole import cartpole
@@ -84,6 +84,30 @@ def test_every_member_computes_what_torch_computes(kind: Any, activation: Any, n
         theirs = torch.autograd.grad((exact**2).sum(), list(own.parameters()))
         mine = sorted(float((g[member] ** 2).sum()) for g in gradients)
         assert mine == pytest.approx(sorted(float((g**2).sum()) for g in theirs), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "side", "channels", "kernel"),
+    ((2, 20, (1, 32), 2), (5, 10, (1, 8), 4), (8, 20, (3, 32), 2), (1, 9, (3, 5), 3)),
+)
+def test_convolutions_do_not_depend_on_the_number_of_members(
+    rows: int, side: int, channels: tuple[int, int], kernel: int
+) -> None:
+    """Sizes at which a grouped convolution of ten members does."""
+    inputs, outputs = channels
+    people = [Member(seed) for seed in range(10)]
+    x = torch.randn(10, rows, inputs, side, side, generator=torch.Generator().manual_seed(0))
+
+    def computed(members: list[Member]) -> list[Tensor]:
+        conv = Conv(Population(members), "x", inputs, outputs, kernel, 2)
+        seen = torch.stack([x[m.seed] for m in members])
+        y = conv(seen)
+        return [y.detach(), *torch.autograd.grad(y.tanh().sum(), list(conv.parameters()))]
+
+    together = computed(people)
+    for k in range(10):
+        for mine, alone in zip(together, computed([people[k]] * 2)):
+            assert torch.equal(mine[k], alone[0])
 
 
 def test_the_default_cnn_is_the_one_of_the_paper() -> None:
