@@ -12,6 +12,7 @@ no clipped value loss like the others', so it is not among the runs with clipped
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
@@ -166,7 +167,11 @@ def main() -> None:
         panels[name] = {arm: curve_band(values, points) for arm, values in curves.items()}
         result["cases"][name] = {"case": case.to_json(), **entry(points, curves, panels[name])}
     if chosen.image:
-        draw_panels(panels, chosen.image, x_label="environment steps", y_label="return (last 100 episodes)")
+        drawn = {
+            name: {arm: dataclasses.replace(band, x=band.x / 1000) for arm, band in bands.items()}
+            for name, bands in panels.items()
+        }
+        draw_panels(drawn, chosen.image, x_label="environment steps, thousands", y_label="return (last 100 episodes)")
     print(text := json.dumps(result, indent=1))
     if chosen.output:
         chosen.output.write_text(text + "\n")

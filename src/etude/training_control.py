@@ -105,7 +105,9 @@ def build(method: Method, task: ControlTask, options: Options) -> OnPolicyLoop:
     import torch
 
     from etude.loops.on_policy import OnPolicyLoop
+    from etude.runtime.memory import keep_freed
 
+    keep_freed()
     torch.set_num_threads(options.threads or 1)
     assert options.steps is not None
     return OnPolicyLoop(method, task, members(method, options), training_steps(method, options.steps))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import Any
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h."""
 
 
 def estimate(policy: Any, rows: int, length: int) -> tuple[int, int]:
@@ -41,6 +45,18 @@ def sentence(policy: Any, rows: int, length: int) -> str:
             "(--set problems=...) or experience.size, or train an adapter (--adapter lora)."
         )
     return f"{text}."
+
+
+def keep_freed() -> None:
+    """Make glibc keep freed memory for the process instead of handing it back.
+
+    Otherwise the tensors of every minibatch of a population are mapped, zeroed and unmapped again, which costs a tenth
+    of its time. Does nothing where the C library has no such switch.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
 def available() -> int | None:
