@@ -6,29 +6,18 @@ advantages turned round a policy stays below 15.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from etude.core.registry import files, get_method
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
 from etude.tasks.control.cartpole import cartpole
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 STEPS = 24_000
 CONTROL = [m for m in sorted(files("methods")) if get_method(m).on_control or get_method(m).policy]
 BOUNDS = {"reinforce": 30.0}
 ELSEWHERE = {"ppo-continuous"}  # a configuration for continuous actions
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", [m for m in CONTROL if m not in ELSEWHERE])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
 from etude.tasks import resolve_task
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS = sorted(files("methods"))
 STEPS = 3
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
@@ -37,14 +37,6 @@ class Trained:
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
     folder: Path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

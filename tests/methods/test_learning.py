@@ -6,7 +6,6 @@ none at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,7 @@ from etude.policies.language import LanguagePolicy
 from etude.rewards.model import values
 from etude.tasks import resolve_task
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def train(method: Method, task: str, steps: int) -> LanguagePolicy:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import etude
 from etude.core.errors import ConfigError, UnknownNameError
@@ -19,6 +17,7 @@ from etude.runtime import disk
 from etude.training import Options
 from etude.training_control import members
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {
     "experience.environments": 2, "experience.steps": 16, "epochs": 2, "policy.network.hidden": "8",
     "critic.network.hidden": "8", "policy.observations": "normalize-observations", "rewards": "normalize-rewards",
@@ -26,14 +25,6 @@ SMALL = {
 SIX = {"steps": 6 * 32, "seeds": 2, "evaluate": 1, "checkpoint_every": 2, "quiet": True}
 OPERATIONS = ("write", "write_tensors", "rename", "make_folder", "cut", "remove")
 ENDED = 7
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def go(folder: Path, task: str, resume: bool = False) -> None:
