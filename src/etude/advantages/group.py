@@ -43,11 +43,12 @@ def equal_groups(scores: Tensor, group: Tensor) -> Tensor:
 class GroupAdvantage(Advantages):
     """A_i = (r_i - centre) / scale, the same for every token of completion i.
 
-    centre: 'mean' of the group; 'leave-one-out' mean of the others (RLOO, arXiv:2402.14740); 'none'.
-    scale: population standard deviation of the 'group' (GRPO, arXiv:2402.03300) or of the whole 'batch'
-    (Lite PPO, arXiv:2508.08221), or 'none' (Dr. GRPO, arXiv:2503.20783).
-    A group whose rewards are all equal gets exactly 0, never 0/0; a row alone in its group has no others to
-    compare with and gets 0 under 'leave-one-out'.
+    centre: 'mean' of the group; 'leave-one-out' mean of the others (RLOO, arXiv:2402.14740); 'batch' mean; 'none'.
+    scale: population standard deviation of the 'group' (GRPO, arXiv:2402.03300), of the whole 'batch'
+    (Lite PPO, arXiv:2508.08221) or of all rows of the same 'level'; the group's 'mean' (MaxRL, arXiv:2602.02710);
+    or 'none' (Dr. GRPO, arXiv:2503.20783).
+    Rows that were written, not sampled, neither count nor get credit. A group whose rewards are all equal gets
+    exactly 0, never 0/0; a row alone in its group has no others to compare with and gets 0 under 'leave-one-out'.
 
     Shapes: scores [B] -> advantages [B, T]. Published code divides by the sample standard deviation (n - 1) in
     places; with groups of 8 the two differ by the constant factor sqrt(7/8).
@@ -57,12 +58,12 @@ class GroupAdvantage(Advantages):
     [1.0, -1.0, -1.0, 1.0]
     """
 
-    centre: Literal["mean", "leave-one-out", "none"] = "mean"
-    scale: Literal["group", "batch", "none"] = "group"
+    centre: Literal["mean", "leave-one-out", "batch", "none"] = "mean"
+    scale: Literal["group", "batch", "level", "mean", "none"] = "group"
     epsilon: NonNegative = 1e-6
 
     def objection(self, method: object) -> str | None:
-        compares = self.centre != "none" or self.scale == "group"
+        compares = self.centre in ("mean", "leave-one-out") or self.scale in ("group", "mean")
         if compares and getattr(getattr(method, "experience", None), "size", None) == 1:
             return (
                 "compares the completions of a problem with each other, and experience.size = 1 gives only one: "
@@ -71,24 +72,47 @@ class GroupAdvantage(Advantages):
         return None
 
     def __call__(self, batch: TokenBatch) -> Tensor:
-        values = scaled(batch.scores, batch.group, self.centre, self.scale, self.epsilon)
-        return values[:, None] * batch.action_mask
+        return self.of_scores(batch, batch.scores)[:, None] * batch.action_mask
+
+    def of_scores(self, batch: TokenBatch, scores: Tensor) -> Tensor:
+        """[B] advantages that the rows of a batch would have if these were their scores [B]."""
+        levels = None
+        if self.scale == "level":
+            names = [e.problem.level for e in batch.episodes]
+            levels = torch.tensor([names.index(n) for n in names], device=scores.device)
+        on = batch.sampled
+        if bool(on.all()):
+            return scaled(scores, batch.group, self.centre, self.scale, self.epsilon, levels)
+        found = torch.zeros_like(scores)
+        rows = None if levels is None else levels[on]
+        if bool(on.any()):
+            found[on] = scaled(scores[on], batch.group[on], self.centre, self.scale, self.epsilon, rows)
+        return found
 
 
-def scaled(scores: Tensor, group: Tensor, centre: str, scale: str, epsilon: float) -> Tensor:
-    """[B] advantages of `GroupAdvantage`."""
+def scaled(
+    scores: Tensor, group: Tensor, centre: str, scale: str, epsilon: float, levels: Tensor | None = None
+) -> Tensor:  # fmt: skip
+    """[B] advantages of `GroupAdvantage`; `levels` [B] numbers the rows' levels."""
     mean, size = group_mean(scores, group), group_size(group).to(scores.dtype)
-    equal = equal_groups(scores, group)
-    if centre == "none":
-        centred = scores
-    else:
-        centred = torch.where(equal, torch.zeros_like(scores), scores - mean)
-        if centre == "leave-one-out":
-            centred = centred * size / (size - 1).clamp(min=1)
+    centred = _centred(scores, group, mean, size, centre)
     if scale == "none":
         return centred
-    if scale == "group":
-        spread = group_mean((scores - mean) ** 2, group).sqrt()
-    else:
+    if scale == "mean":
+        spread = mean
+    elif scale == "batch":
         spread = scores.std(correction=0).expand_as(scores)
+    else:
+        whose = group if scale == "group" or levels is None else levels
+        spread = group_mean((scores - group_mean(scores, whose)) ** 2, whose).sqrt()
     return torch.where(spread > 0, centred / (spread + epsilon).clamp(min=1e-12), torch.zeros_like(scores))
+
+
+def _centred(scores: Tensor, group: Tensor, mean: Tensor, size: Tensor, centre: str) -> Tensor:
+    """Scores minus their baseline; groups that compare nothing get exactly 0."""
+    if centre == "none":
+        return scores
+    if centre == "batch":
+        return scores - scores.mean()
+    centred = torch.where(equal_groups(scores, group), torch.zeros_like(scores), scores - mean)
+    return centred * size / (size - 1).clamp(min=1) if centre == "leave-one-out" else centred

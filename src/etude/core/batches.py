@@ -127,18 +127,55 @@ class Episode:
         return sum(sum(s.action_mask) for s in self.segments)
 
 
+@dataclass(frozen=True)
+class Head:
+    """The last layer of a policy over tokens: z = (h W' + b) / temperature, p = softmax(z).
+
+    Args:
+        weight: W [V, H]; bias: b [V] or None.
+        softcap: c of models that cap h W' + b to c tanh(. / c) first.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    temperature: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """z [..., V] of hidden states [..., H]."""
+        z = hidden @ self.weight.T if self.bias is None else hidden @ self.weight.T + self.bias
+        z = self.softcap * (z / self.softcap).tanh() if self.softcap else z
+        return z / self.temperature
+
+    def residual(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """d log p(token) / d (h W' + b) [N, V]: (onehot(token) - p) / temperature, for hidden [N, H], tokens [N]."""
+        z = self.logits(hidden)
+        found = -z.softmax(-1)
+        found.scatter_add_(1, tokens[:, None], found.new_ones(len(tokens), 1))
+        if self.softcap:
+            found = found * (1 - (z * self.temperature / self.softcap) ** 2)
+        return found / self.temperature
+
+    def score(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """d log p(token) / d h [N, H], without a backward pass."""
+        return self.residual(hidden, tokens) @ self.weight
+
+
 @dataclass
 class TokenLogProbs:
     """What a policy says about a batch.
 
     Shapes: logp, entropy, values [B, T]; hidden [B, T, H]. Entries outside the action mask are 0.
     `logp` is taken at the temperature that the batch was sampled with.
+    `head` maps `hidden` to logits; `learning_rate` is that of the coming optimizer step, for token weights.
     """
 
     logp: Tensor
     entropy: Tensor | None = None
     values: Tensor | None = None
     hidden: Tensor | None = None
+    head: Head | None = None
+    learning_rate: float = 0.0
 
 
 @dataclass
@@ -155,6 +192,9 @@ class TokenBatch:
         weights: [B] how much each row counts (filters).
         scores: [B] total reward of each row's episode.
         truncated: [B] True where the episode was cut off rather than finished.
+        solved: [B] True where the task calls the episode a success, whatever the rewards say.
+        written: [B] True on rows that were written (demonstrations), not sampled; None: there are none.
+        head: the policy's last layer where `extras["hidden"]` [B, T, H] was needed to score or to give credit.
         extras: anything else a part left for another, keyed by name; [B] or [B, T].
         temperature: the sampling temperature that `behaviour_logp` belongs to.
     """
@@ -172,6 +212,9 @@ class TokenBatch:
     returns: Tensor | None = None
     values: Tensor | None = None
     reference_logp: Tensor | None = None
+    solved: Tensor | None = None
+    written: Tensor | None = None
+    head: Head | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     temperature: float = 1.0
@@ -188,6 +231,11 @@ class TokenBatch:
     def action_counts(self) -> Tensor:
         """[B] action tokens per row."""
         return self.action_mask.sum(1)
+
+    @property
+    def sampled(self) -> Tensor:
+        """[B] True on rows that the policy sampled."""
+        return self.truncated.new_ones(len(self)).bool() if self.written is None else ~self.written
 
     def rows(self, index: Tensor, trim: bool = False) -> TokenBatch:
         """The rows at `index`, in that order; `trim` cuts padding that none of them needs."""

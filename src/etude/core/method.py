@@ -16,6 +16,7 @@ from etude.core.slots import (
     Curriculum,
     Experience,
     Filter,
+    GroupReward,
     Objective,
     Optimizer,
     Policy,
@@ -79,7 +80,7 @@ class Method:
     curriculum: Curriculum | None = None
     policy: Policy | None = None
     experience: Experience | None = None
-    rewards: tuple[Reward | TokenReward | StepReward, ...] = ()
+    rewards: tuple[Reward | TokenReward | GroupReward | StepReward, ...] = ()
     advantages: Advantages | None = None
     filters: tuple[Filter, ...] = ()
     objective: Objective | None = None
@@ -135,9 +136,10 @@ class Method:
             visit(name, value)
         return found
 
-    def needs(self) -> frozenset[str]:
-        """All that its parts need computed."""
-        return frozenset().union(*(p.needs for p in self.parts().values()))
+    def needs(self, *slots: str) -> frozenset[str]:
+        """All that its parts need computed, or those in some slots only."""
+        parts = self.parts().items()
+        return frozenset().union(*(p.needs for path, p in parts if not slots or path.split(".")[0] in slots))
 
     def check(self) -> None:
         """Raise ConfigError, in a sentence, if parts contradict each other."""

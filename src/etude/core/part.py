@@ -11,10 +11,13 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import check
+
+if TYPE_CHECKING:
+    from etude.core.batches import TokenBatch
 
 
 @dataclass_transform(frozen_default=True)
@@ -26,7 +29,7 @@ class Part:
     name: ClassVar[str] = "part"
     """What the command line and JSON call it: the class name in kebab case."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What the loop must compute for it: 'entropy', 'values', 'hidden', 'reference_logp'."""
+    """What the loop must compute for it: 'entropy', 'values', 'hidden', 'reference_logp', 'row_loss'."""
 
     serves: ClassVar[frozenset[str]] = frozenset({"language"})
     """Which loops can use it: 'language', 'control'."""
@@ -51,6 +54,16 @@ class Part:
         return None
 
     # What a part learns
+
+    def before_update(self, batch: TokenBatch) -> None:
+        """See every scored batch of a training step of language, before filters drop rows from it."""
+
+    def after_update(self, batch: TokenBatch) -> None:
+        """See the rows that were learned from, with their `advantages`.
+
+        For a part that needs 'row_loss', `batch.extras["row_loss"]` is each row's objective [B], averaged over its
+        tokens, the last time that it was passed over.
+        """
 
     def initial_state(self) -> dict[str, Any]:
         """A fresh state: JSON values and tensors. Empty for a pure part."""

@@ -67,9 +67,6 @@ class Curriculum(Part):
         """`count` problems from the pool (which may be endless: index it, never iterate)."""
         raise NotImplementedError
 
-    def observe(self, batch: TokenBatch) -> None:
-        """Learn from a finished batch (keep counts in `self.state`)."""
-
 
 class Experience(Part):
     """How completions come about."""
@@ -112,6 +109,16 @@ class TokenReward(Part):
 
     def shape(self, batch: TokenBatch) -> Tensor:
         """What to add to `batch.rewards`. Returns [B, T]."""
+        raise NotImplementedError
+
+
+class GroupReward(Part):
+    """What a completion is worth in the light of the others of its problem, or of what the policy says about it."""
+
+    slot = "rewards"
+
+    def rescore(self, batch: TokenBatch) -> Tensor:
+        """The scores [B] to use instead of `batch.scores`, the sum of the parts before; may use what it `needs`."""
         raise NotImplementedError
 
 
@@ -172,7 +179,10 @@ class TokenWeights(Part):
     slot = "token_weights"
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
-        """Returns [B, T] factors. `policy` is the current policy on the minibatch, without gradient."""
+        """Returns [B, T] factors. `policy` is the current policy on the minibatch, without gradient.
+
+        With 'hidden' among its `needs`, `policy.head` is there too; `policy.learning_rate` is the coming step's.
+        """
         raise NotImplementedError
 
 
@@ -289,6 +299,8 @@ class Optimizer(Part):
     """How the step is taken."""
 
     slot = "optimizer"
+    halves: ClassVar[bool] = False
+    """Whether it wants to see the gradients of two halves of each minibatch (`pace`)."""
     lr: Positive | None = None
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -298,6 +310,17 @@ class Optimizer(Part):
     def rate(self, step: int, steps: int) -> float:
         """Factor on `lr` at this step."""
         return 1.0
+
+    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+        """Factor on this step's rate, from the gradients of two halves of the minibatch, one tensor per parameter.
+
+        Each is an estimate of its own of the gradient that their mean, the minibatch's, estimates.
+        """
+        return 1.0
+
+    def restarts(self, step: int) -> bool:
+        """Whether what it has averaged so far is forgotten before training step `step`."""
+        return False
 
     def clip(self) -> float | None:
         """Largest gradient norm, or None."""

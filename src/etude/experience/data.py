@@ -93,7 +93,7 @@ def written(problem: Problem, segments: Sequence[Segment], group: int, policy: A
         segment.tokens = [*tokens, policy.tokenizer.eos_token_id] if mine else tokens
         segment.action_mask = [int(mine)] * len(segment.tokens)
         segment.behaviour_logp = [0.0] * len(segment.tokens)
-    episode = Episode(problem, list(segments), group)
+    episode = Episode(problem, list(segments), group, info={"written": True})
     if (size := len(episode.tokens)) > policy.context:
         warnings.warn(
             f"Problem {problem.id!r} and its written answer have {size} tokens, more than the {policy.context} that "

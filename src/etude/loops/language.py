@@ -108,7 +108,8 @@ class LanguageLoop:
             batch = self._credit(method, batch)
             metrics["zero_advantage"] = float((batch.advantages == 0).all(1).float().mean())
             metrics |= self.updater.run(method, batch, self.finished, stream)
-            method.curriculum.observe(batch)
+            for part in method.parts().values():
+                part.after_update(batch)
         self.finished += 1
         self._refresh_reference(method)
         ended = time.monotonic()
@@ -129,6 +130,8 @@ class LanguageLoop:
                 break
             batch = self._assess(method, wanted if number == 0 else wanted - kept, stream.split("round", number))
             assessed.append(batch)
+            for part in method.parts().values():
+                part.before_update(batch)
             for part in method.filters:
                 batch = batch.replace(weights=batch.weights * part.weigh(batch)) if len(batch) else batch
             found.append(batch.rows((batch.weights != 0).nonzero()[:, 0]))
@@ -157,7 +160,17 @@ class LanguageLoop:
             batch.reference_logp = reference_all(self.policy, batch, self.updater.budget)
         if "entropy" in context.extras["record"]:
             batch.extras["entropy"] = _entropies(batch)
+        if "hidden" in method.needs("rewards", "filters"):
+            batch = self._with_hidden(batch)
+        solved = [bool(self.task.success(e)) for e in episodes]
+        batch.solved = torch.tensor(solved, device=self.policy.device)
         return score(batch, method.rewards, context)
+
+    def _with_hidden(self, batch: TokenBatch) -> TokenBatch:
+        """The batch with the states that predict its tokens, and the head that does."""
+        hidden = evaluate_all(self.policy, batch, {"hidden"}, self.updater.budget).hidden
+        assert hidden is not None
+        return batch.replace(extras={**batch.extras, "hidden": hidden}, head=self.policy.head(batch.temperature))
 
     def _count_dropped(self, episodes: Sequence[Episode], lost: Sequence[Episode]) -> None:
         """Episodes that will not be learned from, by reason; prompts that fill the context are said once."""
@@ -174,7 +187,7 @@ class LanguageLoop:
 
     def context(self, method: Method, stream: Stream) -> Context:
         """What the parts may use during this step."""
-        record = {n for p in method.token_weights for n in p.needs}
+        record = method.needs("token_weights", "rewards", "filters", "advantages")
         return Context(
             self.task,
             self.policy,
@@ -186,11 +199,10 @@ class LanguageLoop:
         )
 
     def _credit(self, method: Method, batch: TokenBatch) -> TokenBatch:
-        needs = method.needs()
-        if "values" in needs:
+        if "values" in method.needs():
             batch.values = evaluate_all(self.policy, batch, {"values"}, self.updater.budget).values
-        if "hidden" in needs:
-            batch.extras["hidden"] = evaluate_all(self.policy, batch, {"hidden"}, self.updater.budget).hidden
+        if "hidden" in method.needs("advantages") and batch.head is None:
+            batch = self._with_hidden(batch)
         advantages = torch.zeros_like(batch.rewards) if method.advantages is None else method.advantages(batch)
         return batch.replace(advantages=advantages)
 

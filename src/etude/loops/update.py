@@ -66,19 +66,29 @@ class Updater:
             policy.add_value_head()
         self.optimizer = method.optimizer.build(policy.parameters())
         self.rate = float(self.optimizer.param_groups[0]["lr"])
-        self.bad_steps = 0
+        self.bad_steps = self.step = 0
         self.halved = False
+        self.row_loss: Tensor | None = None
+        self.first_half: list[Tensor] | None = None
 
     def run(self, method: Method, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""
         tally = Tally()
-        before = fingerprint(self.policy.parameters())
+        self.step, before = step, fingerprint(self.policy.parameters())
+        if method.optimizer.restarts(step):
+            self.optimizer.state.clear()
+        row_loss = torch.zeros_like(batch.scores) if "row_loss" in method.needs() else None
         moved = False
         for epoch in range(method.epochs):
             order = stream.split("minibatches", epoch).numpy if method.minibatches > 1 else None
             for number, rows in enumerate(split_groups(batch, method.minibatches, order)):
                 fresh = epoch == 0 and number == 0
+                self.row_loss = None if row_loss is None else row_loss[rows]
                 moved |= self._step(method, batch.rows(rows), step, fresh, tally)
+                if row_loss is not None:
+                    row_loss[rows] = self.row_loss
+        if row_loss is not None:
+            batch.extras["row_loss"] = row_loss
         if moved and fingerprint(self.policy.parameters()) == before:
             raise InvariantError(
                 f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
@@ -98,14 +108,15 @@ class Updater:
         tally.merge(attempt)
         if not used:
             return False
-        parameters = [p for p in self.policy.parameters() if p.grad is not None]
+        pace = self._pace(method)
+        parameters = [p for p in self._trained() if p.grad is not None]
         limit = method.optimizer.clip()
         norm = torch.nn.utils.clip_grad_norm_(parameters, torch.inf if limit is None else limit)
         if not bool(torch.isfinite(norm)):
             self._skip(batch, step, tally)
             return False
         self.bad_steps = 0
-        rate = self.rate * method.optimizer.rate(step, self.steps)
+        rate = self.rate * method.optimizer.rate(step, self.steps) * pace
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -116,31 +127,69 @@ class Updater:
 
     def _accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
-        weights = token_weights(method.aggregation, batch.action_mask, self.length) * batch.weights[:, None]
-        row_weights = batch.weights / len(batch)
-        needs = method.needs()
+        weights = self._weights(method, batch)
         if method.token_weights:
-            current = self._current(method, batch, fresh, needs)
+            current = self._current(method, batch, fresh)
+            current.learning_rate = self.rate * method.optimizer.rate(self.step, self.steps)
             for part in method.token_weights:
                 weights = weights * part(batch, current)
+        row_weights = batch.weights / len(batch)
         batch = batch.replace(extras={**batch.extras, "weights": weights, "row_weights": row_weights})
-        rows = self._useful(method, batch)
-        tally.add("rows_skipped", len(batch) - len(rows), len(batch))
-        if not len(rows):
+        useful = self._useful(method, batch)
+        tally.add("rows_skipped", len(batch) - len(useful), len(batch))
+        if not len(useful):
             return False
-        batch, done = batch.rows(rows), 0
-        coupled = method.objective.couples == "group"
-        for piece in micro_batches(batch, self.budget, coupled):
-            micro = batch.rows(piece, trim=True)
+        done, self.first_half = 0, None
+        for number, half in enumerate(self._halves(method, batch)):
+            if number:
+                self.first_half = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
+            rows = half[torch.isin(half, useful)]
+            done += self._backward(method, batch, rows, fresh, tally)
+        tally.add("loss", 0.0, 1.0)
+        if done != len(useful):
+            raise InvariantError(
+                f"{done} of {len(useful)} rows reached the gradient: rows were lost in micro-batching."
+            )
+        return True
+
+    def _backward(self, method: Method, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
+        """Add the gradient of some rows; how many they are."""
+        needs, done = method.needs("objective", "regularizers", "critic"), 0
+        part = batch.rows(rows)
+        for piece in micro_batches(part, self.budget, method.objective.couples == "group") if len(rows) else []:
+            micro = part.rows(piece, trim=True)
             out = self.policy.evaluate(micro, needs)
             if fresh and method.experience.samples:
                 self._compare(micro, out, getattr(method.experience, "truncates", False), tally)
-            self._loss(method, micro, out, tally).backward()
+            self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
-        tally.add("loss", 0.0, 1.0)
-        if done != len(batch):
-            raise InvariantError(f"{done} of {len(batch)} rows reached the gradient: rows were lost in micro-batching.")
-        return True
+        return done
+
+    def _weights(self, method: Method, batch: TokenBatch) -> Tensor:
+        """[B, T] weights of the losses: sampled rows as the method says, written ones a mean over their own tokens."""
+        mask, sampled = batch.action_mask, batch.sampled
+        if bool(sampled.all()) or not method.experience.samples:
+            weights = token_weights(method.aggregation, mask, self.length)
+        else:
+            weights = token_weights("token-mean", mask & ~sampled[:, None], self.length)
+            weights[sampled] = token_weights(method.aggregation, mask[sampled], self.length)
+        return weights * batch.weights[:, None]
+
+    def _halves(self, method: Method, batch: TokenBatch) -> list[Tensor]:
+        """Rows of the minibatch, for an optimizer that asks for it in two halves of whole groups."""
+        everything = torch.arange(len(batch), device=batch.tokens.device)
+        return split_groups(batch, 2, None) if method.optimizer.halves else [everything]
+
+    def _trained(self) -> list[Any]:
+        return list(self.policy.parameters())
+
+    def _pace(self, method: Method) -> float:
+        """What the optimizer makes of how the gradients of two halves of the minibatch agree."""
+        if not method.optimizer.halves or self.first_half is None:
+            return 1.0
+        whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
+        first = [2 * g for g in self.first_half]
+        return method.optimizer.pace(first, [2 * g - f for g, f in zip(whole, first)])
 
     def _useful(self, method: Method, batch: TokenBatch) -> Tensor:
         """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""
@@ -149,9 +198,13 @@ class Updater:
             return everything
         return ((batch.advantages * batch.extras["weights"]) != 0).any(1).nonzero()[:, 0]
 
-    def _loss(self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally) -> Tensor:
+    def _loss(
+        self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor
+    ) -> Tensor:  # fmt: skip
         mask, weights = batch.action_mask, batch.extras["weights"]
         per_token = method.objective(batch, policy)
+        if self.row_loss is not None:
+            self.row_loss[rows] = _per_row(per_token.detach(), mask)
         if per_token.dim() == 1:
             loss = (per_token * batch.extras["row_weights"]).sum()
         else:
@@ -172,18 +225,24 @@ class Updater:
         return loss
 
     @torch.no_grad()
-    def _current(self, method: Method, batch: TokenBatch, fresh: bool, needs: Any) -> TokenLogProbs:
+    def _current(self, method: Method, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
-        wanted = frozenset().union(*(p.needs for p in method.token_weights))
+        wanted = method.needs("token_weights")
         recorded = batch.extras.get("entropy")
         own = method.experience.samples and not getattr(method.experience, "truncates", False)
         if fresh and own and (not wanted or (wanted == {"entropy"} and recorded is not None)):
             return TokenLogProbs(batch.behaviour_logp, recorded)
-        return evaluate_all(self.policy, batch, wanted, self.budget)
+        found = evaluate_all(self.policy, batch, wanted, self.budget)
+        if "hidden" in wanted:
+            found.head = self.policy.head(batch.temperature)
+        return found
 
     def _compare(self, batch: TokenBatch, policy: TokenLogProbs, truncated: bool, tally: Tally) -> None:
         """Invariant 1: the sampler's log-probabilities are the trainer's."""
-        gap = (policy.logp.detach() - batch.behaviour_logp)[batch.action_mask]
+        mask = batch.action_mask & batch.sampled[:, None]
+        if not bool(mask.any()):
+            return
+        gap = (policy.logp.detach() - batch.behaviour_logp)[mask]
         # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
         gap = gap.clamp(min=0) if truncated else gap.abs()
         tally.add("logp_gap", float(gap.sum()), gap.numel())
@@ -222,6 +281,11 @@ class Updater:
             torch.cuda.empty_cache()
 
 
+def _per_row(loss: Tensor, mask: Tensor) -> Tensor:
+    """[B] mean over each row's tokens of a loss that is per token or per row."""
+    return loss if loss.dim() == 1 else torch.where(mask, loss, 0.0).sum(1) / mask.sum(1).clamp(min=1)
+
+
 @torch.no_grad()
 def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Any, budget: int) -> TokenLogProbs:
     """The policy on a whole batch, without gradient, micro-batch by micro-batch."""
@@ -239,7 +303,7 @@ def _gather(batch: TokenBatch, budget: int, evaluate: Any) -> TokenLogProbs:
     for piece in micro_batches(batch, budget, whole_groups=False):
         out = evaluate(batch.rows(piece, trim=True))
         for name, value in vars(out).items():
-            if value is not None:
+            if isinstance(value, Tensor):
                 whole = found.setdefault(name, value.new_zeros(*batch.tokens.shape, *value.shape[2:]))
                 whole[piece, : value.shape[1]] = value
     return TokenLogProbs(**found)

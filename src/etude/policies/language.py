@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
 from etude.policies.forward import predictive_states
@@ -231,6 +231,14 @@ class LanguagePolicy:
         z = z if z.dtype == torch.float64 else z.float()
         cap = getattr(self.config, "final_logit_softcapping", None)
         return cap * torch.tanh(z / cap) if cap else z
+
+    def head(self, temperature: float = 1.0) -> Head:
+        """The last layer as it is now, without gradient: a copy, which later updates leave alone."""
+        layer = self._causal(self.model).get_output_embeddings()
+        bias = getattr(layer, "bias", None)
+        kept = [None if x is None else x.detach().clone() for x in (layer.weight, bias)]
+        assert kept[0] is not None
+        return Head(kept[0], kept[1], temperature, getattr(self.config, "final_logit_softcapping", None))
 
     def merged(self) -> Any:
         """The causal LM with adapters folded in."""

@@ -30,12 +30,18 @@ def kl_estimate(logp: Tensor, reference_logp: Tensor, estimator: Estimator) -> T
 
 
 class KLToReference(Regularizer):
-    """coefficient * KL(pi || reference) per token, estimated as in `kl_estimate`; GRPO's is k3."""
+    """coefficient * KL(pi || reference) per token, estimated as in `kl_estimate`; GRPO's is k3.
+
+    Tokens come from pi_old. Away from it, `weighted` multiplies by rho = pi / pi_old, gradient included, which makes
+    E[rho k3] and its gradient those of KL(pi || reference) exactly (arXiv:2505.17508, section 4).
+    """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
     coefficient: NonNegative = 0.04
     estimator: Estimator = "k3"
+    weighted: bool = False
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.reference_logp is not None
-        return self.coefficient * kl_estimate(policy.logp, batch.reference_logp, self.estimator)
+        found = self.coefficient * kl_estimate(policy.logp, batch.reference_logp, self.estimator)
+        return found * (policy.logp - batch.behaviour_logp).exp() if self.weighted else found
