@@ -93,6 +93,7 @@ class Episode:
         group: episodes of one group answer the same problem and are compared with each other.
         player: role among several players (proposer, solver, critic, ...).
         parent: index of the episode this one was branched from, at turn `fork_turn`.
+        seed: what its environment was reset with.
         scores: reward by component, filled in by the rewards; `total` is their sum.
     """
 
@@ -102,6 +103,7 @@ class Episode:
     player: str = "policy"
     parent: int | None = None
     fork_turn: int | None = None
+    seed: int = 0
     stop: StopReason = StopReason.TERMINATED
     scores: dict[str, float] = field(default_factory=dict)
     total: float = 0.0

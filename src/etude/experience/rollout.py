@@ -6,9 +6,10 @@ environment answers is encoded once and never decoded back.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError, EnvironmentFault, EtudeError
@@ -23,16 +24,48 @@ MAX_FAULTS = 3
 CUT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
 
 
-def rollout(jobs: Sequence[tuple[Problem, int]], context: Context, sampling: Sampling) -> list[Episode]:
-    """One episode per (problem, group). Episodes whose environment raised end with `StopReason.FAULT`.
+class Start(NamedTuple):
+    """Where an episode begins: at its problem, or inside another episode of the same problem.
+
+    Args:
+        said: what the policy said there, to be said again; the environment answers it anew, under the same `seed`.
+            None of these tokens are trained on.
+        open: whether the last of them is only the beginning of a turn, which the policy goes on with.
+        hint: text that the policy is shown after the prompt and what was said.
+        parent: index of the other episode.
+    """
+
+    problem: Problem
+    group: int
+    said: tuple[Segment, ...] = ()
+    open: bool = False
+    hint: str = ""
+    seed: int | None = None
+    parent: int | None = None
+
+
+def first_tokens(segment: Segment, count: int, policy: Any) -> Segment:
+    """The beginning of a turn, `count` tokens long, to go on from (`Start.open`)."""
+    kept = segment.tokens[:count]
+    return dataclasses.replace(
+        segment, text=policy.decode(kept), tokens=kept, action_mask=segment.action_mask[:count],
+        behaviour_logp=segment.behaviour_logp[:count], info={},
+    )  # fmt: skip
+
+
+def rollout(
+    jobs: Sequence[Start | tuple[Problem, int]], context: Context, sampling: Sampling
+) -> list[Episode]:  # fmt: skip
+    """One episode per job. Episodes whose environment raised end with `StopReason.FAULT`.
 
     Raises EnvironmentFault if the environment keeps raising, hangs, or returns a reward that is not a finite number
     or an observation that is not text.
     """
-    episodes = [Episode(problem, group=group) for problem, group in jobs]
-    worlds = [context.task.environment() for _ in jobs]
+    starts = [Start(*job) for job in jobs]
+    episodes = [_blank(start, number, context) for number, start in enumerate(starts)]
+    worlds = [context.task.environment() for _ in starts]
     faults = _Faults()
-    going = [i for i, e in enumerate(episodes) if _start(e, worlds[i], i, context, faults)]
+    going = [i for i, start in enumerate(starts) if _start(start, episodes[i], worlds[i], context, faults)]
     for turn in range(context.task.max_turns):
         going = [i for i in going if _fits(episodes[i], context)]
         if not going:
@@ -45,11 +78,20 @@ def rollout(jobs: Sequence[tuple[Problem, int]], context: Context, sampling: Sam
     return episodes
 
 
-def _start(episode: Episode, world: Any, number: int, context: Context, faults: _Faults) -> bool:
-    seed = context.stream.split("environment", number).key % (1 << 31)
+def _blank(start: Start, number: int, context: Context) -> Episode:
+    """An episode in which nothing has happened yet."""
+    seed = context.stream.split("environment", number).key % (1 << 31) if start.seed is None else start.seed
+    turns = len(start.said) - start.open
+    return Episode(
+        start.problem, group=start.group, seed=seed, parent=start.parent, fork_turn=turns if start.said else None
+    )
+
+
+def _start(start: Start, episode: Episode, world: Any, context: Context, faults: _Faults) -> bool:
+    """Reset the environment and replay what was said; True if the episode goes on from there."""
     try:
         with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
-            segments = world.reset(episode.problem, seed)
+            segments = world.reset(episode.problem, episode.seed)
     except EtudeError:
         raise
     except Exception as error:
@@ -60,6 +102,17 @@ def _start(episode: Episode, world: Any, number: int, context: Context, faults: 
         _observe(episode, segment, tokens)
     if not episode.tokens:
         raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")
+    if start.hint and not start.said:
+        _observe(episode, Segment("critique", start.hint), context.policy.encode(start.hint))
+    for turn, said in enumerate(start.said):
+        again = dataclasses.replace(said, action_mask=[0] * len(said.tokens), info={"replayed": True})
+        episode.segments.append(again)
+        if start.open and turn == len(start.said) - 1:
+            break
+        if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults):
+            return False
+    if start.hint and start.said and not start.open:
+        _observe(episode, Segment("critique", start.hint), context.policy.encode(start.hint))
     return True
 
 
@@ -73,13 +126,33 @@ def _fits(episode: Episode, context: Context) -> bool:
 
 def _answer(episode: Episode, world: Any, said: Completion, context: Context, faults: _Faults) -> bool:
     """Give the environment what the policy said; True if the episode goes on."""
-    policy = context.policy
+    policy, before = context.policy, episode.segments[-1]
     segment = Segment(
         "assistant", policy.decode(said.tokens), said.tokens, [1] * len(said.tokens), said.logp, policy.version
     )
     if said.entropy:
         segment.info["entropy"] = said.entropy
+    if before.info.get("replayed"):  # a turn that was begun elsewhere
+        segment = _joined(before, segment, policy)
+        episode.segments.pop()
     episode.segments.append(segment)
+    return _respond(episode, world, segment, said.stop, context, faults)
+
+
+def _joined(begun: Segment, rest: Segment, policy: Any) -> Segment:
+    """One turn from its replayed beginning and what was sampled after it."""
+    tokens = begun.tokens + rest.tokens
+    return Segment(
+        "assistant", policy.decode(tokens), tokens, begun.action_mask + rest.action_mask,
+        begun.behaviour_logp + rest.behaviour_logp, rest.version,
+        info={**rest.info, "begun": len(begun.tokens)},
+    )  # fmt: skip
+
+
+def _respond(
+    episode: Episode, world: Any, segment: Segment, stop: StopReason, context: Context, faults: _Faults
+) -> bool:  # fmt: skip
+    """Let the environment answer a turn of the policy; True if the episode goes on."""
     begun = time.monotonic()
     try:
         with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
@@ -95,18 +168,18 @@ def _answer(episode: Episode, world: Any, said: Completion, context: Context, fa
     if result.info:
         episode.info.update(result.info)
     if result.terminated or result.truncated:
-        cut = said.stop if said.stop in CUT else StopReason.TERMINATED
+        cut = stop if stop in CUT else StopReason.TERMINATED
         episode.stop = StopReason.TRUNCATED if result.truncated else cut
         return False
-    for extra, tokens in zip(result.segments, _encode(result.segments, episode, said, policy)):
+    for extra, tokens in zip(result.segments, _encode(result.segments, episode, stop, context.policy)):
         _observe(episode, extra, tokens)
     return True
 
 
-def _encode(segments: Sequence[Segment], episode: Episode, said: Completion, policy: Any) -> list[list[int]]:
+def _encode(segments: Sequence[Segment], episode: Episode, stop: StopReason, policy: Any) -> list[list[int]]:
     """Tokens of the environment's answer: through the chat template in a conversation, else as they are."""
     if conversational(episode.segments):
-        return reply(segments, policy, closed=said.stop is StopReason.END_OF_TEXT)
+        return reply(segments, policy, closed=stop is StopReason.END_OF_TEXT)
     return [policy.encode(s.text) for s in segments]
 
 

@@ -20,6 +20,7 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.chat import opening
 from etude.experience.rows import concatenate, to_batch
+from etude.loops.language_report import describe, record
 from etude.loops.states import join_tensors, split_tensors
 from etude.loops.update import Updater, evaluate_all, reference_all
 from etude.policies.language import LanguagePolicy
@@ -102,7 +103,7 @@ class LanguageLoop:
         self.dropped.clear()
         assessed, batch = self._gather(method, stream)
         gathered = time.monotonic()
-        metrics = self._describe(assessed)
+        metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
         self._check_rewards(assessed)
         if len(batch):
             batch = self._credit(method, batch)
@@ -116,7 +117,7 @@ class LanguageLoop:
         tokens = int(batch.attention_mask.sum())
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
         metrics["seconds/experience"], metrics["seconds/update"] = gathered - begun, ended - gathered
-        return StepReport(metrics, [self._record(e, batch, i) for i, e in enumerate(batch.episodes)])
+        return StepReport(metrics, [record(e, batch, i) for i, e in enumerate(batch.episodes)])
 
     def _gather(self, method: Method, stream: Stream) -> tuple[list[TokenBatch], TokenBatch]:
         """All scored rows, and those that the filters keep; a filter may ask for problems in place of what it drops."""
@@ -221,7 +222,7 @@ class LanguageLoop:
                 if (
                     s.version == self.policy.version
                     and any(s.action_mask)
-                    and hash(tuple(s.tokens)) not in self.policy.emitted
+                    and hash(tuple(s.tokens[s.info.get("begun", 0) :])) not in self.policy.emitted
                 ):
                     raise InvariantError(
                         f"A completion for problem {e.problem.id!r} has tokens that the sampler never emitted "
@@ -240,36 +241,6 @@ class LanguageLoop:
                 "this model, the reward looks for a format that the completions do not have, or max_tokens cuts them.",
                 stacklevel=2,
             )
-
-    def _describe(self, batches: Sequence[TokenBatch]) -> dict[str, float]:
-        """Means over every scored episode, whether or not a filter keeps it."""
-        episodes = [e for b in batches for e in b.episodes]
-        if not episodes:
-            return {k: float(v) for k, v in self.dropped.items()}
-        found = {
-            "reward": float(torch.cat([b.scores for b in batches]).mean()),
-            "accuracy": sum(map(self.task.success, episodes)) / len(episodes),
-            "completion_length": float(torch.cat([b.action_counts for b in batches]).float().mean()),
-            "truncated": float(torch.cat([b.truncated for b in batches]).float().mean()),
-            "rows": float(len(episodes)),
-            **{k: float(v) for k, v in self.dropped.items()},
-        }
-        for name in dict.fromkeys(n for e in episodes for n in e.scores):
-            found[f"reward/{name}"] = sum(e.scores.get(name, 0.0) for e in episodes) / len(episodes)
-        return (
-            found
-            if self.method.experience.samples
-            else {k: v for k, v in found.items() if k in ("rows", "completion_length")}
-        )
-
-    def _record(self, episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:
-        advantage = batch.advantages[row][batch.action_mask[row]].mean() if batch.advantages is not None else 0.0
-        return {
-            "id": episode.problem.id, "level": episode.problem.level, "group": int(batch.group[row]),
-            "segments": [{"role": s.role, "text": s.text} for s in episode.segments],
-            "scores": episode.scores, "reward": float(batch.scores[row]), "advantage": float(advantage),
-            "stop": str(episode.stop),
-        }  # fmt: skip
 
     # Checkpoints
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from etude.core.errors import EtudeError, InvariantError, NonFiniteError
 from etude.core.method import Method
 from etude.core.streams import Stream
 from etude.experience.rows import micro_batches, split_groups
+from etude.loops.tally import Tally
 from etude.objectives.aggregation import token_weights
 from etude.policies.language import LanguagePolicy, fingerprint
 
@@ -21,34 +21,6 @@ MAX_BAD_STEPS = 3
 """Optimizer steps in a row that may be skipped for non-finite numbers before the run stops."""
 GAP = {torch.float32: 2e-3, torch.float64: 1e-6, torch.bfloat16: 0.1}
 """Largest mean |log-probability gap| between sampler and trainer, by the coarser of their dtypes."""
-
-
-@dataclass
-class Tally:
-    """Sums of what is reported, over the micro-batches of a step."""
-
-    sums: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
-
-    def add(self, name: str, total: float, count: float = 1.0) -> None:
-        self.sums[name] = self.sums.get(name, 0.0) + total
-        self.counts[name] = self.counts.get(name, 0.0) + count
-
-    def count(self, name: str) -> None:
-        """Report how often this happened."""
-        self.sums[name], self.counts[name] = self.sums.get(name, 0.0) + 1, 1.0
-
-    def merge(self, other: Tally) -> None:
-        """Add what another tally holds."""
-        for name, total in other.sums.items():
-            self.add(name, total, other.counts[name])
-
-    def add_tensor(self, name: str, value: Tensor, mask: Tensor) -> None:
-        on = value.detach()[mask] if value.dim() > 1 else value.detach()
-        self.add(name, float(on.sum()), on.numel())
-
-    def means(self) -> dict[str, float]:
-        return {k: v / max(self.counts[k], 1e-12) for k, v in self.sums.items()}
 
 
 class Updater:

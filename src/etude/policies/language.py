@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
-from etude.policies.forward import predictive_states
+from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     Adapter,
     choose_device,
@@ -68,6 +68,8 @@ class LanguagePolicy:
         self._sampler: Any = None
         self._sampler_version = -1
         self._recomputing: list[nn.Module] = []
+        if autocast and self.device.type == "cpu":
+            attend_in_float32(self._causal(model), self.backbone(self._causal(model)))
         self._check_head()
 
     @classmethod

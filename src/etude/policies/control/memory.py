@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from etude.core.fields import Count
 from etude.core.slots import Memory
-from etude.policies.control.networks import Linear, orthogonal, sigmoid
+from etude.policies.control.networks import Linear, affine, orthogonal, sigmoid
 from etude.policies.control.population import Population
 
 
@@ -49,7 +49,7 @@ class Gated(nn.Module):
         for now, keep in zip(gates.unbind(1), kept.unbind(1)):
             h = h * keep
             ours, candidate = now.split([2 * self.size, self.size], -1)
-            theirs, recalled = torch.baddbmm(self.bias, h, self.weight).split([2 * self.size, self.size], -1)
+            theirs, recalled = affine(h, self.weight, self.bias).split([2 * self.size, self.size], -1)
             reset, update = sigmoid(ours + theirs).chunk(2, -1)
             new = torch.tanh(candidate + reset * recalled)
             h = new + update * (h - new)

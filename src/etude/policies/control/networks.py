@@ -55,6 +55,17 @@ def orthogonal(population: Population, name: str, rows: int, columns: int, gain:
     return population.draw("init", name, of=one) * gain
 
 
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W + b for every member: [P, N, inputs], [P, inputs, outputs], [P, 1, outputs] -> [P, N, outputs].
+
+    A lone member's product with an edge of 1 would take another kernel, as a vector's, than it takes in a population
+    (backward too, where the three edges change places): it is computed as one of two.
+    """
+    if len(weight) == 1 and 1 in (x.shape[1], *weight.shape[1:]):
+        return torch.baddbmm(*(each.expand(2, -1, -1) for each in (bias, x, weight)))[:1]
+    return torch.baddbmm(bias, x, weight)
+
+
 class Linear(nn.Module):
     """x W + b for every member: weight [P, inputs, outputs], bias [P, 1, outputs].
 
@@ -69,7 +80,7 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(population.size, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+        return affine(x, self.weight, self.bias)
 
 
 class LayerNorm(nn.Module):

@@ -2,7 +2,7 @@
 
 Every tensor of a population leads with the axis P, every product is batched over it, and every random number comes
 from the member's own stream, so that member k equals the run of that member alone, bit for bit on a CPU with one
-thread. A lone member is computed as two equal ones: a batched product with P = 1 takes another kernel.
+thread. What a kernel does with P = 1 must be what it does for each of more: see `networks.affine` and `moments`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Population:
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = list(members)
         self.real = len(self.members)
-        self.padded = self.members * 2 if self.real == 1 else self.members
+        self.padded = self.members
         self.size = len(self.padded)
         self.streams = [Stream(m.seed) for m in self.padded]
 

@@ -1,0 +1,46 @@
+"""What a step of the token loop reports: means over its episodes, and the episodes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from etude.core.batches import Episode, TokenBatch
+
+
+def describe(batches: Sequence[TokenBatch], task: Any, samples: bool, dropped: Mapping[str, int]) -> dict[str, float]:
+    """Means over every scored episode, whether or not a filter keeps it; `samples`: whether the policy said them."""
+    lost = {k: float(v) for k, v in dropped.items()}
+    rows = [(e, own) for b in batches for e, own in zip(b.episodes, b.sampled.tolist())]
+    episodes = [e for e, own in rows if own or not samples]
+    if not episodes:
+        return lost
+    length = torch.cat([b.action_counts for b in batches]).float().mean()
+    if not samples:
+        return {"rows": float(len(rows)), "completion_length": float(length), **lost}
+    found = {
+        "reward": float(torch.cat([b.scores[b.sampled] for b in batches]).mean()),
+        "accuracy": sum(map(task.success, episodes)) / len(episodes),
+        "completion_length": float(length),
+        "truncated": float(torch.cat([b.truncated for b in batches]).float().mean()),
+        "rows": float(len(rows)),
+        **lost,
+    }
+    if len(episodes) < len(rows):
+        found["written"] = 1 - len(episodes) / len(rows)
+    for name in dict.fromkeys(n for e in episodes for n in e.scores):
+        found[f"reward/{name}"] = sum(e.scores.get(name, 0.0) for e in episodes) / len(episodes)
+    return found
+
+
+def record(episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:
+    """One line of `episodes.jsonl`."""
+    advantage = batch.advantages[row][batch.action_mask[row]].mean() if batch.advantages is not None else 0.0
+    return {
+        "id": episode.problem.id, "level": episode.problem.level, "group": int(batch.group[row]),
+        "segments": [{"role": s.role, "text": s.text} for s in episode.segments],
+        "scores": episode.scores, "reward": float(batch.scores[row]), "advantage": float(advantage),
+        "stop": str(episode.stop),
+    }  # fmt: skip
