@@ -156,7 +156,7 @@ class Kind(Protocol):
 
 def kind_of(task: Task) -> Kind:
     """How runs of this task are made. Raises ConfigError for a task of a loop that there is none of."""
-    if task.loop not in ("language", "control"):
+    if task.loop not in ("language", "control", "enumerable"):
         raise ConfigError(f"Task {task.id} is one of {task.loop}, and no loop for it is installed.")
     return cast(Kind, importlib.import_module(f"etude.training_{task.loop}"))
 
@@ -164,8 +164,9 @@ def kind_of(task: Task) -> Kind:
 def check_fit(method: Method, task: Task) -> None:
     """Raise ConfigError if the task cannot be trained by this method."""
     kind_of(task).check_fit(method, task)
+    serves = "language" if task.loop == "enumerable" else task.loop
     for path, part in method.parts().items():
-        if task.loop not in part.serves:
+        if serves not in part.serves:
             raise ConfigError(
                 f"{method.id}: {type(part).__name__} ({path}) is for tasks of {' and '.join(sorted(part.serves))}, "
                 f"and {task.id} is one of {task.loop}."

@@ -25,11 +25,11 @@ def check_fit(method: Method, task: Task) -> None:
     missing = [s for s in ("experience", "objective", "optimizer", "curriculum") if getattr(method, s) is None]
     if missing:
         raise ConfigError(f"{method.id} has no {missing[0]}, so it cannot be trained.")
-    if sentence := _contradiction(method) or _lacks(method, task):
+    if sentence := contradiction(method) or _lacks(method, task):
         raise ConfigError(sentence)
 
 
-def _contradiction(method: Method) -> str | None:
+def contradiction(method: Method) -> str | None:
     """Why the slots cannot work together, whatever the task."""
     assert method.experience is not None and method.objective is not None
     objective, experience = type(method.objective).__name__, type(method.experience).__name__

@@ -63,26 +63,30 @@ class Collector:
     def collect(self, number: int, critic: Value | None) -> Transitions:
         """Rollout `number`; `critic` maps what is seen, or the policy's features, [P, N, ...] to values [P, N]."""
         batch, finals = self._empty(), _Finals(self.population)
-        actor, player, space = self.actor, self.player, self.actor.distribution
+        space, read, said = self.actor.distribution, [], []
         noise = self.population.draw("actions", number, of=lambda g: space.noise(batch.rewards.shape[1:], g))
-        self.ended, self.faults, read = [], 0, []
+        self.ended, self.faults = [], 0
         self.begun[:] = 0
-        columns = (batch.observations, batch.behaviour, batch.actions, batch.rewards, noise)
-        for t, (shown, said, action, reward, chance) in enumerate(zip(*(x.unbind(1) for x in columns))):
+        rewards, taken = batch.rewards.numpy(), batch.actions.numpy()
+        for t, (shown, chance) in enumerate(zip(batch.observations.unbind(1), noise.unbind(1))):
             for name, kept in batch.extras.items():
-                kept[:, t] = getattr(player, name).view_as(kept[:, t])
-            seen = actor.see(shown.copy_(torch.from_numpy(self.observations)))
-            features = player.features(seen)
-            said.copy_(actor.say(features))
-            action.copy_(space.sample(said, chance))
-            step = self.environment.step(action[: self.population.real].numpy())
+                kept[:, t] = getattr(self.player, name).view_as(kept[:, t])
+            shown.copy_(torch.from_numpy(self.observations))
+            with torch.inference_mode():
+                seen = self.actor.see(shown)
+                features = self.player.features(seen)
+                parameters = self.actor.say(features)
+                actions = space.sample(parameters, chance).numpy()
+            step = self.environment.step(actions)
             read.append(features if self.shared else seen)
-            reward.copy_(torch.from_numpy(step.rewards))
+            said.append(parameters)
+            taken[:, t], rewards[:, t] = actions, step.rewards
             self.observations = step.observations
             self.returns += step.rewards
             self.lengths += 1
             if step.final is not None:
                 self._end(batch, step, t, finals)
+        batch.behaviour = torch.stack(said, 1)
         flat = space.logp(batch.behaviour.flatten(1, 2), batch.actions.flatten(1, 2))
         batch.behaviour_logp = flat.view_as(batch.rewards)
         if critic is not None:

@@ -13,8 +13,8 @@ from etude.core.errors import EtudeError, InvariantError, NonFiniteError
 from etude.core.method import Method
 from etude.core.streams import Stream
 from etude.experience.rows import micro_batches, split_groups
+from etude.loops.losses import loss_terms, loss_weights, per_row
 from etude.loops.tally import Tally
-from etude.objectives.aggregation import token_weights
 from etude.policies.language import LanguagePolicy, fingerprint
 
 MAX_BAD_STEPS = 3
@@ -99,7 +99,7 @@ class Updater:
 
     def _accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
-        weights = self._weights(method, batch)
+        weights = loss_weights(method, batch, self.length)
         if method.token_weights:
             current = self._current(method, batch, fresh)
             current.learning_rate = self.rate * method.optimizer.rate(self.step, self.steps)
@@ -137,16 +137,6 @@ class Updater:
             done += len(piece)
         return done
 
-    def _weights(self, method: Method, batch: TokenBatch) -> Tensor:
-        """[B, T] weights of the losses: sampled rows as the method says, written ones a mean over their own tokens."""
-        mask, sampled = batch.action_mask, batch.sampled
-        if bool(sampled.all()) or not method.experience.samples:
-            weights = token_weights(method.aggregation, mask, self.length)
-        else:
-            weights = token_weights("token-mean", mask & ~sampled[:, None], self.length)
-            weights[sampled] = token_weights(method.aggregation, mask[sampled], self.length)
-        return weights * batch.weights[:, None]
-
     def _halves(self, method: Method, batch: TokenBatch) -> list[Tensor]:
         """Rows of the minibatch, for an optimizer that asks for it in two halves of whole groups."""
         everything = torch.arange(len(batch), device=batch.tokens.device)
@@ -170,29 +160,18 @@ class Updater:
             return everything
         return ((batch.advantages * batch.extras["weights"]) != 0).any(1).nonzero()[:, 0]
 
-    def _loss(
-        self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor
-    ) -> Tensor:  # fmt: skip
-        mask, weights = batch.action_mask, batch.extras["weights"]
-        per_token = method.objective(batch, policy)
+    def _loss(self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor) -> Tensor:
+        mask, found = batch.action_mask, loss_terms(method, batch, policy)
         if self.row_loss is not None:
-            self.row_loss[rows] = _per_row(per_token.detach(), mask)
-        if per_token.dim() == 1:
-            loss = (per_token * batch.extras["row_weights"]).sum()
-        else:
-            loss = torch.where(mask, per_token * weights, 0.0).sum()
+            self.row_loss[rows] = per_row(found["objective"].values.detach(), mask)
         for name, value in method.objective.metrics(batch, policy).items():
             tally.add_tensor(name, value, mask)
-        for part in method.regularizers:
-            term = part(batch, policy)
-            loss = loss + torch.where(mask, term * weights, 0.0).sum()
-            tally.add_tensor(f"regularizer/{part.name}", term, mask)
-        if method.critic is not None:
-            error = method.critic.loss(batch, policy)
-            loss = loss + torch.where(mask, error * weights, 0.0).sum()
-            tally.add_tensor("value_loss", error, mask)
+        for name, term in found.items():
+            if name != "objective":
+                tally.add_tensor(name, term.values, mask)
         if policy.entropy is not None:
             tally.add_tensor("entropy", policy.entropy, mask)
+        loss = sum((term.total for term in found.values()), torch.zeros_like(batch.scores[0]))
         tally.add("loss", float(loss.detach()), 0.0)  # a share of the step's loss; counted once, per step
         return loss
 
@@ -251,11 +230,6 @@ class Updater:
         tally.count("out_of_memory")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def _per_row(loss: Tensor, mask: Tensor) -> Tensor:
-    """[B] mean over each row's tokens of a loss that is per token or per row."""
-    return loss if loss.dim() == 1 else torch.where(mask, loss, 0.0).sum(1) / mask.sum(1).clamp(min=1)
 
 
 @torch.no_grad()

@@ -34,6 +34,6 @@ AGGREGATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def token_weights(aggregation: str, mask: Tensor, length: int) -> Tensor:
+def token_weights(aggregation: str, mask: Tensor, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """[B, T] weights of a minibatch with action mask `mask`; `length` is the completion limit."""
-    return AGGREGATIONS[aggregation](mask.to(torch.float32), length)
+    return AGGREGATIONS[aggregation](mask.to(dtype), length)

@@ -51,15 +51,15 @@ class ArrayEnvironment:
     def step(self, actions: np.ndarray) -> Step:
         self.states, rewards, terminated = self.advance(self.states, actions)
         self.elapsed += 1
-        truncated = (self.elapsed >= self.limit) & ~terminated
-        observations, done, final = self.observe(self.states), terminated | truncated, None
-        if done.any():
+        late = self.elapsed >= self.limit
+        observations, done, truncated, final = self.observe(self.states), terminated | late, late & ~terminated, None
+        if np.count_nonzero(done):
             final = observations[done]
             self.episode[done] += 1
             self.elapsed[done] = 0
             self.states[done] = self.start(uniforms(self.keys[done], self.episode[done], self.draws))
             observations[done] = self.observe(self.states[done])
-        return Step(observations, rewards.astype(np.float32), terminated, truncated, final)
+        return Step(observations, rewards.astype(np.float32, copy=False), terminated, truncated, final)
 
     def state(self) -> dict[str, Any]:
         return {"states": self.states.copy(), "episode": self.episode.copy(), "elapsed": self.elapsed.copy()}

@@ -17,7 +17,9 @@ from etude.tasks.control._batched import ArrayEnvironment
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 TOTAL = CART + POLE
 X_LIMIT, ANGLE_LIMIT = 2.4, 12 * 2 * np.pi / 360
-LIMITS = np.array([X_LIMIT, np.inf, ANGLE_LIMIT, np.inf])
+PUSHES = np.array([-FORCE, FORCE]) / TOTAL
+SWING = POLE * HALF_LENGTH / TOTAL
+"""What both of the cart's terms in the pole's motion have as a factor."""
 
 
 class CartPoleArrays(ArrayEnvironment):
@@ -33,16 +35,16 @@ class CartPoleArrays(ArrayEnvironment):
     def advance(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         angle, spin = states[..., 2], states[..., 3]
         cos, sin = np.cos(angle), np.sin(angle)
-        pushed = (actions[..., 0] * (2 * FORCE) - FORCE + POLE * HALF_LENGTH * spin * spin * sin) / TOTAL
-        spun = (GRAVITY * sin - cos * pushed) / (HALF_LENGTH * (4.0 / 3.0 - POLE * cos * cos / TOTAL))
-        moved = pushed - POLE * HALF_LENGTH * spun * cos / TOTAL
-        found = states.copy()
-        found[..., 0] += TAU * states[..., 1]
-        found[..., 1] += TAU * moved
-        found[..., 2] += TAU * spin
-        found[..., 3] += TAU * spun
-        outside = np.abs(found) > LIMITS
-        return found, np.ones(spin.shape, np.float32), outside.any(-1)
+        coupled = SWING * cos
+        pushed = PUSHES[actions[..., 0].astype(np.intp)] + SWING * sin * spin * spin
+        spun = (GRAVITY * sin - cos * pushed) / (HALF_LENGTH * 4.0 / 3.0 - coupled * cos)
+        rates = np.empty_like(states)
+        rates[..., ::2] = states[..., 1::2]
+        rates[..., 1] = pushed - coupled * spun
+        rates[..., 3] = spun
+        found = states + TAU * rates
+        fallen = (np.abs(found[..., 0]) > X_LIMIT) | (np.abs(found[..., 2]) > ANGLE_LIMIT)
+        return found, np.ones(spin.shape, np.float32), fallen
 
     def observe(self, states: np.ndarray) -> np.ndarray:
         return states.astype(np.float32)

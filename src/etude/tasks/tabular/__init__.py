@@ -1,0 +1,1 @@
+"""Tasks so small that everything about a policy can be enumerated."""

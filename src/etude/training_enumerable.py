@@ -1,0 +1,82 @@
+"""Runs over enumerable policies: what fits, the loop, and what is exactly true before and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from etude.core.errors import ConfigError
+from etude.core.method import Method
+from etude.core.task import Task
+from etude.training import Options
+
+if TYPE_CHECKING:
+    from etude.loops.enumerable import EnumerableLoop
+
+SEEDS = 64
+"""Members where nothing else is said: they are nearly free."""
+STEPS = 150
+
+
+def check_fit(method: Method, task: Task) -> None:
+    """Raise ConfigError if the method needs more than samples of whole groups."""
+    from etude.loops.enumerable import check_fit
+    from etude.training_language import contradiction
+
+    missing = [s for s in ("experience", "objective", "optimizer") if getattr(method, s) is None]
+    if missing:
+        raise ConfigError(f"{method.id} has no {missing[0]}, so it cannot be trained.")
+    if sentence := contradiction(method):
+        raise ConfigError(sentence)
+    check_fit(method)
+
+
+def prepare(method: Method, task: Task) -> None:
+    """Nothing can fail here that has not been checked."""
+
+
+def steps(method: Method, task: Task, options: Options) -> int:
+    """Training steps; also refuses what tables have no use for."""
+    if options.population:
+        raise ConfigError("--population is for tasks of control; of an enumerable policy compare runs (etude compare).")
+    for name in ("adapter", "autocast", "gradient_checkpointing"):
+        if getattr(options, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is for language models, and {task.id} has tables of logits.")
+    return options.steps or STEPS
+
+
+def training_steps(method: Method, steps: int) -> int:
+    """The same number."""
+    return steps
+
+
+def build(method: Method, task: Any, options: Options) -> EnumerableLoop:
+    """Policies and loop."""
+    import torch
+
+    from etude.loops.enumerable import EnumerableLoop
+
+    torch.set_num_threads(options.threads or 1)
+    assert options.steps is not None
+    seeds = range(options.seed, options.seed + (options.seeds or SEEDS))
+    return EnumerableLoop(method, task, seeds=seeds, steps=options.steps)
+
+
+def sentence(loop: EnumerableLoop, method: Method, task: Any) -> str:
+    """How much there is to enumerate."""
+    return (
+        f"{len(loop.seeds)} seeds of a policy over {len(loop.policy.tokens)} responses to each of {task.prompts} "
+        "prompts; every figure is exact."
+    )
+
+
+def looks(method: Method, task: Task, options: Options) -> bool:
+    """Exact figures cost nothing."""
+    return options.evaluate > 0
+
+
+def look(loop: EnumerableLoop, task: Any, options: Options, when: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Expected reward, pass@k and entropy, with intervals over the seeds."""
+    from etude.evaluation.intervals import bootstrap_interval, mean
+
+    found = {k: bootstrap_interval(v.numpy(), mean, rng=0).to_json() for k, v in loop.exact().items()}
+    return {"train": found}, []
