@@ -67,10 +67,14 @@ def transition_gae(
 def standardized_members(values: Tensor, weights: Tensor | None = None) -> Tensor:
     """[P, ...] values with mean 0 and standard deviation 1 for each member, over the steps that count."""
     flat = values.flatten(1)
-    on = torch.ones_like(flat) if weights is None else weights.flatten(1)
-    number = on.sum(1, keepdim=True)
-    flat = flat - (flat * on).sum(1, keepdim=True) / number.clamp(min=1)
-    variance = (flat * flat * on).sum(1, keepdim=True) / (number - 1).clamp(min=1)
+    if weights is None:
+        flat = flat - flat.mean(1, keepdim=True)
+        variance = (flat * flat).sum(1, keepdim=True) / max(1, flat.shape[1] - 1)
+    else:
+        on = weights.flatten(1)
+        number = on.sum(1, keepdim=True)
+        flat = flat - (flat * on).sum(1, keepdim=True) / number.clamp(min=1)
+        variance = (flat * flat * on).sum(1, keepdim=True) / (number - 1).clamp(min=1)
     return (flat / (variance.sqrt() + 1e-8)).view_as(values)
 
 

@@ -23,7 +23,7 @@ class Value(nn.Module):
 
     def forward(self, read: Tensor) -> Tensor:
         found: Tensor = self.head(self.body(read))
-        return found[..., 0]
+        return found.squeeze(-1)
 
 
 class StateValue(StateCritic):

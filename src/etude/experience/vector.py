@@ -72,11 +72,10 @@ class Collector:
             for name, kept in batch.extras.items():
                 kept[:, t] = getattr(self.player, name).view_as(kept[:, t])
             shown.copy_(torch.from_numpy(self.observations))
-            with torch.inference_mode():
-                seen = self.actor.see(shown)
-                features = self.player.features(seen)
-                parameters = self.actor.say(features)
-                actions = space.sample(parameters, chance).numpy()
+            seen = self.actor.see(shown)
+            features = self.player.features(seen)
+            parameters = self.actor.say(features)
+            actions = space.sample(parameters, chance).numpy()
             step = self.environment.step(actions)
             read.append(features if self.shared else seen)
             said.append(parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,9 +64,11 @@ class ControlUpdater:
         units = batch.rewards.shape[1] // self.length
         order = self.population.draw("minibatches", number, epoch, of=lambda g: torch.randperm(units, generator=g))
         steps = units * torch.arange(self.length)[:, None]
-        for i in range(count):
-            chosen = order[:, None, i * units // count : (i + 1) * units // count]
-            yield batch.rows((steps + chosen).flatten(1))
+        bounds = [i * units // count for i in range(count + 1)]
+        index = [(steps + order[:, None, a:b]).flatten(1) for a, b in itertools.pairwise(bounds)]
+        shuffled = batch.rows(torch.cat(index, 1))
+        for a, b in itertools.pairwise(bounds):
+            yield shuffled.slice(a * self.length, b * self.length)
 
     def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Any) -> None:
         """Invariant 2: a gradient changed the weights."""
@@ -118,9 +121,10 @@ class Minibatch:
         updater, space = self.updater, self.updater.actor.distribution
         features, _ = updater.actor.features(self.seen, self.past)
         parameters = updater.actor.say(features)
-        out = ActionLogProbs(space.logp(parameters, self.batch.actions), parameters=parameters)
         if "entropy" in updater.needs:
-            out.entropy = space.entropy(parameters)
+            out = ActionLogProbs(*space.logp_and_entropy(parameters, self.batch.actions), parameters=parameters)
+        else:
+            out = ActionLogProbs(space.logp(parameters, self.batch.actions), parameters=parameters)
         if updater.joint:
             out.values = updater.critic(features if updater.shared else self.seen)
         if "kl" in updater.needs:
@@ -131,24 +135,23 @@ class Minibatch:
 
     def loss(self, policy: ActionLogProbs) -> tuple[Tensor, dict[str, Tensor]]:
         """[P] losses, and what to report, [P] each."""
-        method, batch, found = self.updater.method, self.batch, dict[str, Tensor]()
+        method, batch = self.updater.method, self.batch
         assert method.objective is not None
-        total = self.mean(method.objective(batch, policy))  # type: ignore[arg-type]
+        each, reported = method.objective(batch, policy), dict[str, Tensor]()  # type: ignore[arg-type]
         for part in method.regularizers:
-            term = self.mean(part(batch, policy))  # type: ignore[arg-type]
-            total = total + term
-            found[f"regularizer/{part.name}"] = term.detach()
+            reported[f"regularizer/{part.name}"] = term = part(batch, policy)  # type: ignore[arg-type]
+            each = each + term
         if self.updater.joint:
-            error = self.mean(self.updater.part.loss(batch, policy))
-            total = total + error
-            found["value_loss"] = error.detach()
-        if self.reports:
-            with torch.no_grad():
-                for name, value in method.objective.metrics(batch, policy).items():  # type: ignore[arg-type]
-                    found[name] = self.mean(value)
-                if policy.entropy is not None:
-                    found["entropy"] = self.mean(policy.entropy)
-        return total, {**found, "loss": total.detach()}
+            reported["value_loss"] = error = self.updater.part.loss(batch, policy)
+            each = each + error
+        total = self.mean(each)
+        if not self.reports:
+            return total, {}
+        with torch.no_grad():
+            reported |= method.objective.metrics(batch, policy)  # type: ignore[arg-type]
+            if policy.entropy is not None:
+                reported["entropy"] = policy.entropy
+            return total, {**{k: self.mean(v) for k, v in reported.items()}, "loss": total.detach()}
 
     def mean(self, values: Tensor) -> Tensor:
         """[P, N] -> [P], steps that count for nothing left out."""

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import ConfigError, NonFiniteError
@@ -132,11 +131,12 @@ class PopulationAdam:
         lr = self.lr * rate
         own = any(isinstance(x, PerMember) for x in (lr, self.epsilon, self.weight_decay))
         b1, b2 = self.betas
+        self.taken += 1
         for k, members in enumerate([slice(k, k + 1) for k in range(len(g))] if own else [slice(None)]):
             values, gradients, first, second, taken = (x[members] for x in self.rows)
-            adamw(  # each row is computed by itself, whoever else is in the call
-                values, gradients, first, second, [], taken, fused=True, amsgrad=False, maximize=False, beta1=b1,
-                beta2=b2, lr=_of(lr, k), weight_decay=_of(self.weight_decay, k), eps=_of(self.epsilon, k),
+            torch._fused_adamw_(  # each row is computed by itself, whoever else is in the call
+                values, gradients, first, second, [], taken, amsgrad=False, maximize=False, beta1=b1, beta2=b2,
+                lr=_of(lr, k), weight_decay=_of(self.weight_decay, k), eps=_of(self.epsilon, k),
             )  # fmt: skip
 
     def _guarded(self, finite: Tensor, norm: Tensor, rate: Any) -> None:

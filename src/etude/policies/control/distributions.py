@@ -58,6 +58,10 @@ class Distribution:
         """Entropies [...]."""
         raise NotImplementedError
 
+    def logp_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, with what they share computed once."""
+        return self.logp(parameters, actions), self.entropy(parameters)
+
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """KL(old || new) [...], exact."""
         raise NotImplementedError
@@ -93,16 +97,25 @@ class Categorical(Distribution):
         return (found[0] if len(found) == 1 else torch.cat(found, -1)).float()
 
     def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
-        chosen = [
-            z.log_softmax(-1).gather(-1, actions[..., i : i + 1].long())[..., 0]
-            for i, z in enumerate(self._each(parameters))
-        ]
-        return _total(chosen)
+        return self._chosen(self._logs(parameters), actions)
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        logs = [z.log_softmax(-1) for z in self._each(parameters)]
-        each = [-(x.exp() * x).sum(-1) for x in logs]
-        return _total(each)
+        return self._spread(self._logs(parameters))
+
+    def logp_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        logs = self._logs(parameters)
+        return self._chosen(logs, actions), self._spread(logs)
+
+    def _logs(self, parameters: Tensor) -> list[Tensor]:
+        """Log-probabilities [..., count] of the options of each choice."""
+        return [z.log_softmax(-1) for z in self._each(parameters)]
+
+    def _chosen(self, logs: list[Tensor], actions: Tensor) -> Tensor:
+        index = actions.long().split(1, -1)
+        return _total([x.gather(-1, i).squeeze(-1) for x, i in zip(logs, index)])
+
+    def _spread(self, logs: list[Tensor]) -> Tensor:
+        return -_total([(x.exp() * x).sum(-1) for x in logs])
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         pairs = [(a.log_softmax(-1), b.log_softmax(-1)) for a, b in zip(self._each(old), self._each(new))]

@@ -61,7 +61,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     A lone member's product with an edge of 1 would take another kernel, as a vector's, than it takes in a population
     (backward too, where the three edges change places): it is computed as one of two.
     """
-    if len(weight) == 1 and 1 in (x.shape[1], *weight.shape[1:]):
+    lone = weight.size(0) == 1 and not torch.compiler.is_exporting()
+    if lone and 1 in (x.size(1), weight.size(1), weight.size(2)):
         return torch.baddbmm(*(each.expand(2, -1, -1) for each in (bias, x, weight)))[:1]
     return torch.baddbmm(bias, x, weight)
 
