@@ -387,6 +387,60 @@ def test_built_in_cartpole_is_gymnasiums() -> None:
     assert vector.limit == gym.spec("CartPole-v1").max_episode_steps
 
 
+def pushes(rng: np.random.Generator, seen: np.ndarray) -> np.ndarray:
+    """Actions for four carts, mostly to where the pole leans: some keep it up until the limit, others drop it."""
+    leans = seen @ np.array([[0.05], [0.1], [1.0], [0.3]]) > 0
+    skilled = np.array([[1.0], [0.9], [0.3], [1.0]]) > rng.random((4, 1))
+    return np.where(skilled, leans, rng.random((4, 1)) < 0.5).astype(np.float32)
+
+
+def torques(rng: np.random.Generator, seen: np.ndarray) -> np.ndarray:
+    """Actions for four pendulums, some out of bounds."""
+    return rng.uniform(-2.5, 2.5, (4, 1)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "act", "take", "least"),
+    [
+        ("CartPole-v1", CartPoleArrays, pushes, lambda a: int(a[0]), (20, 4)),
+        ("Pendulum-v1", PendulumArrays, torques, lambda a: np.clip(a, -2, 2).astype(np.float64), (0, 40)),
+    ],
+)
+def test_built_in_environments_play_gymnasiums_episodes(
+    name: str, kind: Any, act: Any, take: Any, least: tuple[int, int]
+) -> None:
+    """From the same starts, 8,000 steps: observations, rewards, terminations, time limits, what is seen last."""
+    vector, models, rng, ends = (
+        kind([0, 1], 2, "train"),
+        [gym.make(name) for _ in range(4)],
+        np.random.default_rng(0),
+        [],
+    )
+
+    def begin(i: int) -> None:
+        models[i].reset(seed=0)
+        models[i].unwrapped.state = vector.states.reshape(4, -1)[i].copy()
+
+    seen = vector.reset().reshape(4, -1)
+    for i in range(4):
+        begin(i)
+    for _ in range(2000):
+        actions = act(rng, seen)
+        step = vector.step(actions.reshape(2, 2, 1))
+        seen, last = step.observations.reshape(4, -1), [] if step.final is None else list(step.final)
+        for i, model in enumerate(models):
+            shown, reward, terminated, truncated, _ = model.step(take(actions[i]))
+            truncated = truncated and not terminated
+            assert (step.terminated.flat[i], step.truncated.flat[i]) == (terminated, truncated)
+            assert np.isclose(step.rewards.flat[i], reward, rtol=1e-6, atol=1e-9)
+            assert np.allclose(last.pop(0) if terminated or truncated else seen[i], shown, rtol=0, atol=2e-6)
+            if terminated or truncated:
+                ends.append(terminated)
+                begin(i)
+        assert not last
+    assert sum(ends) >= least[0] and len(ends) - sum(ends) >= least[1]
+
+
 def test_built_in_pendulum_is_gymnasiums() -> None:
     vector, model = PendulumArrays([0, 1], 2, "train"), gym.make("Pendulum-v1").unwrapped
     model.reset(seed=0)

@@ -143,3 +143,47 @@ def test_sharing_happens_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(forward, "MIN_SHARED", 0.15)
     policy.evaluate(batch.rows(torch.tensor([0, 4])))
     assert len(calls) == 1, "two rows with prompts of their own share nothing"
+
+
+def test_attention_under_autocast_is_float32s_and_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, kernel = {}, torch.nn.functional.scaled_dot_product_attention
+    for kind in (torch.bfloat16, torch.float32):
+        policy, seen = random_policy(autocast=True), set()
+        if kind == torch.bfloat16:
+            policy.model.set_attn_implementation("sdpa")
+
+        def record(q: Tensor, k: Tensor, v: Tensor, seen: set[Any] = seen, **options: Any) -> Tensor:
+            seen.update((x.dtype, torch.is_autocast_enabled("cpu")) for x in (q, k, v))
+            return kernel(q, k, v, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
+            logp = policy.evaluate(BATCHES["groups of different sizes"]).logp
+        logp.square().sum().backward()
+        found[kind] = (seen, logp.detach(), gradients(policy))
+    assert found[torch.float32][0] == {(torch.float32, False)}
+    assert all(autocast for _, autocast in found[torch.bfloat16][0])
+    exact = random_policy()
+    logp = exact.evaluate(BATCHES["groups of different sizes"]).logp
+    logp.square().sum().backward()
+    errors = {kind: float((seen[1] - logp).norm() / logp.norm()) for kind, seen in found.items()}
+    assert 0 < errors[torch.float32] < 1.2 * errors[torch.bfloat16] < 0.02
+    for name, expected in gradients(exact).items():
+        assert (found[torch.float32][2][name] - expected).norm() <= 0.05 * expected.norm(), name
+
+
+def test_float32_attention_without_autocast_is_transformers_own_and_is_not_saved() -> None:
+    policy = random_policy(autocast=True)
+    assert policy.model.config._attn_implementation == forward.FLOAT32_ATTENTION
+    assert "attn_implementation" not in policy.model.config.to_json_string()
+    policy.autocast = False
+    batch = BATCHES["one long prompt among short ones"]
+    assert torch.equal(policy.evaluate(batch).logp, random_policy().evaluate(batch).logp)
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.bfloat16])
+def test_float32_attention_takes_other_dtypes(dtype: torch.dtype) -> None:
+    model, batch = random_model("llama").to(dtype), BATCHES["groups of different sizes"]
+    logp = LanguagePolicy(model, tokenizer(), autocast=True).evaluate(batch).logp
+    logp.sum().backward()
+    assert logp.isfinite().all() and all(p.grad.dtype == dtype for p in model.parameters())

@@ -24,7 +24,9 @@ from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
 from etude.tasks import resolve_task
 from etude.tasks.control import _names
+from etude.tasks.control.cartpole import CartPoleArrays
 from etude.tasks.control.environment import EnvironmentTask
+from etude.tasks.control.pendulum import PendulumArrays
 from etude.training import compose_task
 
 MODULE = TOYS.rpartition(":")[0]
@@ -39,7 +41,9 @@ def kind(task: ControlTask) -> type:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("CartPole-v1", EnvPoolVector),
+        ("CartPole-v1", CartPoleArrays),
+        ("Pendulum-v1", PendulumArrays),
+        ("Acrobot-v1", EnvPoolVector),
         ("phys2d/CartPole-v1", EnvPoolVector),
         ("gymnasium.envs:CartPole-v1", GymnasiumVector),
         ("gymnasium.envs.classic_control:CartPoleEnv", GymnasiumVector),
@@ -65,14 +69,14 @@ def test_built_in_ids_come_first() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, EnvPoolVector),
+        ({}, CartPoleArrays),
         ({"backend": "envpool"}, EnvPoolVector),
         ({"backend": "gymnasium"}, GymnasiumVector),
         ({"workers": True}, GymnasiumVector),
         ({"arguments": {"sutton_barto_reward": True}}, GymnasiumVector),
     ],
 )
-def test_the_backend_is_envpool_where_it_can_be(fields: dict[str, Any], expected: type) -> None:
+def test_the_backend_is_the_fastest_that_can_be(fields: dict[str, Any], expected: type) -> None:
     assert kind(EnvironmentTask("CartPole-v1", **fields)) is expected
 
 
@@ -81,7 +85,8 @@ def test_without_envpool_it_is_gymnasium(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "envpool" else real(n, *a))
     _names.envpool_ids.cache_clear()
     try:
-        assert kind(resolve_task("CartPole-v1")) is GymnasiumVector
+        assert kind(resolve_task("Acrobot-v1")) is GymnasiumVector
+        assert kind(resolve_task("CartPole-v1")) is CartPoleArrays
         with pytest.raises(MissingExtraError, match=r"pip install 'etude\[control\]'"):
             EnvironmentTask("CartPole-v1", backend="envpool")
         with pytest.raises(UnknownNameError, match=r"etude\[control\]' brings EnvPool"):
@@ -132,7 +137,7 @@ def test_what_is_no_environment_is_refused_in_a_sentence(name: str, sentence: st
         ("Pong-v5", {"backend": "gymnasium"}, "EnvPool has it: leave task.backend out"),
         ("FrozenLake8x8-v9", {"backend": "envpool"}, "There is no environment of EnvPool named"),
         (TOYS, {"backend": "envpool"}, "is not an id of EnvPool"),
-        ("CartPole-v1", {"bounds": True}, "EnvPool's bounds are not those of its environments"),
+        ("Acrobot-v1", {"bounds": True}, "EnvPool's bounds are not those of its environments"),
         ("CartPole-v1", {"step_timeout": 0}, "step_timeout must be a number above 0, got 0"),
         ("CartPole-v1", {"backend": "gym"}, "backend must be one of 'auto', 'envpool', 'gymnasium', got 'gym'"),
         (TOYS, {"arguments": {"a": object()}}, "arguments must be plain data"),
@@ -224,8 +229,13 @@ def loop_on(task: ControlTask, seeds: tuple[int, ...] = (0, 1)) -> OnPolicyLoop:
 
 @pytest.mark.parametrize(
     "task",
-    [EnvironmentTask("CartPole-v1"), EnvironmentTask("CartPole-v1", backend="gymnasium"), EnvironmentTask(TOYS)],
-    ids=["envpool", "gymnasium", "own"],
+    [
+        EnvironmentTask("CartPole-v1"),
+        EnvironmentTask("CartPole-v1", backend="envpool"),
+        EnvironmentTask("CartPole-v1", backend="gymnasium"),
+        EnvironmentTask(TOYS),
+    ],
+    ids=["built in", "envpool", "gymnasium", "own"],
 )
 def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(
     task: EnvironmentTask, tmp_path: Path, one_thread: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -19,7 +20,7 @@ from etude.critics.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.frames import FrameStack, Stacked
-from etude.policies.control.networks import ACTIVATIONS, CNN, MLP, Conv
+from etude.policies.control.networks import ACTIVATIONS, CNN, MLP, Conv, affine
 from etude.policies.control.observations import NormalizeObservations
 from etude.policies.control.population import Member, Population
 from etude.tasks.control.cartpole import cartpole
@@ -84,6 +85,46 @@ def test_every_member_computes_what_torch_computes(kind: Any, activation: Any, n
         theirs = torch.autograd.grad((exact**2).sum(), list(own.parameters()))
         mine = sorted(float((g[member] ** 2).sum()) for g in gradients)
         assert mine == pytest.approx(sorted(float((g**2).sum()) for g in theirs), rel=1e-4)
+
+
+def everything_of(x: Tensor, flat: Tensor, outputs: int, along: Tensor, direction: Tensor) -> list[Tensor]:
+    """A layer's product, its gradients, and products with its Hessian, as training computes them.
+
+    Weights are views of flat parameters, and the outgoing gradient is a part of a wider tensor, as a Gaussian's is.
+    """
+    members, inputs = len(x), x.shape[2]
+    weight = flat[:, : inputs * outputs].view(members, inputs, outputs).requires_grad_()
+    bias = flat[:, inputs * outputs :].view(members, 1, outputs).detach().requires_grad_()
+    leaves, x, outward = (weight, bias), x.clone().requires_grad_(), along[..., :outputs]
+    found = affine(x, weight, bias)
+    first = torch.autograd.grad(found, (x, *leaves), outward)
+    squares = (torch.tanh(affine(x, weight, bias)) ** 2 * outward).mean((1, 2))
+    slope = torch.autograd.grad(squares.sum(), leaves, create_graph=True)
+    second = torch.autograd.grad((slope[0].flatten(1) * direction).sum(), (x, *leaves))
+    return [found.detach(), *first, *(g.detach() for g in slope), *second]
+
+
+@pytest.mark.parametrize("rows", (1, 2, 3, 4, 16, 33, 128, 511, 513))
+def test_a_layer_computes_the_same_for_a_lone_member_as_for_each_of_several(rows: int) -> None:
+    """Forward, backward and twice backward, bit for bit, edges of 1 included."""
+    generator = torch.Generator().manual_seed(rows)
+    for inputs, outputs in itertools.product((1, 2, 3, 5, 17, 64, 65, 256), (1, 2, 3, 8, 33, 64, 65)):
+        sizes = ((rows, inputs), ((inputs + 1) * outputs,), (rows, 2 * outputs), (inputs * outputs,))
+        x, flat, along, direction = (torch.randn(3, *size, generator=generator) for size in sizes)
+        together = everything_of(x, flat.clone(), outputs, along, direction)
+        for k in (0, 2):
+            one = slice(k, k + 1)
+            alone = everything_of(x[one], flat[one].clone(), outputs, along[one], direction[one])
+            for number, (a, b) in enumerate(zip(alone, together, strict=True)):
+                assert torch.equal(a[0], b[k]), (inputs, outputs, number)
+
+
+def test_layers_with_an_edge_of_one_are_torchs_products() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for rows, inputs, outputs in itertools.product((1, 5), (1, 4), (1, 3)):
+        sizes = ((rows, inputs), (inputs, outputs), (1, outputs))
+        x, weight, bias = (torch.randn(2, *size, generator=generator, dtype=torch.float64) for size in sizes)
+        torch.testing.assert_close(affine(x, weight, bias), x @ weight + bias, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,230 @@
+"""What the token loop offers to parts: rewards of groups, hooks, written rows, halves of minibatches, hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from etude.advantages.group import GroupAdvantage
+from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
+from etude.core.errors import RewardError
+from etude.core.slots import Advantages, Context, Filter, GroupReward, Objective, TokenWeights
+from etude.experience.data import Demonstrations, written
+from etude.experience.groups import Groups
+from etude.loops.losses import loss_weights
+from etude.methods.rlvr.grpo import grpo
+from etude.objectives.aggregation import token_weights
+from etude.optimizers.adam import AdamW
+from language_toys import Toy, make_loop, random_batch, random_policy
+
+SMALL = grpo.replace(experience=Groups(size=4), problems=3)
+
+
+class Doubled(GroupReward):
+    """Twice the score so far, plus a number."""
+
+    shift: float = 0.5
+
+    def rescore(self, batch: TokenBatch) -> Tensor:
+        return 2 * batch.scores + self.shift
+
+
+class Nothing(GroupReward):
+    def rescore(self, batch: TokenBatch) -> Tensor:
+        return torch.full_like(batch.scores, torch.nan)
+
+
+def test_rewards_of_groups_see_the_sum_so_far_and_replace_it() -> None:
+    task = Toy(scoring=lambda problem, said: float(len(said) % 3))
+    found = make_loop(SMALL.replace(rewards=(*SMALL.rewards, Doubled(), Doubled(shift=0.0))), task).step()
+    for e in found.episodes:
+        assert e["reward"] == pytest.approx(2 * (2 * e["scores"]["task-reward"] + 0.5), abs=1e-6)
+        assert e["reward"] == pytest.approx(sum(e["scores"].values()), abs=1e-6)
+
+
+def test_equal_scores_stay_equal_after_a_reward_of_groups() -> None:
+    task = Toy(scoring=lambda problem, said: 0.1)
+    metrics = make_loop(SMALL.replace(rewards=(*SMALL.rewards, Doubled(shift=0.3))), task).step().metrics
+    assert metrics["zero_advantage"] == 1.0
+
+
+def test_a_reward_of_groups_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(RewardError, match=r"Nothing returned nan for problem 'train-"):
+        make_loop(SMALL.replace(rewards=(*SMALL.rewards, Nothing()))).step()
+
+
+class Watch(Filter):
+    """Keeps two groups, and counts what it is shown."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"row_loss"})
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"before": [], "after": [], "loss": []}
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        return (batch.group < 2).float()
+
+    def before_update(self, batch: TokenBatch) -> None:
+        self.state["before"].append(len(batch))
+
+    def after_update(self, batch: TokenBatch) -> None:
+        self.state["after"].append(len(batch))
+        self.state["loss"].append((batch.extras["row_loss"] * len(batch)).tolist())
+        assert batch.advantages is not None
+
+
+def test_parts_see_every_scored_row_before_and_the_learned_ones_after() -> None:
+    loop = make_loop(SMALL.replace(filters=(Watch(),), aggregation="sequence-mean"))
+    loop.step()
+    state = loop.method.filters[0].state
+    assert (state["before"], state["after"]) == ([12], [8])
+
+
+def test_the_loss_of_each_row_is_what_the_objective_says() -> None:
+    method = SMALL.replace(filters=(Watch(),), aggregation="sequence-mean")
+    loop = make_loop(method)
+    metrics = loop.step().metrics
+    (rows,) = loop.method.filters[0].state["loss"]
+    assert metrics["loss"] == pytest.approx(sum(rows) / len(rows) ** 2, abs=1e-6)
+    assert len({round(x, 6) for x in rows}) > 2
+
+
+class Mixture(Groups):
+    """Samples, and one written row per problem."""
+
+    def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        shown = [
+            written(p, [*context.task.environment().reset(p, 0), _assistant("abc")], g, context.policy)
+            for g, p in enumerate(problems)
+        ]
+        return super().collect(problems, context) + shown
+
+
+def _assistant(text: str) -> Any:
+    from etude.core.batches import Segment
+
+    return Segment("assistant", text)
+
+
+class Half(Objective):
+    """The advantage's gradient on samples, likelihood on written rows."""
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        assert batch.advantages is not None
+        return -torch.where(batch.sampled[:, None], batch.advantages, 1.0) * policy.logp
+
+
+def test_written_rows_join_without_being_compared_scored_or_credited() -> None:
+    method = SMALL.replace(experience=Mixture(size=4), objective=Half())
+    found = make_loop(method, Toy()).step()
+    assert found.metrics["written"] == pytest.approx(3 / 15) and found.metrics["logp_gap"] < 1e-4
+    assert [e["advantage"] for e in found.episodes[-3:]] == [0.0, 0.0, 0.0]
+
+
+def test_written_rows_are_averaged_over_their_own_tokens() -> None:
+    batch = random_batch((3, 3))
+    batch.written = torch.tensor([False, False, True, False, False, True])
+    for aggregation in ("token-mean", "sequence-mean", "fixed-length"):
+        weights = loss_weights(SMALL.replace(aggregation=aggregation), batch, 9)
+        mine = token_weights(aggregation, batch.action_mask[batch.sampled], 9)
+        torch.testing.assert_close(weights[batch.sampled], mine)
+        on = batch.action_mask & batch.written[:, None]
+        torch.testing.assert_close(weights[on], torch.full((int(on.sum()),), 1 / int(on.sum())))
+
+
+def test_written_rows_do_not_change_the_advantages_of_the_others() -> None:
+    batch = random_batch((3, 3))
+    batch.scores = torch.tensor([0.0, 1.0, 7.0, 2.0, 4.0, -5.0])
+    batch.written = torch.tensor([False, False, True, False, False, True])
+    for part in (GroupAdvantage(), GroupAdvantage(scale="batch"), GroupAdvantage(centre="batch", scale="none")):
+        found, alone = part(batch), part(batch.rows(batch.sampled.nonzero()[:, 0]).replace(written=None))
+        assert torch.equal(found[batch.sampled], alone) and not found[batch.written].any()
+
+
+def credited(part: Advantages, scores: list[float], levels: str = "aaaaaa") -> list[float]:
+    """The advantage of each of six rows in three groups of two."""
+    batch = random_batch((2, 2, 2))
+    batch.scores = torch.tensor(scores)
+    for e, level in zip(batch.episodes, levels):
+        e.problem = Problem(e.problem.id, "?", level=level)
+    found = part(batch)
+    return [float(found[i][batch.action_mask[i]][0]) for i in range(6)]
+
+
+def test_centres_and_scales_by_hand() -> None:
+    by_mean = credited(GroupAdvantage(scale="mean", epsilon=0.0), [0.0, 4.0, 3.0, 3.0, 4.0, 16.0])
+    assert by_mean == pytest.approx([-1.0, 1.0, 0.0, 0.0, -0.6, 0.6], abs=1e-6)
+    by_batch = credited(GroupAdvantage(centre="batch", scale="none"), [0.0, 4.0, 3.0, 3.0, 4.0, 16.0])
+    assert by_batch == pytest.approx([-5.0, -1.0, -2.0, -2.0, -1.0, 11.0], abs=1e-6)
+    by_level = credited(GroupAdvantage(scale="level", epsilon=0.0), [0.0, 2.0, 3.0, 3.0, 0.0, 1.0], "aaaabb")
+    a = 1.5**0.5  # deviation of 0, 2, 3, 3; that of 0, 1 is a half
+    assert by_level == pytest.approx([-1 / a, 1 / a, 0.0, 0.0, -1.0, 1.0], abs=1e-6)
+
+
+class Halves(AdamW):
+    """Notes the gradients of the halves."""
+
+    halves: ClassVar[bool] = True
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"seen": []}
+
+    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+        flat = [torch.cat([g.flatten() for g in half]) for half in (first, second)]
+        self.state["seen"].append(flat)
+        return 0.5
+
+
+def test_halves_average_to_the_gradient_of_the_minibatch_and_set_the_pace() -> None:
+    method = grpo.replace(experience=Groups(size=4), problems=4, aggregation="fixed-length")
+    plain, halved = make_loop(method), make_loop(method.replace(optimizer=Halves()))
+    rates = [loop.step().metrics["learning_rate"] for loop in (plain, halved)]
+    assert rates[1] == pytest.approx(0.5 * rates[0])
+    first, second = halved.method.optimizer.state["seen"][0]
+    assert (first - second).abs().max() > 1e-6
+    norm = plain.step().metrics  # a second step, so that the first one's figures are not read twice
+    assert norm["gradient_norm"] > 0
+    whole = make_loop(method).step().metrics["gradient_norm"]
+    assert float((0.5 * (first + second)).norm()) == pytest.approx(whole, rel=1e-4)
+
+
+class Sees(TokenWeights):
+    """Checks the state that predicts each token against its log-probability."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        assert policy.head is not None and policy.hidden is not None
+        logits = policy.head.logits(policy.hidden[batch.action_mask])
+        logp = logits.log_softmax(-1).gather(1, batch.tokens[batch.action_mask][:, None])[:, 0]
+        torch.testing.assert_close(logp, policy.logp[batch.action_mask], atol=1e-4, rtol=1e-4)
+        assert policy.learning_rate > 0
+        return torch.ones_like(policy.logp)
+
+
+class Shown(GroupReward):
+    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+
+    def rescore(self, batch: TokenBatch) -> Tensor:
+        assert batch.head is not None
+        on = batch.action_mask
+        logp = batch.head.logits(batch.extras["hidden"][on]).log_softmax(-1).gather(1, batch.tokens[on][:, None])[:, 0]
+        torch.testing.assert_close(logp, batch.behaviour_logp[on], atol=1e-4, rtol=1e-4)
+        return batch.scores
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_hidden_states_and_head_say_what_the_policy_says(kind: str) -> None:
+    method = SMALL.replace(token_weights=(Sees(),), rewards=(*SMALL.rewards, Shown()))
+    make_loop(method, Toy(), random_policy(kind)).step()
+
+
+def test_demonstrations_alone_are_averaged_as_the_method_says() -> None:
+    batch = random_batch((2, 2))
+    batch.written = torch.ones(4, dtype=torch.bool)
+    weights = loss_weights(SMALL.replace(experience=Demonstrations(), aggregation="sequence-mean"), batch, 9)
+    torch.testing.assert_close(weights, token_weights("sequence-mean", batch.action_mask, 9))
