@@ -29,7 +29,7 @@ POINTS = 100
 
 @dataclass(frozen=True)
 class Job:
-    """One run to be had: an arm ('grpo+kl-to-reference') with one seed, or in control with all of its seeds.
+    """One run to be had: an arm ('grpo+kl-to-reference') with one seed, or with all of them if they train together.
 
     Args:
         members: seeds of a population, from `seed` on; 0 for a run of language.
@@ -71,7 +71,10 @@ class Job:
         if not log.is_file():
             return 0
         lines = log.read_bytes().split(b"\n")
-        return int(json.loads(lines[-2])["environment_steps"]) if self.members and len(lines) > 1 else len(lines) - 1
+        if not self.members or len(lines) < 2:
+            return len(lines) - 1
+        last = json.loads(lines[-2])
+        return int(last.get("environment_steps", last["step"]))
 
 
 def jobs_for(
@@ -191,8 +194,8 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str = "") -> lis
             values = [line.get(metric or "reward") for line in lines]
             found.append([math.nan if v is None else float(v) for v in values])
             continue
-        rows = [(x["environment_steps"], x["members"][metric or "return"]) for x in lines
-                if (metric or "return") in x["members"]]  # fmt: skip
+        name = metric or ("return" if "environment_steps" in lines[0] else "reward")
+        rows = [(x.get("environment_steps", x["step"]), x["members"][name]) for x in lines if name in x["members"]]
         at, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
         found += [np.interp(steps, at, values[:, m]).tolist() for m in range(values.shape[1])]
     return found
@@ -215,21 +218,11 @@ def _check_arms(
         if method.objective is not None and not method.objective.generates:
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
     kind_of(goal).prepare(method, goal)
-    known, splits = _measured(goal)
+    known, splits = kind_of(goal).measured(goal)
     if metric not in known:
         raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")
     if split not in splits:
         raise UnknownNameError("evaluated split", split, splits, f"There are: {', '.join(splits)}.")
-
-
-def _measured(goal: Task) -> tuple[list[str], list[str]]:
-    """Metrics and splits of an evaluation after training."""
-    if goal.loop == "control":
-        return ["return", "return/deterministic"], ["test"]
-    from etude.evaluation.language import evaluation_splits
-    from etude.training_language import KS
-
-    return [*(f"pass@{k}" for k in KS), "reward"], evaluation_splits(goal)  # type: ignore[arg-type]
 
 
 def _samples(arm: str) -> bool:
@@ -252,7 +245,7 @@ class Compared:
 
 def compare(
     methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int | None = None,
-    steps: int | None = None, metric: str | None = None, split: str = "test", out: Path | str = "runs",
+    steps: int | None = None, metric: str | None = None, split: str | None = None, out: Path | str = "runs",
     set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | None = None, workers: int | None = None,
     quiet: bool = False,
 ) -> Compared:  # fmt: skip
@@ -268,22 +261,24 @@ def compare(
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
     from etude.evaluation.comparison import compare_arms
-    from etude.training import compose_task
+    from etude.training import compose_task, kind_of
 
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers}.items():
         check(name, Count, 1 if number is None else number)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    together = goal.loop == "control"
-    seeds, steps = seeds or (10 if together else 3), steps or getattr(goal, "steps", 100)
-    metric = metric or ("return" if together else "pass@1")
+    kind, together = kind_of(goal), goal.together
+    known, splits = kind.measured(goal)
+    seeds, steps = seeds or kind.SEEDS, steps or getattr(goal, "steps", 100)
+    metric, split = metric or known[0], split or splits[0]
     _check_arms(methods, goal, fields, reward, metric, split)
     arms = {
         arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=together)
         for arm in methods
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
-    grid = [steps * (i + 1) / POINTS for i in range(POINTS)] if together else list(range(1, steps + 1))
+    long = goal.loop == "control"
+    grid = [steps * (i + 1) / POINTS for i in range(POINTS)] if long else list(range(1, steps + 1))
     scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
     lines = {arm: {goal.id: curves(jobs, grid)} for arm, jobs in arms.items() if together or _samples(arm)}
     found = compare_arms(scores, lines, grid, metric=f"{metric} ({split})")

@@ -129,6 +129,12 @@ def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = 
 class Kind(Protocol):
     """What differs between runs of language and of control: the modules `training_language` and `training_control`."""
 
+    SEEDS: int
+    """Seeds that are compared where nothing else is said."""
+
+    def measured(self, task: Any) -> tuple[list[str], list[str]]:
+        """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
+
     def check_fit(self, method: Method, task: Any) -> None:
         """Raise ConfigError if the task cannot be trained by this method."""
 

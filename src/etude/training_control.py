@@ -27,6 +27,11 @@ EPISODES = 20
 """Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
 
 
+def measured(task: ControlTask) -> tuple[list[str], list[str]]:
+    """Metrics and splits of an evaluation."""
+    return ["return", "return/deterministic"], ["test"]
+
+
 def check_fit(method: Method, task: ControlTask) -> None:
     """Raise ConfigError if the task cannot be trained by this method."""
     wanted = ("policy", "experience", "advantages", "objective", "optimizer")
@@ -115,7 +120,7 @@ def build(method: Method, task: ControlTask, options: Options) -> OnPolicyLoop:
 
 def sentence(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     """Who is trained, and on what."""
-    width, count = loop.parameters.values.shape[1], loop.population.real
+    width, count = loop.parameters.values.shape[1], loop.population.size
     settings = len({m.label for m in loop.population.members})
     seeds = f"{count // settings} seeds" + (f" of {settings} settings" if settings > 1 else "")
     rollout: Any = method.experience

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core.errors import ConfigError
@@ -10,11 +13,19 @@ from etude.core.task import Task
 from etude.training import Options
 
 if TYPE_CHECKING:
+    from etude.evaluation.intervals import Interval
     from etude.loops.enumerable import EnumerableLoop
 
 SEEDS = 64
 """Members where nothing else is said: they are nearly free."""
 STEPS = 150
+
+
+def measured(task: Task) -> tuple[list[str], list[str]]:
+    """Metrics and splits of an evaluation."""
+    from etude.loops.enumerable import KS
+
+    return [*(f"pass@{k}" for k in KS), "reward", "entropy"], ["exact"]
 
 
 def check_fit(method: Method, task: Task) -> None:
@@ -76,7 +87,23 @@ def looks(method: Method, task: Task, options: Options) -> bool:
 
 def look(loop: EnumerableLoop, task: Any, options: Options, when: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Expected reward, pass@k and entropy, with intervals over the seeds."""
+    members = {k: v.tolist() for k, v in loop.exact().items()}
+    return {"exact": {k: {**interval.to_json(), "members": members[k]} for k, interval in _intervals(loop).items()}}, []
+
+
+def _intervals(loop: EnumerableLoop) -> dict[str, Interval]:
     from etude.evaluation.intervals import bootstrap_interval, mean
 
-    found = {k: bootstrap_interval(v.numpy(), mean, rng=0).to_json() for k, v in loop.exact().items()}
-    return {"train": found}, []
+    return {k: bootstrap_interval(v.numpy(), mean, rng=0) for k, v in loop.exact().items()}
+
+
+def evaluate(place: Path, config: Mapping[str, Any], task: Any) -> dict[str, dict[str, Interval]]:
+    """What is exactly true of the policies in a checkpoint, means over the seeds."""
+    from etude.core.method import Method
+    from etude.loops.enumerable import EnumerableLoop
+
+    method = Method.from_json(json.loads((place.parent.parent / "method.json").read_text()))
+    seeds = range(config["seed"], config["seed"] + (config.get("seeds") or SEEDS))
+    loop = EnumerableLoop(method, task, seeds=seeds, steps=config["steps"])
+    loop.load(place)
+    return {"exact": _intervals(loop)}

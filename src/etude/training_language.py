@@ -18,6 +18,14 @@ SMALL = 20_000_000
 """Parameters up to which one thread is faster than several: the products are too small to divide."""
 KS = (1, 8)
 STEPS = 150
+SEEDS = 3
+
+
+def measured(task: LanguageTask) -> tuple[list[str], list[str]]:
+    """Metrics and splits of an evaluation."""
+    from etude.evaluation.language import evaluation_splits
+
+    return [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
 
 
 def check_fit(method: Method, task: Task) -> None:

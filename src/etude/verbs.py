@@ -238,7 +238,11 @@ def evaluate(
 
         return dict(play(Path(model), config, goal, check("episodes", Count, episodes), seed, video, member))
     if video is not None:
-        raise ConfigError(f"--video is for tasks of control, and {goal.id} is one of language.")
+        raise ConfigError(f"--video is for tasks of control, and {goal.id} is one of {goal.loop}.")
+    if goal.loop == "enumerable":
+        from etude.training_enumerable import evaluate as look
+
+        return dict(look(Path(model), config, goal))
     assert isinstance(goal, LanguageTask)
     import torch
 

@@ -15,7 +15,7 @@ def compare(
     seeds: int | None = None,
     steps: int | None = None,
     metric: str | None = None,
-    split: str = "test",
+    split: str | None = None,
     out: Path = Path("runs"),
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     reward: str | None = None,

@@ -87,6 +87,7 @@ def evaluate(
 
     control = any(m.startswith("return") for v in found.values() for m in v)
     what = f"{episodes} episodes of each member" if control else f"{problems} problems per split"
+    what = "exact, means over the seeds" if "exact" in found else what
     table = Table(title=f"{checkpoint}: {what}, 95% bootstrap intervals", title_justify="left")
     digits = 1 if control else 3
     for name in ("split", "metric", "value", "interval"):

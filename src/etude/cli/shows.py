@@ -44,13 +44,15 @@ def _next(done: Result, method: str) -> list[tuple[str, str]]:
         return [about]
     if "return" in _metrics(done.evaluation):
         return [*_next_in_control(done, method, config), about]
+    exact = "exact" in done.evaluation["after"]
     found = [(f"etude evaluate {quote(str(done.folder))} --k 1,8,64", "how good it is with more samples")]
+    found = [] if exact else found
     samples = json.loads((done.folder / "method.json").read_text())["advantages"] is not None
     named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
     if samples and named:  # another method can be trained on the same task
         other = "dr-grpo" if method != "dr-grpo" else "grpo"
         task = quote(config.get("task", done.task)) + (f" --reward {quote(r)}" if (r := config.get("reward")) else "")
-        line = f"etude compare {quote(method)} {other} --task {task} --seeds 3"
+        line = f"etude compare {quote(method)} {other} --task {task} --seeds {64 if exact else 3}"
         found.append((line, "whether another method is better, with statistics"))
     return [*found, about]
 
@@ -91,10 +93,13 @@ def _samples(evaluation: dict[str, Any]) -> Any:
 def _scores(evaluation: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    control = "return" in _metrics(evaluation)
-    title = "Returns, interquartile means over members" if control else "Accuracy of samples"
-    over = "" if control else " over problems"
-    table = Table(title=f"{title}, with 95% intervals{over}", title_justify="left")
+    control, exact = "return" in _metrics(evaluation), "exact" in evaluation["after"]
+    title = "Accuracy of samples, with 95% intervals over problems"
+    if control:
+        title = "Returns, interquartile means over members, with 95% intervals"
+    elif exact:
+        title = "Exact expectations, means over the seeds, with 95% intervals"
+    table = Table(title=title, title_justify="left")
     for name in ("split", "metric", "before", "after"):
         table.add_column(name, overflow="fold")
     for split, after in evaluation["after"].items():
@@ -104,6 +109,7 @@ def _scores(evaluation: dict[str, Any]) -> Any:
             e.get("reward") != e.get("pass@1") for e in (old, after)
         ):  # else it says the same once more
             shown.append("reward")
+        shown += ["entropy"] if exact else []
         for metric in shown:
             before = old.get(metric)
             table.add_row(split, metric, _interval(before), _interval(after[metric]))

@@ -55,7 +55,7 @@ def train(
     task
         A name (`etude tasks`), data.jsonl, reasoning-gym:NAME, an environment of EnvPool or Gymnasium, or file.py:name.
     model
-        'tiny', a local folder, or a causal language model on the Hugging Face hub.
+        'tiny', 'blank:LAYERSxWIDTH' (random weights), a local folder, or a causal language model of the hub.
     steps
         Training steps, 150 by default; in control environment steps of each member, by default the task's.
     seed
@@ -135,7 +135,7 @@ def _together(task: str) -> bool:
     """Whether the seeds of this task are one run."""
     from etude.tasks import resolve_task
 
-    return resolve_task(task).loop == "control"
+    return resolve_task(task).together
 
 
 def _refuse_changes(given: dict[str, Any]) -> None:

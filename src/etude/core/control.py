@@ -67,6 +67,7 @@ class ControlTask(Task):
     """Something to control. `steps` is the default budget, in environment steps of each member."""
 
     loop: ClassVar[str] = "control"
+    together: ClassVar[bool] = True
     steps: ClassVar[int] = 100_000
     rendered: ClassVar[str] = ""
     """Gymnasium's id of the same environment, where this one draws no pictures."""

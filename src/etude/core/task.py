@@ -47,6 +47,8 @@ class Task(Part):
     slot = "task"
     loop: ClassVar[str] = "language"
     id: ClassVar[str] = ""
+    together: ClassVar[bool] = False
+    """Whether all seeds are members of one run."""
 
     def problems(self, split: str) -> Sequence[Problem]:
         """The pool of a split ('train', 'test', ...): indexable, with a length; made lazily where it is large.

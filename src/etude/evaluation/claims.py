@@ -60,7 +60,7 @@ def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict
         raise ConfigError(f"The claim of {method} names neither a baseline nor an experiment, so it cannot be checked.")
     fields = tuple(assignments(claim.changes))
     metric, _, split = claim.metric.partition(":")
-    together = resolve_task(claim.task).loop == "control"
+    together = resolve_task(claim.task).together
     arms = {
         name: jobs_for(
             name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs, FRESH * together, together=together

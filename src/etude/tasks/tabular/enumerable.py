@@ -41,6 +41,7 @@ class Enumerable(Task):
 
     id: ClassVar[str] = "enumerable"
     loop: ClassVar[str] = "enumerable"
+    together: ClassVar[bool] = True
 
     prompts: Count = 4
     vocabulary: Annotated[int, Ge(2)] = 4
