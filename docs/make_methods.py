@@ -8,8 +8,11 @@ Everything is read from the code and from claims/<id>.json, so the pages cannot 
 from __future__ import annotations
 
 import argparse
+import statistics
 from pathlib import Path
 from typing import Any
+
+from scipy.stats import t as student
 
 from etude.cli.methods import shown
 from etude.core.method import Method
@@ -103,27 +106,54 @@ def index(names: list[str]) -> str:
 
 def claims(names: list[str]) -> str:
     """Every claim with its verdict."""
-    rows = []
-    for name in names:
-        if (made := get_method(name).claim) is not None:
-            found = recorded(name)
-            rows.append([f"[{name}](methods/{name}.md)", made.statement, *verdict(found)])
+    blocks = []
+    for kind in sorted({family("methods", name) for name in names}):
+        rows = []
+        for name in names:
+            if family("methods", name) == kind and (made := get_method(name).claim) is not None:
+                found = recorded(name)
+                rows.append([f"[{name}](methods/{name}.md)", made.statement, *verdict(found)])
+        columns = ["method", "claim", "verdict", "arms, means with 95% intervals", "difference"]
+        blocks.append(f"## {kind}\n\n{table(columns, rows)}")
     intro = (
         "What each paper says, small enough to check here. A verdict is *held*, *not held* or *inconclusive*, by the\n"
-        "95% interval of the difference; all three are honest answers. Run one with `etude claims run ID`."
+        "95% interval of the difference; all three are honest answers. A claim of several parts held if all of them\n"
+        "did, and did not hold if one did not. Run one with `etude claims run ID`."
     )
-    return f"# Claims\n\n{NOTE}\n\n{intro}\n\n{table(['method', 'claim', 'verdict', 'difference'], rows)}\n"
+    return "\n\n".join([f"# Claims\n\n{NOTE}\n\n{intro}", *blocks]) + "\n"
 
 
 def verdict(found: dict[str, Any] | None) -> list[str]:
-    """Verdict and difference, as two cells."""
+    """Verdict, both arms and their difference, as three cells with a line for each part of the claim."""
     if found is None:
-        return ["not run yet", ""]
-    spread = found.get("difference")
-    if not spread:
-        return [found["verdict"], ""]
-    low, high = (f"{spread[k]:+.3f}" if spread[k] is not None else "unbounded" for k in ("low", "high"))
-    return [found["verdict"], f"{spread['value']:+.3f} ({low} to {high})"]
+        return ["not run yet", "", ""]
+    parts = found.get("parts") or [found]
+    several = len(parts) > 1
+    arms = [f"{p['about']}: {sides(p)}" if several else sides(p) for p in parts]
+    gaps = [f"{gap(p)} {p['verdict']}" if several else gap(p) for p in parts]
+    return [found["verdict"], "<br>".join(arms), "<br>".join(gaps)]
+
+
+def sides(part: dict[str, Any]) -> str:
+    """Each arm's mean with its interval."""
+    return ", ".join(f"{name} {spread(scores)}" for name, scores in part.get("arms", {}).items())
+
+
+def spread(scores: list[float]) -> str:
+    """Mean and Student's 95% interval."""
+    mean = statistics.fmean(scores)
+    if len(scores) < 2 or len(set(scores)) == 1:
+        return f"{mean:.3f}"
+    half = float(student.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
+    return f"{mean:.3f} ({mean - half:.3f} to {mean + half:.3f})"
+
+
+def gap(part: dict[str, Any]) -> str:
+    """The difference of the means with its interval."""
+    if not (found := part.get("difference")):
+        return ""
+    low, high = (f"{found[k]:+.3f}" if found[k] is not None else "unbounded" for k in ("low", "high"))
+    return f"{found['value']:+.3f} ({low} to {high})"
 
 
 def main() -> None:
