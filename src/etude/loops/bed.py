@@ -11,7 +11,7 @@ from torch import Tensor
 from etude.core.batches import Episode, Problem, Segment, TokenBatch, TokenLogProbs
 from etude.core.method import Method
 from etude.core.slots import GroupReward, TokenReward
-from etude.loops.losses import loss_terms, loss_weights
+from etude.loops.losses import loss_terms, loss_weights, per_row
 from etude.policies.tabular import SoftmaxTree
 
 
@@ -45,7 +45,8 @@ class Bed:
     def _episode(self, x: int, y: int) -> Episode:
         if (x, y) not in self._episodes:
             size = int(self.policy.mask[y].sum())
-            said = Segment("assistant", "", self.policy.tokens[y, :size].tolist(), [1] * size, [0.0] * size)
+            path = self.policy.tokens[y, :size].tolist()
+            said = Segment("assistant", " ".join(map(str, path)), path, [1] * size, [0.0] * size)
             said.reward = float(self.rewards[x, y])
             self._episodes[x, y] = Episode(self.problems[x], [said], x)
         return self._episodes[x, y]
@@ -103,4 +104,6 @@ class Bed:
             weights = weights * part(batch, policy)
         extras = {**batch.extras, "weights": weights, "row_weights": batch.weights / len(batch)}
         terms = loss_terms(method, batch.replace(extras=extras), policy)
+        if "row_loss" in batch.extras:
+            batch.extras["row_loss"].copy_(per_row(terms["objective"].values.detach(), batch.action_mask))
         return torch.stack([term.total for term in terms.values()]).sum()

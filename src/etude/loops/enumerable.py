@@ -65,6 +65,8 @@ class EnumerableLoop:
             for number in range(max((len(p) for p in pieces.values()), default=0)):
                 self._update({k: p[number] for k, p in pieces.items() if number < len(p)})
         for k in live:
+            for piece in pieces[k] if "row_loss" in first.needs() else ():
+                batches[k].extras["row_loss"][piece.extras["place"]] = piece.extras["row_loss"]
             for part in self.methods[k].parts().values():
                 part.after_update(batches[k])
         self.finished += 1
@@ -94,6 +96,8 @@ class EnumerableLoop:
 
     def _minibatches(self, member: int, batch: TokenBatch, epoch: int) -> list[TokenBatch]:
         count = self.methods[member].minibatches
+        if "row_loss" in self.methods[member].needs():
+            batch.extras |= {"place": torch.arange(len(batch)), "row_loss": torch.zeros_like(batch.scores)}
         if count == 1:
             return [batch]
         stream = Stream(self.seeds[member]).split("step", self.finished).split("minibatches", epoch)

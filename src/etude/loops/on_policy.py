@@ -70,7 +70,7 @@ class OnPolicyLoop:
         found["explained_variance"] = _explained(flat)
         self.actor.observe(flat.observations)
         self.finished += 1
-        count = batch.rewards[: self.population.real].numel()
+        count = batch.rewards.numel()
         taken = time.monotonic() - begun
         return self._report(found, count, collected - begun, taken)
 
@@ -78,7 +78,7 @@ class OnPolicyLoop:
         """Means over the members, and each member's own."""
         for member, total, length in self.collector.ended:
             self.recent[member].append((total, length))
-        members = {k: v[: self.population.real].tolist() for k, v in found.items()}
+        members = {k: v.tolist() for k, v in found.items()}
         if all(self.recent):
             members["return"] = [sum(r for r, _ in d) / len(d) for d in self.recent]
             members["episode_length"] = [sum(n for _, n in d) / len(d) for d in self.recent]
@@ -87,7 +87,7 @@ class OnPolicyLoop:
             for label in dict.fromkeys(m.label for m in self.population.members if m.label):
                 own = [x for x, m in zip(members["return"], self.population.members) if m.label == label]
                 metrics[f"return/{label}"] = sum(own) / len(own)
-        metrics["environment_steps"] = float(self.finished * count // self.population.real)
+        metrics["environment_steps"] = float(self.finished * count // self.population.size)
         metrics["steps_per_second"] = count / max(taken, 1e-9)
         metrics["seconds/experience"], metrics["seconds/update"] = collecting, taken - collecting
         if self.collector.faults:

@@ -103,8 +103,12 @@ class Updater:
         if method.token_weights:
             current = self._current(method, batch, fresh)
             current.learning_rate = self.rate * method.optimizer.rate(self.step, self.steps)
+            if current.entropy is not None:
+                tally.add_tensor("entropy_before", current.entropy, batch.action_mask)
             for part in method.token_weights:
-                weights = weights * part(batch, current)
+                factors = part(batch, current)
+                tally.add_tensor(f"tokens_kept/{part.name}", (factors != 0).float(), batch.action_mask)
+                weights = weights * factors
         row_weights = batch.weights / len(batch)
         batch = batch.replace(extras={**batch.extras, "weights": weights, "row_weights": row_weights})
         useful = self._useful(method, batch)
@@ -131,7 +135,7 @@ class Updater:
         for piece in micro_batches(part, self.budget, method.objective.couples == "group") if len(rows) else []:
             micro = part.rows(piece, trim=True)
             out = self.policy.evaluate(micro, needs)
-            if fresh and method.experience.samples:
+            if fresh and method.experience.samples and not getattr(method.experience, "retempers", False):
                 self._compare(micro, out, getattr(method.experience, "truncates", False), tally)
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)

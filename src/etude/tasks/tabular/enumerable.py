@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import Problem
+from etude.core.batches import Episode, Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Ge, Interval, NonNegative, WholeNumber
 from etude.core.task import Task
@@ -71,6 +71,14 @@ class Enumerable(Task):
         if split not in self.splits():
             raise UnknownNameError("split of enumerable", split, self.splits())
         return [Problem(f"enumerable/{x}", str(x), level=f"solutions{self._solutions(x)}") for x in range(self.prompts)]
+
+    def success(self, episode: Episode) -> bool:
+        """Whether a response solves its prompt."""
+        return episode.reward >= 1.0
+
+    def answer(self, completion: str) -> str:
+        """The whole response."""
+        return completion
 
     def _solutions(self, prompt: int) -> int:
         return 1 + round((self.solutions - 1) * prompt / max(1, self.prompts - 1))
