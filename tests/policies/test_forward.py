@@ -145,31 +145,43 @@ def test_sharing_happens_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(calls) == 1, "two rows with prompts of their own share nothing"
 
 
-def test_attention_under_autocast_is_float32s_and_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, kernel = {}, torch.nn.functional.scaled_dot_product_attention
-    for kind in (torch.bfloat16, torch.float32):
-        policy, seen = random_policy(autocast=True), set()
-        if kind == torch.bfloat16:
-            policy.model.set_attn_implementation("sdpa")
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_under_autocast_equals_float32_attention_bit_for_bit(masked: bool) -> None:
+    random = torch.Generator().manual_seed(0)
+    module = torch.nn.Module()
+    module.num_key_value_groups = 2
+    mask = torch.ones(3, 1, 5, 9, dtype=torch.bool).tril(4) if masked else None
+    found = []
+    tensors = [torch.randn(3, heads, size, 16, generator=random) for heads, size in ((4, 5), (2, 9), (2, 9))]
+    tensors[2] = tensors[2].bfloat16()
+    for autocast in (True, False):
+        q, k, v = (x.clone().requires_grad_() for x in tensors)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out, _ = forward.float32_attention(module, q, k, v if autocast else v.float(), mask)
+        out.square().sum().backward()
+        found.append([out.detach(), q.grad, k.grad, v.grad])
+    assert found[0][0].dtype == torch.float32
+    for under_autocast, float32 in zip(*found):
+        assert torch.equal(under_autocast, float32)
 
-        def record(q: Tensor, k: Tensor, v: Tensor, seen: set[Any] = seen, **options: Any) -> Tensor:
-            seen.update((x.dtype, torch.is_autocast_enabled("cpu")) for x in (q, k, v))
-            return kernel(q, k, v, **options)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
-            logp = policy.evaluate(BATCHES["groups of different sizes"]).logp
-        logp.square().sum().backward()
-        found[kind] = (seen, logp.detach(), gradients(policy))
-    assert found[torch.float32][0] == {(torch.float32, False)}
-    assert all(autocast for _, autocast in found[torch.bfloat16][0])
-    exact = random_policy()
-    logp = exact.evaluate(BATCHES["groups of different sizes"]).logp
-    logp.square().sum().backward()
-    errors = {kind: float((seen[1] - logp).norm() / logp.norm()) for kind, seen in found.items()}
-    assert 0 < errors[torch.float32] < 1.2 * errors[torch.bfloat16] < 0.02
-    for name, expected in gradients(exact).items():
-        assert (found[torch.float32][2][name] - expected).norm() <= 0.05 * expected.norm(), name
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_every_attention_of_the_training_forward_under_autocast_is_float32(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, kernel, seen = BATCHES["groups of different sizes"], torch.nn.functional.scaled_dot_product_attention, []
+
+    def record(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        seen.append((q.dtype, k.dtype, v.dtype, torch.is_autocast_enabled("cpu")))
+        return kernel(q, k, v, **options)
+
+    policy, exact = random_policy(kind, autocast=True), random_policy(kind)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
+    policy.evaluate(batch).logp.square().sum().backward()
+    assert set(seen) == {(torch.float32, torch.float32, torch.float32, False)}
+    exact.evaluate(batch).logp.square().sum().backward()
+    for name, expected in gradients(exact).items():  # the linear layers are bfloat16, which alone gives up to 7 %
+        assert (gradients(policy)[name] - expected).norm() <= 0.15 * expected.norm(), name
 
 
 def test_float32_attention_without_autocast_is_transformers_own_and_is_not_saved() -> None:

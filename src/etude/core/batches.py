@@ -170,6 +170,7 @@ class TokenLogProbs:
     Shapes: logp, entropy, values [B, T]; hidden [B, T, H]. Entries outside the action mask are 0.
     `logp` is taken at the temperature that the batch was sampled with.
     `head` maps `hidden` to logits; `learning_rate` is that of the coming optimizer step, for token weights.
+    `logits` [B, T, V] are those that each token was chosen by, whatever the temperature.
     """
 
     logp: Tensor
@@ -178,6 +179,7 @@ class TokenLogProbs:
     hidden: Tensor | None = None
     head: Head | None = None
     learning_rate: float = 0.0
+    logits: Tensor | None = None
 
 
 @dataclass

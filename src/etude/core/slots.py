@@ -111,6 +111,10 @@ class TokenReward(Part):
         """What to add to `batch.rewards`. Returns [B, T]."""
         raise NotImplementedError
 
+    def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
+        """The same, for parts that need the task or the tokenizer as well."""
+        return self.shape(batch)
+
 
 class GroupReward(Part):
     """What a completion is worth in the light of the others of its problem, or of what the policy says about it."""

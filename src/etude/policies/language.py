@@ -150,7 +150,7 @@ class LanguagePolicy:
     # What it thinks of a batch
 
     def evaluate(self, batch: TokenBatch, needs: Iterable[str] = ()) -> TokenLogProbs:
-        """Log-probabilities of the action tokens, and what else is needed ('entropy', 'values', 'hidden')."""
+        """Log-probabilities of the action tokens, and what else is needed ('entropy', 'values', 'hidden', 'logits')."""
         return self._evaluate(self.model, batch, frozenset(needs))
 
     @torch.no_grad()
@@ -196,6 +196,7 @@ class LanguagePolicy:
         return TokenLogProbs(
             spread(logp), None if entropy is None else spread(entropy), values,
             spread(hidden) if "hidden" in needs else None,
+            logits=spread(self.head_logits(causal, hidden)) if "logits" in needs else None,
         )  # fmt: skip
 
     # Weights

@@ -1,7 +1,12 @@
-"""Finding and loading causal language models: `tiny`, a local folder, or a name on the Hugging Face hub."""
+"""Finding and loading causal language models: `tiny`, a local folder, or a name on the Hugging Face hub.
+
+A name like `blank:1x120`, or `blank:2x64x4` with four heads, is a model that has learned nothing: a Llama-type decoder
+of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
 HUB_TIMEOUT = 5.0
 """Seconds that the hub has to answer before only models on this machine are looked for."""
 BUILT_IN = {"tiny": Path(__file__).parent / "tiny"}
+BLANK = re.compile(r"blank:([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?")
+"""Layers, width and heads (one if not given) of a model without pre-training."""
+BLANK_SEED = 0
+BLANK_POSITIONS = 512
 
 
 class Adapter(Part):
@@ -64,6 +73,8 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of a model, with end and padding tokens checked (faults row 19)."""
     from transformers import AutoTokenizer
 
+    if is_blank(name):
+        name = "tiny"
     tokenizer = _load(AutoTokenizer.from_pretrained, name, "a tokenizer")
     if tokenizer.eos_token_id is None:
         raise ConfigError(
@@ -78,8 +89,46 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> Any:
     """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1)."""
     from transformers import AutoModelForCausalLM
 
+    if is_blank(name):
+        return blank(name).to(device, dtype).eval()
     options = {"dtype": dtype, "use_safetensors": True}  # never a pickle
     return _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options).to(device).eval()
+
+
+def is_blank(name: str) -> bool:
+    """Whether the name asks for a model without pre-training. Raises ConfigError if it is not spelled out."""
+    asked = name == "blank" or name.startswith("blank:")
+    if asked and not BLANK.fullmatch(name):
+        raise ConfigError(
+            "A model without pre-training is called blank:LAYERSxWIDTH or blank:LAYERSxWIDTHxHEADS, as in blank:1x120; "
+            f"got {name!r}."
+        )
+    return asked
+
+
+def blank(name: str) -> Any:
+    """The model without pre-training that the name asks for, in float32: the same weights every time.
+
+    Raises: ConfigError if the width cannot be divided into heads of an even width.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    found = BLANK.fullmatch(name)
+    assert found is not None
+    layers, width, heads = (int(x or 1) for x in found.groups())
+    if width % (2 * heads):
+        raise ConfigError(f"{name!r} has {heads} heads of {width / heads:g}: each must be an even number wide.")
+    tokenizer = load_tokenizer("tiny")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=BLANK_POSITIONS,
+        tie_word_embeddings=False, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(BLANK_SEED)
+        return LlamaForCausalLM(config)
 
 
 def recomputing_layers(model: Any) -> list[Any]:
@@ -124,7 +173,7 @@ def _load(loader: Any, name: str, kind: str, **options: Any) -> Any:
         if Path(where).exists():
             raise ConfigError(f"{where} cannot be loaded as {kind} in Hugging Face's format: {error}") from None
         raise ConfigError(
-            f"There is no model {name!r}: it is neither 'tiny' nor a local folder, and "
+            f"There is no model {name!r}: it is neither 'tiny' (or 'blank:LAYERSxWIDTH') nor a local folder, and "
             + ("the hub has none of that name that can be read" if known else "the hub cannot be reached for it")
             + f" ({type(error).__name__}). Without a network, name a folder that `save_pretrained` wrote."
         ) from None

@@ -28,7 +28,11 @@ COMPACT_BELOW = 0.75
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the distribution whole."""
+    """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the distribution whole.
+
+    Where the entropy at temperature 1 is above `fork_entropy` nats, `fork_temperature` takes the place of
+    `temperature` if it is given.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -36,6 +40,8 @@ class Sampling:
     max_tokens: int = 64
     stop: tuple[str, ...] = ()
     entropy: bool = False
+    fork_temperature: float | None = None
+    fork_entropy: float = 0.672
 
     @property
     def truncates(self) -> bool:
@@ -88,7 +94,10 @@ def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, 
     if sampling.temperature == 0:
         tokens = logits.argmax(-1)
         return tokens, torch.zeros_like(logits[:, 0]), torch.zeros_like(logits[:, 0]) if sampling.entropy else None
-    logits = logits / sampling.temperature if sampling.temperature != 1 else logits
+    if sampling.fork_temperature is not None:
+        logits = logits / _temperatures(logits, sampling, sampling.fork_temperature)
+    elif sampling.temperature != 1:
+        logits = logits / sampling.temperature
     logp = (truncate(logits, sampling) if sampling.truncates else logits).log_softmax(-1)
     probs = logp.exp()
     cumulative = probs.cumsum(-1, dtype=torch.float64)
@@ -96,6 +105,13 @@ def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, 
     tokens = tokens.clamp_(max=logits.shape[-1] - 1)
     entropy = -(probs * logp.nan_to_num(neginf=0)).sum(-1) if sampling.entropy else None
     return tokens[:, 0], logp.gather(1, tokens)[:, 0], entropy
+
+
+def _temperatures(logits: Tensor, sampling: Sampling, at_forks: float) -> Tensor:
+    """[N, 1] temperature of each row: another one where the policy is undecided."""
+    logp = logits.log_softmax(-1)
+    entropy = -(logp.exp() * logp.nan_to_num(neginf=0)).sum(-1, keepdim=True)
+    return torch.full_like(entropy, sampling.temperature).masked_fill(entropy > sampling.fork_entropy, at_forks)
 
 
 def truncate(logits: Tensor, sampling: Sampling) -> Tensor:

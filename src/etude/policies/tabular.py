@@ -93,6 +93,8 @@ class SoftmaxTree:
         found = TokenLogProbs(torch.where(mask, logp, 0.0))
         if "entropy" in needs:
             found.entropy = torch.where(mask, -(said.exp() * said).sum(-1), 0.0)
+        if "logits" in needs:
+            found.logits = self.logits[member][prompt[:, None], nodes] * mask[..., None]
         if "hidden" in needs:
             found.hidden = self.hidden(prompt, response)
             found.head = self.head(member)

@@ -89,8 +89,8 @@ def export_policy(loop: Any, member: int, path: Path | str) -> Path:
     Raises: ConfigError for a member that is not there, or another ending.
     """
     path, population = Path(path), loop.population
-    if not 0 <= member < population.real:
-        raise ConfigError(f"There is no member {member}: the run's are 0 to {population.real - 1}.")
+    if not 0 <= member < population.size:
+        raise ConfigError(f"There is no member {member}: the run's are 0 to {population.size - 1}.")
     if path.suffix != ".pt2":
         raise ConfigError(f"An exported policy is a file whose name ends in .pt2, got {path.name!r}.")
     policy = plain_policy(loop, member)

@@ -42,8 +42,9 @@ def elu(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh, "relu": torch.relu, "silu": silu, "elu": elu
+    "tanh": torch.tanh_, "relu": torch.relu_, "silu": silu, "elu": elu
 }  # fmt: skip
+"""Some write over their argument, which in a network is a layer's output that nobody else reads."""
 
 
 def orthogonal(population: Population, name: str, rows: int, columns: int, gain: Any) -> Tensor:
@@ -58,16 +59,26 @@ def orthogonal(population: Population, name: str, rows: int, columns: int, gain:
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x W + b for every member: [P, N, inputs], [P, inputs, outputs], [P, 1, outputs] -> [P, N, outputs].
 
-    A lone member's product with an edge of 1 would take another kernel, as a vector's, than it takes in a population
-    (backward too, where the three edges change places): it is computed as one of two.
+    A product with an edge of 1 is written out: of a lone member, torch would compute it by another kernel, a vector's,
+    than it does for several (backward too, where the three edges change places). All else is the same for every P.
     """
-    lone = weight.size(0) == 1 and not torch.compiler.is_exporting()
-    if lone and 1 in (x.size(1), weight.size(1), weight.size(2)):
-        return torch.baddbmm(*(each.expand(2, -1, -1) for each in (bias, x, weight)))[:1]
+    if weight.size(2) == 1:
+        return (x * weight.mT).sum(-1, keepdim=True) + bias
+    if weight.size(1) == 1:
+        return torch.addcmul(bias, x, weight)
+    if not torch.compiler.is_exporting() and x.size(1) == 1:  # what is exported has to take any N
+        return (x.mT * weight).sum(1, keepdim=True) + bias
     return torch.baddbmm(bias, x, weight)
 
 
-class Linear(nn.Module):
+class Plain(nn.Module):
+    """A module whose call is its `forward`, without torch's hooks: they cost as much as a small layer."""
+
+    def __call__(self, *args: Any) -> Any:
+        return self.forward(*args)
+
+
+class Linear(Plain):
     """x W + b for every member: weight [P, inputs, outputs], bias [P, 1, outputs].
 
     Weights are orthogonal, scaled by `gain`, a number or one per member (sqrt 2 and 0.01 for the last layer of a policy
@@ -84,7 +95,7 @@ class Linear(nn.Module):
         return affine(x, self.weight, self.bias)
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(Plain):
     """Layer normalisation with a scale and a shift per member (arXiv:1607.06450)."""
 
     def __init__(self, population: Population, width: int) -> None:
@@ -96,7 +107,7 @@ class LayerNorm(nn.Module):
         return torch.addcmul(self.shift, nn.functional.layer_norm(x, x.shape[-1:]), self.scale)
 
 
-class Layers(nn.Module):
+class Layers(Plain):
     """Linear layers with an activation after each."""
 
     def __init__(self, layers: Sequence[nn.Module], norms: Sequence[nn.Module], activation: str) -> None:
@@ -105,9 +116,10 @@ class Layers(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        for number, layer in enumerate(self.layers):
+        activation = self.activation
+        for layer, norm in itertools.zip_longest(self.layers, self.norms):
             x = layer(x)
-            x = self.activation(self.norms[number](x) if self.norms else x)
+            x = activation(x if norm is None else norm(x))
         return x
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,8 +12,27 @@ from etude.core.slots import Observations
 from etude.policies.control.population import Population
 
 
+def moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Each member's mean and variance [P, 1, ...] over N of [P, N, ...]."""
+    return values.mean(1, keepdim=True), values.var(1, correction=0, keepdim=True)
+
+
+def merged(
+    values: Tensor, mean: Tensor | float, variance: Tensor | float, count: Tensor | float
+) -> tuple[Tensor, Tensor, Any]:
+    """Mean and variance [P, 1, ...], and their count, after [P, N, ...] more than the `count` values they were of.
+
+    Chan, Golub and LeVeque's parallel update (doi:10.1080/00031305.1983.10483115).
+    """
+    number = values.shape[1]
+    here, spread = moments(values)
+    total, apart = count + number, here - mean
+    squares = variance * count + spread * number + apart**2 * count * number / total
+    return mean + apart * number / total, squares / total, total
+
+
 class RunningMoments(nn.Module):
-    """Mean and variance [P, 1, *shape] of all that was seen, by Chan's parallel update; float64 inside."""
+    """Mean and variance [P, 1, *shape] of all that was seen; float64 inside."""
 
     def __init__(self, members: int, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -25,14 +46,9 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def observe(self, values: Tensor) -> None:
         """Learn from [P, N, *shape]."""
-        values = values.double()
-        number, mean = values.shape[1], values.mean(1, keepdim=True)
-        variance = values.var(1, correction=0, keepdim=True)
-        total, apart = self.count + number, mean - self.mean
-        squares = self.variance * self.count + variance * number + apart**2 * self.count * number / total
-        self.mean += apart * number / total
-        self.variance.copy_(squares / total)
-        self.count.copy_(total)
+        found = merged(values.double(), self.mean, self.variance, self.count)
+        for kept, new in zip((self.mean, self.variance, self.count), found):
+            kept.copy_(new)
 
 
 class Normalize(nn.Module):

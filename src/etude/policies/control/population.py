@@ -2,7 +2,7 @@
 
 Every tensor of a population leads with the axis P, every product is batched over it, and every random number comes
 from the member's own stream, so that member k equals the run of that member alone, bit for bit on a CPU with one
-thread. What a kernel does with P = 1 must be what it does for each of more: see `networks.affine` and `moments`.
+thread. What a kernel does with P = 1 must be what it does for each of more: see `networks.affine`.
 """
 
 from __future__ import annotations
@@ -37,27 +37,17 @@ class Population:
     """Who is trained together.
 
     Args:
-        members: at least one. `size` counts what is computed (at least two), `real` the members.
+        members: at least one; `size` counts them.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = list(members)
-        self.real = len(self.members)
-        self.padded = self.members
-        self.size = len(self.padded)
-        self.streams = [Stream(m.seed) for m in self.padded]
+        self.size = len(self.members)
+        self.streams = [Stream(m.seed) for m in self.members]
 
     def draw(self, *names: str | int, of: Callable[[torch.Generator], Tensor]) -> Tensor:
         """[P, ...] what `of` draws from each member's stream of this name."""
         return torch.stack([of(s.split(*names).torch) for s in self.streams])
-
-    def rows(self, member: int) -> slice:
-        """Where a member's numbers are: at its index, and again behind it for a lone member."""
-        return slice(member, member + 1 + self.size - self.real)
-
-    def pad(self, values: Tensor) -> Tensor:
-        """[real, ...] -> [P, ...]."""
-        return values if self.size == self.real else values.expand(self.size, *values.shape[1:])
 
 
 class PerMember:
@@ -149,7 +139,7 @@ def settle(method: Any, population: Population) -> Any:
         if where not in parts:
             raise _shapes_the_work(where or next(iter(names)))
         own = [
-            {f: m.settings[f"{where}.{f}"] for f in names if f"{where}.{f}" in m.settings} for m in population.padded
+            {f: m.settings[f"{where}.{f}"] for f in names if f"{where}.{f}" in m.settings} for m in population.members
         ]
         each = [parts[where].replace(**settings) for settings in own]
         for field in names:
