@@ -56,6 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("case", choices=list(SPEED))
     parser.add_argument("--task", help="instead of the case's")
+    parser.add_argument("--backend", help="of an environment that has several")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
@@ -66,7 +67,7 @@ def main() -> None:
     from etude.training import Options, compose_method, compose_task, kind_of
 
     case = SPEED[chosen.case]
-    task = compose_task(chosen.task or case.task)
+    task = compose_task(chosen.task or case.task, [f"task.backend={chosen.backend}"] if chosen.backend else [])
     method = compose_method("ppo", case.etude(), loop="control")
     options = Options(steps=10_000_000, seeds=chosen.seeds, threads=chosen.threads, evaluate=0, quiet=True)
     kind = kind_of(task)

@@ -35,17 +35,25 @@ def summary(arm: Arm) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def compare(case: Control, seeds: list[int], rounds: int, every: int, threads: int, task: str | None) -> dict[str, Any]:
+def compare(
+    case: Control, seeds: list[int], rounds: int, every: int, threads: int, task: str | None, backend: str | None
+) -> dict[str, Any]:
     """One case: SB3, and etude with each number of seeds."""
     clock = "processor" if threads == 1 else "seconds"
     peer = Arm(peer_python("sb3"), "_peer_sb3.py", case.name, f"--every={every}", threads=threads)
-    other = [f"--task={task}"] if task else []
+    other = [f"--{k}={v}" for k, v in (("task", task), ("backend", backend)) if v]
     own = {
         n: Arm(sys.executable, "_own_ppo.py", case.name, f"--seeds={n}", f"--every={every}", *other, threads=threads)
         for n in seeds
     }
     in_turn([peer, *own.values()], rounds)
-    row: dict[str, Any] = {"case": case.to_json(), "task": task or case.task, "clock": clock, "sb3": summary(peer)}
+    row: dict[str, Any] = {
+        "case": case.to_json(),
+        "task": task or case.task,
+        "backend": backend,
+        "clock": clock,
+        "sb3": summary(peer),
+    }
     for n, arm in own.items():
         each = ratios(arm, peer, clock, WHAT)
         ratio, target = arm.rate(WHAT, clock) / peer.rate(WHAT, clock), TARGETS.get(case.name, {}).get(str(n))
@@ -69,6 +77,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20, help="rollouts of one turn, and between two checkpoints")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--task", help="etude's task instead of the case's: 'cartpole' is built in")
+    parser.add_argument("--backend", help="of etude's task: 'envpool' instead of the built-in arrays")
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
     peer_python("sb3")
@@ -76,7 +85,8 @@ def main() -> None:
     result: dict[str, Any] = {"machine": about, "cases": {}}
     met = True
     for name in chosen.cases:
-        row = compare(SPEED[name], chosen.seeds, chosen.rounds, chosen.every, chosen.threads, chosen.task)
+        case, task, backend = SPEED[name], chosen.task, chosen.backend
+        row = compare(case, chosen.seeds, chosen.rounds, chosen.every, chosen.threads, task, backend)
         result["cases"][name] = row
         for n in chosen.seeds:
             own = row[f"seeds-{n}"]

@@ -10,11 +10,11 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.slots import Network, StateCritic
 from etude.critics.token import value_loss
-from etude.policies.control.networks import MLP, Linear
+from etude.policies.control.networks import MLP, Linear, Plain
 from etude.policies.control.population import Population
 
 
-class Value(nn.Module):
+class Value(Plain):
     """What is seen [P, N, ...], or the policy's features [P, N, W], to values [P, N]."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:

@@ -27,8 +27,8 @@ def animate(loop: Any, task: ControlTask, path: Path, member: int = 0, seed: int
     from etude.experience.gymnasium_vector import GymnasiumVector
 
     population = loop.population
-    if not 0 <= member < population.real:
-        raise ConfigError(f"--member must be from 0 to {population.real - 1}, got {member}.")
+    if not 0 <= member < population.size:
+        raise ConfigError(f"--member must be from 0 to {population.size - 1}, got {member}.")
     drawn = _drawing(task)
     purpose = f"animation {seed}"
     environment: Any = GymnasiumVector(lambda: drawn, [population.members[member].seed], 1, purpose, bounds=False)

@@ -35,22 +35,22 @@ def play(
     environment = loop.method.policy.watch(task.make([m.seed for m in population.members], count, purpose))
     player = Player(actor, population.size, count)
     streams = [s.split("evaluation", "actions").torch for s in population.streams]
-    returns: list[list[list[float]]] = [[[] for _ in range(count)] for _ in range(population.real)]
-    running = np.zeros((population.real, count))
+    returns: list[list[list[float]]] = [[[] for _ in range(count)] for _ in range(population.size)]
+    running = np.zeros((population.size, count))
     observations = environment.reset()
     while any(len(each) < rounds for member in returns for each in member):
-        parameters = player.act(population.pad(torch.from_numpy(observations)))
+        parameters = player.act(torch.from_numpy(observations))
         if deterministic:
             actions = actor.distribution.mode(parameters)
         else:
             noise = torch.stack([actor.distribution.noise((count,), g) for g in streams])
             actions = actor.distribution.sample(parameters, noise)
-        step = environment.step(actions[: population.real].numpy())
+        step = environment.step(actions.numpy())
         observations = step.observations
         running += step.rewards
         done = step.terminated | step.truncated
         if step.final is not None:
-            player.ended(population.pad(torch.from_numpy(done)))
+            player.ended(torch.from_numpy(done))
         for m, e in np.argwhere(done):
             if step.faulty is None or not step.faulty[m, e]:  # what failed is played again
                 returns[m][e].append(float(running[m, e]))

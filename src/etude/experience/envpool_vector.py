@@ -111,16 +111,17 @@ class EnvPoolVector:
     def _turn(self, flat: np.ndarray, ids: np.ndarray | None) -> tuple[Any, ...]:
         """Act in the environments `ids` (None: all), reset those whose episode ends, write `observations`."""
         observations, rewards, terminated, truncated = self._act(flat, ids)
-        too_long = (self.steps + 1 - self.begun >= LONGEST) & ~terminated
-        if ids is not None:
-            too_long &= np.isin(np.arange(len(flat)), ids)
-        truncated = (truncated | too_long) & ~terminated
+        if self.steps + 1 >= LONGEST:  # no episode is longer than the run
+            too_long = self.steps + 1 - self.begun >= LONGEST
+            truncated |= too_long if ids is None else too_long & np.isin(np.arange(len(flat)), ids)
+        truncated &= ~terminated
         final = faulty = None
-        if self.lost.any():
+        if np.count_nonzero(self.lost):
             faulty, self.lost = self.lost, np.zeros_like(self.lost)
             rewards[faulty], terminated[faulty], truncated[faulty] = 0.0, False, True
-        done = np.flatnonzero(terminated | truncated).astype(np.int32)
-        if len(done):
+        ended = terminated | truncated
+        if np.count_nonzero(ended):
+            done = np.flatnonzero(ended).astype(np.int32)
             final = observations[done]
             self._renew(done)
             observations[done] = self._reset(done)

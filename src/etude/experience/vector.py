@@ -112,7 +112,7 @@ class Collector:
         """Note the episodes that ended; those whose environment failed count for nothing."""
         assert step.final is not None
         done = step.terminated | step.truncated
-        self.player.ended(self.population.pad(torch.from_numpy(done)))
+        self.player.ended(torch.from_numpy(done))
         batch.terminated[:, t] = torch.from_numpy(step.terminated)
         batch.truncated[:, t] = torch.from_numpy(step.truncated)
         faulty = np.zeros_like(step.terminated) if step.faulty is None else step.faulty
@@ -120,7 +120,7 @@ class Collector:
             if faulty[m, e]:
                 if batch.weights is None:
                     batch.weights = torch.ones_like(batch.rewards)
-                batch.weights[self.population.rows(m), self.begun[m, e] : t + 1, e] = 0
+                batch.weights[m, self.begun[m, e] : t + 1, e] = 0
                 self.faults += 1
             else:
                 self.ended.append((int(m), float(self.returns[m, e]), int(self.lengths[m, e])))
@@ -132,7 +132,7 @@ class Collector:
         """Fill in V(s_t) and V(s_{t+1}); `read` [P, T * E, ...] is what the critic reads of every s_t."""
 
         def worth(observations: np.ndarray, past: Past) -> Tensor:
-            seen = self.actor.see(self.population.pad(torch.from_numpy(observations)))
+            seen = self.actor.see(torch.from_numpy(observations))
             return critic(self.actor.features(seen, past)[0] if self.shared else seen)
 
         batch.values = critic(read).view_as(batch.rewards)
@@ -176,7 +176,7 @@ class _Finals:
 
     def __init__(self, population: Population) -> None:
         self.population = population
-        self.found: list[list[_Final]] = [[] for _ in range(population.real)]
+        self.found: list[list[_Final]] = [[] for _ in range(population.size)]
 
     def add(self, member: int, final: _Final) -> None:
         self.found[member].append(final)
@@ -186,13 +186,13 @@ class _Finals:
         for start in range(0, max(map(len, self.found)), FINAL_ROWS):
             block = [each[start : start + FINAL_ROWS] for each in self.found]
             example = next(each[0] for each in block if each)
-            rows = np.zeros((self.population.real, FINAL_ROWS, *example.observation.shape), example.observation.dtype)
-            memory = torch.zeros(self.population.real, FINAL_ROWS, len(example.memory))
+            rows = np.zeros((self.population.size, FINAL_ROWS, *example.observation.shape), example.observation.dtype)
+            memory = torch.zeros(self.population.size, FINAL_ROWS, len(example.memory))
             for m, each in enumerate(block):
                 for i, final in enumerate(each):
                     rows[m, i], memory[m, i] = final.observation, final.memory
             begins = torch.zeros(self.population.size, 1, FINAL_ROWS, dtype=torch.bool)
-            values = worth(rows, Past(self.population.pad(memory), begins))
+            values = worth(rows, Past(memory, begins))
             for m, each in enumerate(block):
                 for i, final in enumerate(each):
-                    next_values[self.population.rows(m), final.t, final.e] = values[m, i]
+                    next_values[m, final.t, final.e] = values[m, i]

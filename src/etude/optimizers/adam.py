@@ -23,7 +23,8 @@ class AdamW(Optimizer):
     Args:
         lr: largest learning rate; None takes `automatic_rate` of what is trained.
         warmup: fraction of all steps over which the rate rises linearly from 0.
-        schedule: what follows: 'constant', 'linear' or 'cosine' down to 0.
+        schedule: what follows: 'constant', 'linear' or 'cosine' down to `floor`.
+        floor: fraction of the rate that a falling schedule ends at.
         clip_norm: largest global gradient norm; None for no limit.
     """
 
@@ -35,6 +36,7 @@ class AdamW(Optimizer):
     weight_decay: NonNegative = 0.0
     warmup: Probability = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    floor: Probability = 0.0
     clip_norm: Positive | None = 1.0
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -52,7 +54,8 @@ class AdamW(Optimizer):
         if step < rising:
             return (step + 1) / (rising + 1)
         left = max(0.0, 1 - (step - rising) / max(1.0, steps - rising))
-        return {"constant": 1.0, "linear": left, "cosine": 0.5 * (1 + math.cos(math.pi * (1 - left)))}[self.schedule]
+        shape = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1 + math.cos(math.pi * (1 - left)))}[self.schedule]
+        return self.floor + (1 - self.floor) * shape
 
     def clip(self) -> float | None:
         return self.clip_norm

@@ -74,7 +74,7 @@ class Failures:
     def note(self, finite: Tensor, batch: Transitions) -> None:
         """Count a step; `finite` [P]. Raises NonFiniteError, with the member's minibatch, at the third in a row."""
         self.count.add_(1).masked_fill_(finite, 0)
-        if bool((self.count >= MAX_FAILURES).any()):
+        if int(self.count.max()) >= MAX_FAILURES:
             member = int((self.count >= MAX_FAILURES).nonzero()[0, 0])
             error = NonFiniteError(
                 f"The gradient of member {member} was not finite in {MAX_FAILURES} optimizer steps in a row; each was "
@@ -115,13 +115,14 @@ class PopulationAdam:
     def step(self, surrogate: Differentiable, rate: Any) -> Metrics:
         metrics = surrogate.gradient()
         norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
-        finite = norm.isfinite()
+        finite = norm < torch.inf
         if bool(finite.all()):
             self._apply(norm, rate)
         else:
             self._guarded(finite, norm, rate)
-        self.failures.note(finite[:, 0], surrogate.batch)
-        return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": (~finite[:, 0]).float()}
+        taken = finite[:, 0]
+        self.failures.note(taken, surrogate.batch)
+        return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": 1.0 - taken.float()}
 
     @torch.no_grad()
     def _apply(self, norm: Tensor, rate: Any) -> None:

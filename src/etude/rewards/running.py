@@ -10,6 +10,7 @@ from torch import Tensor
 from etude.core.batches import Transitions
 from etude.core.fields import Positive, Probability
 from etude.core.slots import StepReward
+from etude.policies.control.observations import merged
 
 
 class NormalizeRewards(StepReward):
@@ -36,18 +37,9 @@ class NormalizeRewards(StepReward):
         for t in range(rewards.shape[1]):
             running = found[:, t] = self.gamma * running + rewards[:, t]
             running = running * ~done[:, t]
-        flat = found.flatten(1)
-        mean, spread, number = flat.mean(1), flat.var(1, correction=0), flat.shape[1]
-        before, total = state["count"], state["count"] + number
-        apart = mean - state.get("mean", torch.zeros_like(mean))
-        squares = state.get("variance", torch.zeros_like(mean)) * before + spread * number
-        squares = squares + apart**2 * before * number / total
-        state |= {
-            "running": running,
-            "mean": mean - apart * before / total,
-            "variance": squares / total,
-            "count": total,
-        }
-        scale = (state["variance"] + 1e-8).sqrt()[:, None, None]
+        before = (state.get("mean", 0.0), state.get("variance", 0.0), state["count"])
+        mean, variance, count = merged(found.flatten(1), *before)
+        state |= {"running": running, "mean": mean, "variance": variance, "count": count}
+        scale = (variance + 1e-8).sqrt()[:, None]
         scaled = (rewards / scale).flatten(1).clamp(-self.clip, self.clip)
         return scaled.view_as(rewards).to(batch.rewards.dtype)

@@ -147,7 +147,8 @@ def every_float(base: Method) -> list[str]:
 
 PLAIN = {
     "optimizer.lr": (1e-3, 3e-3), "optimizer.epsilon": (1e-8, 1e-3), "optimizer.clip_norm": (0.05, 1.0),
-    "optimizer.weight_decay": (0.0, 0.3), "optimizer.warmup": (0.0, 0.9), "objective.low": (0.01, 0.3),
+    "optimizer.weight_decay": (0.0, 0.3), "optimizer.warmup": (0.0, 0.9), "optimizer.floor": (0.0, 0.5),
+    "objective.low": (0.01, 0.3),
     "objective.high": (0.01, 0.4), "regularizers.0.coefficient": (0.0, 0.1), "advantages.gamma": (0.5, 1.0),
     "advantages.lam": (0.0, 1.0), "critic.coefficient": (0.1, 2.0), "critic.clip": (0.01, 0.5),
     "policy.gain": (0.01, 1.0), "policy.log_std": (-1.0, 0.5), "policy.observations.0.clip": (0.5, 2.0),

@@ -9,6 +9,7 @@ import numpy as np
 
 from etude.core.control import Step
 from etude.core.streams import Stream
+from etude.experience.episodes import check_fits
 
 
 class ArrayEnvironment:
@@ -65,6 +66,7 @@ class ArrayEnvironment:
         return {"states": self.states.copy(), "episode": self.episode.copy(), "elapsed": self.elapsed.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        check_fits(type(self).__name__, self.keys.shape, "built-in", {"observations": state.get("states"), **state})
         self.states, self.episode, self.elapsed = (state[k].copy() for k in ("states", "episode", "elapsed"))
 
     def close(self) -> None:

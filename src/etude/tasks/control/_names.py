@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
@@ -19,6 +20,8 @@ ID = re.compile(r"(?:[A-Za-z_][\w.]*:)?(?:[\w-]+/)?[\w.-]+-v\d+")
 """Name-vN, perhaps with a namespace before a slash, or with a module before a colon that registers it."""
 EXTRAS = {"mujoco": "control", "imageio": "control", "pygame": "control", "box2d": "box2d"}
 """Which extra of etude brings what an environment of Gymnasium needs."""
+BUILT_IN = {"CartPole-v1": "cartpole.CartPoleArrays", "Pendulum-v1": "pendulum.PendulumArrays"}
+"""Ids whose environment is built in, over arrays, with the same spaces, starts, dynamics, rewards and time limits."""
 
 
 def is_id(name: str) -> bool:
@@ -48,6 +51,12 @@ def returns_environment(found: Any, name: str) -> bool:
         return False
     made.close()
     return True
+
+
+def built_in(name: str) -> Any:
+    """The class of arrays that has an id's environment."""
+    module, _, found = BUILT_IN[name].partition(".")
+    return getattr(importlib.import_module(f"etude.tasks.control.{module}"), found)
 
 
 @cache
