@@ -198,6 +198,8 @@ class TokenBatch:
         truncated: [B] True where the episode was cut off rather than finished.
         solved: [B] True where the task calls the episode a success, whatever the rewards say.
         written: [B] True on rows that were written (demonstrations), not sampled; None: there are none.
+        elsewhere: [B] True on rows whose tokens the policy sampled in another context than the row's (a hint was shown
+            that the row leaves out), so that `behaviour_logp` is not this context's; None: there are none.
         head: the policy's last layer where `extras["hidden"]` [B, T, H] was needed to score or to give credit.
         extras: anything else a part left for another, keyed by name; [B] or [B, T].
         temperature: the sampling temperature that `behaviour_logp` belongs to.
@@ -218,6 +220,7 @@ class TokenBatch:
     reference_logp: Tensor | None = None
     solved: Tensor | None = None
     written: Tensor | None = None
+    elsewhere: Tensor | None = None
     head: Head | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
@@ -240,6 +243,11 @@ class TokenBatch:
     def sampled(self) -> Tensor:
         """[B] True on rows that the policy sampled."""
         return self.truncated.new_ones(len(self)).bool() if self.written is None else ~self.written
+
+    @property
+    def on_policy(self) -> Tensor:
+        """[B] True on rows of which `behaviour_logp` is the sampling policy's, token by token."""
+        return self.sampled if self.elsewhere is None else self.sampled & ~self.elsewhere
 
     def rows(self, index: Tensor, trim: bool = False) -> TokenBatch:
         """The rows at `index`, in that order; `trim` cuts padding that none of them needs."""

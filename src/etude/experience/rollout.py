@@ -31,7 +31,7 @@ class Start(NamedTuple):
         said: what the policy said there, to be said again; the environment answers it anew, under the same `seed`.
             None of these tokens are trained on.
         open: whether the last of them is only the beginning of a turn, which the policy goes on with.
-        hint: text that the policy is shown after the prompt and what was said.
+        hint: text that the policy is shown after the prompt and what was said, before a turn that it goes on with.
         parent: index of the other episode.
     """
 
@@ -102,17 +102,18 @@ def _start(start: Start, episode: Episode, world: Any, context: Context, faults:
         _observe(episode, segment, tokens)
     if not episode.tokens:
         raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")
-    if start.hint and not start.said:
-        _observe(episode, Segment("critique", start.hint), context.policy.encode(start.hint))
-    for turn, said in enumerate(start.said):
+    for said in start.said[: len(start.said) - start.open]:
         again = dataclasses.replace(said, action_mask=[0] * len(said.tokens), info={"replayed": True})
         episode.segments.append(again)
-        if start.open and turn == len(start.said) - 1:
-            break
         if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults):
             return False
-    if start.hint and start.said and not start.open:
+    if start.hint:
         _observe(episode, Segment("critique", start.hint), context.policy.encode(start.hint))
+    if start.open:
+        begun = start.said[-1]
+        episode.segments.append(
+            dataclasses.replace(begun, action_mask=[0] * len(begun.tokens), info={"replayed": True})
+        )
     return True
 
 

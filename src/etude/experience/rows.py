@@ -41,6 +41,7 @@ def to_batch(episodes: Sequence[Episode], pad: int, temperature: float, device: 
         scores=zeros,
         truncated=torch.tensor([e.stop.truncated for e in episodes], device=device),
         written=torch.tensor([bool(e.info.get("written")) for e in episodes], device=device),
+        elsewhere=torch.tensor([bool(e.info.get("elsewhere")) for e in episodes], device=device),
         episodes=list(episodes),
         temperature=temperature,
     )

@@ -11,25 +11,29 @@ from etude.core.batches import Episode, TokenBatch
 
 
 def describe(batches: Sequence[TokenBatch], task: Any, samples: bool, dropped: Mapping[str, int]) -> dict[str, float]:
-    """Means over every scored episode, whether or not a filter keeps it; `samples`: whether the policy said them."""
+    """Means over every scored episode, whether or not a filter keeps it; `samples`: whether the policy said them.
+
+    Rows marked as 'auxiliary' in their `info` (what was said about an attempt, not an attempt) only count as rows.
+    """
     lost = {k: float(v) for k, v in dropped.items()}
     rows = [(e, own) for b in batches for e, own in zip(b.episodes, b.sampled.tolist())]
-    episodes = [e for e, own in rows if own or not samples]
+    attempts = [(own or not samples) and not e.info.get("auxiliary") for e, own in rows]
+    episodes = [e for (e, _), counts in zip(rows, attempts) if counts]
     if not episodes:
         return lost
     length = torch.cat([b.action_counts for b in batches]).float().mean()
     if not samples:
         return {"rows": float(len(rows)), "completion_length": float(length), **lost}
     found = {
-        "reward": float(torch.cat([b.scores[b.sampled] for b in batches]).mean()),
+        "reward": float(torch.cat([b.scores for b in batches])[torch.tensor(attempts)].mean()),
         "accuracy": sum(map(task.success, episodes)) / len(episodes),
         "completion_length": float(length),
         "truncated": float(torch.cat([b.truncated for b in batches]).float().mean()),
         "rows": float(len(rows)),
         **lost,
     }
-    if len(episodes) < len(rows):
-        found["written"] = 1 - len(episodes) / len(rows)
+    if not all(own for _, own in rows):
+        found["written"] = 1 - sum(own for _, own in rows) / len(rows)
     for name in dict.fromkeys(n for e in episodes for n in e.scores):
         found[f"reward/{name}"] = sum(e.scores.get(name, 0.0) for e in episodes) / len(episodes)
     return found

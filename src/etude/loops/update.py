@@ -185,6 +185,7 @@ class Updater:
         wanted = method.needs("token_weights")
         recorded = batch.extras.get("entropy")
         own = method.experience.samples and not getattr(method.experience, "truncates", False)
+        own = own and torch.equal(batch.on_policy, batch.sampled)
         if fresh and own and (not wanted or (wanted == {"entropy"} and recorded is not None)):
             return TokenLogProbs(batch.behaviour_logp, recorded)
         found = evaluate_all(self.policy, batch, wanted, self.budget)
@@ -194,7 +195,7 @@ class Updater:
 
     def _compare(self, batch: TokenBatch, policy: TokenLogProbs, truncated: bool, tally: Tally) -> None:
         """Invariant 1: the sampler's log-probabilities are the trainer's."""
-        mask = batch.action_mask & batch.sampled[:, None]
+        mask = batch.action_mask & batch.on_policy[:, None]
         if not bool(mask.any()):
             return
         gap = (policy.logp.detach() - batch.behaviour_logp)[mask]

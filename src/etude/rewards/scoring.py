@@ -29,7 +29,7 @@ def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBat
             change = exact - so_far.scores
             placed = torch.zeros_like(rewards).scatter(1, last[:, None], change[:, None])
         elif isinstance(part, TokenReward):
-            placed = _finite(part, batch, part.shape(batch))
+            placed = _finite(part, batch, part.shape_in(batch, context))
         else:
             values = _checked(part, batch.episodes, part.score(batch.episodes, context))
             placed = torch.zeros_like(rewards).scatter(1, last[:, None], values.to(rewards)[:, None])

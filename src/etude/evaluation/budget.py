@@ -1,0 +1,74 @@
+"""How accuracy grows with the length of the thought, without a verifier at inference (T1, arXiv:2501.11651, 3.2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from etude.core.batches import Problem
+from etude.core.slots import Context
+from etude.core.streams import Stream
+from etude.core.task import SingleTurn
+from etude.experience.chat import opening
+from etude.experience.groups import Groups
+from etude.experience.rollout import rollout
+from etude.policies.sampling import Sampling
+
+
+def accuracy_by_budget(
+    policy: Any, task: Any, budgets: Sequence[int], *, closing: Callable[[str], str], split: str = "test",
+    problems: int = 100, samples: int = 4, tokens: int = 8, until: str = "", seed: int = 0,
+) -> list[float]:  # fmt: skip
+    """Accuracy when the thought is cut after so many tokens and the policy then has to answer.
+
+    Every chain is sampled once, so that the budgets differ in nothing but the cut. A chain that ended within the
+    budget is judged as it is. Single-turn tasks only.
+
+    Args:
+        budgets: tokens of thought, each a point of the curve.
+        closing: what is put after a thought that was cut (its text) so that the next words are the answer; what it
+            returns replaces the cut thought, so that a half word can be left out.
+        tokens: limit of the answer.
+        until: a regular expression; the answer ends before its first match.
+
+    Returns: one accuracy per budget.
+    """
+    pool = task.problems(split)
+    chosen = [pool[i] for i in range(min(problems, len(pool)))]
+    stream, how = Stream(seed).split("budget"), Groups()
+    context = Context(task, policy, stream, max_tokens=task.max_tokens)
+    jobs = [(problem, group) for group, problem in enumerate(chosen) for _ in range(samples)]
+    episodes = rollout(jobs, context, how.sampling(context))
+    found = []
+    for budget in budgets:
+        whole = [e for e in episodes if e.action_count <= budget]
+        cut = [e for e in episodes if e.action_count > budget]
+        asked = [(e.problem, closing(policy.decode(e.segments[-1].tokens[:budget]))) for e in cut]
+        right = forced(policy, task, asked, tokens=tokens, stream=stream.split("answers", budget), until=until)
+        found.append((sum(map(task.success, whole)) + sum(right)) / len(episodes))
+    return found
+
+
+def forced(
+    policy: Any, task: Any, asked: Sequence[tuple[Problem, str]], *, tokens: int, stream: Stream, until: str = ""
+) -> list[bool]:  # fmt: skip
+    """Whether the policy is right when it has to go on from this text with at most `tokens` more.
+
+    Args:
+        asked: problems, each with what has been said so far.
+        until: the answer ends before the first match of this regular expression.
+    """
+    if not asked:
+        return []
+    views = []
+    for problem, text in asked:
+        prompt = opening(SingleTurn(task).reset(problem, 0), policy)
+        views.append([t for part in prompt for t in part] + policy.encode(text))
+    said = policy.generate(views, Sampling(max_tokens=tokens, stop=tuple(task.stop)), stream)
+    right = []
+    for (problem, text), completion in zip(asked, said):
+        answer = policy.decode(completion.tokens)
+        answer = re.split(until, answer, maxsplit=1)[0] if until else answer
+        right.append(task.score(problem, text + answer) >= 1.0)
+    return right

@@ -1,0 +1,75 @@
+"""Vine sampling: many continuations from states that rollouts passed through."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.errors import ConfigError
+from etude.core.fields import Count, WholeNumber
+from etude.core.slots import Context
+from etude.experience.groups import Groups
+from etude.experience.rollout import Start, first_tokens, rollout
+
+
+class Vine(Groups):
+    """`size` seed rollouts for each problem and, from states on each of them, `continuations` more.
+
+    The rollout states of a seed rollout of length L are at floor(i L / (states + 1)), i = 1, ..., states: between turns
+    if the task has several (L turns), else inside the completion (L tokens). The environment is replayed there from the
+    same seed; what was said before is not trained on.
+
+    `episode.info` of a continuation: `vine` numbers the state that it shares with others, `signature` is what makes it
+    another one than they are: `task.signature(episode)` where the task has that, else its answer.
+
+    Args:
+        states: rollout states of each seed rollout.
+        prompt: whether the prompt is a rollout state as well; with `states` = 0 the only one.
+        max_tokens: limit of what a seed rollout, or a continuation after its state, may say in a turn.
+    """
+
+    size: Count = 2
+    states: WholeNumber = 2
+    continuations: Count = 8
+    prompt: bool = False
+
+    def check(self) -> None:
+        if not self.states and not self.prompt:
+            raise ConfigError("Vine needs a rollout state to go on from: set states to 1 or more, or prompt to true.")
+
+    def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        seeds = super().collect(problems, context)
+        starts: list[Start] = []
+        for number, episode in enumerate(seeds):
+            if episode.stop is not StopReason.FAULT and episode.action_count:
+                places = [start for start in self._states(number, episode, context) for _ in range(self.continuations)]
+                starts += places
+        apart = dataclasses.replace(context, stream=context.stream.split("vine"))
+        found = rollout(starts, apart, self.sampling(context))
+        for number, episode in enumerate(found):
+            episode.info |= {"vine": number // self.continuations, "signature": signature(episode, context.task)}
+        return seeds + found
+
+    def _states(self, number: int, episode: Episode, context: Context) -> list[Start]:
+        """Where to go on from, in the seed rollout of this number."""
+        turns = [s for s in episode.segments if s.role == "assistant"]
+        whole = context.task.max_turns > 1
+        length = len(turns) if whole else len(turns[0].tokens)
+        places = [0] * self.prompt + [i * length // (self.states + 1) for i in range(1, self.states + 1)]
+        at = Start(episode.problem, episode.group, seed=episode.seed, parent=number)
+        return [at._replace(said=_before(turns, place, whole, context), open=not whole and place > 0) for place in places]
+
+
+def _before(turns: Sequence[Segment], place: int, whole: bool, context: Context) -> tuple[Segment, ...]:
+    """What was said before a state: whole turns, or the first tokens of the only one."""
+    if whole:
+        return tuple(turns[:place])
+    return (first_tokens(turns[0], place, context.policy),) if place else ()
+
+
+def signature(episode: Episode, task: Any) -> str:
+    """What makes an episode another one than others of its problem."""
+    named = getattr(task, "signature", None)
+    return str(named(episode) if named else task.answer(episode.completion))

@@ -1,0 +1,40 @@
+"""ALPINE: what next-token prediction learns of a graph (arXiv:2405.09220).
+
+Changes SFT in nothing but what it is trained on and how long: 1. the worked answers are random paths of a graph, task
+`paths`; 2. large batches, a rate for a model without pre-training (`--model blank:1x120`, one layer and one head) that
+falls to nothing. What it is for is the analysis. With N_ijk the number of times that k follows j on a path to target i,
+
+    loss = -sum_ijk N_ijk log P(k | i, j),    d loss / d W_M[j, k] = sum_i (N_ij P(k | i, j) - N_ijk),
+                                              d loss / d W_V[i, k] = sum_j (N_ij P(k | i, j) - N_ijk)
+
+for the model P(. | i, j) = softmax(W_M[j] + W_V[i]) that a layer amounts to if it attends to the target alone. So W_M
+grows on edges that were seen and W_V on nodes that were seen on a path to the target: the adjacency matrix is learned,
+reachability only as far as it was observed, and pairs that have to be put together from several pieces fail.
+
+The model and its gradients are in `evaluation/rlvr/path_models.py`, the probes that find the two matrices in a trained
+decoder in `evaluation/graph_probes.py`. The paper's decoder is a GPT with learned positions that reads "s t s a b t";
+ours has rotary ones and reads "t s a b t" (see the task), and only the path after the source is learned.
+"""
+
+from etude.core.method import Claim
+from etude.methods.foundation.sft import sft
+from etude.optimizers.adam import AdamW
+
+alpine = sft.replace(
+    id="alpine",
+    title="ALPINE: Unveiling the Planning Capability of Autoregressive Learning in Language Models",
+    paper="arXiv:2405.09220",
+    kind="theory",
+    optimizer=AdamW(lr=3e-3, schedule="cosine"),
+    problems=256,
+    claim=Claim(
+        statement="One layer learns edges and observed reachability: pairs seen on the way to a target are solved "
+        "(90 % or more), pairs that need pieces put together much less; attention is on the target.",
+        task="paths",
+        model="blank:1x120",
+        metric="accuracy by degree",
+        steps=250,
+        seeds=3,
+        experiment="etude.evaluation.rlvr.alpine:experiment",
+    ),
+)

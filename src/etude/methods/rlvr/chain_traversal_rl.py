@@ -1,0 +1,38 @@
+"""Outcome-based reinforcement on chain traversal (arXiv:2601.15158).
+
+Changes REINFORCE in two places: 1. a completion is one action, its token losses are summed; 2. the task is `chains`,
+where only the last vertex is rewarded and `starts` decides how hard the problems are that training sees.
+
+    loss = -1/B sum_i (r_i - mean r) sum_t log pi(y_{i,t})
+
+What is claimed is about a model that can be read, linear attention with one table of queries and one of values
+(`evaluation/rlvr/chain_model.py`): with counts c_t of the context's tokens (vertices and edges) and current vertex v,
+
+    logits over vertices = ((c_t * A[v]) V) / temperature.
+
+Outcomes alone make it walk the chain edge by edge, and it then walks longer ones; but only if training also has easy
+problems, from which the reward of a short walk can be found by chance. On hard ones alone that chance, and with it the
+gradient, vanishes with the length.
+
+The batch mean holds the sample itself: it shrinks the expected gradient by (B - 1) / B and turns it nowhere.
+"""
+
+from etude.core.method import Claim
+from etude.methods.foundation.reinforce import reinforce
+
+chain_traversal_rl = reinforce.replace(
+    id="chain-traversal-rl",
+    title="Outcome-Based RL Provably Leads Transformers to Reason, but Only With the Right Data",
+    paper="arXiv:2601.15158",
+    kind="theory",
+    aggregation="fixed-length",
+    claim=Claim(
+        statement="Rewarding the outcome alone makes the model traverse the chain, also longer ones than it was "
+        "trained on; trained on the hardest starts only it stays near chance, and easier starts cure that.",
+        task="chains",
+        metric="accuracy on the hardest start",
+        steps=200,
+        seeds=3,
+        experiment="etude.evaluation.rlvr.chain_traversal_rl:experiment",
+    ),
+)

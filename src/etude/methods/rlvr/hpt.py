@@ -1,0 +1,111 @@
+"""HPT: hybrid post-training, by the unified policy gradient estimator (arXiv:2509.04419).
+
+The paper reads SFT and the policy-gradient methods as one estimator, m * (1 / pi_ref) * A * grad pi, which is
+`UnifiedGradient` here. HPT mixes two of its cases by how well the policy does. It changes GRPO in four places:
+
+1. every problem also brings its worked answer tau* (`GroupsAndDemonstrations`);
+2. with P the share of the problem's n completions that are right, its loss is alpha L_RL + beta c L_SFT, where
+   alpha = 1[P > gamma] and beta = 1[P <= gamma] (`PerformanceGate`): by default only problems of which every
+   completion fails, where comparing teaches nothing, learn from tau*, and their completions are dropped;
+3. L_RL is that of Dr. GRPO without a clip, L_SFT the mean log-likelihood per token of tau* (`Hybrid`):
+
+       L_RL = -1/(n L) sum_i sum_t (pi / pi_old) (r_i - mean r),   L_SFT = -1/|tau*| sum_t log pi(tau*_t);
+
+4. an entropy bonus of 0.001 on the policy's own completions.
+
+As in the published code L_SFT is a mean over all tokens of the batch's worked answers, L_RL one over its completions,
+each over what the gate kept, so that a step's weight on either does not shrink with its share of the problems.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from etude.advantages.group import GroupAdvantage, group_sum
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.errors import ConfigError
+from etude.core.fields import Interval, NonNegative
+from etude.core.method import Claim
+from etude.core.slots import Filter, Regularizer
+from etude.experience.mixed import GroupsAndDemonstrations
+from etude.methods.rlvr.grpo import grpo
+from etude.objectives.unified import Hybrid, UnifiedGradient
+from etude.regularizers.entropy import EntropyBonus
+
+SOFT_RL = (0.0, 0.0, 0.125, 0.25, 0.5, 1.0)
+SOFT_SFT = (1.0, 1.0, 0.5, 0.25, 0.125, 0.0)
+"""The paper's soft gate: weights of the two losses when 0, 1, 2, 3, 4 or more of 8 completions are right."""
+
+
+class PerformanceGate(Filter):
+    """Weights alpha of a problem's completions and beta of its worked answer, from how many completions are right.
+
+    Args:
+        gamma: alpha = 1 and beta = 0 if the share that is right is above gamma, else the other way round; 0 for a
+            model that knows the field, 2/8 for one that does not. Below 0 nothing is imitated, from 1 on all is.
+        rl, sft: alpha and beta by the number that is right instead, the last for it and all above; both or neither.
+
+    Shapes: [B]. Problems of which no completion is left are imitated.
+    """
+
+    gamma: Annotated[float, Interval(ge=-1, le=1)] = 0.0
+    rl: tuple[NonNegative, ...] = ()
+    sft: tuple[NonNegative, ...] = ()
+
+    def check(self) -> None:
+        if len(self.rl) != len(self.sft):
+            raise ConfigError(
+                f"PerformanceGate.rl and sft must be as long as each other, got {len(self.rl)} and {len(self.sft)}."
+            )
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"imitated": 0.0}
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        assert batch.solved is not None
+        sampled = batch.sampled.to(batch.scores.dtype)
+        solved = group_sum(batch.solved.to(sampled) * sampled, batch.group)
+        if self.rl:
+            place = solved.long().clamp(max=len(self.rl) - 1)
+            alpha, beta = (torch.tensor(table).to(sampled)[place] for table in (self.rl, self.sft))
+        else:
+            share = solved / group_sum(sampled, batch.group).clamp(min=1)
+            alpha = (share > self.gamma).to(sampled)
+            beta = 1 - alpha
+        self.state["imitated"] = float(beta[~batch.sampled].mean()) if bool((~batch.sampled).any()) else 0.0
+        return torch.where(batch.sampled, alpha, beta)
+
+
+class OnSampled(Regularizer):
+    """Another regularizer, on the rows that the policy sampled only."""
+
+    of: Regularizer = EntropyBonus(coefficient=0.001)
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        return self.of(batch, policy) * batch.sampled[:, None]
+
+
+hpt = grpo.replace(
+    id="hpt",
+    title="Towards a Unified View of Large Language Model Post-Training",
+    paper="arXiv:2509.04419",
+    experience=GroupsAndDemonstrations(size=8),
+    filters=(PerformanceGate(gamma=0.0),),
+    advantages=GroupAdvantage(centre="mean", scale="none"),
+    objective=Hybrid(sampled=UnifiedGradient(denominator="behaviour", mask="none"), coefficient=1.0),
+    aggregation="fixed-length",
+    regularizers=(OnSampled(),),
+    minibatches=2,
+    claim=Claim(
+        statement="Imitating only what the policy always fails at beats SFT, GRPO and one after the other at equal "
+        "steps, is no worse than GRPO on longer problems, and imitates less and less.",
+        baseline="grpo",
+        task="sums",
+        steps=40,
+        seeds=3,
+        experiment="etude.evaluation.rlvr.hpt:experiment",
+    ),
+)

@@ -1,0 +1,149 @@
+"""Kimi k1.5: a recipe for reinforcement learning on long chains of thought (arXiv:2501.12599).
+
+Changes REINFORCE in six places:
+
+1. online mirror descent: each batch's policy pi_i is the reference of its own update; max E[r] - tau KL(pi || pi_i) has
+   r - tau log Z = tau log(pi* / pi_i), and with the mean reward of the k completions for tau log Z (`MirrorDescent`)
+
+       loss = 1/(2 tau) (r - rbar - tau log(pi(y) / pi_i(y)))^2,    of whole completions,
+       -grad = (r - rbar) grad log pi(y) - tau/2 grad (log(pi(y) / pi_i(y)))^2;
+
+   several minibatches per batch, after which the optimizer forgets what it averaged (`RestartingAdamW`);
+2. a length reward once a share of the steps is over (`LengthReward`): with lam = 0.5 - (len - min) / (max - min) over
+   the completions of a problem, right ones get lam and wrong ones min(0, lam);
+3. problems are drawn by 1 - success rate, easy levels first (`Prioritised`);
+4. partial rollouts: completions grow by a number of tokens per step (`PartialRollouts`), and loops are stopped;
+5. loops cost reward (`PatternPenalty`);
+6. no critic, no process reward, no search.
+
+Completions that ended in an earlier step take part in rbar, not in the loss. tau is not given in the paper: 0.1. The
+warm-up on verified chains is `stages=(Phase(like="sft", end=0.1), Phase())`; how hard problems are and which can be
+guessed is in `evaluation.difficulty`, the four ways from long to short answers in `evaluation.long_to_short`, the
+tests of coding problems are for a task with code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.advantages.group import group_size, group_sum
+from etude.core.batches import Episode, TokenBatch, TokenLogProbs
+from etude.core.fields import Count, NonNegative, Positive, Probability
+from etude.core.method import Claim
+from etude.core.slots import Advantages, Context, Objective, Reward
+from etude.curricula.prioritised import Prioritised
+from etude.experience.partial import PartialRollouts
+from etude.methods.foundation.reinforce import reinforce
+from etude.objectives.sequence import sequence_log_ratio
+from etude.optimizers.adam import AdamW
+from etude.rewards.unexpected import PatternPenalty
+
+
+class MirrorDescent(Objective):
+    """loss[b] = (A - tau log(pi(y) / pi_old(y)))^2 / (2 tau), A the row's advantage (arXiv:2501.12599, eq. 3).
+
+    With A = r - tau log Z it is 0 for every completion exactly at pi ~ pi_old exp(r / tau).
+
+    Shapes: [B]; log-probabilities are summed over a row's action tokens.
+    """
+
+    uses_behaviour: ClassVar[bool] = True
+    tau: Positive = 0.1
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        return (advantage(batch) - self.tau * sequence_log_ratio(batch, policy)) ** 2 / (2 * self.tau)
+
+
+def advantage(batch: TokenBatch) -> Tensor:
+    """[B] mean advantage of each row's action tokens, which all have the same."""
+    assert batch.advantages is not None
+    return (batch.advantages * batch.action_mask).sum(1) / batch.action_counts.clamp(min=1)
+
+
+class MeanBaseline(Advantages):
+    """r - rbar, rbar the mean over the completions of a problem, those that ended in earlier steps included.
+
+    Shapes: [B, T].
+    """
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        earlier = {int(g): e.info.get("earlier", ()) for g, e in zip(batch.group.tolist(), batch.episodes)}
+        total = batch.scores.new_tensor([sum(earlier.get(g, ())) for g in batch.group.tolist()])
+        count = batch.scores.new_tensor([len(earlier.get(g, ())) for g in batch.group.tolist()])
+        mean = (group_sum(batch.scores, batch.group) + total) / (group_size(batch.group).to(count) + count)
+        return (batch.scores - mean)[:, None] * batch.action_mask
+
+
+class LengthReward(Reward):
+    """weight * lam for right completions and weight * min(0, lam) for wrong ones; 0 where all are equally long.
+
+    lam = 0.5 - (len - min) / (max - min), min and max over the completions of the problem in the batch.
+
+    Args:
+        start: share of the training steps before which it is 0.
+    """
+
+    weight: NonNegative = 1.0
+    start: Probability = 0.3
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
+        if context.step < self.start * context.steps:
+            return [0.0] * len(episodes)
+        length = torch.tensor([float(said(e)) for e in episodes], dtype=torch.float64)
+        group = torch.tensor([e.group for e in episodes])
+        right = torch.tensor([bool(context.task.success(e)) for e in episodes])
+        return (self.weight * length_reward(length, right, group)).tolist()
+
+
+def said(episode: Episode) -> int:
+    """Tokens of a completion, whoever sampled them."""
+    return sum(len(s.tokens) for s in episode.segments if s.role == "assistant")
+
+
+def length_reward(length: Tensor, right: Tensor, group: Tensor) -> Tensor:
+    """[B] length rewards of completions [B] of problems [B]."""
+    _, index = torch.unique(group, return_inverse=True)
+    count = int(index.max()) + 1
+    low = length.new_full((count,), torch.inf).scatter_reduce(0, index, length, "amin")[index]
+    high = length.new_full((count,), -torch.inf).scatter_reduce(0, index, length, "amax")[index]
+    lam = 0.5 - (length - low) / (high - low).clamp(min=1e-12)
+    return torch.where(high > low, torch.where(right, lam, lam.clamp(max=0.0)), 0.0)
+
+
+class RestartingAdamW(AdamW):
+    """AdamW that forgets its moments before every `every`-th training step."""
+
+    every: Count = 1
+
+    def restarts(self, step: int) -> bool:
+        return step % self.every == 0
+
+
+kimi_k1_5 = reinforce.replace(
+    id="kimi-k1-5",
+    title="Kimi k1.5: Scaling Reinforcement Learning with LLMs",
+    paper="arXiv:2501.12599",
+    kind="system",
+    curriculum=Prioritised(),
+    experience=PartialRollouts(size=8),
+    rewards=(*reinforce.rewards, PatternPenalty(cut=False, garbled=False), LengthReward()),
+    advantages=MeanBaseline(),
+    objective=MirrorDescent(tau=0.1),
+    aggregation="fixed-length",
+    optimizer=RestartingAdamW(),
+    minibatches=4,
+    claim=Claim(
+        statement="Mirror descent raises accuracy, and without wrong answers' gradients does so more slowly; priority "
+        "and easy problems first beat uniform draws; the length reward shortens answers at equal accuracy; of the ways "
+        "from long to short answers a second phase of reinforcement has the best accuracy per token.",
+        baseline="reinforce",
+        task="sums",
+        steps=40,
+        seeds=3,
+        experiment="etude.evaluation.rlvr.kimi_k1_5:experiment",
+    ),
+)

@@ -1,0 +1,39 @@
+"""GRPO as a probe of hierarchical knowledge: does reinforcement teach to walk through what is known? (arXiv:2511.05933)
+
+The paper compares models before and after reinforcement on questions about codes in a hierarchy. What it says of them
+is measured here on one small model, which has read every fact of a tree, after supervised answers alone and after GRPO
+with a 0/1 reward for the answer and free text before it: the task `hierarchy`, Path Matching Scores
+(`etude.evaluation.paths`), layer by layer similarity (`etude.evaluation.representations`) and the experiment.
+
+Changes GRPO in one place, as the models that the paper studies were trained (arXiv:2501.12948):
+
+1. a KL term holds the policy to the model that has read the facts, with the coefficient 0.001, so that facts about
+   which nobody asks are not forgotten.
+
+    loss = grpo + 0.001 (r - log r - 1),   r = pi_ref / pi
+
+The paper trains nothing itself and names no coefficient.
+"""
+
+from etude.core.method import Claim
+from etude.methods.rlvr.grpo import grpo
+from etude.references.frozen import Frozen
+from etude.regularizers.kl import KLToReference
+
+rl_knowledge_traversal = grpo.replace(
+    id="rl-knowledge-traversal",
+    title="Reinforcement Learning Improves Traversal of Hierarchical Knowledge in LLMs",
+    paper="arXiv:2511.05933",
+    kind="analysis",
+    regularizers=(KLToReference(coefficient=0.001, estimator="k3"),),
+    reference=Frozen(),
+    claim=Claim(
+        statement="On leaves that were only read about, reinforcement answers better than supervised answers do; a "
+        "structured prompt closes most of the gap; on heavy questions its paths are better; and it changes what the "
+        "model makes of questions more than what it makes of statements.",
+        baseline="sft",
+        steps=80,
+        seeds=4,
+        experiment="etude.evaluation.rlvr.rl_knowledge_traversal:experiment",
+    ),
+)

@@ -1,0 +1,153 @@
+"""T1: reinforcement learning that explores widely and scales with inference (arXiv:2501.11651).
+
+Changes RLOO in six places:
+
+1. over-sampling: many completions of each problem (64 in the paper, 16 here) at temperature 1.2 with top-p 0.95;
+2. completions that loop, run over the length limit or are garbled lose 1 (`PatternPenalty`);
+3. groups whose rewards (before the KL) are all equal are dropped (`UnequalOutcomes`);
+4. the KL to an anchor is paid in reward, scaled by its standard deviation over the batch's tokens, so that it weighs
+   the same however far the policy has moved (`ScaledKL`): with k_t = log pi - log anchor,
+
+       r_i <- r_i - c sum_t k_{i,t} / std(k),      A_i = r_i - 1/(K-1) sum_{j != i} r_j;
+
+5. the anchor follows the policy, theta_ref <- a theta_ref + (1 - a) theta after every step (`MovingAverage(1 - a)`);
+6. an entropy bonus of alpha.
+
+One update per batch, without a ratio, so that truncated sampling is allowed; k_t is of the whole distribution, not of
+the truncated one. The paper's first stage fine-tunes on attempts that go wrong, notice it and go on rightly:
+`sft` with `TrialAndError` as its experience, before this. a, c, alpha are not given in the paper: 0.99, 0.01, 0.001.
+Its problems are those that the fine-tuned model solves in at most 30 % of 16 tries (`evaluation.difficulty`); how
+accuracy grows with the length of the thought is `evaluation.budget.accuracy_by_budget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.advantages.group import equal_groups
+from etude.core.batches import Episode, Problem, TokenBatch
+from etude.core.fields import NonNegative, Probability
+from etude.core.method import Claim
+from etude.core.slots import Context, Filter, GroupReward
+from etude.core.streams import Stream
+from etude.core.task import SingleTurn
+from etude.experience.data import Demonstrations, written
+from etude.experience.groups import Groups
+from etude.methods.rlvr.rloo import rloo
+from etude.policies.logprobs import token_logprobs
+from etude.references.frozen import MovingAverage
+from etude.regularizers.entropy import EntropyBonus
+from etude.rewards.unexpected import PatternPenalty
+
+NOTHING = 1e-5
+"""Standard deviation, in nats, up to which log-ratios are rounding: the anchor is the policy."""
+
+
+class ScaledKL(GroupReward):
+    """-coefficient sum_t k_t / std(k), k_t = log pi - log reference of each sampled token, std over the whole batch.
+
+    Multiplying all k by a constant changes nothing. What rewards came to before is left in `extras["outcome"]` [B].
+
+    Shapes: [B].
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp", "hidden"})
+    coefficient: NonNegative = 0.01
+
+    def rescore(self, batch: TokenBatch) -> Tensor:
+        batch.extras["outcome"] = batch.scores
+        return batch.scores - self.coefficient * scaled_kl(log_ratios(batch), batch.action_mask).sum(1)
+
+
+def log_ratios(batch: TokenBatch) -> Tensor:
+    """[B, T] log pi - log reference, 0 outside the action mask; pi is not truncated, as `behaviour_logp` may be."""
+    mask, head = batch.action_mask, batch.head
+    assert head is not None and batch.reference_logp is not None
+    hidden = batch.extras["hidden"][mask]
+    logp, _ = token_logprobs(
+        hidden, head.weight.to(hidden.dtype), head.bias, batch.tokens[mask], head.temperature, head.softcap
+    )
+    found = torch.zeros_like(batch.reference_logp)
+    found[mask] = logp.to(found) - batch.reference_logp[mask]
+    return found
+
+
+def scaled_kl(k: Tensor, mask: Tensor) -> Tensor:
+    """k / std(k over the mask), 0 outside it and where there is nothing but rounding."""
+    spread = k[mask].std(correction=0)
+    return torch.where(mask & (spread > NOTHING), k / spread.clamp(min=NOTHING), 0.0)
+
+
+class UnequalOutcomes(Filter):
+    """Drops groups whose rewards were all equal before the KL was subtracted; nothing is sampled in their place."""
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        return (~equal_groups(batch.extras.get("outcome", batch.scores), batch.group)).to(batch.scores.dtype)
+
+
+class TrialAndError(Demonstrations):
+    """Worked answers in which a step is first got wrong: the wrong step, a mark, then the right steps to the end.
+
+    Args:
+        rate: share of the answers that go wrong somewhere.
+        separator: what stands between the steps of the task's worked answers.
+        mark: what says that the step before it was wrong.
+
+    Example: 8,17,19 becomes 8,12!,17,19 with separator ',' and mark '!'.
+    """
+
+    rate: Probability = 0.5
+    separator: str = ","
+    mark: str = "!"
+
+    def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        shown = super().collect(problems, context)
+        return [self._wrong(e, context, context.stream.split("wrong", e.group)) for e in shown]
+
+    def _wrong(self, episode: Episode, context: Context, stream: Stream) -> Episode:
+        text, random = str(context.task.demonstration(episode.problem) or ""), stream.numpy
+        steps = text.split(self.separator)
+        if random.random() >= self.rate or not episode.action_count or not text:
+            return episode
+        place = int(random.integers(len(steps)))
+        steps.insert(place, mistaken(steps[place], stream) + self.mark)
+        segments = SingleTurn(context.task).reset(episode.problem, 0)
+        again = [*segments, type(episode.segments[-1])("assistant", self.separator.join(steps))]
+        return written(episode.problem, again, episode.group, context.policy)
+
+
+def mistaken(step: str, stream: Stream) -> str:
+    """A step with one digit or letter, the last if there is a choice, replaced by another of its kind."""
+    kinds = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    for i in reversed(range(len(step))):
+        for kind in kinds:
+            if step[i] in kind:
+                by = int(stream.numpy.integers(1, len(kind)))
+                return step[:i] + kind[(kind.index(step[i]) + by) % len(kind)] + step[i + 1 :]
+    return step
+
+
+t1 = rloo.replace(
+    id="t1",
+    title="Advancing Language Model Reasoning through Reinforcement Learning and Inference Scaling",
+    paper="arXiv:2501.11651",
+    experience=Groups(size=16, temperature=1.2, top_p=0.95),
+    rewards=(*rloo.rewards, PatternPenalty(), ScaledKL()),
+    filters=(UnequalOutcomes(),),
+    regularizers=(EntropyBonus(coefficient=0.001),),
+    reference=MovingAverage(rate=0.01),
+    problems=16,
+    claim=Claim(
+        statement="More completions per problem end more accurate and more random, an anchor that moves beats one that "
+        "does not, and accuracy grows with the budget for thinking.",
+        baseline="rloo",
+        task="sums",
+        steps=40,
+        seeds=3,
+        experiment="etude.evaluation.rlvr.t1:experiment",
+    ),
+)

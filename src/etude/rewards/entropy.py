@@ -1,0 +1,25 @@
+"""Being paid for staying undecided."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
+from etude.core.fields import NonNegative
+from etude.core.slots import TokenReward
+
+
+class EntropyReward(TokenReward):
+    """r[b,t] = -coefficient * log pi of each sampled token, in nats.
+
+    Its sum over a completion is an unbiased estimate of coefficient * H(pi(. | prompt)), the entropy of whole
+    completions, and the policy gradient of that reward is the gradient of it, since E[grad log pi] = 0. A bonus on the
+    entropy of each token (`EntropyBonus`) leaves out what a token does to the entropy of those that follow.
+
+    Shapes: [B, T], 0 outside the action mask. Belongs to fresh samples: behaviour_logp is then log pi.
+    """
+
+    coefficient: NonNegative = 0.01
+
+    def shape(self, batch: TokenBatch) -> Tensor:
+        return -self.coefficient * batch.behaviour_logp * batch.action_mask
