@@ -42,7 +42,7 @@ class Prioritised(Curriculum):
 
     def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
         known = self._known(pool)
-        levels = sorted({p.level for p in known}, key=_difficulty)
+        levels = sorted({p.level for p in known}, key=difficulty)
         opened = len(levels) if not self.widen else 1 + self.state["drawn"] // self.widen
         allowed = set(levels[:opened])
         candidates = [p for p in known if p.level in allowed]
@@ -75,6 +75,7 @@ class Prioritised(Curriculum):
         return self.__dict__["_problems"]  # type: ignore[no-any-return]
 
 
-def _difficulty(level: str) -> tuple[float, str]:
+def difficulty(level: str) -> tuple[float, str]:
+    """Order of levels: the first number in the name, then the name."""
     number = re.search(r"\d+", level)
     return (float(number[0]) if number else 0.0), level

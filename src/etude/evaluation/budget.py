@@ -17,7 +17,7 @@ from etude.policies.sampling import Sampling
 
 
 def accuracy_by_budget(
-    policy: Any, task: Any, budgets: Sequence[int], *, closing: Callable[[str], str], split: str = "test",
+    policy: Any, task: Any, budgets: Sequence[int], *, closing: Callable[[Problem, str], str], split: str = "test",
     problems: int = 100, samples: int = 4, tokens: int = 8, until: str = "", seed: int = 0,
 ) -> list[float]:  # fmt: skip
     """Accuracy when the thought is cut after so many tokens and the policy then has to answer.
@@ -27,8 +27,8 @@ def accuracy_by_budget(
 
     Args:
         budgets: tokens of thought, each a point of the curve.
-        closing: what is put after a thought that was cut (its text) so that the next words are the answer; what it
-            returns replaces the cut thought, so that a half word can be left out.
+        closing: what stands in place of a thought that was cut (problem, its text) so that the next words are the
+            answer: the thought, without its last half word, and the words that introduce an answer.
         tokens: limit of the answer.
         until: a regular expression; the answer ends before its first match.
 
@@ -44,7 +44,7 @@ def accuracy_by_budget(
     for budget in budgets:
         whole = [e for e in episodes if e.action_count <= budget]
         cut = [e for e in episodes if e.action_count > budget]
-        asked = [(e.problem, closing(policy.decode(e.segments[-1].tokens[:budget]))) for e in cut]
+        asked = [(e.problem, closing(e.problem, policy.decode(e.segments[-1].tokens[:budget]))) for e in cut]
         right = forced(policy, task, asked, tokens=tokens, stream=stream.split("answers", budget), until=until)
         found.append((sum(map(task.success, whole)) + sum(right)) / len(episodes))
     return found

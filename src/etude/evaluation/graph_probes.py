@@ -94,10 +94,10 @@ def target_attention(policy: Any, paths: Sequence[Sequence[int]]) -> list[float]
     model.set_attn_implementation("eager")  # the one that shows its weights
     total, count = torch.zeros(model.config.num_attention_heads), 0
     for size in sorted({len(p) for p in paths}):
-        rows = torch.tensor([[p[-1], p[0], *p[:-1]] for p in paths if len(p) == size])
+        rows = torch.tensor([[p[-1], *p[:-1]] for p in paths if len(p) == size])
         ids = node_ids(policy, int(rows.max()) + 1)[rows]
         weights = model(input_ids=ids, output_attentions=True).attentions[0]  # [B, heads, T, T]
-        total += weights[:, :, 2:, 0].float().mean(2).sum(0).cpu() * (size - 1)
+        total += weights[:, :, 1:, 0].float().mean(2).sum(0).cpu() * (size - 1)
         count += len(rows) * (size - 1)
     return [float(x) for x in total / count]
 

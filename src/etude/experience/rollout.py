@@ -108,7 +108,8 @@ def _start(start: Start, episode: Episode, world: Any, context: Context, faults:
         if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults):
             return False
     if start.hint:
-        _observe(episode, Segment("critique", start.hint), context.policy.encode(start.hint))
+        hint = Segment("critique", start.hint, info={"hint": True})
+        _observe(episode, hint, context.policy.encode(start.hint))
     if start.open:
         begun = start.said[-1]
         episode.segments.append(

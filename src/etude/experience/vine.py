@@ -44,8 +44,7 @@ class Vine(Groups):
         starts: list[Start] = []
         for number, episode in enumerate(seeds):
             if episode.stop is not StopReason.FAULT and episode.action_count:
-                places = [start for start in self._states(number, episode, context) for _ in range(self.continuations)]
-                starts += places
+                starts += [s for s in self._states(number, episode, context) for _ in range(self.continuations)]
         apart = dataclasses.replace(context, stream=context.stream.split("vine"))
         found = rollout(starts, apart, self.sampling(context))
         for number, episode in enumerate(found):
@@ -59,7 +58,7 @@ class Vine(Groups):
         length = len(turns) if whole else len(turns[0].tokens)
         places = [0] * self.prompt + [i * length // (self.states + 1) for i in range(1, self.states + 1)]
         at = Start(episode.problem, episode.group, seed=episode.seed, parent=number)
-        return [at._replace(said=_before(turns, place, whole, context), open=not whole and place > 0) for place in places]
+        return [at._replace(said=_before(turns, n, whole, context), open=not whole and n > 0) for n in places]
 
 
 def _before(turns: Sequence[Segment], place: int, whole: bool, context: Context) -> tuple[Segment, ...]:

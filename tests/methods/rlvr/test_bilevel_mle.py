@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.advantages.group import scaled
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient, gradient
 from etude.evaluation.rlvr.bilevel_mle import (
@@ -145,15 +146,16 @@ def test_leaving_one_out_does_not_shrink_the_reward_but_the_mean_does() -> None:
     logits = numbers(4).requires_grad_(True)
     rewards, logp = numbers(4, seed=9), logits.log_softmax(0)
     (expected,) = torch.autograd.grad((logp.exp() * rewards).sum(), logits, retain_graph=True)
-    total = {"loo": torch.zeros(4).double(), "mean": torch.zeros(4).double()}
+    total = {centre: torch.zeros(4).double() for centre in ("leave-one-out", "mean")}
     for i in range(4):
         for j in range(4):
             chance = (logp[i] + logp[j]).exp().detach()
             r = rewards[[i, j]]
-            for name, factor in (("loo", 2.0), ("mean", 1.0)):
-                value = (factor * (r - r.mean()) * logp[[i, j]]).mean()
-                total[name] += chance * torch.autograd.grad(value, logits, retain_graph=True)[0]
-    torch.testing.assert_close(total["loo"], expected, atol=1e-12, rtol=0)
+            for centre in total:
+                credit = scaled(r, torch.zeros(2), centre, "none", 0.0)
+                value = (credit * logp[[i, j]]).mean()
+                total[centre] += chance * torch.autograd.grad(value, logits, retain_graph=True)[0]
+    torch.testing.assert_close(total["leave-one-out"], expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(total["mean"], expected / 2, atol=1e-12, rtol=0)
 
 
@@ -237,7 +239,9 @@ def test_the_optimum_for_random_answers_is_a_softmax_of_their_chances() -> None:
     chances = numbers(5, seed=50).softmax(0)
     logits = (chances / LAM).requires_grad_(True)
     p = logits.softmax(0)
-    value = (p[:, None] * chances[None] * (torch.eye(5).double() - 1)).sum() - LAM * (p * p.log()).sum()
+    eye = torch.eye(5).double()
+    rewards = mahalanobis(eye[:, None], eye[None], eye / 2)
+    value = (p[:, None] * chances[None] * rewards).sum() - LAM * (p * p.log()).sum()
     assert torch.autograd.grad(value, logits)[0].abs().max() < 1e-12
 
 

@@ -16,6 +16,7 @@ from etude.core.registry import get_method
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
 from etude.loops.bed import Bed
+from etude.loops.losses import loss_weights
 from etude.methods.rlvr.hpt import SOFT_RL, SOFT_SFT, PerformanceGate
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.objectives.supervised import LogLikelihood
@@ -164,7 +165,7 @@ def test_written_rows_are_imitated_and_sampled_ones_reinforced() -> None:
 
 
 def gated(make_batch: Any, gate: PerformanceGate, solved: list[int], size: int = 8) -> tuple[list[float], list[float]]:
-    """alpha and beta of problems of which so many of `size` completions are right."""
+    """alpha and beta of problems of which so many of `size` completions are right, shares taken out."""
     count = len(solved)
     rows = [s < n and s < size for n in solved for s in range(size + 1)]
     batch = make_batch(
@@ -173,7 +174,32 @@ def gated(make_batch: Any, gate: PerformanceGate, solved: list[int], size: int =
     )  # fmt: skip
     weights = gate.bind().weigh(batch).view(count, size + 1)
     assert bool((weights[:, :size] == weights[:, :1]).all())
-    return weights[:, 0].tolist(), weights[:, size].tolist()
+    found = []
+    for column in (weights[:, 0], weights[:, size]):
+        share = float((column > 0).double().mean())
+        found.append([round(w / share, 12) if share else 0.0 for w in column.tolist()])
+    return found[0], found[1]
+
+
+def test_a_steps_loss_is_the_mean_over_problems_of_the_gated_losses(make_batch) -> None:
+    """Three problems of two completions, one imitated: every term of (1/Q) sum alpha L_RL + beta L_SFT from scratch."""
+    hpt = get_method("hpt").bind()
+    length, size = 6, [3, 5, 4, 2, 1, 4, 2, 6, 3]
+    mask = [[int(t < n) for t in range(length)] for n in size]
+    solved = torch.tensor([0, 0, 0, 1, 0, 0, 1, 1, 0], dtype=torch.bool)
+    written = torch.tensor([0, 0, 1] * 3, dtype=torch.bool)
+    batch = make_batch(mask, solved=solved, scores=solved.double(), group=[0] * 3 + [1] * 3 + [2] * 3, written=written)
+    kept = batch.replace(weights=hpt.filters[0].weigh(batch))
+    kept = kept.rows((kept.weights != 0).nonzero()[:, 0])
+    logp = -torch.rand(len(kept), length, generator=torch.Generator().manual_seed(0)).double() * kept.action_mask
+    kept = kept.replace(advantages=hpt.advantages(kept), behaviour_logp=logp)
+    found = (hpt.objective(kept, TokenLogProbs(logp)) * loss_weights(hpt, kept, length)).sum()
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0]]).double()  # of the two problems that are not imitated
+    centred = rewards - rewards.mean(1, keepdim=True)
+    reinforced = -(centred * torch.tensor([[2.0, 1.0], [2.0, 6.0]])).sum(1) / (2 * length)
+    imitated = -logp[kept.written].sum() / 4
+    assert kept.written.sum() == 1 and len(kept) == 5
+    torch.testing.assert_close(found, (reinforced.sum() + imitated) / 3, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(("gamma", "imitated"), [(0.0, 1), (2 / 8, 3), (-0.1, 0), (1.0, 9)])

@@ -117,8 +117,9 @@ def test_trees_without_names_enough_and_unknown_splits_are_refused() -> None:
 
 def test_the_smallest_tree_with_most_withheld_still_has_every_question() -> None:
     for seed in range(5):
-        task = Hierarchy(depth=3, branching=2, withheld=0.5, kinds=("lca",), seed=seed)
-        assert all("^" in p.prompt for split in ("train", "heldout") for p in task.problems(split)[:20])
+        for share in (0.1, 0.5):
+            task = Hierarchy(depth=3, branching=2, withheld=share, kinds=("lca",), seed=seed)
+            assert all("^" in p.prompt for split in ("train", "heldout") for p in task.problems(split)[:20])
 
 
 def test_it_is_found_by_its_name() -> None:

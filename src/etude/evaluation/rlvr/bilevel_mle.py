@@ -37,12 +37,13 @@ def mahalanobis(prediction: Tensor, target: Tensor, metric: Tensor) -> Tensor:
 
 def inner_optimum(metric: Tensor, lam: float) -> Tensor:
     """S = (lambda/2) U^-1, the covariance of the best policy under r_U + lambda H; its mean is that of the data."""
-    return lam / 2 * torch.linalg.inv(metric)
+    found: Tensor = lam / 2 * torch.linalg.inv(metric)
+    return found
 
 
 def best_metric(covariance: Tensor, lam: float) -> Tensor:
     """U* = (lambda/2) Sigma^-1, whose inner optimum has the covariance of the data."""
-    return lam / 2 * torch.linalg.inv(covariance)
+    return inner_optimum(covariance, lam)
 
 
 def best_scale(covariance: Tensor, lam: float) -> Tensor:
@@ -58,11 +59,11 @@ def entropy(tril: Tensor) -> Tensor:
 def log_prob(value: Tensor, mean: Tensor, tril: Tensor) -> Tensor:
     """[...] log N(value; mean, L L'); all broadcast."""
     d = (value - mean)[..., None]
-    shape = torch.broadcast_shapes(d.shape[:-2], tril.shape[:-2])
+    shape = torch.broadcast_shapes(d.shape[:-2], tril.shape[:-2])  # type: ignore[no-untyped-call]
     z = torch.linalg.solve_triangular(
         tril.expand(*shape, *tril.shape[-2:]), d.expand(*shape, *d.shape[-2:]), upper=False
     )  # fmt: skip
-    quadratic = (z**2).sum((-2, -1))
+    quadratic: Tensor = (z**2).sum((-2, -1))
     return tril.shape[-1] / 2 - quadratic / 2 - entropy(tril)
 
 
@@ -78,7 +79,7 @@ def divergence(mean: Tensor, tril: Tensor, other_mean: Tensor, other_tril: Tenso
     """[...] KL(N(mean, L L') || N(other_mean, L' of its own)), in nats."""
     z = torch.linalg.solve_triangular(other_tril, tril.expand_as(other_tril), upper=False)
     d = torch.linalg.solve_triangular(other_tril, (other_mean - mean)[..., None], upper=False)
-    squares = (z**2).sum((-2, -1)) + (d**2).sum((-2, -1)) - tril.shape[-1]
+    squares: Tensor = (z**2).sum((-2, -1)) + (d**2).sum((-2, -1)) - tril.shape[-1]
     return squares / 2 + entropy(other_tril) - entropy(tril)
 
 
@@ -169,7 +170,7 @@ def flat(parameters: Mapping[str, Tensor]) -> Tensor:
 
 def unflat(theta: Tensor, like: Mapping[str, Tensor]) -> Parameters:
     """Undo `flat`."""
-    pieces = theta.split([p[0].numel() for p in like.values()], 1)
+    pieces = theta.split([p[0].numel() for p in like.values()], 1)  # type: ignore[no-untyped-call]
     return {k: piece.view_as(p) for (k, p), piece in zip(like.items(), pieces)}
 
 

@@ -11,7 +11,7 @@ from etude.evaluation.arms import Question, Trained, Training, findings, run, sp
 from etude.tasks.language.sums import Sums
 
 TASK = Sums(terms=(3, 4, 5))
-STEPS, CAUTIOUS_STEPS, SEEDS = 60, 25, 3
+STEPS, CAUTIOUS_STEPS, SEEDS = 40, 17, 3
 BOLD = {"problems": 8, "optimizer.lr": 5e-4, "optimizer.warmup": 0.1}
 CAUTIOUS = {"problems": 96, "optimizer.lr": 1e-4, "optimizer.warmup": 0.1}
 """The paper's two regimes: a fifth of the learning rate with twelve times the problems."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from etude.advantages.group import GroupAdvantage
 from etude.evaluation.arms import Question, findings, variant
-from etude.evaluation.rlvr.watched import FewSums, ends, runs, scores
-from etude.tasks.language.sums import Sums
+from etude.evaluation.rlvr.watched import FewCompose, ends, runs, scores
+from etude.tasks.language.compose import Compose
 
-STEPS, COUNT = 32, 3
-TERMS = (3, 3, 3, 3, 4, 4, 4, 4, 5, 6)
+STEPS, COUNT, PROBLEMS = 32, 3, 16
+LEVELS = (1, 1, 1, 1, 2, 2, 2, 2, 3, 4)
 """Four fifths easy problems, one fifth hard ones."""
 
 
@@ -33,10 +33,10 @@ def experiment() -> dict[str, Any]:
     """Each adversary against GRPO with the same clip, minibatches and completions in all."""
     from etude.methods.rlvr.gdro_grpo import RolloutGDRO
 
-    prompt = variant("gdro-grpo")
+    prompt = variant("gdro-grpo", {"problems": PROBLEMS})
     plain = prompt.replace(advantages=GroupAdvantage())
     arms = {"prompt-gdro": prompt, "rollout-gdro": plain.replace(experience=RolloutGDRO()), "grpo": plain}
-    task, hard = FewSums(terms=TERMS), Sums(terms=(5, 6))
+    task, hard = FewCompose(levels=LEVELS, size=128), Compose(levels=(3, 4))
     found = runs(arms, task, seeds=COUNT, steps=STEPS, watch=bin_index, tests={"hard": hard, "all": task})
     questions = [
         Question(
@@ -54,4 +54,4 @@ def experiment() -> dict[str, Any]:
         for arm, what in (("prompt-gdro", "the adversary's distribution"), ("rollout-gdro", "completions"))
     ]
     more = {name: {arm: scores(found[arm], name) for arm in arms} for name in ("pass@1/hard", "pass@1/all")}
-    return findings(questions, task=f"sums, 256 problems, terms {TERMS}", steps=STEPS, seeds=COUNT, more=more)
+    return findings(questions, task=f"compose, 128 problems, levels {LEVELS}", steps=STEPS, seeds=COUNT, more=more)

@@ -7,9 +7,10 @@ from typing import Any
 from etude.evaluation.arms import Question, findings, variant
 from etude.evaluation.rlvr.watched import ends, runs, scores
 from etude.stages.phases import Phase
-from etude.tasks.language.sums import Sums
+from etude.tasks.language.compose import Compose
 
-STEPS, COUNT = 32, 3
+STEPS, COUNT, PROBLEMS = 16, 3, 16
+LEVELS = (2, 3)
 SLACK = 0.05
 """By how much accuracy on longer problems may be lower and still count as no worse."""
 
@@ -21,17 +22,19 @@ def imitated(loop: Any) -> float:
 
 
 def experiment() -> dict[str, Any]:
-    """Five arms of equal steps, one optimizer step each, on problems of three to six terms; then seven terms."""
-    hpt, grpo = variant("hpt", {"minibatches": 1}), variant("grpo")
+    """Five arms of equal steps, one optimizer step each, on chains of two and three functions; then of four."""
+    from etude.methods.rlvr.hpt import PerformanceGate
+
+    hpt, grpo = variant("hpt", {"minibatches": 1, "problems": PROBLEMS}), variant("grpo", {"problems": PROBLEMS})
     arms = {
         "hpt": hpt,
-        "sft": variant("sft", {"problems": grpo.problems}),
+        "sft": variant("sft", {"problems": PROBLEMS}),
         "grpo": grpo,
         "sft-then-grpo": grpo.replace(stages=(Phase(like="sft", end=0.5), Phase())),
-        "mixture": variant(hpt, {"filters.performance-gate.rl": (0.5,), "filters.performance-gate.sft": (0.5,)}),
+        "mixture": hpt.replace(filters=(PerformanceGate(rl=(0.5,), sft=(0.5,)),)),
     }
-    tests = {"same": Sums(), "longer": Sums(terms=(7,))}
-    found = runs(arms, Sums(), seeds=COUNT, steps=STEPS, watch=imitated, tests=tests, samples=4)
+    tests = {"same": Compose(levels=LEVELS), "longer": Compose(levels=(4,))}
+    found = runs(arms, Compose(levels=LEVELS), seeds=COUNT, steps=STEPS, watch=imitated, tests=tests, samples=4)
     accuracy = {arm: scores(found[arm], "pass@1/same") for arm in arms}
     questions = [
         Question(f"accuracy against {other}", {"hpt": accuracy["hpt"], other: accuracy[other]})
@@ -40,7 +43,7 @@ def experiment() -> dict[str, Any]:
     longer = {arm: scores(found[arm], "pass@1/longer") for arm in arms}
     questions += [
         Question(
-            f"accuracy on seven terms against {SLACK} less than grpo's",
+            f"accuracy on four functions against {SLACK} less than grpo's",
             {"hpt": longer["hpt"], "grpo less slack": [x - SLACK for x in longer["grpo"]]},
         ),
         Question(
@@ -50,5 +53,5 @@ def experiment() -> dict[str, Any]:
             direction="lower",
         ),
     ]  # fmt: skip
-    more = {"pass@1": accuracy, "pass@1 on seven terms": longer}
-    return findings(questions, task="sums, 3 to 6 terms", steps=STEPS, seeds=COUNT, more=more)
+    more = {"pass@1": accuracy, "pass@1 on four functions": longer}
+    return findings(questions, task=f"compose, levels {LEVELS}", steps=STEPS, seeds=COUNT, more=more)

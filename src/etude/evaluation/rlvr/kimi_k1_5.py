@@ -12,11 +12,12 @@ from etude.curricula.uniform import Uniform
 from etude.evaluation.arms import SEEDS, Question, findings, spread, variant
 from etude.evaluation.rlvr.watched import Job, look, run, runs, scores
 from etude.objectives.policy_gradient import PolicyGradient
-from etude.tasks.language.sums import Sums
+from etude.tasks.language.compose import Compose
 
-STEPS, COUNT = 32, 3
-SHORT_STEPS, SHORT = 12, 24
-"""Steps of each way to short answers, and the limit of completions in its second phase (48 before)."""
+STEPS, COUNT, SIZE = 16, 3, 16
+TASK = Compose(levels=(1, 2, 3))
+SHORT_STEPS, SHORT = 6, 16
+"""Steps of each way to short answers, and the limit of completions in its second phase (32 before)."""
 SLACK = 0.05
 PROBLEMS = 64
 """Problems that data for short answers are sampled from."""
@@ -27,7 +28,7 @@ def arms() -> dict[str, Method]:
     """The whole recipe, and what each comparison changes in it."""
     from etude.methods.rlvr.kimi_k1_5 import LengthReward
 
-    whole = variant("kimi-k1-5", {"curriculum.widen": 256})
+    whole = variant("kimi-k1-5", {"curriculum.widen": 64, "problems": SIZE})
     without = tuple(p for p in whole.rewards if not isinstance(p, LengthReward))
     likelihood = GroupAdvantage(centre="none", scale="none")
     right = whole.replace(advantages=likelihood, objective=PolicyGradient(), rewards=whole.rewards[:1])
@@ -48,7 +49,7 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
     from etude.policies.language import LanguagePolicy
 
     torch.set_num_threads(1)
-    task = Sums()
+    task = TASK
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(Job(**{**vars(job), "keep": str(folder / "long")}))
@@ -67,7 +68,9 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
         pairs = short.length_pairs(load(), task, problems, seed=job.seed)
         found = {"long": load(), "rejection": trained(variant("sft", {"problems": 16}), shortest)}
         found["dpo"] = trained(variant("dpo", {"problems": 16}), pairs)
-        found["second phase"] = trained(short.second_phase(variant("kimi-k1-5", {"curriculum.widen": 0}), SHORT))
+        found["second phase"] = trained(
+            short.second_phase(variant("kimi-k1-5", {"curriculum.widen": 0, "problems": SIZE}), SHORT)
+        )
         found["rejection"].save(folder / "short")
         short.average_weights(folder / "long", folder / "short", folder / "average")
         found["average"] = load("average")
@@ -75,15 +78,13 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
 
 
 def experiment() -> dict[str, Any]:
-    """Four arms on problems of three to six terms; then the four ways from the whole recipe's policies."""
+    """Four arms on chains of one to three functions; then the four ways from the whole recipe's policies."""
     made = arms()
-    found = runs(made, Sums(), seeds=COUNT, steps=STEPS, samples=4)
-    before = run(Job("tiny", made["kimi"], Sums(), SEEDS, 0, samples=4)).scores["pass@1"]
+    found = runs(made, TASK, seeds=COUNT, steps=STEPS, samples=4)
+    before = run(Job("tiny", made["kimi"], TASK, SEEDS, 0, samples=4)).scores["pass@1"]
     accuracy = {arm: scores(found[arm], "pass@1") for arm in made}
     length = {arm: scores(found[arm], "length") for arm in made}
-    ways = spread(
-        ways_to_short, [Job("kimi", made["kimi"], Sums(), SEEDS + k, STEPS, problems=4) for k in range(COUNT)]
-    )
+    ways = spread(ways_to_short, [Job("kimi", made["kimi"], TASK, SEEDS + k, STEPS, problems=4) for k in range(COUNT)])
     per_token = {way: [w[way]["pass@1"] / w[way]["length"] for w in ways] for way in ("long", *WAYS)}
     best = max(("average", "rejection", "dpo"), key=lambda way: sum(per_token[way]))
     questions = [
@@ -101,4 +102,4 @@ def experiment() -> dict[str, Any]:
         ),
     ]  # fmt: skip
     more = {"pass@1": accuracy, "length": length, "ways": ways, "accuracy per token": per_token}
-    return findings(questions, task="sums, 3 to 6 terms", steps=STEPS, seeds=COUNT, more=more)
+    return findings(questions, task="compose, levels 1 to 3", steps=STEPS, seeds=COUNT, more=more)

@@ -15,7 +15,7 @@ from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable
 
 SEED_COUNT, STEPS = 64, 60
-RUNS, TRAINING = 4, 40
+RUNS, TRAINING = 3, 40
 HARD = ("terms4", "terms5")
 
 
@@ -62,7 +62,7 @@ def _tables(method: Method) -> Exact:
 def _hard(run: Any, k: int) -> float:
     """Mean over the problems of the hard levels."""
     sizes = [sum(level == name for level in run.levels) for name in HARD]
-    return sum(n * run.pass_at(k, name) for n, name in zip(sizes, HARD) if n) / sum(sizes)
+    return float(sum(n * run.pass_at(k, name) for n, name in zip(sizes, HARD) if n) / sum(sizes))
 
 
 def _idle(metrics: list[dict[str, float]]) -> float:

@@ -18,7 +18,7 @@ BANDITS, ARMS, DRAWS = 64, 20, 2000
 """Each bandit's gradient is estimated from so many groups."""
 SIZES = (8, 4, 32)
 """Completions per group; the question is asked of the first, the parent's."""
-TASK, RUNS, STEPS, RATE = Sums(terms=(3, 4)), 4, 40, 3e-4
+TASK, RUNS, STEPS, RATE = Sums(terms=(3, 4)), 3, 40, 3e-4
 """RATE is three times the usual one of a model of this size; RLOO loses accuracy at it."""
 BASELINES = {
     "weighted": GradientWeightedBaseline(),

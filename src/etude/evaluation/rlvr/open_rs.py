@@ -76,13 +76,13 @@ def questions(found: dict[str, list[Trained]]) -> list[Question]:
     late = {k: [window(r, "accuracy", STEPS - 20, STEPS) for r in runs] for k, runs in found.items()}
     middle = [window(r, "accuracy", half - 20, half) for r in found["hard"]]
     early = [window(r, "accuracy", 0, 10) for r in found["hard"]]
-    length = {k: [window(r, "completion_length", STEPS - 20, STEPS) for r in runs] for k, runs in found.items()}
+    length = {k: [tokens(r) for r in runs] for k, runs in found.items()}
     nearly = [x - 0.05 for x in late["mixed"]]
     wander = {k: [unevenness(r) for r in runs] for k, runs in found.items()}
     return [
         Question("accuracy on hard problems, gained early", {"halfway": middle, "at first": early}),
         Question("accuracy on hard problems, lost late", {"at the end": late["hard"], "halfway": middle}, "lower"),
-        Question("tokens late", {"mixed": length["mixed"], "hard": length["hard"]}, "lower"),
+        Question("tokens on hard test problems", {"mixed": length["mixed"], "hard": length["hard"]}, "lower"),
         Question("unevenness of lengths", {"cosine": wander["cosine"], "mixed": wander["mixed"]}, "lower"),
         Question("accuracy late, about equal", {"cosine": late["cosine"], "mixed less 0.05": nearly}),
     ]  # fmt: skip
@@ -91,6 +91,12 @@ def questions(found: dict[str, list[Trained]]) -> list[Question]:
 def window(run: Trained, metric: str, start: int, stop: int) -> float:
     """Mean of a metric over some steps."""
     return float(np.mean([m[metric] for m in run.metrics[start:stop]]))
+
+
+def tokens(run: Trained) -> float:
+    """Mean length of what is said about hard test problems after training."""
+    assert run.lengths is not None
+    return float(run.lengths[[level == f"terms{HARD[0]}" for level in run.levels]].mean())
 
 
 def unevenness(run: Trained) -> float:

@@ -12,7 +12,10 @@ TOLERANCE = 0.02
 
 
 def experiment() -> dict[str, Any]:
-    """PACS against GRPO and PPO, four updates of every batch each."""
+    """PACS against GRPO and PPO, four updates of every batch each.
+
+    pass@64 on compose reaches 1 in every arm and cannot tell them apart; exact pass@16 can.
+    """
     from etude.tasks import resolve_task
     from etude.tasks.tabular.enumerable import Enumerable
 

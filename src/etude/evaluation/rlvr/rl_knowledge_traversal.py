@@ -22,12 +22,15 @@ from etude.core.batches import Problem, Segment
 from etude.core.streams import Stream
 from etude.evaluation.arms import SEEDS, Question, findings, spread, variant
 from etude.evaluation.paths import path_matching
-from etude.tasks.language.hierarchy import Hierarchy, Style, named, worked
+from etude.tasks.language.hierarchy import Hierarchy, Kind, Style, named, worked
 
 MODEL = "blank:3x48x4"
 RUNS = 4
-READING, ANSWERS, STEPS = 600, 60, 60
+READING, ANSWERS, STEPS = 700, 100, 50
 """Steps of pre-training, of supervised answers, and of reinforcement."""
+BATCH, RATE = 64, 4e-3
+"""Texts read in a step, and the learning rate of reading."""
+KINDS: tuple[Kind, ...] = ("pick", "lca")
 SAMPLES, PROBLEMS = 5, 60
 STYLES: tuple[Style, ...] = ("plain", "thought", "structured")
 BARE = {"plain": 0.7, "thought": 0.3, "structured": 0.0}
@@ -63,33 +66,34 @@ def guess(task: Hierarchy, problem: Problem, random: Generator) -> str:
 
 def reading(task: Hierarchy, seed: int) -> list[list[Segment]]:
     """What the base model reads: facts, alone and in lists, and questions about the leaves that are not held out."""
-    facts, random = task.facts(), Stream(seed).split("reading").numpy
-    codes = [f for f in facts if str(f.prompt).endswith("=")]
-    found = [[Segment("user", str(f.prompt)), Segment("assistant", str(f.answer))] for f in facts for _ in range(12)]
+    random = Stream(seed).split("reading").numpy
+    codes = [f for f in task.facts() if str(f.prompt).endswith("=")]
+    parents = [f for f in task.facts() if str(f.prompt).endswith("<")]
+    found = [[Segment("user", str(f.prompt)), Segment("assistant", str(f.answer))] for f in 30 * codes + 6 * parents]
     for _ in range(12 * len(codes)):
         first, *rest = (codes[k] for k in random.integers(len(codes), size=3))
         text = ";".join([str(first.answer), *(f"{f.prompt}{f.answer}" for f in rest)])
         found.append([Segment("user", str(first.prompt)), Segment("assistant", text)])
     for style in STYLES:
         asked = task.replace(style=style)
-        for problem in asked.problems("train")[:1500]:
+        for problem in asked.problems("train")[:1000]:
             said = careless(asked, problem, random)
             found.append([Segment("user", str(problem.prompt)), Segment("assistant", said)])
     return found
 
 
 def read(policy: Any, task: Hierarchy, seed: int) -> None:
-    """Pre-train: 128 texts a step, warm-up and cosine."""
+    """Pre-train with warm-up and cosine."""
     import torch
 
     from etude.policies.pretrain import accumulate, rows
 
     data, stream = rows(policy.tokenizer, reading(task, seed)), Stream(seed).split("order").numpy
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
     for step in range(READING):
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min(1.0, (step + 1) / 50) * (0.525 + 0.475 * math.cos(math.pi * step / READING))
-        accumulate(policy.model, [data[i] for i in stream.integers(len(data), size=128)])
+            group["lr"] = RATE * min(1.0, (step + 1) / 50) * (0.525 + 0.475 * math.cos(math.pi * step / READING))
+        accumulate(policy.model, [data[i] for i in stream.integers(len(data), size=BATCH)])
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -136,7 +140,7 @@ def checkpoints(task: Hierarchy, seed: int) -> dict[str, Any]:
         base.model.apply(base.model._init_weights)
     read(base, task, seed)
     supervised = variant("sft", {"optimizer.lr": 1e-3, "problems": 32})
-    rewarded = variant("rl-knowledge-traversal", {"optimizer.lr": 5e-4})
+    rewarded = variant("rl-knowledge-traversal", {"optimizer.lr": 1e-3, "problems": 24})
     found = {"base": base, "sft": trained(base, supervised, task, seed, ANSWERS)}
     found["rl"] = trained(base, rewarded, task, seed, STEPS)
     found["distilled"] = trained(base, supervised, task, seed, ANSWERS, said_right(found["rl"], task, seed))
@@ -192,7 +196,7 @@ def study(seed: int) -> dict[str, Any]:
     from etude.evaluation.representations import between_forms, between_models
 
     torch.set_num_threads(1)
-    task = Hierarchy(seed=seed)
+    task = Hierarchy(seed=seed, kinds=KINDS)
     found = checkpoints(task, seed)
     questions, statements = forms(task)
     return {

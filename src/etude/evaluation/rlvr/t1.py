@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from etude.core.batches import Problem
 from etude.evaluation.arms import Question, findings, spread, variant
 from etude.evaluation.rlvr.watched import Job, ends, run, runs, scores
 from etude.references.frozen import Frozen
-from etude.tasks.language.sums import Sums
+from etude.tasks.language.compose import Compose, functions_of
 
-STEPS, COUNT, PROBLEMS = 32, 3, 8
-BUDGETS = (2, 4, 6, 8, 10, 12)
-"""Tokens of thought; a sum of six terms is written in 14."""
+STEPS, COUNT, PROBLEMS = 16, 3, 8
+TASK = Compose(levels=(2, 3))
+BUDGETS = (0, 6, 12, 18, 24)
+"""Tokens of thought; a step of it takes six to nine."""
 
 
-def answer_now(text: str) -> str:
-    """A running total that was cut in the middle is left out; the next number is the answer."""
-    return text.rpartition(",")[0] + "," if "," in text else ""
+def answer_now(problem: Problem, text: str) -> str:
+    """A step that was cut in the middle is left out; what the last function gives is the answer."""
+    return f"{text.rpartition('>')[0]}>".removeprefix(">") + f"{functions_of(problem)[-1]}:"
 
 
 def by_budget(loop: Any) -> Mapping[str, float]:
@@ -26,10 +28,10 @@ def by_budget(loop: Any) -> Mapping[str, float]:
     from etude.evaluation.budget import accuracy_by_budget
 
     curve = accuracy_by_budget(
-        loop.policy, Sums(), BUDGETS, closing=answer_now, problems=100, samples=4, tokens=3, until=",", seed=7
+        loop.policy, TASK, BUDGETS, closing=answer_now, problems=100, samples=4, tokens=6, until=">", seed=7
     )
     steps = [b - a for a, b in pairwise(curve)]
-    return {f"budget/{b}": a for b, a in zip(BUDGETS, curve)} | {"least": min(steps), "last": curve[-1] - curve[-3]}
+    return {f"budget/{b}": a for b, a in zip(BUDGETS, curve)} | {"least": min(steps), "last": curve[-1] - curve[1]}
 
 
 def experiment() -> dict[str, Any]:
@@ -37,8 +39,8 @@ def experiment() -> dict[str, Any]:
     t1 = variant("t1", {"problems": PROBLEMS})
     arms = {f"K={k}": variant(t1, {"experience.size": k}) for k in (4, 16, 64)}
     arms["frozen anchor"] = t1.replace(reference=Frozen())
-    found = runs(arms, Sums(), seeds=COUNT, steps=STEPS, after=by_budget, samples=4)
-    start = spread(run, [Job("tiny", t1, Sums(), r.seed, 0, after=by_budget, samples=4) for r in found["K=16"][:1]])[0]
+    found = runs(arms, TASK, seeds=COUNT, steps=STEPS, after=by_budget, samples=4)
+    start = spread(run, [Job("tiny", t1, TASK, r.seed, 0, after=by_budget, samples=4) for r in found["K=16"][:1]])[0]
     accuracy = {arm: scores(found[arm], "pass@1") for arm in arms}
     entropy = {arm: [ends([m["entropy"] for m in r.metrics])[1] for r in found[arm]] for arm in arms}
     questions = [
@@ -53,7 +55,7 @@ def experiment() -> dict[str, Any]:
             {"K=64": scores(found["K=64"], "least"), "none": [0.0] * COUNT},
         ),
         Question(
-            f"growth of accuracy over the last two budgets, from {BUDGETS[-3]} tokens",
+            f"growth of accuracy beyond {BUDGETS[1]} tokens",
             {"K=64": scores(found["K=64"], "last"), "before training": [start.scores["last"]] * COUNT},
         ),
     ]
@@ -63,5 +65,5 @@ def experiment() -> dict[str, Any]:
     }
     curves["before training"] = {str(b): start.scores[f"budget/{b}"] for b in BUDGETS}
     return findings(
-        questions, task="sums, 3 to 6 terms", steps=STEPS, seeds=COUNT, more={"accuracy by budget": curves}
+        questions, task="compose, levels 2 and 3", steps=STEPS, seeds=COUNT, more={"accuracy by budget": curves}
     )  # fmt: skip

@@ -11,12 +11,12 @@ from etude.core.batches import Problem
 from etude.core.fields import Count
 from etude.core.method import Method
 from etude.evaluation.arms import SEEDS, spread
-from etude.tasks.language.sums import Sums
+from etude.tasks.language.compose import Compose
 from etude.tasks.pool import Pool
 
 
-class FewSums(Sums):
-    """Sums of which only the first `size` problems are trained on, so that each comes again."""
+class FewCompose(Compose):
+    """Compose of which only the first `size` problems are trained on, so that each comes again."""
 
     size: Count = 256
 

@@ -308,9 +308,8 @@ gdro_grpo = grpo.replace(
         statement="At equal completions each adversary alone raises pass@8 on hard problems above GRPO's, and moves "
         "weight or completions towards harder bins.",
         baseline="grpo",
-        task="sums",
         metric="pass@8",
-        steps=40,
+        steps=32,
         seeds=3,
         experiment="etude.evaluation.rlvr.gdro_grpo:experiment",
     ),

@@ -111,7 +111,7 @@ lens = grpo.replace(
         task="sums",
         metric="pass@1",
         steps=40,
-        seeds=4,
+        seeds=3,
         experiment="etude.evaluation.rlvr.lens:experiment",
     ),
 )

@@ -96,9 +96,10 @@ oblr_po = rloo.replace(
         statement="The weighted baseline's gradients vary less than RLOO's; at a high learning rate the accuracy drops "
         "less on the way and ends higher than RLOO's and GRPO's at a constant one.",
         baseline="rloo",
-        metric="reward",
-        steps=100,
-        seeds=9,
+        task="sums",
+        metric="pass@1",
+        steps=40,
+        seeds=3,
         experiment="etude.evaluation.rlvr.oblr_po:experiment",
     ),
 )

@@ -88,9 +88,7 @@ class Polychromic(Advantages):
         rows = _by_vine(batch)
         if rows.shape[1] >= self.set_size:
             found, inside = self._of_sets(batch, rows)
-            first = batch.action_mask.int().argmax(1)
-            place = torch.arange(batch.tokens.shape[1], device=rows.device)
-            near = (place >= first[:, None]) & (place <= first[:, None] + self.window) & batch.action_mask
+            near = batch.action_mask & (batch.action_mask.cumsum(1) <= self.window + 1)
             advantages = torch.where(near & inside[:, None], found[:, None], advantages)
         return standardized(advantages, batch.action_mask) if self.standardize else advantages
 
@@ -154,9 +152,9 @@ def set_advantages(scores: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
 def _by_vine(batch: TokenBatch) -> Tensor:
     """[S, N] rows that continue each state, -1 where one was lost."""
     members: dict[Any, list[int]] = {}
-    for row, episode in enumerate(batch.episodes):
+    for row, (group, episode) in enumerate(zip(batch.group.tolist(), batch.episodes)):
         if "vine" in episode.info:
-            members.setdefault((episode.group, episode.info["vine"]), []).append(row)
+            members.setdefault((group, episode.info["vine"]), []).append(row)
     width = max(map(len, members.values()), default=0)
     padded = [rows + [-1] * (width - len(rows)) for rows in members.values()]
     return torch.tensor(padded, dtype=torch.long, device=batch.tokens.device).view(len(padded), width)

@@ -32,7 +32,7 @@ rl_knowledge_traversal = grpo.replace(
         "structured prompt closes most of the gap; on heavy questions its paths are better; and it changes what the "
         "model makes of questions more than what it makes of statements.",
         baseline="sft",
-        steps=80,
+        steps=50,
         seeds=4,
         experiment="etude.evaluation.rlvr.rl_knowledge_traversal:experiment",
     ),

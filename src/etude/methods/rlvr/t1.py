@@ -145,8 +145,7 @@ t1 = rloo.replace(
         statement="More completions per problem end more accurate and more random, an anchor that moves beats one that "
         "does not, and accuracy grows with the budget for thinking.",
         baseline="rloo",
-        task="sums",
-        steps=40,
+        steps=16,
         seeds=3,
         experiment="etude.evaluation.rlvr.t1:experiment",
     ),
