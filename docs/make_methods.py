@@ -84,8 +84,18 @@ def claim(name: str, method: Method) -> str:
     against = f" against `{c.baseline}`" if c.baseline else ""
     both = ", ".join(f"`{k}={v}`" for k, v in c.changes.items())
     how = f"`{c.metric}`{against} on `{c.task}`, {c.steps} steps, {c.seeds} seeds" + (f"; with {both}" if both else "")
+    if c.experiment:
+        how = f"an experiment of its own, `{c.experiment}`" + experiment(found)
     outcome = f"**{found['verdict']}**. {found.get('summary', '')}".strip() if found else "not run yet"
     return f"{c.statement}\n\nChecked by {how}.\n\nVerdict: {outcome}\n\n{fenced(f'etude claims run {name}', 'sh')}"
+
+
+def experiment(found: dict[str, Any] | None) -> str:
+    """What an experiment says it was done on."""
+    if not found or "task" not in found:
+        return ""
+    about = [found["task"], *(f"{found[k]} {k}" for k in ("steps", "seeds") if k in found)]
+    return f", on {', '.join(map(str, about))}"
 
 
 def command(name: str, method: Method) -> str:

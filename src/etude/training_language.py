@@ -60,7 +60,8 @@ def _lacks(method: Method, task: Task) -> str | None:
     assert method.experience is not None
     if method.experience.samples:
         ask: Callable[[], str | None] | None = getattr(task, "needs_reward", None)
-        return ask() if ask else None
+        if sentence := ask() if ask else None:
+            return sentence
     lacks: Callable[[Any, Task], str | None] | None = getattr(method.experience, "lacks", None)
     return lacks(task.problems("train")[0], task) if lacks else None
 

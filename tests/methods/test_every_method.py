@@ -50,8 +50,11 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def task_of(method: Method) -> Task:
-    """The one that its claim is about; otherwise one that it can be trained on."""
-    return resolve_task(method.claim.task if method.claim else "cartpole" if method.policy else "compose")
+    """The one that its claim is about, if it is one for language or control; otherwise one that it can be trained on."""
+    about = resolve_task(method.claim.task) if method.claim else None
+    if about is None or about.loop == "enumerable":
+        return resolve_task("cartpole" if method.policy else "compose")
+    return about
 
 
 def loop_for(method: Method, task: Task | None = None) -> LanguageLoop | OnPolicyLoop:

@@ -193,6 +193,7 @@ def test_signal_and_power_are_moving_averages_over_all_parameters() -> None:
         x, y = (torch.cat([t.flatten() for t in s]).double() for s in (a, b))
         signal, power = 0.9 * signal + 0.1 * float(x @ y), 0.9 * power + 0.1 * float(((x + y) / 2).square().sum())
         assert optimizer.pace(a, b) == pytest.approx(min(1, max(0, signal / power)), abs=1e-5)
+        assert optimizer.state == pytest.approx({"signal": signal, "power": power}, abs=1e-5)
 
 
 def test_on_a_quadratic_the_rate_is_the_best_single_step() -> None:

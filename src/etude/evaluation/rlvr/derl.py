@@ -19,9 +19,9 @@ from etude.policies.formulas import FormulaPolicy
 from etude.rewards.formula import FormulaReward, evaluate, parse
 from etude.tasks.tabular.enumerable import Enumerable
 
-SEEDS = 64
+SEEDS = 12
 ITERATIONS, GROUP = 8, 4
-INNER, FINAL = 40, 100
+INNER, FINAL = 30, 60
 """Training steps of an inner run and of the policy that is trained with the best formula."""
 PRIMITIVES = FormulaReward(primitives=("outcome", "format", "soft", "length"))
 OUTCOME, AVERAGE = "g1", "0.25*g1+0.25*g2+0.25*g3+0.25*g4"
@@ -30,7 +30,7 @@ USEFUL = 3
 
 
 class Answers(Enumerable):
-    """Say the marker 1, then the prompt's letter (2 or 3), then end with 0: one response in 64 of a uniform policy.
+    """Say the marker 1, then the prompt's two letters (2 3, or 3 2), then end with 0: 1 in 256 for a uniform policy.
 
     An answer is what stands between the last marker and the end.
     """
@@ -38,7 +38,7 @@ class Answers(Enumerable):
     id: ClassVar[str] = "answers"
 
     def problems(self, split: str) -> Sequence[Problem]:
-        return [Problem(p.id, p.prompt, str(2 + x % 2), p.level) for x, p in enumerate(super().problems(split))]
+        return [Problem(p.id, p.prompt, ("2 3", "3 2")[x % 2], p.level) for x, p in enumerate(super().problems(split))]
 
     def answer(self, completion: str) -> str:
         marked, _, said = completion.rpartition("1")
@@ -48,7 +48,7 @@ class Answers(Enumerable):
         rewards = torch.zeros(self.prompts, responses, dtype=torch.float64)
         for row, path in enumerate(self.policy().tokens.tolist()):
             for x in range(self.prompts):
-                rewards[x, row] = float(path[:3] == [1, 2 + x % 2, 0])
+                rewards[x, row] = float(path[:4] == [1, 2 + x % 2, 3 - x % 2, 0])
         return rewards
 
 
@@ -71,7 +71,7 @@ def experiment() -> dict[str, Any]:
             Question("Success of the final policy, against the outcome alone", pair(final, "derl", "outcome")),
             Question("against the mean of the primitives", pair(final, "derl", "average")),
             Question("Success of the final policy, against random search", pair(final, "derl", "random search")),
-            Question("Share of written formulas that pay for every useful primitive and not for length",
+            Question("Share of written formulas that pay more for something useful than for length",
                      pair(paying, "last", "first")),
         ],
         task="enumerable answers", steps=FINAL, seeds=SEEDS, metric="success",

@@ -9,7 +9,7 @@ from etude.evaluation.rlvr.watched import ends, runs, scores
 from etude.stages.phases import Phase
 from etude.tasks.language.compose import Compose
 
-STEPS, COUNT, PROBLEMS = 16, 3, 16
+STEPS, COUNT, PROBLEMS = 14, 3, 16
 LEVELS = (2, 3)
 SLACK = 0.05
 """By how much accuracy on longer problems may be lower and still count as no worse."""

@@ -14,9 +14,9 @@ from etude.evaluation.rlvr.watched import Job, look, run, runs, scores
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.tasks.language.compose import Compose
 
-STEPS, COUNT, SIZE = 16, 3, 16
+STEPS, COUNT, SIZE = 12, 3, 16
 TASK = Compose(levels=(1, 2, 3))
-SHORT_STEPS, SHORT = 6, 16
+SHORT_STEPS, SHORT = 5, 16
 """Steps of each way to short answers, and the limit of completions in its second phase (32 before)."""
 SLACK = 0.05
 PROBLEMS = 64
@@ -28,7 +28,7 @@ def arms() -> dict[str, Method]:
     """The whole recipe, and what each comparison changes in it."""
     from etude.methods.rlvr.kimi_k1_5 import LengthReward
 
-    whole = variant("kimi-k1-5", {"curriculum.widen": 64, "problems": SIZE})
+    whole = variant("kimi-k1-5", {"curriculum.widen": 48, "problems": SIZE})
     without = tuple(p for p in whole.rewards if not isinstance(p, LengthReward))
     likelihood = GroupAdvantage(centre="none", scale="none")
     right = whole.replace(advantages=likelihood, objective=PolicyGradient(), rewards=whole.rewards[:1])

@@ -112,7 +112,7 @@ hpt = grpo.replace(
         statement="Imitating only what the policy always fails at beats SFT, GRPO and one after the other at equal "
         "steps, is no worse than GRPO on longer problems, and imitates less and less.",
         baseline="grpo",
-        steps=16,
+        steps=14,
         seeds=3,
         experiment="etude.evaluation.rlvr.hpt:experiment",
     ),

@@ -141,7 +141,7 @@ kimi_k1_5 = reinforce.replace(
         "and easy problems first beat uniform draws; the length reward shortens answers at equal accuracy; of the ways "
         "from long to short answers a second phase of reinforcement has the best accuracy per token.",
         baseline="reinforce",
-        steps=16,
+        steps=12,
         seeds=3,
         experiment="etude.evaluation.rlvr.kimi_k1_5:experiment",
     ),

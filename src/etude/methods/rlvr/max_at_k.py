@@ -149,9 +149,10 @@ max_at_k = grpo.replace(
         statement="max@64 ends higher than with GRPO and with rewards for the best of a group only, at equal samples; "
         "with three inner updates off-policy weights beat on-policy ones.",
         baseline="grpo",
+        task="enumerable",
         metric="max@64",
-        steps=100,
-        seeds=9,
+        steps=60,
+        seeds=64,
         experiment="etude.evaluation.rlvr.max_at_k:experiment",
     ),
 )

@@ -31,9 +31,10 @@ maxrl = grpo.replace(
         statement="Dividing by the success rate raises pass@k for every k, most of all for large k, at equal rollouts; "
         "as rollouts grow, a classifier rewarded 0 or 1 approaches one trained by cross-entropy.",
         baseline="grpo",
+        task="enumerable",
         metric="pass@64",
-        steps=100,
-        seeds=9,
+        steps=50,
+        seeds=64,
         experiment="etude.evaluation.rlvr.maxrl:experiment",
     ),
 )
