@@ -50,7 +50,7 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def task_of(method: Method) -> Task:
-    """The one that its claim is about, if it is one for language or control; otherwise one that it can be trained on."""
+    """The one that its claim is about, unless that is enumerable; otherwise one that it can be trained on."""
     about = resolve_task(method.claim.task) if method.claim else None
     if about is None or about.loop == "enumerable":
         return resolve_task("cartpole" if method.policy else "compose")

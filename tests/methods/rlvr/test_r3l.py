@@ -212,6 +212,12 @@ def test_what_helped_is_imitated_and_what_did_not_is_not() -> None:
                           "helped": 2}  # fmt: skip
 
 
+def test_a_retry_that_is_no_better_is_not_imitated() -> None:
+    """An attempt that had succeeded, reported as slow, and a retry that succeeds too."""
+    _, rows = collect(ReflectThenRetry(size=2), paid(1.0, 0.5, 1.0, 1.0), reporter("<slow 0 W>"))
+    assert [e.group for e in rows if e.info.get("auxiliary")] == [1, 1]
+
+
 def test_rejected_reports_leave_the_attempt_as_it_is() -> None:
     part, rows = collect(ReflectThenRetry(size=4), Toy(), reporter("<fail 9 W>", "nonsense"))
     assert len(rows) == 4 == part.state["rejected"] and all(all(map(all, m)) for m in masks(rows))

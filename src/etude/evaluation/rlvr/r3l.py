@@ -120,7 +120,7 @@ def experiment() -> dict[str, Any]:
     """Success on new grids after as many updates with at most as many episodes each."""
     with tempfile.TemporaryDirectory() as folder:
         start = warm(folder)
-        options: dict[str, Any] = {"start": folder, "after": counts, "problems": 100, "samples": 4}
+        options: dict[str, Any] = {"start": folder, "after": counts, "problems": 64, "samples": 4}
         found = runs(arms(), keys, seeds=COUNT, steps=STEPS, **options)
     solved = {arm: scores(found[arm], "pass@1") for arm in found}
     questions = [Question(f"success against {arm}", {"r3l": solved["r3l"], arm: solved[arm]})

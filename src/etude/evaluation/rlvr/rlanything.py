@@ -18,9 +18,9 @@ from etude.evaluation.rlvr.watched import runs
 from etude.methods.rlvr.rlanything import AdaptedTasks, accuracy
 from etude.tasks.language.sums import Sums
 
-STEPS, SEEDS = 30, 4
+STEPS, SEEDS = 40, 3
 TASK = Sums(terms=(3, 4, 5, 6))
-SPAN = STEPS // 3
+SPAN = STEPS // 8
 """Steps at the beginning and at the end that are compared."""
 
 

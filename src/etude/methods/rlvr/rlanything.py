@@ -46,6 +46,8 @@ from etude.regularizers.kl import KLToReference
 
 UNREADABLE = -2.0
 """What a verdict that is neither -1 nor +1 earns."""
+MEMORY = 20
+"""Batches over which the judge averages what features are usually like."""
 NOTHING = 1e-6
 """Standard deviation up to which rewards are equal."""
 
@@ -90,8 +92,10 @@ class StepVerdicts(TokenReward):
     """R_ik = O_i + weight * mean_l S_ikl on the last token of each step, by a judge that learns along.
 
     The judge is a network of one hidden layer on the policy's states before a step's first token and before the token
-    that ends it, which has seen what the step says; z = its output, P(S = +1) = 1 / (1 + exp(-z)). It learns in
-    `epochs` clipped steps after every batch. Its weights and moments are in `state`.
+    that ends it, which has seen what the step says, standardised by their running mean and deviation (unstandardised,
+    what all steps have in common is learned first, and a judge that says the same of all learns no more).
+    z = its output, P(S = +1) = 1 / (1 + exp(-z)). It learns in `epochs` clipped steps after every batch. Weights,
+    moments and the running figures are in `state`.
 
     Leaves `extras["step"]` [B, T], the number of the step a token belongs to (-1 outside), and `extras["verdicts"]`
     [B, T, m] at the tokens that end steps. Every reward of a method that pays on these tokens counts in R_ik.
@@ -128,6 +132,7 @@ class StepVerdicts(TokenReward):
         features = self._features(batch, step, ends)
         if not self.state:
             self.state.update(fresh_judge(features.shape[1], self.width, context.stream.split("judge")))
+        self._watch(features)
         chance = self.judge(features, self.state["weights"]).sigmoid()
         random = context.stream.split("verdicts").torch
         drawn = torch.rand(len(features), self.verdicts, generator=random, dtype=torch.float64)
@@ -146,7 +151,14 @@ class StepVerdicts(TokenReward):
 
     def judge(self, features: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """[N] z of steps with these features [N, 2 H]."""
+        features = (features - self.state["mean"]) / (self.state["square"] - self.state["mean"] ** 2 + 1e-4).sqrt()
         return (features @ weights["in"] + weights["bias"]).tanh() @ weights["out"] + weights["offset"]
+
+    def _watch(self, features: Tensor) -> None:
+        """Keep up what is usual of features: what all steps have in common says nothing about one of them."""
+        seen = self.state["seen"] = min(self.state["seen"] + 1, MEMORY)
+        for name, value in (("mean", features.mean(0)), ("square", (features**2).mean(0))):
+            self.state[name] = self.state[name] + (value - self.state[name]) / seen
 
     def _learn(self, batch: TokenBatch) -> None:
         ends = (batch.extras["verdicts"] != 0).any(-1)
@@ -202,7 +214,8 @@ def fresh_judge(size: int, width: int, stream: Stream) -> dict[str, Any]:
     """A judge of features [N, size] that says +1 half of the time."""
     weights = torch.randn(size, width, generator=stream.torch, dtype=torch.float64) / size**0.5
     bias, out = torch.zeros(2, width, dtype=torch.float64)
-    return learner({"in": weights, "bias": bias, "out": out, "offset": out.new_zeros(1)})
+    usual = {"mean": weights.new_zeros(size), "square": weights.new_ones(size), "seen": 0}
+    return learner({"in": weights, "bias": bias, "out": out, "offset": out.new_zeros(1)}) | usual
 
 
 def _rows(verdicts: Tensor, logp: Tensor, advantages: Tensor) -> TokenBatch:
