@@ -60,7 +60,7 @@ def one(job: tuple[str, str, int, int]) -> None:
     name, task, seed, steps = job
     method, _ = equal(get_method(name))
     done = train(Training(name, method, TASKS[task], seed, steps, problems=100, samples=8))
-    about = {"pass@1": done.pass_at(1), "pass@8": done.pass_at(8), "entropy": done.metrics[-1].get("entropy")}
+    about = {"pass@1": done.pass_at(1), "pass@8": done.pass_at(8)}
     KEPT.mkdir(parents=True, exist_ok=True)
     place(*job).write_text(json.dumps(about))
 

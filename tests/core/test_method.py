@@ -58,6 +58,7 @@ def test_diff_says_what_changed() -> None:
         "regularizers.kl-to-reference": (None, "kl-to-reference"),
         "regularizers.kl-to-reference.coefficient": (None, 0.04),
         "regularizers.kl-to-reference.estimator": (None, "k3"),
+        "regularizers.kl-to-reference.weighted": (None, False),
         "rewards.task-reward": ("task-reward", None),
         "rewards.task-reward.weight": (1.0, None),
     }
