@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+
+settings.register_profile("etude", deadline=None)  # how long an example takes depends on what else runs here
+settings.load_profile("etude")
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,18 @@ def test_attention_is_that_of_the_model(policy: LanguagePolicy) -> None:
     assert found == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)
 
 
+def test_attention_is_averaged_over_every_predicted_node(policy: LanguagePolicy) -> None:
+    paths = [[0, 1, 2], [3, 4], [5, 0, 7, 9]]
+    policy.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        policy.model.base_model.layers[0].self_attn.q_proj.weight.mul_(20)  # so that it is far from uniform
+        rows = [node_ids(policy, 10)[torch.tensor([[p[-1], *p[:-1]]])] for p in paths]
+        seen = [policy.model(input_ids=ids, output_attentions=True).attentions[0][0, 0] for ids in rows]
+    wanted = torch.cat([weights[1:, 0] for weights in seen])
+    assert len(wanted) == 6 and float(wanted.std()) > 0.05
+    assert target_attention(policy, paths) == pytest.approx([float(wanted.mean())], abs=1e-6)
+
+
 def test_gaps_by_hand() -> None:
     table = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
     high = torch.tensor([[True, False], [False, True]])

@@ -137,7 +137,8 @@ def evaluate(tree: Tree, columns: NDArray[np.float64]) -> NDArray[np.float64]:
     if isinstance(tree, float):
         return np.full(columns.shape[1], tree)
     if tree[0] == "g":
-        return columns[tree[1]]
+        column: NDArray[np.float64] = columns[tree[1]]
+        return column
     with np.errstate(all="ignore"):
         found: NDArray[np.float64] = OPERATIONS[tree[0]](evaluate(tree[1], columns), evaluate(tree[2], columns))
     return found

@@ -107,7 +107,7 @@ def test_without_weights_every_start_has_the_same_chance(length: int) -> None:
         first = model.logits(problems.source, problems.counts).softmax(-1)
         torch.testing.assert_close(first, torch.full_like(first, 1 / n), **EXACT)
         said = enumerate_said(model, problems)
-        chance = said.logp.exp()
+        chance = said.logp.exp().detach()
         assert float(chance.sum()) == pytest.approx(1, abs=1e-10)
         sink = 1 - (1 - 2 / n) ** (length + 1)
         assert float((chance * said.reward).sum()) == pytest.approx(sink / 2, abs=1e-10)
@@ -121,7 +121,7 @@ def test_the_estimated_gradient_is_the_exact_one() -> None:
     count = 200_000
     many = Problems(*(getattr(problems, k).expand(count, *getattr(problems, k).shape[1:]) for k in vars(problems)))
     sampled = generate(model, many, torch.Generator().manual_seed(1))
-    expected = float((said.logp.exp() * said.reward).sum())
+    expected = float((said.logp.exp() * said.reward).sum().detach())
     assert float(sampled.reward.mean()) == pytest.approx(expected, abs=4 * 0.5 / count**0.5)
     estimate = torch.autograd.grad(reinforce_loss(sampled), model.parameters())
     for mine, theirs in zip(estimate, exact):

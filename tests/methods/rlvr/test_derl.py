@@ -101,6 +101,15 @@ def few(size: int, **changes: Any) -> tuple[FormulaPolicy, Tensor, Tensor]:
     return policy, symbols, probs
 
 
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 7, 9])
+def test_formulas_are_whole_at_any_length(length: int) -> None:
+    policy = FormulaPolicy(symbols=("g1", "-", "(", ")", ""), length=length, cold=0).bind()
+    policy.begin(Stream(0))
+    written = policy.write(300, Stream(4))
+    assert (written[:, -1] == 4).all()
+    assert all(parse(f) for f in policy.text(written))
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_outer_gradient_climbs_the_expected_value(size: int) -> None:
     """E over groups of mean_i (v_i - mean v) grad log pi(phi_i) = (n - 1)/n grad sum_phi pi(phi) v(phi)."""
@@ -139,10 +148,12 @@ def test_equal_values_teach_nothing_and_unequal_ones_do() -> None:
 
 def test_the_kl_holds_the_writer_to_its_cold_start() -> None:
     policy, symbols, _ = few(2)
+    cold, _ = policy.say(symbols[:4])
     policy.learn(symbols[:4], torch.tensor([1.0, 0.0, 0.0, 0.0]))
     held = policy.replace(kl=0.5).bind()
     held.state.update(policy.state)
     batch = held.batch(symbols[:4], torch.zeros(4))
+    assert torch.equal(batch.reference_logp, cold)
     d = batch.reference_logp - batch.behaviour_logp
     expected = 0.5 * ((d.exp() - d - 1) * batch.action_mask).sum(1).mean()
     assert float(held.loss(batch, held.state["weights"])) == pytest.approx(float(expected), abs=1e-12)

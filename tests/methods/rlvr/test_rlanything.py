@@ -253,7 +253,9 @@ def test_steps_end_at_separators_and_at_the_end_of_a_turn(make_batch: Make) -> N
     assert set(turns.extras["verdicts"][ends].flatten().tolist()) <= {-1.0, 1.0}
 
 
-def test_step_advantages_need_steps() -> None:
+def test_step_advantages_need_steps_and_problems_need_slots() -> None:
     method = get_method("grpo").replace(advantages=StepAdvantage())
     with pytest.raises(ConfigError, match="add step-verdicts"):
         method.check()
+    with pytest.raises(ConfigError, match="set curriculum.slots"):
+        get_method("rlanything").replace(problems=64).check()

@@ -123,7 +123,7 @@ derl = grpo.replace(
         "finds a worse one.",
         baseline="grpo",
         steps=60,
-        seeds=3,
+        seeds=12,
         experiment="etude.evaluation.rlvr.derl:experiment",
     ),
 )

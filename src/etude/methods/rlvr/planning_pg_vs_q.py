@@ -145,8 +145,8 @@ planning_pg_vs_q = reinforce.replace(
     optimizer=AdamW(lr=5e-4),
     claim=Claim(
         statement="After supervised learning on some pairs: more of it does not help on others; policy gradient "
-        "without KL loses diversity even when it solves every training pair; Q-learning with process rewards is accurate and "
-        "diverse, on and off policy; with outcome rewards it forgets the paths.",
+        "without KL loses diversity even when it solves every training pair; Q-learning with process rewards is "
+        "accurate and diverse, on and off policy; with outcome rewards it forgets the paths.",
         task="paths",
         metric="accuracy and diversity",
         steps=100,

@@ -81,7 +81,7 @@ r3l = grpo.replace(
     objective=OPMD(tau=1.0),
     aggregation="token-mean",
     claim=Claim(
-        statement="On a text grid world, with at most as many environment steps, it solves more than GRPO and more "
+        statement="On a text grid world, with at most as many episodes, it solves more than GRPO and more "
         "than without retries, and retries succeed more often than the attempts.",
         baseline="grpo",
         steps=20,

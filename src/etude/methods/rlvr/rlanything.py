@@ -301,6 +301,14 @@ class AdaptedTasks(Curriculum):
     high: Probability = 0.8
     adapt: bool = True
 
+    def objection(self, method: Any) -> str | None:
+        if getattr(method, "problems", 0) > self.slots:
+            return (
+                f"has {self.slots} slots for {method.problems} problems a step, and a slot gives one: set "
+                "curriculum.slots to at least as many."
+            )
+        return None
+
     def initial_state(self) -> dict[str, Any]:
         return {"levels": [], "proposed": {}, "turn": 0, "visited": [], "accepted": 0, "turned_down": 0}
 
