@@ -257,5 +257,5 @@ def test_step_advantages_need_steps_and_problems_need_slots() -> None:
     method = get_method("grpo").replace(advantages=StepAdvantage())
     with pytest.raises(ConfigError, match="add step-verdicts"):
         method.check()
-    with pytest.raises(ConfigError, match="set curriculum.slots"):
+    with pytest.raises(ConfigError, match=r"set curriculum\.slots"):
         get_method("rlanything").replace(problems=64).check()
