@@ -84,7 +84,7 @@ class Bed:
             elif isinstance(part, TokenReward) and part.name == "task-reward":
                 change = table * part.weight  # type: ignore[attr-defined]
             elif isinstance(part, TokenReward):
-                shaped = part.shape(batch.replace(scores=total, rewards=placed))
+                shaped = part.shape_in(batch.replace(scores=total, rewards=placed), context)
                 placed, total = placed + shaped, total + shaped.sum(1)
                 continue
             else:
