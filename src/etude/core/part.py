@@ -29,7 +29,8 @@ class Part:
     name: ClassVar[str] = "part"
     """What the command line and JSON call it: the class name in kebab case."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What the loop must compute for it: 'entropy', 'values', 'hidden', 'logits', 'reference_logp', 'row_loss'."""
+    """What the loop must compute for it: 'entropy', 'values', 'hidden', 'logits', 'reference_logp', 'row_loss'; or
+    have: 'text', that is a tokenizer."""
 
     serves: ClassVar[frozenset[str]] = frozenset({"language"})
     """Which loops can use it: 'language', 'control'."""

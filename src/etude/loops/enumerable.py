@@ -201,5 +201,11 @@ def check_fit(method: Method) -> None:
             f"{method.id}: enumerable policies are sampled in plain groups, and {type(method.experience).__name__} "
             "does more than that; choose a task of language."
         )
+    for path, part in method.parts().items():
+        if "text" in part.needs:
+            raise ConfigError(
+                f"{method.id}: {type(part).__name__} ({path}) reads text, and an enumerable policy has tokens "
+                "without any; choose a task of language."
+            )
     if method.critic is not None or method.stages:
         raise ConfigError(f"{method.id}: an enumerable policy has neither a critic nor stages; choose another task.")

@@ -107,7 +107,7 @@ class StepVerdicts(TokenReward):
         width, lr, epochs, clip: of the judge and its steps.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    needs: ClassVar[frozenset[str]] = frozenset({"hidden", "text"})
     separator: str = ","
     verdicts: Count = 3
     weight: NonNegative = 1.0
