@@ -30,7 +30,7 @@ def test_tasks_json(cli: Cli) -> None:
     assert {e["id"] for e in entries} == set(etude.tasks())
     for entry in entries:
         assert list(entry) == ["id", "family", "summary", "loop", "splits", "fields"]
-        assert ("train" if entry["loop"] == "language" else "test") in entry["splits"]
+        assert ("test" if entry["loop"] == "control" else "train") in entry["splits"]
         assert entry["summary"].endswith(".")
     assert next(e for e in entries if e["id"] == "compose")["fields"]["levels"] == [2]
 

@@ -20,7 +20,7 @@ def list_claims() -> None:
 
     table = Table(box=None, pad_edge=False)
     for name in ("method", "claim", "verdict", "difference"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name in ("method", "verdict"))
     for name in files("methods"):
         claim, found = get_method(name).claim, recorded(name)
         if claim is not None:
