@@ -91,7 +91,7 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]]) -> str:
     last = metrics[-1] if metrics else {}
     done, asked = run["finished"].get("step", last.get("step")), config.get("steps")
     seconds = run["finished"].get("seconds", last.get("seconds"))
-    control = "environment_steps" in last
+    control, members = "environment_steps" in last, last.get("members", {})
     done = int(last["environment_steps"]) if control else done
     steps = done if asked is None or (done or 0) >= asked else f"{done or 0} of {asked}"
     about = [method.get("title"), method.get("paper")]
@@ -102,9 +102,9 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]]) -> str:
         f'<p class="soft">{escape(" · ".join(str(a) for a in about if a))}</p>',
         facts([
             ("method", method.get("id")), ("task", _named(config.get("task"))),
-            ("model", None if control else _named(config.get("model"))),
+            ("model", None if members else _named(config.get("model"))),
             ("seed", config.get("seed", run["environment"].get("seed"))),
-            ("members", len(last.get("members", {}).get("return", ())) or None),
+            ("members", len(next(iter(members.values()), ())) or None),
             ("environment steps each" if control else "steps", steps),
             ("training time", duration(seconds) if isinstance(seconds, (int, float)) else None),
             ("status", "finished" if run["finished"] else "not finished"),
