@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from etude.core.method import Method
 from etude.core.registry import family, files, get_method
 from etude.evaluation.aggregates import interquartile_mean
 from etude.evaluation.arms import SEEDS, Training, spread, train
-from etude.evaluation.intervals import bootstrap_interval, difference_interval
+from etude.evaluation.comparison import difference
+from etude.evaluation.intervals import Interval, bootstrap_interval
+from etude.evaluation.plots import interval_bars
 from etude.experience.groups import Groups
 from etude.tasks import resolve_task
 from etude.tasks.language.sums import Sums
@@ -32,8 +34,31 @@ PAGE = ROOT / "docs" / "which-tricks-help.md"
 TASKS: dict[str, Any] = {
     "compose": resolve_task("compose"), "sums": Sums(terms=(3, 4, 5)), "countdown": resolve_task("countdown"),
 }  # fmt: skip
+PICTURE = ROOT / "docs" / "images" / "which-tricks.png"
 BASELINE = "grpo"
 PROBLEMS, SIZE = 16, 8
+
+TEXT = """# Which tricks help?
+
+Every method with verifiable rewards on the same three tasks from the same model: {steps} training steps of {problems}
+problems x {size} completions, {seeds} seeds, 100 test problems x 8 samples each. Settings are the methods' own
+defaults; nothing was tuned for a task. IQM is the interquartile mean of pass@1 over tasks and seeds with its stratified
+bootstrap interval. The last column is the difference of means to GRPO with Welch's interval over seeds; of {count}
+comparisons at 95%, one or two fall outside by chance. `updates` is how many optimizer steps a batch is used for.
+
+![Differences to GRPO](images/{picture})
+
+{table}
+
+\\* samples in a way of its own, so that a step is not the same number of completions.
+
+What to read into it, and what not: the model has half a million parameters, 25 steps are the beginning of training, and
+methods made for long runs, hard problems or large k (pass@k objectives, entropy, difficulty) cannot show here what they
+are for; [the claims](claims.md) ask each for its own. Several updates per batch help where there is something quick to
+learn (compose). Methods that train at another temperature are sampled at 1 like all others.
+
+Made by `python benchmarks/which_tricks.py --steps {steps} --seeds {seeds}`.
+"""
 
 
 def equal(method: Method) -> tuple[Method, bool]:
@@ -71,38 +96,45 @@ def scores(name: str, metric: str, seeds: range, steps: int) -> np.ndarray:
     return np.array([[read(task, seed) for task in TASKS] for seed in seeds])
 
 
-def row(name: str, seeds: range, steps: int, baseline: np.ndarray) -> tuple[float, str]:
-    """A line of the table, and what it is sorted by."""
+class Row(NamedTuple):
+    """What the table says of a method."""
+
+    name: str
+    whole: Interval
+    against: Interval | None
+    cells: list[str]
+
+
+def row(name: str, seeds: range, steps: int, baseline: np.ndarray) -> Row:
+    """A method's figures; `baseline` [seeds, tasks] is what it is compared with."""
     one_try, eight = (scores(name, m, seeds, steps) for m in ("pass@1", "pass@8"))
-    whole = bootstrap_interval(one_try, interquartile_mean)
-    gap = difference_interval(one_try, baseline)
-    verdict = "**better**" if gap.low > 0 else "**worse**" if gap.high < 0 else ""
-    mark = "" if equal(get_method(name))[1] else " *"
-    by_task = " | ".join(f"{x:.3f}" for x in one_try.mean(0))
-    against = "" if name == BASELINE else f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}) {verdict}"
-    line = (
-        f"| [{name}](methods/{name}.md){mark} | {whole.value:.3f} ({whole.low:.3f} to {whole.high:.3f}) | {by_task} "
-        f"| {eight.mean():.3f} | {against} |"
-    )
-    return whole.value, line
+    whole, method = bootstrap_interval(one_try, interquartile_mean), get_method(name)
+    gap = None if name == BASELINE else difference(one_try, baseline)
+    told = ""
+    if gap is not None:
+        told = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+        told += " **better**" if gap.low > 0 else " **worse**" if gap.high < 0 else ""
+    cells = [
+        f"[{name}](methods/{name}.md){'' if equal(method)[1] else ' *'}",
+        f"{whole.value:.3f} ({whole.low:.3f} to {whole.high:.3f})", *(f"{x:.3f}" for x in one_try.mean(0)),
+        f"{eight.mean():.3f}", str(method.epochs * method.minibatches), told,
+    ]  # fmt: skip
+    return Row(name, whole, gap, cells)
 
 
 def write(chosen: list[str], seeds: range, steps: int) -> None:
-    """The page, from the runs that are there."""
+    """The page and its picture, from the runs that are there."""
     baseline = scores(BASELINE, "pass@1", seeds, steps)
-    lines = [line for _, line in sorted((row(n, seeds, steps, baseline) for n in chosen), reverse=True)]
-    head = [
-        "# Which tricks help?", "",
-        f"Every method with verifiable rewards on the same three tasks from the same model, {steps} training steps of "
-        f"{PROBLEMS} problems x {SIZE} completions, {len(seeds)} seeds, 100 test problems x 8 samples. Settings are "
-        "the methods' own defaults: nothing was tuned for a task. IQM is the interquartile mean of pass@1 over tasks "
-        "and seeds with its stratified bootstrap interval; the last column is the difference of means to GRPO.", "",
-        f"| method | IQM of pass@1 | {' | '.join(TASKS)} | pass@8 | against {BASELINE} |",
-        "|---|---|" + "---|" * (len(TASKS) + 2),
-    ]  # fmt: skip
-    foot = ["", "\\* samples in a way of its own, so a step is not the same number of completions.", "",
-            f"Made by `python benchmarks/which_tricks.py --steps {steps} --seeds {len(seeds)}`."]  # fmt: skip
-    PAGE.write_text("\n".join([*head, *lines, *foot]) + "\n")
+    rows = sorted((row(n, seeds, steps, baseline) for n in chosen), key=lambda r: -r.whole.value)
+    gaps = {r.name: r.against for r in sorted(rows, key=lambda r: -(r.against.value if r.against else 0)) if r.against}
+    interval_bars(gaps, PICTURE, x_label=f"pass@1 minus {BASELINE}'s, mean over three tasks, with 95% intervals")
+    columns = ["method", "IQM of pass@1", *TASKS, "pass@8", "updates", f"against {BASELINE}"]
+    lines = [columns, ["---"] * len(columns), *(r.cells for r in rows)]
+    table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    PAGE.write_text(TEXT.format(
+        steps=steps, problems=PROBLEMS, size=SIZE, seeds=len(seeds), baseline=BASELINE, picture=PICTURE.name,
+        count=len(gaps), table=table,
+    ))  # fmt: skip
 
 
 def main() -> None:

@@ -1,0 +1,53 @@
+"""Every field of every part that declares a range or choices refuses what is outside, in a sentence that says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+
+from etude.core.errors import ConfigError
+from etude.core.fields import describe
+from etude.core.part import Part, hints, part_classes
+
+
+def outside(hint: Any) -> Any:
+    """A value of the right kind that the hint forbids; None if it forbids none."""
+    if get_origin(hint) is Literal:
+        return "nonsense"
+    if get_origin(hint) is not Annotated:
+        return None
+    kind, *limits = get_args(hint)
+    for limit in limits:
+        for name, away in (("gt", 0), ("ge", -1), ("lt", 0), ("le", 1)):
+            bound = getattr(limit, name, None)
+            if bound is not None:
+                return kind(bound) + away
+    return None
+
+
+def cases() -> Iterator[tuple[type[Part], str, Any]]:
+    for cls in part_classes().values():
+        if any(f.default is f.default_factory is dataclasses.MISSING for f in dataclasses.fields(cls)):  # type: ignore[arg-type]
+            continue  # cannot be made from one field
+        for field, hint in hints(cls).items():
+            inside = [h for h in get_args(hint) if h is not type(None)] if type(None) in get_args(hint) else [hint]
+            if (bad := outside(inside[0])) is not None:
+                yield cls, field, bad
+
+
+CASES = list(cases())
+
+
+@pytest.mark.parametrize("cls, field, bad", CASES, ids=[f"{c.name}.{f}" for c, f, _ in CASES])
+def test_what_a_field_forbids_is_refused(cls: type[Part], field: str, bad: Any) -> None:
+    expected = f"{cls.__name__}.{field} must be {describe(hints(cls)[field])}, got {bad!r}"
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        cls(**{field: bad})
+
+
+def test_there_are_many() -> None:
+    assert len(CASES) > 200
