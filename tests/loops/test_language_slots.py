@@ -223,6 +223,42 @@ def test_hidden_states_and_head_say_what_the_policy_says(kind: str) -> None:
     make_loop(method, Toy(), random_policy(kind)).step()
 
 
+class Keeps(Filter):
+    """Keeps a copy of what the sampler recorded."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"hidden", "entropy"})
+
+    def initial_state(self) -> dict[str, Any]:
+        return {}
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        self.state["batch"] = batch
+        return torch.ones_like(batch.scores)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_what_the_sampler_recorded_is_what_a_forward_pass_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.loops import language
+
+    policy = random_policy(kind)
+    loop = make_loop(SMALL.replace(filters=(Keeps(),)), Toy(), policy)
+    monkeypatch.setattr(language, "evaluate_all", lambda *_: pytest.fail("a second forward pass"))
+    monkeypatch.setattr(type(loop.updater), "run", lambda *_: {})  # the weights stay
+    loop.step()
+    batch = loop.method.filters[0].state["batch"]
+    said = policy.evaluate(batch, {"hidden", "entropy"})
+    torch.testing.assert_close(batch.extras["hidden"], said.hidden.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(batch.extras["entropy"], said.entropy.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_rows_that_nobody_sampled_take_a_forward_pass() -> None:
+    loop = make_loop(SMALL.replace(experience=Mixture(size=4), filters=(Keeps(),)), Toy())
+    loop.step()
+    batch = loop.method.filters[0].state["batch"]
+    shown = batch.action_mask & batch.written[:, None]
+    assert (batch.extras["entropy"][shown] > 0).all() and batch.extras["hidden"][shown].abs().sum() > 0
+
+
 def test_demonstrations_alone_are_averaged_as_the_method_says() -> None:
     batch = random_batch((2, 2))
     batch.written = torch.ones(4, dtype=torch.bool)

@@ -18,6 +18,8 @@ STACKS = [
     ("grpo", "maxrl", "curvature-mask"),
     ("grpo", "lens", "rollout-gdro"),
     ("grpo", "g2rl", "hpt"),
+    ("hpt", "forking-tokens"),
+    ("hpt", "oblr-po", "curvature-mask"),
     ("rloo", "max-at-k", "kl-to-reference"),
     ("dapo", "oblr-po", "entropy-bonus"),
 ]

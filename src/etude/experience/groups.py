@@ -44,8 +44,11 @@ class Groups(Experience):
     def sampling(self, context: Context) -> Sampling:
         """How tokens are drawn."""
         limit = self.max_tokens or context.max_tokens
-        wanted = "entropy" in context.extras.get("record", ())
-        return Sampling(self.temperature, self.top_p, self.top_k, limit, tuple(context.task.stop), wanted)
+        wanted = context.extras.get("record", ())
+        return Sampling(
+            self.temperature, self.top_p, self.top_k, limit, tuple(context.task.stop), "entropy" in wanted,
+            "hidden" in wanted,
+        )  # fmt: skip
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         jobs = [(problem, group) for group, problem in enumerate(problems) for _ in range(self.size)]

@@ -134,6 +134,8 @@ def _answer(episode: Episode, world: Any, said: Completion, context: Context, fa
     )
     if said.entropy:
         segment.info["entropy"] = said.entropy
+    if said.hidden is not None:
+        segment.info["hidden"] = said.hidden
     if before.info.get("replayed"):  # a turn that was begun elsewhere
         segment = _joined(before, segment, policy)
         episode.segments.pop()

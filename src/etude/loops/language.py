@@ -21,6 +21,7 @@ from etude.core.task import LanguageTask
 from etude.experience.chat import opening
 from etude.experience.rows import concatenate, to_batch
 from etude.loops.language_report import describe, record
+from etude.loops.recorded import recorded_entropies, recorded_hidden
 from etude.loops.states import join_tensors, split_tensors
 from etude.loops.update import Updater, evaluate_all, reference_all
 from etude.policies.language import LanguagePolicy
@@ -159,18 +160,26 @@ class LanguageLoop:
         batch = to_batch(episodes, self.policy.tokenizer.pad_token_id, temperature, self.policy.device)
         if "reference_logp" in method.needs():
             batch.reference_logp = reference_all(self.policy, batch, self.updater.budget)
-        if "entropy" in context.extras["record"]:
-            batch.extras["entropy"] = _entropies(batch)
+        if "entropy" in context.extras["record"] and (entropy := recorded_entropies(batch)) is not None:
+            batch.extras["entropy"] = entropy
+        elif "entropy" in method.needs("rewards", "filters", "advantages"):
+            entropy = evaluate_all(self.policy, batch, {"entropy"}, self.updater.budget).entropy
+            assert entropy is not None
+            batch.extras["entropy"] = entropy
         if "hidden" in method.needs("rewards", "filters"):
             batch = self._with_hidden(batch)
+        elif "hidden" in context.extras["record"] and (recorded := recorded_hidden(batch)) is not None:
+            batch = self._with_hidden(batch, recorded)
         solved = [bool(self.task.success(e)) for e in episodes]
         batch.solved = torch.tensor(solved, device=self.policy.device)
         return score(batch, method.rewards, context)
 
-    def _with_hidden(self, batch: TokenBatch) -> TokenBatch:
-        """The batch with the states that predict its tokens, and the head that does."""
-        hidden = evaluate_all(self.policy, batch, {"hidden"}, self.updater.budget).hidden
-        assert hidden is not None
+    def _with_hidden(self, batch: TokenBatch, hidden: torch.Tensor | None = None) -> TokenBatch:
+        """The batch with the states that predict its tokens, as the sampler recorded them, and the head that does."""
+        hidden = recorded_hidden(batch) if hidden is None else hidden
+        if hidden is None:
+            hidden = evaluate_all(self.policy, batch, {"hidden"}, self.updater.budget).hidden
+            assert hidden is not None
         return batch.replace(extras={**batch.extras, "hidden": hidden}, head=self.policy.head(batch.temperature))
 
     def _count_dropped(self, episodes: Sequence[Episode], lost: Sequence[Episode]) -> None:
@@ -189,6 +198,8 @@ class LanguageLoop:
     def context(self, method: Method, stream: Stream) -> Context:
         """What the parts may use during this step."""
         record = method.needs("token_weights", "rewards", "filters", "advantages")
+        if self.policy.shadow or self.policy.autocast:
+            record -= {"hidden"}  # of another precision than the trained weights'
         return Context(
             self.task,
             self.policy,
@@ -273,11 +284,3 @@ class LanguageLoop:
         self.finished, self.policy.version = counters["finished"], counters["version"]
         self.flat_steps, self.updater.bad_steps = counters["flat_steps"], counters["bad_steps"]
         self.updater.budget, self.updater.halved = counters["budget"], counters["halved"]
-
-
-def _entropies(batch: TokenBatch) -> torch.Tensor:
-    """[B, T] entropies that the sampler recorded."""
-    flat = [h for e in batch.episodes for s in e.segments for h in s.info.get("entropy", ())]
-    out = torch.zeros_like(batch.behaviour_logp)
-    out[batch.action_mask] = torch.tensor(flat, device=out.device, dtype=out.dtype)
-    return out

@@ -183,11 +183,11 @@ class Updater:
     def _current(self, method: Method, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
         wanted = method.needs("token_weights")
-        recorded = batch.extras.get("entropy")
+        recorded = {k: batch.extras[k] for k in wanted if k in batch.extras}
         own = method.experience.samples and not getattr(method.experience, "truncates", False)
         own = own and torch.equal(batch.on_policy, batch.sampled)
-        if fresh and own and (not wanted or (wanted == {"entropy"} and recorded is not None)):
-            return TokenLogProbs(batch.behaviour_logp, recorded)
+        if fresh and own and recorded.keys() == wanted:
+            return TokenLogProbs(batch.behaviour_logp, head=batch.head, **recorded)
         found = evaluate_all(self.policy, batch, wanted, self.budget)
         if "hidden" in wanted:
             found.head = self.policy.head(batch.temperature)

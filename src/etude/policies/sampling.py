@@ -31,7 +31,8 @@ class Sampling:
     """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the distribution whole.
 
     Where the entropy at temperature 1 is above `fork_entropy` nats, `fork_temperature` takes the place of
-    `temperature` if it is given.
+    `temperature` if it is given. `entropy` and `hidden` say what else is recorded of every token: the entropy of the
+    distribution that it was drawn from, and the last layer's state that the distribution was computed from.
     """
 
     temperature: float = 1.0
@@ -40,6 +41,7 @@ class Sampling:
     max_tokens: int = 64
     stop: tuple[str, ...] = ()
     entropy: bool = False
+    hidden: bool = False
     fork_temperature: float | None = None
     fork_entropy: float = 0.672
 
@@ -51,11 +53,12 @@ class Sampling:
 
 @dataclass
 class Completion:
-    """What was sampled after one prompt; the lists have one entry per token, the end token included."""
+    """What was sampled after one prompt; lists and `hidden` [n, H] have one entry per token, the end token included."""
 
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
+    hidden: Tensor | None = None
     stop: StopReason = StopReason.MAX_TOKENS
 
 
@@ -146,19 +149,23 @@ class _Rows:
             input_ids=ids, attention_mask=None if bool(mask.all()) else mask, position_ids=rope_positions(mask),
             past_key_values=cache, use_cache=True,
         )  # fmt: skip
-        self.logits = policy.head_logits(self.model, out.last_hidden_state[:, -1])[owner]
+        last = out.last_hidden_state[:, -1]
+        self.logits, self.hidden = policy.head_logits(self.model, last)[owner], last[owner]
         self.decoder = decoder(backbone, config, cache, mask, owner, sampling.max_tokens)
         self.index = torch.arange(len(prompts), device=self.device)
         self.alive = torch.ones(len(prompts), dtype=torch.bool, device=self.device)
         self.position = lengths[owner]
         self.room, self.least_room = policy.context - self.position, policy.context - width
         self.steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+        self.states: list[Tensor] = []
         self.stops: dict[int, StopReason] = {}
 
     def record(self, tokens: Tensor, logp: Tensor, entropy: Tensor | None) -> bool:
         """Keep what was drawn by rows still alive; True when none is left."""
         kept = self.alive
         self.steps.append((self.index[kept], tokens[kept], logp[kept], None if entropy is None else entropy[kept]))
+        if self.sampling.hidden:
+            self.states.append(self.hidden[kept])
         for row in self.stopper.ended(self.index, tokens, kept, self.stops):
             self.alive[row] = False
         if len(self.steps) >= self.least_room:
@@ -179,7 +186,8 @@ class _Rows:
             self.decoder.keep(keep)
             self.index, self.position, tokens = self.index[keep], self.position[keep], tokens[keep]
             self.alive = self.alive[keep]
-        self.logits = self.policy.head_logits(self.model, self.decoder(tokens, self.position))
+        self.hidden = self.decoder(tokens, self.position)
+        self.logits = self.policy.head_logits(self.model, self.hidden)
         self.position = (self.position + 1).clamp_(max=self.policy.context - 1)  # finished rows stay inside, too
 
     def completions(self) -> list[Completion]:
@@ -195,6 +203,11 @@ class _Rows:
                     done[i].entropy.append(ent)
         for i, stop in self.stops.items():
             done[i].stop = stop
+        if self.states:
+            rows = torch.cat([index for index, *_ in self.steps])
+            states = torch.cat(self.states)[rows.argsort(stable=True)]
+            for completion, hidden in zip(done, states.split([len(c.tokens) for c in done])):
+                completion.hidden = hidden
         return done
 
 

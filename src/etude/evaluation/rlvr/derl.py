@@ -19,7 +19,7 @@ from etude.policies.formulas import FormulaPolicy
 from etude.rewards.formula import FormulaReward, evaluate, parse
 from etude.tasks.tabular.enumerable import Enumerable
 
-SEEDS = 12
+SEEDS = 64
 ITERATIONS, GROUP = 8, 4
 INNER, FINAL = 30, 60
 """Training steps of an inner run and of the policy that is trained with the best formula."""
