@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -85,6 +87,7 @@ def main() -> None:
     chosen = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     chosen.add_argument("--methods", nargs="*", default=None)
     chosen.add_argument("--rounds", type=int, default=5)
+    chosen.add_argument("--output", type=Path, default=None, help="a file for the JSON as well")
     options = chosen.parse_args()
     torch.set_num_threads(1)
     names = options.methods or [n for n in files("methods") if family("methods", n) == "rlvr"]
@@ -94,7 +97,11 @@ def main() -> None:
         if method.kind != "theory" and method.experience is not None and method.experience.samples:
             found.append(cost(name, options.rounds))
             print(json.dumps(found[-1]), flush=True)
-    print(json.dumps({"benchmark": "method_costs", "limit": LIMIT, "methods": found}, indent=1))
+    told = json.dumps({"benchmark": "method_costs", "limit": LIMIT, "methods": found}, indent=1)
+    print(told)
+    if options.output:
+        options.output.write_text(told + "\n")
+    sys.exit(int(not all(f["met"] for f in found)))
 
 
 if __name__ == "__main__":
