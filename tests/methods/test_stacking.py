@@ -19,6 +19,7 @@ STACKS = [
     ("grpo", "lens", "rollout-gdro"),
     ("grpo", "g2rl", "hpt"),
     ("hpt", "forking-tokens"),
+    ("r3l", "oblr-po", "forking-tokens"),
     ("hpt", "oblr-po", "curvature-mask"),
     ("rloo", "max-at-k", "kl-to-reference"),
     ("dapo", "oblr-po", "entropy-bonus"),

@@ -22,9 +22,9 @@ def recorded_hidden(batch: TokenBatch) -> torch.Tensor | None:
 
 
 def _spread(flat: torch.Tensor, batch: TokenBatch) -> torch.Tensor | None:
-    """[N, ...] values of the action tokens as [B, T, ...]; None if there are not as many."""
+    """[N, ...] values of the action tokens as [B, T, ...]; None if some belong to another context, or are missing."""
     mask = batch.action_mask
-    if len(flat) != int(mask.sum()):
+    if len(flat) != int(mask.sum()) or not torch.equal(batch.on_policy, batch.sampled):
         return None
     out = flat.new_zeros(*mask.shape, *flat.shape[1:])
     out[mask] = flat
