@@ -58,8 +58,8 @@ class Completion:
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
-    hidden: Tensor | None = None
     stop: StopReason = StopReason.MAX_TOKENS
+    hidden: Tensor | None = None
 
 
 @torch.inference_mode()
