@@ -30,6 +30,12 @@ def group_mean(values: Tensor, group: Tensor) -> Tensor:
     return group_sum(values, group) / group_size(group).to(values.dtype)
 
 
+def solved_share(batch: TokenBatch) -> Tensor:
+    """[B] share of the completions of each row's problem that are solved."""
+    assert batch.solved is not None
+    return group_mean(batch.solved.double(), batch.group)
+
+
 def equal_groups(scores: Tensor, group: Tensor) -> Tensor:
     """[B] True where all scores of the row's group are equal, so that comparing them teaches nothing."""
     _, index = torch.unique(group, return_inverse=True)

@@ -15,20 +15,10 @@ from etude.core.batches import TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.streams import Stream
-from etude.methods.rlvr.rlanything import (
-    AdaptedTasks,
-    SolvedBand,
-    StepAdvantage,
-    StepVerdicts,
-    accepted,
-    consistency,
-    fresh_judge,
-    steps,
-    unit_test_rewards,
-    verdict_advantages,
-    wish,
-)
+from etude.curricula.adapted import AdaptedTasks, accepted, wish
+from etude.methods.rlvr.rlanything import SolvedBand, StepAdvantage, unit_test_rewards
 from etude.policies.byte_tokenizer import build_tokenizer
+from etude.rewards.step_judge import StepVerdicts, consistency, fresh_judge, steps, verdict_advantages
 from etude.tasks.language.sums import Sums
 
 Make = Callable[..., TokenBatch]

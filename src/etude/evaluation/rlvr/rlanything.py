@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.slots import Filter
+from etude.curricula.adapted import AdaptedTasks
 from etude.evaluation.arms import SEEDS as FIRST
 from etude.evaluation.arms import Question, findings, variant
 from etude.evaluation.rlvr.watched import runs
-from etude.methods.rlvr.rlanything import AdaptedTasks, accuracy
 from etude.tasks.language.sums import Sums
 
 STEPS, SEEDS = 40, 3
@@ -49,7 +50,7 @@ class Recorder(Filter):
         return {"history": []}
 
     def weigh(self, batch: TokenBatch) -> Tensor:
-        shares = accuracy(batch)
+        shares = solved_share(batch)
         seen = {"inside": float(((shares >= 0.2) & (shares <= 0.8)).double().mean())}
         self.state["history"].append(seen | (agreement(batch) if "verdicts" in batch.extras else {}))
         return torch.ones_like(batch.scores)
