@@ -64,13 +64,13 @@ def main() -> None:
     from etude.runtime.folder import RunFolder
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
-    from etude.training import Options, compose_method, compose_task, kind_of
+    from etude.training import Options, compose_method, compose_task, world_of
 
     case = SPEED[chosen.case]
     task = compose_task(chosen.task or case.task, [f"task.backend={chosen.backend}"] if chosen.backend else [])
     method = compose_method("ppo", case.etude(), loop="control")
     options = Options(steps=10_000_000, seeds=chosen.seeds, threads=chosen.threads, evaluate=0, quiet=True)
-    kind = kind_of(task)
+    kind = world_of(task)
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps or 1)
     with (
         tempfile.TemporaryDirectory() as scratch,

@@ -94,7 +94,7 @@ def main() -> None:
     found = []
     for name in names:
         method = get_method(name)
-        if method.kind != "theory" and method.experience is not None and method.experience.samples:
+        if method.row != "theory" and method.experience is not None and method.experience.samples:
             found.append(cost(name, options.rounds))
             print(json.dumps(found[-1]), flush=True)
     told = json.dumps({"benchmark": "method_costs", "limit": LIMIT, "methods": found}, indent=1)

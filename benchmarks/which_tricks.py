@@ -73,7 +73,7 @@ def equal(method: Method) -> tuple[Method, bool]:
 def names() -> list[str]:
     """Methods that learn from samples of a language model."""
     found = [n for n in files("methods") if family("methods", n) == "rlvr"] + ["reinforce"]
-    return [n for n in found if (m := get_method(n)).kind != "theory" and m.experience and m.experience.samples]
+    return [n for n in found if (m := get_method(n)).row != "theory" and m.experience and m.experience.samples]
 
 
 def place(name: str, task: str, seed: int, steps: int) -> Path:

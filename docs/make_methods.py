@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from etude.cli.methods import shown
 from etude.core.method import Method
-from etude.core.registry import docstring, family, files, get_method, parent_of, summary
+from etude.core.registry import compositions, docstring, family, files, get_method, parent_of, summary
 from etude.evaluation.claims import recorded
 
 DOCS = Path(__file__).resolve().parent
@@ -31,13 +31,15 @@ def pages() -> dict[str, str]:
 
 
 def page(name: str) -> str:
-    """The page of one method."""
-    method = get_method(name)
-    parent = parent_of(method)
+    """The page of one method, all its compositions."""
+    found = compositions(name)
+    method = found[0]
     blocks = [f"# {name}\n\n{NOTE}", heading(name, method), fenced(docstring("methods", name))]
-    if parent is not None:
-        blocks.append(f"## Against [{parent.id}]({parent.id}.md)\n\n{difference(method, parent)}")
-    blocks.append(f"## Every value\n\n{fenced(method.describe())}")
+    for each in found:
+        where = "" if len(found) == 1 else f" ({' and '.join(sorted(each.worlds))})"
+        if (parent := parent_of(each)) is not None:
+            blocks.append(f"## Against [{parent.id}]({parent.id}.md){where}\n\n{difference(each, parent)}")
+        blocks.append(f"## Every value{where}\n\n{fenced(each.describe())}")
     if method.claim is not None:
         blocks.append(f"## Claim\n\n{claim(name, method)}")
     blocks.append(f"## Train it\n\n{fenced(command(name, method), 'sh')}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from etude.comparing import compare
     from etude.core.method import Method
     from etude.core.task import Task
+    from etude.core.worlds import World
     from etude.training import Result
     from etude.verbs import evaluate, export, resume, train
 
@@ -33,11 +34,14 @@ _HOMES = {
 }
 
 
-def method(name: str) -> Method:
-    """The method called `name`. Raises UnknownNameError with the closest names."""
+def method(name: str, world: World | str | None = None) -> Method:
+    """The method called `name`; where it has several compositions the one for `world` ('language', 'control', ...).
+
+    Raises: UnknownNameError with the closest names, ConfigError for a world that it is not made for.
+    """
     from etude.core.registry import get_method
 
-    return get_method(name)
+    return get_method(name, world)
 
 
 def methods() -> list[str]:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, EtudeError, UnknownNameError
 from etude.core.fields import Count, check
+from etude.core.fit import check as check_fit
+from etude.core.worlds import World
 
 if TYPE_CHECKING:
     from etude.core.task import Task
@@ -205,7 +207,7 @@ def _check_arms(
     methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None, metric: str, split: str
 ) -> None:
     """Raise ConfigError unless all of the methods can be trained on the task and compared by this metric."""
-    from etude.training import check_fit, compose_method, kind_of
+    from etude.training import compose_method, world_of
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
@@ -213,24 +215,23 @@ def _check_arms(
         raise ConfigError(f"A method can be compared only with others; {', '.join(methods)} has one twice.")
     for arm in methods:
         name, *parts = arm.split("+")
-        method = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.loop)
+        method = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
         check_fit(method, goal)
         if method.objective is not None and not method.objective.generates:
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
-    kind_of(goal).prepare(method, goal)
-    known, splits = kind_of(goal).measured(goal)
+    world_of(goal).prepare(method, goal)
+    known, splits = world_of(goal).measured(goal)
     if metric not in known:
         raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")
     if split not in splits:
         raise UnknownNameError("evaluated split", split, splits, f"There are: {', '.join(splits)}.")
 
 
-def _samples(arm: str) -> bool:
+def _samples(arm: str, task: Task) -> bool:
     """Whether the method samples while it trains, so that its rewards make a learning curve."""
     from etude.core.registry import get_method
 
-    experience = get_method(arm.split("+")[0]).experience
-    return experience is not None and experience.samples
+    return bool(get_method(arm.split("+")[0], task.world).experience.samples)
 
 
 @dataclass
@@ -261,13 +262,13 @@ def compare(
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
     from etude.evaluation.comparison import compare_arms
-    from etude.training import compose_task, kind_of
+    from etude.training import compose_task, world_of
 
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers}.items():
         check(name, Count, 1 if number is None else number)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    kind, together = kind_of(goal), goal.together
+    kind, together = world_of(goal), goal.together
     known, splits = kind.measured(goal)
     seeds, steps = seeds or kind.SEEDS, steps or getattr(goal, "steps", 100)
     metric, split = metric or known[0], split or splits[0]
@@ -277,10 +278,10 @@ def compare(
         for arm in methods
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
-    long = goal.loop == "control"
+    long = goal.world is World.CONTROL
     grid = [steps * (i + 1) / POINTS for i in range(POINTS)] if long else list(range(1, steps + 1))
     scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
-    lines = {arm: {goal.id: curves(jobs, grid)} for arm, jobs in arms.items() if together or _samples(arm)}
+    lines = {arm: {goal.id: curves(jobs, grid)} for arm, jobs in arms.items() if together or _samples(arm, goal)}
     found = compare_arms(scores, lines, grid, metric=f"{metric} ({split})")
     label = "-vs-".join(a.replace("+", "_") for a in methods)
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,9 @@ from etude.core.fields import Count, WholeNumber, check, parse
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.part import hints
-from etude.core.registry import get_method
+from etude.core.registry import compositions, files, get_method, not_for
 from etude.core.task import Task
+from etude.core.worlds import World
 from etude.runtime.sinks import SINKS
 from etude.tasks import resolve_task
 
@@ -61,6 +63,10 @@ class Options:
                 raise UnknownNameError("sink", sink, SINKS)
 
 
+EVERYWHERE = frozenset({"steps", "seed", "out", "evaluate", "checkpoint_every", "threads", "sinks", "quiet"})
+"""Options that every run reads."""
+
+
 @dataclass
 class Result:
     """What a run left behind.
@@ -94,13 +100,17 @@ def compose_method(
     changes: Sequence[str] | Mapping[str, Any] = (),
     parts: str | Sequence[str] = (),
     reward: Any = None,
-    loop: str = "language",
+    world: World = World.LANGUAGE,
 ) -> Method:
-    """The method that a run trains: as it is for tasks of this loop, with parts stacked, fields set, the user's reward.
+    """The method that a run trains in a world: with parts stacked, fields set, the user's reward.
+
+    Whether its parts go together, and with a task, is for `core.fit.check` to say.
 
     Raises: EtudeError for a name, a field or a value that does not fit.
     """
-    found = (get_method(method) if isinstance(method, str) else method).on(loop)
+    found = get_method(method, world) if isinstance(method, str) else method
+    if world not in found.worlds:
+        raise ConfigError(_of_another_world(found, world))
     found = stack(found, parts)
     if reward is not None:
         from etude.core.slots import TokenReward
@@ -108,9 +118,17 @@ def compose_method(
 
         kept = tuple(p for p in found.rewards if not (isinstance(p, TokenReward) and p.name == "task-reward"))
         found = found.replace(rewards=(reward_part(reward), *kept))
-    found = set_values(found, changes)
-    found.check()
-    return found
+    return set_values(found, changes)
+
+
+def _of_another_world(method: Method, world: World) -> str:
+    """Why a Method object does not fit, and how to get the composition that does, if there is one of its name."""
+    if method.id in files("methods") and any(world in m.worlds for m in compositions(method.id)):
+        return (
+            f"This {method.id} is a {type(method).__name__}, for tasks of {' and '.join(sorted(method.worlds))}; the "
+            f'one for {world} is etude.method("{method.id}", world="{world}").'
+        )
+    return not_for(method.id, [method], world)
 
 
 def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Any = None) -> Task:
@@ -126,17 +144,16 @@ def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = 
     return found.replace(scored=False) if reward is not None and "scored" in found.fields() else found
 
 
-class Kind(Protocol):
-    """What differs between runs of language and of control: the modules `training_language` and `training_control`."""
+class WorldOf(Protocol):
+    """What differs between runs in different worlds: `training_language`, `_control` and `_enumerable`."""
 
     SEEDS: int
     """Seeds that are compared where nothing else is said."""
+    READS: frozenset[str]
+    """Options that mean something in it, besides those that every run reads."""
 
     def measured(self, task: Any) -> tuple[list[str], list[str]]:
         """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
-
-    def check_fit(self, method: Method, task: Any) -> None:
-        """Raise ConfigError if the task cannot be trained by this method."""
 
     def prepare(self, method: Method, task: Any) -> None:
         """Do what may fail before anything is written or a large model loads."""
@@ -160,22 +177,20 @@ class Kind(Protocol):
         """What an evaluation found, {split: {metric: interval as JSON}}, and samples to show."""
 
 
-def kind_of(task: Task) -> Kind:
-    """How runs of this task are made. Raises ConfigError for a task of a loop that there is none of."""
-    if task.loop not in ("language", "control", "enumerable"):
-        raise ConfigError(f"Task {task.id} is one of {task.loop}, and no loop for it is installed.")
-    return cast(Kind, importlib.import_module(f"etude.training_{task.loop}"))
+def world_of(task: Task) -> WorldOf:
+    """How runs of this task are made."""
+    return cast(WorldOf, importlib.import_module(f"etude.training_{task.world}"))
 
 
-def check_fit(method: Method, task: Task) -> None:
-    """Raise ConfigError if the task cannot be trained by this method."""
-    kind_of(task).check_fit(method, task)
-    serves = "language" if task.loop == "enumerable" else task.loop
-    for path, part in method.parts().items():
-        if serves not in part.serves:
+def check_options(options: Options, task: Task) -> None:
+    """Raise ConfigError for an option that was set and that a run of this task would not read."""
+    read = EVERYWHERE | world_of(task).READS
+    for option in dataclasses.fields(Options):
+        value = getattr(options, option.name)
+        if option.name not in read and value != option.default:
             raise ConfigError(
-                f"{method.id}: {type(part).__name__} ({path}) is for tasks of {' and '.join(sorted(part.serves))}, "
-                f"and {task.id} is one of {task.loop}."
+                f"--{option.name.replace('_', '-')} {value} means nothing for {task.id}, a task of {task.world}: leave "
+                "it out."
             )
 
 

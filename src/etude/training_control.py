@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SEEDS = 10
 """Members of a population where nothing else is said."""
+READS = frozenset({"seeds", "population"})
 EPISODES = 20
 """Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
 
@@ -32,36 +33,13 @@ def measured(task: ControlTask) -> tuple[list[str], list[str]]:
     return ["return", "return/deterministic"], ["test"]
 
 
-def check_fit(method: Method, task: ControlTask) -> None:
-    """Raise ConfigError if the task cannot be trained by this method."""
-    wanted = ("policy", "experience", "advantages", "objective", "optimizer")
-    missing = [s for s in wanted if getattr(method, s) is None]
-    if missing:
-        raise ConfigError(
-            f"{method.id} has no {missing[0]} for tasks of control, so it cannot be trained on {task.id}; ppo, a2c and "
-            "reinforce can (`etude methods` lists all)."
-        )
-    needed = method.needs()
-    if "values" in needed and method.critic is None:
-        raise ConfigError(f"{method.id}: advantages from values need a critic (--with state-value).")
-    rollout: Any = method.experience
-    if rollout.environments * rollout.steps < method.minibatches:
-        raise ConfigError(
-            f"{method.id}: {rollout.steps} steps in {rollout.environments} environments cannot be divided into "
-            f"{method.minibatches} minibatches."
-        )
-
-
 def prepare(method: Method, task: ControlTask) -> None:
     """Make and end an environment, so that one that cannot be made is found before anything is written."""
     task.make([0], 1).close()
 
 
 def steps(method: Method, task: ControlTask, options: Options) -> int:
-    """Environment steps of each member; also refuses what a run of control has no use for."""
-    for name in ("adapter", "autocast", "gradient_checkpointing"):
-        if getattr(options, name):
-            raise ConfigError(f"--{name.replace('_', '-')} is for language models, and {task.id} is a task of control.")
+    """Environment steps of each member; also refuses members that cannot be."""
     members(method, options)
     return options.steps or task.steps
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.task import Task
 from etude.training import Options
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 SEEDS = 64
 """Members where nothing else is said: they are nearly free."""
 STEPS = 150
+READS = frozenset({"seeds"})
 
 
 def measured(task: Task) -> tuple[list[str], list[str]]:
@@ -28,30 +28,12 @@ def measured(task: Task) -> tuple[list[str], list[str]]:
     return [*(f"pass@{k}" for k in KS), "reward", "entropy"], ["exact"]
 
 
-def check_fit(method: Method, task: Task) -> None:
-    """Raise ConfigError if the method needs more than samples of whole groups."""
-    from etude.loops.enumerable import check_fit
-    from etude.training_language import contradiction
-
-    missing = [s for s in ("experience", "objective", "optimizer") if getattr(method, s) is None]
-    if missing:
-        raise ConfigError(f"{method.id} has no {missing[0]}, so it cannot be trained.")
-    if sentence := contradiction(method):
-        raise ConfigError(sentence)
-    check_fit(method)
-
-
 def prepare(method: Method, task: Task) -> None:
     """Nothing can fail here that has not been checked."""
 
 
 def steps(method: Method, task: Task, options: Options) -> int:
-    """Training steps; also refuses what tables have no use for."""
-    if options.population:
-        raise ConfigError("--population is for tasks of control; of an enumerable policy compare runs (etude compare).")
-    for name in ("adapter", "autocast", "gradient_checkpointing"):
-        if getattr(options, name):
-            raise ConfigError(f"--{name.replace('_', '-')} is for language models, and {task.id} has tables of logits.")
+    """Training steps."""
     return options.steps or STEPS
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.errors import UnknownNameError
 from etude.core.method import Method
-from etude.core.task import LanguageTask, Task
+from etude.core.task import LanguageTask
 from etude.training import Options
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ SMALL = 20_000_000
 KS = (1, 8)
 STEPS = 150
 SEEDS = 3
+READS = frozenset({"model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing"})
 
 
 def measured(task: LanguageTask) -> tuple[list[str], list[str]]:
@@ -28,45 +28,7 @@ def measured(task: LanguageTask) -> tuple[list[str], list[str]]:
     return [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
 
 
-def check_fit(method: Method, task: Task) -> None:
-    """Raise ConfigError if the task cannot be trained by this method."""
-    missing = [s for s in ("experience", "objective", "optimizer", "curriculum") if getattr(method, s) is None]
-    if missing:
-        raise ConfigError(f"{method.id} has no {missing[0]}, so it cannot be trained.")
-    if sentence := contradiction(method) or _lacks(method, task):
-        raise ConfigError(sentence)
-
-
-def contradiction(method: Method) -> str | None:
-    """Why the slots cannot work together, whatever the task."""
-    assert method.experience is not None and method.objective is not None
-    objective, experience = type(method.objective).__name__, type(method.experience).__name__
-    if method.objective.uses_behaviour and not method.experience.samples:
-        return (
-            f"{method.id}: {objective} compares the policy with the one that sampled, and {experience} takes its rows "
-            "from data: choose an objective for data (log-likelihood, dpo), or an experience that samples (groups)."
-        )
-    if method.objective.vanishes_with_advantage and method.advantages is None:
-        return f"{method.id}: {objective} learns from advantages, and the slot advantages is empty."
-    if method.advantages is not None and not method.rewards:
-        return f"{method.id}: there are advantages but no rewards to compute them from; set rewards=task-reward."
-    if method.objective.couples == "group" and getattr(method.experience, "size", 2) == 1:
-        return f"{method.id}: {objective} compares answers to one problem: set experience.size to 2 or more."
-    return None
-
-
-def _lacks(method: Method, task: Task) -> str | None:
-    """What the task does not have and the method learns from: a score, worked answers, pairs."""
-    assert method.experience is not None
-    if method.experience.samples:
-        ask: Callable[[], str | None] | None = getattr(task, "needs_reward", None)
-        if sentence := ask() if ask else None:
-            return sentence
-    lacks: Callable[[Any, Task], str | None] | None = getattr(method.experience, "lacks", None)
-    return lacks(task.problems("train")[0], task) if lacks else None
-
-
-def prepare(method: Method, task: Task) -> None:
+def prepare(method: Method, task: LanguageTask) -> None:
     """Do what may fail before anything is written or a large model loads: read the data, import the rewards."""
     task.problems("train")
     for part in method.rewards:
@@ -114,11 +76,6 @@ def threads(policy: LanguagePolicy) -> int:
 
 def steps(method: Method, task: LanguageTask, options: Options) -> int:
     """Training steps."""
-    if options.population or options.seeds not in (None, 1):
-        raise ConfigError(
-            "A population is for tasks of control; of a language model every seed is a run of its own "
-            "(etude train --seeds, etude compare)."
-        )
     return options.steps or STEPS
 
 
@@ -131,13 +88,13 @@ def sentence(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
     """Memory that the run will need."""
     from etude.runtime import memory
 
-    rows = method.problems * getattr(method.experience, "size", 1)
+    rows = method.problems * method.experience.rows_per_problem
     return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64))
 
 
 def looks(method: Method, task: LanguageTask, options: Options) -> bool:
     """Whether what is trained samples, and something says how good the samples are."""
-    unscored = bool(getattr(task, "needs_reward", lambda: None)())
+    unscored = bool(task.needs_reward())
     return options.evaluate > 0 and method.objective is not None and method.objective.generates and not unscored
 
 

@@ -12,12 +12,15 @@ from typing import Any
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
 from etude.core.errors import CheckpointError, ConfigError
-from etude.core.fields import Count, check
+from etude.core.fields import Count
+from etude.core.fields import check as check_value
+from etude.core.fit import check
 from etude.core.method import Method
 from etude.core.registry import import_source
 from etude.core.task import LanguageTask, Task
+from etude.core.worlds import World
 from etude.runtime.interrupts import Interrupted
-from etude.training import Options, Result, check_fit, compose_method, compose_task, kind_of, say
+from etude.training import Options, Result, check_options, compose_method, compose_task, say, world_of
 
 
 def train(
@@ -44,9 +47,10 @@ def train(
     chosen = _options(options)
     fields = assignments(set)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward, goal.loop)
-    check_fit(composed, goal)
-    kind = kind_of(goal)
+    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward, goal.world)
+    check(composed, goal)
+    check_options(chosen, goal)
+    kind = world_of(goal)
     chosen = dataclasses.replace(chosen, steps=kind.steps(composed, goal, chosen))
     kind.prepare(composed, goal)
     from etude.runtime import disk
@@ -65,7 +69,7 @@ def train(
     new = not where.exists()
     with RunFolder.create(where, composed.to_json(), config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
-        for sentence in getattr(goal, "warnings", list)():
+        for sentence in goal.warnings():
             say(sentence)
         try:
             return _run(folder, composed, goal, chosen)
@@ -99,7 +103,7 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
             import_source(source)
         method = Method.from_json(opened.method_json)
         goal = compose_task(config["task"], config["task_fields"], config["reward"])
-        kind = kind_of(goal)
+        kind = world_of(goal)
         if steps is not None and kind.training_steps(method, steps) < opened.step:
             raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
         kind.prepare(method, goal)
@@ -124,7 +128,7 @@ def _run(folder: Any, method: Method, task: Task, options: Options) -> Result:
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
 
-    kind = kind_of(task)
+    kind = world_of(task)
     assert options.steps is not None
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
@@ -169,7 +173,7 @@ def _open_sink(name: str, folder: Any) -> list[Any]:
 def _look(folder: Any, loop: Any, task: Task, options: Options, when: str) -> dict[str, Any]:
     """Evaluate, and add what came out to `evaluation.json`."""
     found = _load_evaluation(folder.path)
-    found[when], samples = kind_of(task).look(loop, task, options, when)
+    found[when], samples = world_of(task).look(loop, task, options, when)
     found.setdefault("samples", {})[when] = samples
     _save_evaluation(folder.path, found)
     return found
@@ -236,10 +240,10 @@ def evaluate(
     if isinstance(goal, ControlTask):
         from etude.training_control import evaluate as play
 
-        return dict(play(Path(model), config, goal, check("episodes", Count, episodes), seed, video, member))
+        return dict(play(Path(model), config, goal, check_value("episodes", Count, episodes), seed, video, member))
     if video is not None:
-        raise ConfigError(f"--video is for tasks of control, and {goal.id} is one of {goal.loop}.")
-    if goal.loop == "enumerable":
+        raise ConfigError(f"--video is for tasks of control, and {goal.id} is one of {goal.world}.")
+    if goal.world is World.ENUMERABLE:
         from etude.training_enumerable import evaluate as look
 
         return dict(look(Path(model), config, goal))
@@ -252,15 +256,15 @@ def evaluate(
     from etude.rewards.function import reward_part
     from etude.training_language import threads
 
-    count = check("samples", Count, max(k) if samples is None else samples)
+    count = check_value("samples", Count, max(k) if samples is None else samples)
     if max(k) > count:
         raise ConfigError(f"pass@{max(k)} needs at least {max(k)} samples per problem, got {count}.")
-    check("problems", Count, problems)
+    check_value("problems", Count, problems)
     how = Groups(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
     splits = [split] if split else evaluation_splits(goal)
     for name in splits:
         goal.problems(name)
-    if reward is None and (sentence := getattr(goal, "needs_reward", lambda: None)()):
+    if reward is None and (sentence := goal.needs_reward()):
         raise ConfigError(sentence)
     rewards = () if reward is None else (reward_part(reward).bind(),)
     policy = LanguagePolicy.load(model)

@@ -14,23 +14,28 @@ def test_methods_json(cli: Cli) -> None:
     entries = json.loads(cli("methods", "--json").out)
     assert {e["id"] for e in entries} == set(etude.methods())
     for entry in entries:
-        assert list(entry) == ["id", "title", "family", "kind", "parent", "paper", "changes", "claim"]
-        for name in ("id", "title", "family", "kind", "paper"):
+        assert list(entry) == [
+            "id", "title", "family", "row", "kinds", "worlds", "parent", "paper", "changes", "claim"
+        ]  # fmt: skip
+        for name in ("id", "title", "family", "row", "paper"):
             assert isinstance(entry[name], str) and entry[name], (entry["id"], name)
         assert entry["parent"] is None or entry["parent"] in etude.methods()
         assert bool(entry["changes"]) == (entry["parent"] is not None)
-        assert set(entry["claim"]) == {"statement", "verdict"}
-        assert entry["claim"]["verdict"] in (None, "held", "not held", "inconclusive")
+        assert entry["worlds"] in (["control"], ["enumerable", "language"], ["control", "enumerable", "language"])
+        if entry["claim"] is not None:
+            assert set(entry["claim"]) == {"statement", "verdict"}
+            assert entry["claim"]["verdict"] in (None, "held", "not held", "inconclusive")
     changed = {e["id"]: e["changes"] for e in entries}
     assert changed["dr-grpo"] == ["advantages", "aggregation"]
+    assert [e["id"] for e in entries if e["claim"] is None] == ["planning-q-learning"]
 
 
 def test_tasks_json(cli: Cli) -> None:
     entries = json.loads(cli("tasks", "--json").out)
     assert {e["id"] for e in entries} == set(etude.tasks())
     for entry in entries:
-        assert list(entry) == ["id", "family", "summary", "loop", "splits", "fields"]
-        assert ("test" if entry["loop"] == "control" else "train") in entry["splits"]
+        assert list(entry) == ["id", "family", "summary", "world", "splits", "fields"]
+        assert ("test" if entry["world"] == "control" else "train") in entry["splits"]
         assert entry["summary"].endswith(".")
     assert next(e for e in entries if e["id"] == "compose")["fields"]["levels"] == [2]
 
@@ -44,14 +49,14 @@ def test_every_method_is_shown(cli: Cli, method: str) -> None:
     assert f"optimizer      {type(found.optimizer).__name__}(" in answer.out
     assert found.claim is None or found.claim.statement in answer.out
     if found.parent:
-        assert f"Against {found.parent}:" in answer.out
+        assert f"Against {found.parent} (for tasks of " in answer.out
 
 
 @pytest.mark.parametrize("task", etude.tasks())
 def test_every_task_is_shown(cli: Cli, task: str) -> None:
     answer = cli("tasks", "show", task, "--count", "2")
     assert answer.code == 0
-    if etude.task(task).loop == "control":
+    if etude.task(task).world == "control":
         assert "observations  Box(" in answer.out
         return
     assert answer.out.count("  prompt  ") == 2

@@ -9,10 +9,11 @@ import pytest
 import etude
 from etude.core.edit import assignments, set_value, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fit import check as check_fit
 from etude.core.part import Part
 from etude.regularizers.kl import KLToReference
 from etude.tasks import resolve_task
-from etude.training import check_fit, compose_method, compose_task
+from etude.training import compose_method, compose_task
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Fraction, NonNegative, Positive, Probability
-from etude.core.part import Part, from_json, kebab, part_class, part_from_json, part_types, to_json
+from etude.core.part import Need, Part, from_json, kebab, part_class, part_from_json, part_types, to_json
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.rewards.outcome import OverlongPenalty
 
@@ -29,7 +29,7 @@ class Inner(Part):
 class Outer(Part):
     """Holds values and parts of every kind."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     share: Fraction = 0.5
     amount: NonNegative = 0.0
     chance: Probability = 1.0

@@ -10,7 +10,7 @@ import pytest
 
 from etude.core.errors import ConfigError, UnknownNameError, nearest
 from etude.core.method import Method
-from etude.core.registry import docstring, family, files, get_method, load, load_attribute, summary
+from etude.core.registry import docstring, family, files, get_method, load_attribute, load_task, summary
 from etude.core.task import Task
 
 OWN = """
@@ -31,7 +31,7 @@ def test_files_name_methods_and_tasks() -> None:
 
 def test_load_by_name() -> None:
     assert isinstance(get_method("grpo"), Method)
-    assert isinstance(load("tasks", "attr-20q"), Task)
+    assert isinstance(load_task("attr-20q"), Task)
 
 
 @pytest.mark.parametrize(("name", "close"), [("grp", "grpo"), ("GRPO", "grpo"), ("reinforc", "reinforce")])

@@ -12,7 +12,7 @@ import torch
 
 from etude.core.batches import Problem, Segment, StopReason, TokenLogProbs
 from etude.core.errors import ConfigError, DataError, EnvironmentFault, EtudeError, NonFiniteError
-from etude.core.slots import Objective
+from etude.core.slots import TokenObjective
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.groups import Groups
@@ -182,7 +182,7 @@ def test_what_an_environment_may_not_return(answer: Callable[[], Any], sentence:
 # Row 23: gradients that are not finite
 
 
-class Poisoned(Objective):
+class Poisoned(TokenObjective):
     """Minus the log-likelihood; not a number on the optimizer steps listed in `bad`."""
 
     bad: tuple[int, ...] = ()

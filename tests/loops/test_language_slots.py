@@ -12,7 +12,8 @@ from torch import Tensor
 from etude.advantages.group import GroupAdvantage
 from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
 from etude.core.errors import RewardError
-from etude.core.slots import Advantages, Context, Filter, GroupReward, Objective, TokenWeights
+from etude.core.part import Need
+from etude.core.slots import Context, Filter, GroupReward, TokenAdvantages, TokenObjective, TokenWeights
 from etude.experience.data import Demonstrations, written
 from etude.experience.groups import Groups
 from etude.loops.losses import loss_weights
@@ -60,7 +61,7 @@ def test_a_reward_of_groups_that_is_not_finite_is_refused() -> None:
 class Watch(Filter):
     """Keeps two groups, and counts what it is shown."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"row_loss"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROW_LOSS})
 
     def initial_state(self) -> dict[str, Any]:
         return {"before": [], "after": [], "loss": []}
@@ -110,7 +111,7 @@ def _assistant(text: str) -> Any:
     return Segment("assistant", text)
 
 
-class Half(Objective):
+class Half(TokenObjective):
     """The advantage's gradient on samples, likelihood on written rows."""
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
@@ -145,7 +146,7 @@ def test_written_rows_do_not_change_the_advantages_of_the_others() -> None:
         assert torch.equal(found[batch.sampled], alone) and not found[batch.written].any()
 
 
-def credited(part: Advantages, scores: list[float], levels: str = "aaaaaa") -> list[float]:
+def credited(part: TokenAdvantages, scores: list[float], levels: str = "aaaaaa") -> list[float]:
     """The advantage of each of six rows in three groups of two."""
     batch = random_batch((2, 2, 2))
     batch.scores = torch.tensor(scores)
@@ -195,7 +196,7 @@ def test_halves_average_to_the_gradient_of_the_minibatch_and_set_the_pace() -> N
 class Sees(TokenWeights):
     """Checks the state that predicts each token against its log-probability."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert policy.head is not None and policy.hidden is not None
@@ -207,7 +208,7 @@ class Sees(TokenWeights):
 
 
 class Shown(GroupReward):
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
 
     def rescore(self, batch: TokenBatch) -> Tensor:
         assert batch.head is not None
@@ -226,7 +227,7 @@ def test_hidden_states_and_head_say_what_the_policy_says(kind: str) -> None:
 class Keeps(Filter):
     """Keeps a copy of what the sampler recorded."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden", "entropy"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN, Need.ENTROPY})
 
     def initial_state(self) -> dict[str, Any]:
         return {}

@@ -30,7 +30,7 @@ MEMBERS = [Member(0), Member(1), Member(7)]
 
 
 def method(name: str = "ppo", **changes: Any) -> Method:
-    found: Any = get_method(name).on("control")
+    found: Any = get_method(name, "control")
     found = found.replace(
         policy=found.policy.replace(network=MLP(hidden=(16,)), observations=(NormalizeObservations(),)),
         experience=found.experience.replace(environments=3, steps=33),
@@ -109,7 +109,7 @@ def test_learning_uses_the_normaliser_that_acted() -> None:
 def test_a_rollout_is_one_course_of_events() -> None:
     """Every observation follows from the one before by the environment's rules, across rollouts too."""
     loop = OnPolicyLoop(
-        method(experience=get_method("ppo").on("control").experience.replace(steps=60)), cartpole, MEMBERS, 3
+        method(experience=get_method("ppo", "control").experience.replace(steps=60)), cartpole, MEMBERS, 3
     )
     first, second = loop.collector.collect(0, loop.critic), loop.collector.collect(1, loop.critic)
     observations = torch.cat([first.observations, second.observations], 1).double().numpy()

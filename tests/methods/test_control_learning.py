@@ -22,7 +22,7 @@ ELSEWHERE = {"ppo-continuous"}  # a configuration for continuous actions
 
 @pytest.mark.parametrize("name", [m for m in CONTROL if m not in ELSEWHERE])
 def test_it_learns(name: str) -> None:
-    method = get_method(name).on("control")
+    method = get_method(name, "control")
     steps = STEPS // (method.experience.environments * method.experience.steps)
     loop = OnPolicyLoop(method, cartpole, [Member(s) for s in range(4)], steps)
     returns = [loop.step().metrics.get("return", 0.0) for _ in range(steps)]

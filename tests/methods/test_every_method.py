@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from dataclasses import dataclass, replace
@@ -12,9 +13,11 @@ import torch
 
 from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
+from etude.core.kinds import TokenMethod
 from etude.core.method import Method
-from etude.core.registry import docstring, files, get_method, load_attribute
+from etude.core.registry import compositions, declared, docstring, files, get_method, load_attribute, parent_of
 from etude.core.task import LanguageTask, Task
+from etude.core.worlds import World
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
@@ -23,8 +26,16 @@ from etude.rewards.model import RewardModel
 from etude.tasks import resolve_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-METHODS = sorted(files("methods"))
+METHODS = {
+    m.id if i == 0 else f"{m.id} in {min(m.worlds)}": m
+    for name in sorted(files("methods"))
+    for i, m in enumerate(compositions(name))
+}
+"""Every composition: an id that has several is there once for each."""
+each_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 STEPS = 3
+TASKS = {"planning-q-learning": "paths"}
+"""Of methods without a claim of their own."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
 
@@ -51,16 +62,16 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def task_of(method: Method) -> Task:
     """The one that its claim is about, unless that is enumerable; otherwise one that it can be trained on."""
-    about = resolve_task(method.claim.task) if method.claim else None
-    if about is None or about.loop == "enumerable":
-        return resolve_task("cartpole" if method.policy else "compose")
-    return about
+    if World.CONTROL in method.worlds:
+        return resolve_task(method.claim.task if method.claim else "cartpole")
+    about = resolve_task(method.claim.task) if method.claim else resolve_task(TASKS.get(method.id, "compose"))
+    return resolve_task("compose") if about.world is World.ENUMERABLE else about
 
 
 def loop_for(method: Method, task: Task | None = None) -> LanguageLoop | OnPolicyLoop:
     task = task or task_of(method)
     if isinstance(task, ControlTask):
-        return OnPolicyLoop(method.on("control"), task, [Member(3), Member(4)], STEPS)
+        return OnPolicyLoop(method, task, [Member(3), Member(4)], STEPS)
     policy = LanguagePolicy.load("tiny", device="cpu")
     assert isinstance(task, LanguageTask)
     return LanguageLoop(method, task, policy, seed=3, steps=STEPS)
@@ -81,9 +92,10 @@ def complete(method: Method, scorer: str) -> Method:
     return method.replace(rewards=rewards)
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=METHODS.values(), ids=list(METHODS))
 def trained(request: pytest.FixtureRequest, scorer: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    method = complete(get_method(request.param), scorer).replace(problems=4)
+    method = complete(request.param, scorer)
+    method = method.replace(problems=4) if isinstance(method, TokenMethod) else method
     loop, folder = loop_for(method), tmp_path_factory.mktemp("run")
     before = weights(loop)
     metrics = []
@@ -116,66 +128,57 @@ def test_it_resumes_to_the_same_numbers(trained: Trained) -> None:
     assert all(torch.equal(again[k], v) for k, v in trained.after.items())
 
 
-@pytest.mark.parametrize("name", [m for m in METHODS if get_method(m).on_control])
-def test_it_trains_in_control_too_and_resumes(name: str, tmp_path: Path) -> None:
-    """One file, two loops."""
-    loop = loop_for(get_method(name), resolve_task("cartpole"))
-    before = weights(loop)
-    loop.step()
-    loop.save(tmp_path)
-    later = [numbers(loop.step().metrics) for _ in range(STEPS - 1)]
-    assert all(math.isfinite(v) for metrics in later for v in metrics.values())
-    assert all(not torch.equal(before[k], v) for k, v in weights(loop).items())
-    again = loop_for(get_method(name), resolve_task("cartpole"))
-    again.load(tmp_path)
-    assert [numbers(again.step().metrics) for _ in range(STEPS - 1)] == later
-    assert all(torch.equal(weights(again)[k], v) for k, v in weights(loop).items())
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_it_can_be_written_down_and_read_back(name: str) -> None:
-    method = get_method(name)
+@each_method
+def test_it_can_be_written_down_and_read_back(method: Method) -> None:
     again = Method.from_json(json.loads(json.dumps(method.to_json())))
     assert replace(again, claim=method.claim) == method
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_it_shows_every_part(name: str) -> None:
-    method = get_method(name)
-    assert method.id == name
+@each_method
+def test_it_shows_every_part(method: Method) -> None:
     text = method.describe()
-    assert text.startswith(name)
+    assert text.startswith(method.id)
     assert all(type(part).__name__ in text for part in method.parts().values())
-    assert len(docstring("methods", name).splitlines()) > 3
+    assert len(docstring("methods", method.id).splitlines()) > 3
     assert method.title
     assert method.paper
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_it_differs_from_a_parent_that_exists(name: str) -> None:
-    method, seen = get_method(name), {name}
-    while method.parent is not None:
-        parent = get_method(method.parent)
+@each_method
+def test_it_differs_from_a_parent_of_its_kind(method: Method) -> None:
+    seen = {method.id}
+    while (parent := parent_of(method)) is not None:
+        assert type(parent) is type(method)
         assert method.diff(parent)
         assert parent.id not in seen
         seen.add(parent.id)
         method = parent
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_its_parts_agree(name: str, scorer: str) -> None:
-    complete(get_method(name), scorer).check()
+@each_method
+def test_its_parts_agree(method: Method, scorer: str) -> None:
+    complete(method, scorer).check()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", sorted({path: name for name, path in reversed(files("methods").items())}.values()))
 def test_its_claim_can_be_run(name: str) -> None:
+    """The first method of every file has one."""
     claim = get_method(name).claim
     assert claim is not None
     assert claim.statement.endswith(".")
     assert claim.baseline in METHODS or (claim.experiment and callable(load_attribute(claim.experiment)))
     assert claim.margin >= 0
-    limit = 900 if resolve_task(claim.task).loop == "language" else 10**7
+    limit = 900 if resolve_task(claim.task).world is World.LANGUAGE else 10**7
     assert claim.steps * claim.seeds <= limit  # two arms in five minutes, at 3 or 60,000 steps a second
+
+
+def test_ids_are_found_in_the_text_as_the_import_has_them() -> None:
+    """`etude methods` reads ids without importing anything."""
+    for path in sorted(set(files("methods").values())):
+        module = importlib.import_module(f"etude.methods.{path.parent.name}.{path.stem}")
+        parents = {id(m) for m in METHODS.values() if files("methods")[m.id] != path}
+        own = [k for k, v in vars(module).items() if isinstance(v, Method) and id(v) not in parents]
+        assert own == [variable for found in declared(path).values() for variable in found]
 
 
 def test_parts_that_contradict_each_other_are_refused() -> None:

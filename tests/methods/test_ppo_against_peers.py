@@ -39,7 +39,7 @@ def settings(value_clip: float | None, entropy: float) -> Any:
         "optimizer.clip_norm": NORM, "epochs": EPOCHS, "minibatches": MINIBATCHES,
         "policy.network.hidden": "16,16", "critic.network.hidden": "16,16", "policy.gain": 0.5,
     }  # fmt: skip
-    return set_values(get_method("ppo").on("control"), fields).bind()
+    return set_values(get_method("ppo", "control"), fields).bind()
 
 
 def rollout(actor: Any, critic: Any) -> Transitions:

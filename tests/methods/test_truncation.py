@@ -72,7 +72,7 @@ class Task(ControlTask):
 
 def quick(name: str) -> Method:
     """The method with its own parts, at a size and speed that fit a test."""
-    method: Any = get_method(name).on("control")
+    method: Any = get_method(name, "control")
     critics = {
         StateValue: StateValue(network=MLP(hidden=(16,)), coefficient=1.0),
         FittedValue: FittedValue(network=MLP(hidden=(16,)), epochs=8, minibatches=2, lr=1e-2, clip_norm=None),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import etude.policies
 from etude.core.batches import Segment
 from etude.core.errors import ConfigError
-from etude.core.registry import load
+from etude.core.registry import load_task
 from etude.core.streams import Stream
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.measure import measure, sample
@@ -72,7 +72,7 @@ def test_tokens_by_hand() -> None:
 
 @pytest.mark.parametrize("name", ["compose", "sums", "countdown", "attr-20q"])
 def test_task_texts_round_trip_and_join_without_merging(name: str) -> None:
-    tokenizer, task = shipped()[1], load("tasks", name)
+    tokenizer, task = shipped()[1], load_task(name)
     for i, problem in enumerate(task.problems("train")[:50]):
         segments = [Segment("user", problem.prompt), Segment("assistant", task.demonstration(problem) or "")]
         if name == "attr-20q":

@@ -16,7 +16,7 @@ from etude.regularizers.behaviour_kl import AdaptiveBehaviourKL
 
 
 def method() -> Method:
-    found = get_method("ppo").on("control")
+    found = get_method("ppo", "control")
     return found.replace(
         experience=found.experience.replace(environments=2, steps=16),
         objective=Surrogate(),

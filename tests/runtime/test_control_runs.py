@@ -118,12 +118,12 @@ def test_a_sweep_is_a_population_and_reports_each_setting(tmp_path: Path) -> Non
 )
 def test_what_cannot_differ_between_members_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        members(get_method("ppo").on("control"), Options(population=(text,)))
+        members(get_method("ppo", "control"), Options(population=(text,)))
     assert sentence in str(caught.value)
 
 
 def test_members_are_every_setting_with_every_seed() -> None:
-    found = members(get_method("ppo").on("control"), Options(seed=3, seeds=2, population=("lr=1,2", "gamma=0.5,0.9")))
+    found = members(get_method("ppo", "control"), Options(seed=3, seeds=2, population=("lr=1,2", "gamma=0.5,0.9")))
     assert [(m.seed, m.label) for m in found[:3]] == [
         (3, "lr=1, gamma=0.5"),
         (4, "lr=1, gamma=0.5"),

@@ -55,7 +55,7 @@ def kind(task: ControlTask) -> type:
 def test_a_name_finds_an_environment_and_the_id_finds_it_again(name: str, expected: type) -> None:
     """The id is what a run stores and a resume looks up."""
     task = resolve_task(name)
-    assert isinstance(task, EnvironmentTask) and task.loop == "control" and task.steps == 100_000
+    assert isinstance(task, EnvironmentTask) and task.world == "control" and task.steps == 100_000
     assert task.id == name and resolve_task(task.id) == task
     assert kind(task) is expected
     assert from_json(json.loads(json.dumps(to_json(task)))) == task
@@ -222,7 +222,7 @@ def one_thread() -> Any:
 
 
 def loop_on(task: ControlTask, seeds: tuple[int, ...] = (0, 1)) -> OnPolicyLoop:
-    method = get_method("ppo").on("control")
+    method = get_method("ppo", "control")
     small = method.replace(experience=method.experience.replace(environments=2, steps=32))
     return OnPolicyLoop(small, task, [Member(s) for s in seeds], 12)
 

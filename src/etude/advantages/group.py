@@ -9,7 +9,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch
 from etude.core.fields import NonNegative
-from etude.core.slots import Advantages
+from etude.core.slots import TokenAdvantages
 
 
 def group_sum(values: Tensor, group: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def equal_groups(scores: Tensor, group: Tensor) -> Tensor:
     return (low == high)[index]
 
 
-class GroupAdvantage(Advantages):
+class GroupAdvantage(TokenAdvantages):
     """A_i = (r_i - centre) / scale, the same for every token of completion i.
 
     centre: 'mean' of the group; 'leave-one-out' mean of the others (RLOO, arXiv:2402.14740); 'batch' mean; 'none'.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch
 from etude.core.fields import Count
-from etude.core.slots import Advantages
+from etude.core.slots import TokenAdvantages
 
 
 def of_groups(function: Callable[..., Tensor], group: Tensor, *values: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def maclaurin_weights(n: int, order: int, failures: bool = False) -> tuple[tuple
     return (1.0,) * (n + 1), (*(-series(n - right - 1, 1) for right in range(n)), 0.0)
 
 
-class MaclaurinAdvantage(Advantages):
+class MaclaurinAdvantage(TokenAdvantages):
     """Gradient of -sum_{k=1}^T (1-p)^k / k, the series of log p cut at order T (MaxRL, arXiv:2602.02710).
 
     T = 1 is REINFORCE on the success probability p, T = n averages the scores of the successes alone, which is the

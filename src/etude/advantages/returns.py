@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, Transitions
 from etude.core.fields import Probability
-from etude.core.slots import Advantages
+from etude.core.part import Need
+from etude.core.slots import StepAdvantages, TokenAdvantages
+from etude.core.worlds import World
 
 
 def gae(
@@ -90,13 +92,12 @@ def standardized(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, (values - on.mean()) / spread.clamp(min=1e-8), values) if float(spread) > 0 else values
 
 
-class RewardToGo(Advantages):
+class RewardToGo(TokenAdvantages, StepAdvantages):
     """G_t = sum_k gamma^k r_{t+k}, minus a baseline: the REINFORCE estimator (Williams, 1992).
 
     baseline: 'none', or the 'batch' mean of the rows' total rewards.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     gamma: Probability = 1.0
     baseline: Literal["none", "batch"] = "batch"
 
@@ -116,35 +117,28 @@ class RewardToGo(Advantages):
         return batch.returns - mean if self.baseline == "batch" else batch.returns
 
 
-class GAE(Advantages):
-    """Generalized advantage estimation with the method's critic (arXiv:1506.02438), optionally standardised.
+class StepGAE(StepAdvantages, abstract=True):
+    """Generalized advantage estimation over steps of control, standardised for every member by itself.
 
-    A completion that was cut off bootstraps from its last value instead of 0: truncated is not terminated.
-    Also leaves `batch.returns` = A + V, the critic's target. In control every member is standardised by itself, over
-    the rollout or, with `per_minibatch`, over each minibatch.
+    Also leaves `batch.returns` = A + V, the critic's target.
+
+    Args:
+        standardize: over the rollout or, with `per_minibatch`, over each minibatch.
+        bootstrap_truncated: whether V goes on where an episode was cut; otherwise a cut is an end.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
-    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.VALUES})
     gamma: Probability = 1.0
     lam: Probability = 0.95
     standardize: bool = True
     per_minibatch: bool = False
     bootstrap_truncated: bool = True
 
-    def objection(self, method: object) -> str | None:
-        if getattr(method, "critic", None) is None:
-            return "is computed from values that no critic learns: add one (--with token-critic)."
+    def objection(self, method: Any) -> str | None:
+        if method.critic is None:
+            learns = "state-value" if World.CONTROL in method.worlds else "token-critic"
+            return f"is computed from values that no critic learns: add one (--with {learns})."
         return None
-
-    def __call__(self, batch: TokenBatch) -> Tensor:
-        assert batch.values is not None
-        last = batch.action_mask.shape[1] - 1 - batch.action_mask.flip(1).int().argmax(1)
-        final = batch.values.gather(1, last[:, None])[:, 0]
-        cut = final * batch.truncated if self.bootstrap_truncated else None
-        advantages = gae(batch.rewards, batch.values, batch.action_mask, self.gamma, self.lam, cut)
-        batch.returns = (advantages + batch.values) * batch.action_mask
-        return standardized(advantages, batch.action_mask) if self.standardize else advantages
 
     def of_transitions(self, batch: Transitions) -> Tensor:
         advantages = self.estimate(batch, self.lam)
@@ -160,3 +154,26 @@ class GAE(Advantages):
 
     def of_minibatch(self, advantages: Tensor) -> Tensor:
         return standardized_members(advantages) if self.standardize and self.per_minibatch else advantages
+
+
+class GAE(StepGAE, TokenAdvantages):
+    """Generalized advantage estimation with the method's critic (arXiv:1506.02438), optionally standardised.
+
+    A completion that was cut off bootstraps from its last value instead of 0: truncated is not terminated.
+    Also leaves `batch.returns` = A + V, the critic's target. In control every member is standardised by itself, over
+    the rollout or, with `per_minibatch`, over each minibatch.
+    """
+
+    def objection(self, method: Any) -> str | None:
+        if self.per_minibatch and World.CONTROL not in method.worlds:
+            return "standardises over each minibatch in control only: set per_minibatch to false."
+        return super().objection(method)
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        assert batch.values is not None
+        last = batch.action_mask.shape[1] - 1 - batch.action_mask.flip(1).int().argmax(1)
+        final = batch.values.gather(1, last[:, None])[:, 0]
+        cut = final * batch.truncated if self.bootstrap_truncated else None
+        advantages = gae(batch.rewards, batch.values, batch.action_mask, self.gamma, self.lam, cut)
+        batch.returns = (advantages + batch.values) * batch.action_mask
+        return standardized(advantages, batch.action_mask) if self.standardize else advantages

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from etude.core.method import Method
 
 methods = App(name="methods", help="List the methods; `etude methods show ID` explains one.")
 
@@ -17,7 +22,7 @@ def list_methods(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
     Parameters
     ----------
     json
-        Print id, title, family, kind, parent, paper, changes and claim of each as JSON.
+        Print id, title, family, row, kinds, worlds, parent, paper, changes and claim of each as JSON.
     """
     from etude.core.registry import family, files, summary
 
@@ -37,54 +42,72 @@ def list_methods(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
 
 def entry(name: str) -> dict[str, Any]:
     """A method as `etude methods --json` shows it."""
-    from etude.core.registry import family, files, get_method, parent_of
+    from etude.core.registry import compositions, family, files
     from etude.evaluation.claims import recorded
 
-    method = get_method(name)
-    parent = parent_of(method)
-    changes = list(dict.fromkeys(path.split(".")[0] for path in method.diff(parent))) if parent else []
-    claim = None
+    found = compositions(name)
+    method, claim = found[0], None
     if method.claim is not None:
-        found = recorded(name)
-        claim = {"statement": method.claim.statement, "verdict": found["verdict"] if found else None}
+        verdict = recorded(name)
+        claim = {"statement": method.claim.statement, "verdict": verdict["verdict"] if verdict else None}
     return {
         "id": method.id, "title": method.title, "family": family("methods", name) if name in files("methods") else "",
-        "kind": method.kind, "parent": method.parent, "paper": method.paper, "changes": changes, "claim": claim,
+        "row": method.row, "kinds": [type(m).__name__ for m in found],
+        "worlds": sorted({w for m in found for w in m.worlds}), "parent": method.parent, "paper": method.paper,
+        "changes": list(dict.fromkeys(path.split(".")[0] for path in _changes(method))), "claim": claim,
     }  # fmt: skip
 
 
+def _changes(method: Method) -> dict[str, tuple[Any, Any]]:
+    from etude.core.registry import parent_of
+
+    parent = parent_of(method)
+    return method.diff(parent) if parent else {}
+
+
 @methods.command
-def show(method: str) -> None:
+def show(method: str, *, world: str | None = None) -> None:
     """What a method is: its docstring, what it changed against its parent, and every value.
 
     Parameters
     ----------
     method
         Its id, or file.py:name.
+    world
+        Only the composition for tasks of this world: language, enumerable, control.
     """
     from rich.console import Console
 
-    from etude.core.registry import docstring, files, get_method, parent_of
+    from etude.core.registry import compositions, docstring, files, get_method
 
-    found = get_method(method)
+    found = compositions(method) if world is None else [get_method(method, world)]
     console = Console(highlight=False)
     if method in files("methods"):
         console.print(docstring("methods", method), markup=False, soft_wrap=True)
-    if found.title:
-        console.print(f"\n{found.title} ({found.paper})", markup=False, soft_wrap=True)
-    if (parent := parent_of(found)) is not None:
-        console.print(f"\nAgainst {parent.id}:", style="bold")
-        for path, (old, new) in found.diff(parent).items():
-            console.print(f"  {path:<34} {shown(old)}  ->  {shown(new)}", markup=False, soft_wrap=True)
-    console.print("\nEvery value:", style="bold")
-    console.print(found.describe(), markup=False, soft_wrap=True)
-    if found.claim:
+    if found[0].title:
+        console.print(f"\n{found[0].title} ({found[0].paper})", markup=False, soft_wrap=True)
+    for composition in found:
+        _show(console, composition)
+    if found[0].claim:
         from etude.evaluation.claims import recorded
 
         verdict = recorded(method)
         console.print("\nClaim:", style="bold")
         outcome = verdict["verdict"] if verdict else "not run yet"
-        console.print(f"  {found.claim.statement}  ({outcome})", markup=False, soft_wrap=True)
+        console.print(f"  {found[0].claim.statement}  ({outcome})", markup=False, soft_wrap=True)
+
+
+def _show(console: Console, method: Method) -> None:
+    """One composition: against its parent, every value, and what keeps it from being trained as it is."""
+    worlds = " and ".join(sorted(method.worlds))
+    if changes := _changes(method):
+        console.print(f"\nAgainst {method.parent} (for tasks of {worlds}):", style="bold")
+        for path, (old, new) in changes.items():
+            console.print(f"  {path:<34} {shown(old)}  ->  {shown(new)}", markup=False, soft_wrap=True)
+    console.print(f"\nEvery value ({type(method).__name__}, for tasks of {worlds}):", style="bold")
+    console.print(method.describe(), markup=False, soft_wrap=True)
+    for sentence in method.objections():
+        console.print(f"\nAs it is: {sentence}", markup=False, soft_wrap=True)
 
 
 def shown(value: Any) -> str:

@@ -15,11 +15,11 @@ def parts(slot: str | None = None) -> None:
 
     from etude.core.errors import UnknownNameError
     from etude.core.fields import describe
-    from etude.core.method import Method
+    from etude.core.kinds import all_slots
     from etude.core.part import hints, part_classes
 
     console = Console(highlight=False)
-    classes = sorted((c for c in part_classes().values() if c.slot in hints(Method)), key=lambda c: (c.slot, c.name))
+    classes = sorted((c for c in part_classes().values() if c.slot in all_slots()), key=lambda c: (c.slot, c.name))
     slots = {c.slot for c in classes}
     if slot is not None and slot not in slots:
         raise UnknownNameError("slot", slot, slots, f"There are: {', '.join(sorted(slots))}.")

@@ -17,7 +17,7 @@ def list_tasks(*, json: Annotated[bool, Parameter(negative=())] = False) -> None
     Parameters
     ----------
     json
-        Print id, family, summary, loop, splits and fields of each as JSON.
+        Print id, family, summary, world, splits and fields of each as JSON.
     """
     from etude.core.registry import family, files, summary
 
@@ -42,11 +42,11 @@ def list_tasks(*, json: Annotated[bool, Parameter(negative=())] = False) -> None
 
 def entry(name: str) -> dict[str, Any]:
     """A task as `etude tasks --json` shows it."""
-    from etude.core.registry import family, load, summary
+    from etude.core.registry import family, load_task, summary
 
-    task = load("tasks", name)
+    task = load_task(name)
     return {
-        "id": name, "family": family("tasks", name), "summary": summary("tasks", name), "loop": task.loop,
+        "id": name, "family": family("tasks", name), "summary": summary("tasks", name), "world": task.world,
         "splits": list(task.splits()), "fields": {k: v for k, v in task.to_json().items() if k != "part"},
     }  # fmt: skip
 

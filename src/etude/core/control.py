@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from etude.core.task import Task
+from etude.core.worlds import World
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +67,7 @@ class VectorEnvironment(Protocol):
 class ControlTask(Task):
     """Something to control. `steps` is the default budget, in environment steps of each member."""
 
-    loop: ClassVar[str] = "control"
+    world: ClassVar[World] = World.CONTROL
     together: ClassVar[bool] = True
     steps: ClassVar[int] = 100_000
     rendered: ClassVar[str] = ""

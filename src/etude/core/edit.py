@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import parse
-from etude.core.method import META, Method
+from etude.core.kinds import all_slots
+from etude.core.method import Method
 from etude.core.part import Part, hints, part_class, part_classes, part_types
-from etude.core.registry import files, get_method, load_attribute, parent_of
+from etude.core.registry import compositions, files, get_method, load_attribute, parent_of
 
 
 def set_value(method: Method, assignment: str) -> Method:
@@ -22,10 +23,9 @@ def set_value(method: Method, assignment: str) -> Method:
     if not equals or not path:
         raise ConfigError(f"--set takes PATH=VALUE, as in optimizer.lr=3e-4; got {assignment!r}.")
     names = path.strip().split(".")
-    slots = [k for k in hints(Method) if k not in META and k != "on_control"]
-    if names[0] not in slots:
+    if names[0] not in method.slot_names():
         raise UnknownNameError(f"slot of {method.id}", names[0], _paths(method), "`etude methods show ID` lists them.")
-    hint = hints(Method)[names[0]]
+    hint = hints(type(method))[names[0]]
     value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}", method)
     return method.replace(**{names[0]: value})
 
@@ -124,19 +124,18 @@ def _made(name: str) -> Part:
 
 
 def _paths(method: Method) -> list[str]:
-    slots = [k for k in hints(Method) if k not in META and k != "on_control"]
-    return [*slots, *(f"{p}.{f}" for p, part in method.parts().items() for f in part.fields())]
+    return [*method.slot_names(), *(f"{p}.{f}" for p, part in method.parts().items() for f in part.fields())]
 
 
 def stack(method: Method, names: str | Sequence[str]) -> Method:
-    """The method with parts, or what other methods changed against their parents, stacked on it.
+    """The method with parts, or what other methods of its kind changed against their parents, stacked on it.
 
-    Raises ConfigError if two of them want the same single slot. Whether the parts go together is for `Method.check`
-    to say, once everything is set.
+    Raises ConfigError if two of them want the same single slot, or if one fills no slot of this kind of method.
+    Whether the parts go together is for `Method.check` to say, once everything is set.
     """
     owner: dict[str, str] = {}
     for name in [names] if isinstance(names, str) else names:
-        changes = _method_changes(name, method) if _stacks(name, method) else _part_change(name)
+        changes = _method_changes(name, method) if _stacks(name, method) else _part_change(name, method)
         for slot, (removed, added) in changes.items():
             before = getattr(method, slot)
             if isinstance(before, tuple):
@@ -157,14 +156,16 @@ def _name(value: Any) -> str:
     return value.name if isinstance(value, Part) else str(value)
 
 
-def _part_change(name: str) -> dict[str, tuple[Any, Any]]:
+def _part_change(name: str, method: Method) -> dict[str, tuple[Any, Any]]:
     known = {**part_classes(), **{n: None for n in files("methods")}}
     if name not in known and ":" not in name:
         raise UnknownNameError("part or method to stack", name, known, "`etude parts` and `etude methods` list them.")
     part = _made(name)
-    many = part_types(hints(Method).get(part.slot))[1] if part.slot in hints(Method) else None
-    if many is None:
-        raise ConfigError(f"{name} fills no slot of a method, so it cannot be stacked.")
+    if part.slot not in method.slot_names():
+        holders = [k.__name__ for k in all_slots().get(part.slot, ())]
+        where = f"its slot {part.slot} is one of {' and '.join(holders)}" if holders else "it fills no slot of a method"
+        raise ConfigError(f"{name} cannot be stacked on {method.id}, a {type(method).__name__}: {where}.")
+    many = part_types(hints(type(method))[part.slot])[1]
     return {part.slot: ((), (part,)) if many else (None, part)}
 
 
@@ -172,30 +173,25 @@ def _stacks(name: str, method: Method) -> bool:
     """Whether `name` means a method whose difference can be stacked; a part may have the name of one that cannot."""
     if name not in files("methods"):
         return False
-    control = method.policy is not None
-    if (_form(name, control).policy is not None) == control:
+    if any(type(m) is type(method) for m in compositions(name)):
         return True
     if name in part_classes():
         return False
     raise ConfigError(
-        f"{name} is a method for {'language' if control else 'control'}, so its difference means nothing to "
-        f"{method.id} as it is here."
+        f"{name} is a {type(get_method(name)).__name__} and {method.id} a {type(method).__name__}: its difference "
+        "means nothing here."
     )
-
-
-def _form(name: str, control: bool) -> Method:
-    return get_method(name).on("control" if control else "language")
 
 
 def _method_changes(name: str, onto: Method) -> dict[str, tuple[Any, Any]]:
     """What a method changed against its parent: slot -> (parts taken out, parts put in), or (old value, new value)."""
-    method = _form(name, onto.policy is not None)
+    method = next(m for m in compositions(name) if type(m) is type(onto))
     parent, changes = parent_of(method), {}
     if parent is None:
         raise ConfigError(f"{name} has no parent, so there is no difference to stack; train it by its own name.")
     for slot, mine in method.slots().items():
         theirs = getattr(parent, slot)
-        if mine == theirs or slot == "on_control":
+        if mine == theirs:
             continue
         if isinstance(mine, tuple):
             changes[slot] = (tuple(p for p in theirs if p not in mine), tuple(p for p in mine if p not in theirs))

@@ -1,36 +1,20 @@
-"""A method: which part fills each slot. A published method is written as the difference from its parent."""
+"""What every method is, whatever its loop: parts in slots, a parent to differ from, a claim, a state.
+
+`core/kinds.py` has the kinds, one for each loop, with the slots that it reads.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
-from etude.core.fields import Count
-from etude.core.part import Part, check_field, from_json, hints, to_json
-from etude.core.slots import (
-    Advantages,
-    Critic,
-    Curriculum,
-    Experience,
-    Filter,
-    GroupReward,
-    Objective,
-    Optimizer,
-    Policy,
-    Reference,
-    Regularizer,
-    Reward,
-    Stage,
-    StepReward,
-    TokenReward,
-    TokenWeights,
-)  # fmt: skip
+from etude.core.part import Need, Part, check_field, from_json, hints, to_json
+from etude.core.worlds import World
 
-Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
-META = ("id", "title", "paper", "kind", "parent", "claim")
+META = ("id", "title", "paper", "row", "parent", "claim")
 
 
 @dataclass(frozen=True)
@@ -65,95 +49,92 @@ class Claim:
 class Method:
     """All that a run does, as values. Printing it prints everything.
 
-    Sizes: `problems` per step; completions per problem are the experience's; memory decides the rest.
-    `epochs` passes over each batch, each in `minibatches` optimizer steps.
+    A kind of method adds the slots that its loop reads, so that nothing can be set that nobody reads.
+
+    Args:
+        id: what it is called; one of each kind at most.
+        row: what the catalogue lists it as: 'method', 'analysis', 'theory', 'system'.
+        parent: id of the method of the same kind that this one is written as the difference from.
     """
+
+    worlds: ClassVar[frozenset[World]] = frozenset()
+    """Where its loops can train it."""
+    required: ClassVar[tuple[str, ...]] = ()
+    """Slots without which nothing can be trained."""
+    absent: ClassVar[Mapping[World, tuple[str, ...]]] = {}
+    """Slots that mean nothing in one of its worlds."""
 
     id: str
     title: str = ""
     paper: str = ""
-    kind: str = "method"
+    row: str = "method"
     parent: str | None = None
     claim: Claim | None = None
 
-    stages: tuple[Stage, ...] = ()
-    curriculum: Curriculum | None = None
-    policy: Policy | None = None
-    experience: Experience | None = None
-    rewards: tuple[Reward | TokenReward | GroupReward | StepReward, ...] = ()
-    advantages: Advantages | None = None
-    filters: tuple[Filter, ...] = ()
-    objective: Objective | None = None
-    token_weights: tuple[TokenWeights, ...] = ()
-    aggregation: Aggregation = "token-mean"
-    regularizers: tuple[Regularizer, ...] = ()
-    reference: Reference | None = None
-    critic: Critic | None = None
-    optimizer: Optimizer | None = None
-    problems: Count = 16
-    epochs: Count = 1
-    minibatches: Count = 1
-    on_control: Mapping[str, Any] = field(default_factory=dict)
-    """Slots that hold something else when the task is one of control."""
-
     def __post_init__(self) -> None:
-        for name, hint in hints(type(self)).items():
-            if name not in META and name != "on_control":
-                object.__setattr__(self, name, check_field(f"{self.id}: {name}", hint, getattr(self, name)))
+        for name in self.slot_names():
+            value = check_field(f"{self.id}: {name}", hints(type(self))[name], getattr(self, name))
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def slot_names(cls) -> tuple[str, ...]:
+        """Names of the slots of this kind, in order."""
+        return tuple(k for k in hints(cls) if k not in META)
 
     # Composition
 
-    def replace(self, **changes: Any) -> Method:
+    def replace(self, **changes: Any) -> Self:
         """A new method with some slots changed; given a new `id`, this method becomes its parent.
 
-        A child says itself what it is in control (`on_control`): what it changes might mean nothing there.
+        Raises: UnknownNameError for a slot that this kind does not have.
         """
         for key in changes:
             if key not in hints(type(self)):
                 raise UnknownNameError(f"slot of {self.id}", key, hints(type(self)))
         if changes.get("id", self.id) != self.id:
-            changes = {"parent": self.id, "title": "", "paper": "", "claim": None, "on_control": {}, **changes}
+            changes = {"parent": self.id, "title": "", "paper": "", "row": "method", "claim": None, **changes}
         return dataclasses.replace(self, **changes)
 
     def slots(self) -> dict[str, Any]:
         """What fills each slot, by name."""
-        return {k: getattr(self, k) for k in hints(type(self)) if k not in META}
+        return {k: getattr(self, k) for k in self.slot_names()}
 
     def parts(self) -> dict[str, Part]:
         """Every part by its path, parts inside parts included."""
-        found: dict[str, Part] = {}
+        return {path: part for name, value in self.slots().items() for path, part in _walk(name, value)}
 
-        def visit(path: str, value: Any) -> None:
-            if isinstance(value, tuple):
-                for i, v in enumerate(value):
-                    visit(f"{path}.{i}", v)
-            elif isinstance(value, Part):
-                found[path] = value
-                for k, v in value.fields().items():
-                    visit(f"{path}.{k}", v)
-
-        for name, value in self.slots().items():
-            visit(name, value)
-        return found
-
-    def needs(self, *slots: str) -> frozenset[str]:
+    def needs(self, *slots: str) -> frozenset[Need]:
         """All that its parts need computed, or those in some slots only."""
-        parts = self.parts().items()
-        return frozenset().union(*(p.needs for path, p in parts if not slots or path.split(".")[0] in slots))
+        held = self.slots()
+        values = [(k, held[k]) for k in slots if k in held] if slots else held.items()
+        return frozenset().union(*(part.needs for name, value in values for _, part in _walk(name, value)))
 
-    def check(self) -> None:
-        """Raise ConfigError, in a sentence, if parts contradict each other."""
+    # What cannot work together
+
+    def objections(self) -> Iterator[str]:
+        """Every reason why this cannot be trained, whatever the task, as sentences (`core/fit.py` asks)."""
+        missing = [slot for slot in self.required if getattr(self, slot) is None]
+        for slot in missing:
+            yield f"{self.id} has no {slot}, so it cannot be trained."
         for part in self.parts().values():
             if objection := part.objection(self):
-                raise ConfigError(f"{self.id}: {type(part).__name__} {objection}")
+                yield f"{self.id}: {type(part).__name__} {objection}"
+        if not missing:
+            for sentence in self.contradictions():
+                yield f"{self.id}: {sentence}"
 
-    def on(self, loop: str) -> Method:
-        """The method as it is for tasks of this loop ('language', 'control')."""
-        return self.replace(**self.on_control, on_control={}) if loop == "control" else self
+    def check(self) -> None:
+        """Raise ConfigError with the first objection, if there is any."""
+        if sentence := next(self.objections(), None):
+            raise ConfigError(sentence)
+
+    def contradictions(self) -> Iterator[str]:
+        """What contradicts between the slots of this kind, all that are required being there."""
+        yield from ()
 
     # A run's copy
 
-    def bind(self) -> Method:
+    def bind(self) -> Self:
         """A copy whose parts have states of their own."""
 
         def bound(value: Any) -> Any:
@@ -180,44 +161,62 @@ class Method:
     # What it shows
 
     def diff(self, other: Method) -> dict[str, tuple[Any, Any]]:
-        """Fields that differ, by path: `{path: (other's value, this one's)}`."""
+        """Fields that differ, by path: `{path: (other's value, this one's)}`.
+
+        Raises: ConfigError if the other is of another kind: their slots mean different things.
+        """
+        if type(self) is not type(other):
+            raise ConfigError(
+                f"{self.id} is a {type(self).__name__} and {other.id} a {type(other).__name__}: only methods of one "
+                "kind can be compared slot by slot."
+            )
         mine, theirs = _flat(self.slots()), _flat(other.slots())
         ordered = [*mine, *(k for k in theirs if k not in mine)]
         return {k: (theirs.get(k), mine.get(k)) for k in ordered if theirs.get(k) != mine.get(k)}
 
     def to_json(self) -> dict[str, Any]:
-        """The method as JSON values, every part and every value."""
+        """The method as JSON values, its kind, every part and every value."""
         meta = {k: getattr(self, k) for k in META if k != "claim"}
-        return {**meta, **{k: to_json(v) for k, v in self.slots().items()}}
+        return {"type": type(self).__name__, **meta, **{k: to_json(v) for k, v in self.slots().items()}}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Method:
-        """Undo `to_json`. Raises UnknownNameError for a slot, part or field that does not exist."""
-        for key in data:
-            if key not in hints(Method):
-                raise UnknownNameError("slot", key, hints(Method))
-        return Method(**{k: v if k in META else from_json(v) for k, v in data.items()})
+        """Undo `to_json`; also reads runs from before there were kinds.
+
+        Raises: UnknownNameError for a kind, slot, part or field that does not exist; ConfigError for a slot that is
+        set and that this kind does not have.
+        """
+        from etude.core.kinds import read
+
+        cls, values = read(data)
+        for key in values:
+            if key not in hints(cls):
+                raise UnknownNameError("slot", key, hints(cls))
+        return cls(**{k: v if k in META else from_json(v) for k, v in values.items()})
 
     def describe(self) -> str:
         """The method as a tree, empty slots left out."""
         lines = [f"{self.id}" + (f"  ({self.paper})" if self.paper else "")]
-        lines += _lines({k: v for k, v in self.slots().items() if k != "on_control" and v not in (None, (), {})})
-        if self.on_control:
-            lines += ["in control, instead:", *_lines(self.on_control)]
+        for slot, value in self.slots().items():
+            if value not in (None, ()):
+                values = value if isinstance(value, tuple) else (value,)
+                lines += [f"  {slot if i == 0 else '':<14} {_show(v)}" for i, v in enumerate(values)]
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.describe()
 
 
-def _lines(slots: Mapping[str, Any]) -> list[str]:
-    """One line per part; a slot that holds nothing is said to be empty."""
-    lines = []
-    for slot, value in slots.items():
-        values = value if isinstance(value, tuple) and value else (value,)
-        shown = ["nothing" if v in (None, ()) else _show(v) for v in values]
-        lines += [f"  {slot if i == 0 else '':<14} {text}" for i, text in enumerate(shown)]
-    return lines
+def _walk(path: str, value: Any) -> Iterator[tuple[str, Part]]:
+    """Parts below a value, each with its path."""
+    if isinstance(value, tuple):
+        for i, v in enumerate(value):
+            yield from _walk(f"{path}.{i}", v)
+    elif isinstance(value, Part):
+        yield path, value
+        for k, v in value.fields().items():
+            if isinstance(v, (Part, tuple)):
+                yield from _walk(f"{path}.{k}", v)
 
 
 def _show(value: Any) -> str:
@@ -244,6 +243,5 @@ def _flat(slots: Mapping[str, Any]) -> dict[str, Any]:
             flat[path] = value
 
     for name, value in slots.items():
-        for slot, inside in value.items() if name == "on_control" else [(None, value)]:
-            put(name if slot is None else f"{name}.{slot}", inside)
+        put(name, value)
     return flat

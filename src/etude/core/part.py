@@ -11,13 +11,27 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import check
+from etude.core.worlds import World
 
 if TYPE_CHECKING:
     from etude.core.batches import TokenBatch
+
+
+class Need(StrEnum):
+    """What a loop computes once, and only for parts that declare it."""
+
+    ENTROPY = "entropy"
+    VALUES = "values"
+    HIDDEN = "hidden"
+    LOGITS = "logits"
+    REFERENCE_LOGP = "reference_logp"
+    ROW_LOSS = "row_loss"
+    KL = "kl"  # KL(behaviour || policy) of every step, exact
 
 
 @dataclass_transform(frozen_default=True)
@@ -28,18 +42,22 @@ class Part:
     """The method's slot that this kind of part fills."""
     name: ClassVar[str] = "part"
     """What the command line and JSON call it: the class name in kebab case."""
-    needs: ClassVar[frozenset[str]] = frozenset()
-    """What the loop must compute for it: 'entropy', 'values', 'hidden', 'logits', 'reference_logp', 'row_loss'; or
-    have: 'text', that is a tokenizer."""
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """What the loop must compute or have for it; names are checked when the class is made."""
+    worlds: ClassVar[frozenset[World]] = frozenset()
+    """Where it works; empty: wherever a method that holds it does."""
+    abstract: ClassVar[bool] = True
+    """Whether only classes below it can fill a slot."""
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language"})
-    """Which loops can use it: 'language', 'control'."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         dataclasses.dataclass(frozen=True)(cls)
+        cls.abstract = abstract
         if "name" not in cls.__dict__:
             cls.name = kebab(cls.__name__)
+        if unknown := [n for n in cls.needs if n not in list(Need)]:
+            raise UnknownNameError(f"need of {cls.__name__}", unknown[0], list(Need), f"There are: {', '.join(Need)}.")
+        cls.needs = frozenset(map(Need, cls.needs))
 
     def __post_init__(self) -> None:
         for field, hint in hints(type(self)).items():
@@ -51,7 +69,11 @@ class Part:
         """Raise ConfigError if the fields contradict each other. Called when the part is made."""
 
     def objection(self, method: Any) -> str | None:
-        """Why this part cannot work in `method`, as a sentence; None if it can."""
+        """Why this part cannot work in `method`, as the rest of a sentence; None if it can."""
+        return None
+
+    def lacks(self, task: Any) -> str | None:
+        """What a task would have to have for this part, as a sentence; None if nothing is missing."""
         return None
 
     # What a part learns
@@ -209,8 +231,4 @@ def part_classes() -> dict[str, type[Part]]:
     from etude.core.registry import import_parts
 
     import_parts()
-    return {cls.name: cls for cls in walk() if cls.__module__.startswith("etude.") and not _is_base(cls)}
-
-
-def _is_base(cls: type[Part]) -> bool:
-    return cls.__module__ == "etude.core.slots"
+    return {cls.name: cls for cls in walk() if cls.__module__.startswith("etude.") and not cls.abstract}

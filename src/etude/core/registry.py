@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+    from etude.core.worlds import World
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = (
@@ -25,7 +27,9 @@ SLOTS = (
     "references",
     "regularizers", "rewards", "stages", "token_weights",
 )  # fmt: skip
-Kind = Literal["methods", "tasks"]
+Shelf = Literal["methods", "tasks"]
+METHOD = re.compile(r'^(\w+) = [\w.]+\(\s*id="([^"]+)"', re.MULTILINE)
+"""A method at the top level of a file: the variable, and the id that comes first."""
 
 
 class Listing(ModuleType):
@@ -39,10 +43,21 @@ class Listing(ModuleType):
 
 
 @cache
-def files(kind: Kind) -> dict[str, Path]:
-    """File of every built-in method or task, by id."""
-    found = {p.stem.replace("_", "-"): p for p in sorted((ROOT / kind).glob("*/*.py")) if p.stem[0] != "_"}
-    return {k: p for k, p in found.items() if kind == "methods" or _defines(p, p.stem)}
+def files(shelf: Shelf) -> dict[str, Path]:
+    """File of every built-in method or task, by id. A file of methods may hold several, and several of one id."""
+    paths = [p for p in sorted((ROOT / shelf).glob("*/*.py")) if p.stem[0] != "_"]
+    if shelf == "methods":
+        return {name: path for path in paths for name in declared(path)}
+    return {p.stem.replace("_", "-"): p for p in paths if _defines(p, p.stem)}
+
+
+@cache
+def declared(path: Path) -> dict[str, list[str]]:
+    """Variables of the methods that a file declares, by id, in order; read from its text, without importing it."""
+    found: dict[str, list[str]] = {}
+    for variable, name in METHOD.findall(path.read_text(encoding="utf-8")):
+        found.setdefault(name, []).append(variable)
+    return found
 
 
 def _defines(path: Path, name: str) -> bool:
@@ -52,35 +67,36 @@ def _defines(path: Path, name: str) -> bool:
     return any(isinstance(t, ast.Name) and t.id == name for t in targets)
 
 
-def family(kind: Kind, name: str) -> str:
+def family(shelf: Shelf, name: str) -> str:
     """The folder that holds it."""
-    return files(kind)[name].parent.name
+    return files(shelf)[name].parent.name
 
 
-def summary(kind: Kind, name: str) -> str:
+def summary(shelf: Shelf, name: str) -> str:
     """First line of its docstring, without importing it."""
-    doc = ast.get_docstring(ast.parse(files(kind)[name].read_text(encoding="utf-8"))) or ""
-    return doc.split("\n", 1)[0]
+    return docstring(shelf, name).split("\n", 1)[0]
 
 
-def docstring(kind: Kind, name: str) -> str:
+def docstring(shelf: Shelf, name: str) -> str:
     """Its whole docstring, without importing it."""
-    return ast.get_docstring(ast.parse(files(kind)[name].read_text(encoding="utf-8"))) or ""
+    return ast.get_docstring(ast.parse(files(shelf)[name].read_text(encoding="utf-8"))) or ""
 
 
-def load(kind: Kind, name: str) -> Any:
-    """The object called `name`: built in, `module:attribute`, or `path/to/file.py[:attribute]`.
+def load_task(name: str) -> Any:
+    """What is called `name`: a built-in task, or what `module:attribute` or `path/to/file.py[:attribute]` names.
 
     Raises UnknownNameError with the closest names.
     """
-    known = files(kind)
+    known = files("tasks")
     if name in known:
-        path = known[name]
-        module = importlib.import_module(f"etude.{kind}.{path.parent.name}.{path.stem}")
-        return getattr(module, path.stem)
+        return getattr(_module(known[name]), known[name].stem)
     if ":" in name or name.endswith(".py"):
         return _load_outside(name)
-    raise UnknownNameError(kind[:-1], name, known, f"`etude {kind}` lists them all.")
+    raise UnknownNameError("task", name, known, "`etude tasks` lists them all.")
+
+
+def _module(path: Path) -> ModuleType:
+    return importlib.import_module(".".join(("etude", *path.relative_to(ROOT).with_suffix("").parts)))
 
 
 def load_attribute(reference: str) -> Any:
@@ -136,21 +152,57 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def get_method(name: str) -> Method:
-    """The method called `name`. Raises UnknownNameError with the closest names, ConfigError for another thing."""
+def compositions(name: str) -> list[Method]:
+    """Every method called `name`, one for each kind: built in, `module:attribute`, or `path/to/file.py[:attribute]`.
+
+    Raises UnknownNameError with the closest names, ConfigError for another thing.
+    """
     from etude.core.method import Method
 
-    found = load("methods", name)
-    if not isinstance(found, Method):
-        raise ConfigError(f"{name} must be a Method, got {type(found).__name__}.")
+    known = files("methods")
+    if name in known:
+        module = _module(known[name])
+        found = [getattr(module, variable) for variable in declared(known[name])[name]]
+    elif ":" in name or name.endswith(".py"):
+        found = [_load_outside(name)]
+    else:
+        raise UnknownNameError("method", name, known, "`etude methods` lists them all.")
+    for each in found:
+        if not isinstance(each, Method):
+            raise ConfigError(f"{name} must be a Method, got {type(each).__name__}.")
     return found
 
 
+def get_method(name: str, world: World | str | None = None) -> Method:
+    """The method called `name`; where it has several compositions the one for `world`, the first if none is given.
+
+    Raises: UnknownNameError with the closest names, ConfigError for another thing or a world that it is not made for.
+    """
+    found = compositions(name)
+    if world is None:
+        return found[0]
+    fitting = [m for m in found if world in m.worlds]
+    if not fitting:
+        raise ConfigError(not_for(name, found, world))
+    return fitting[0]
+
+
+def not_for(name: str, found: list[Method], world: str) -> str:
+    """Why a method is none for a world, and which are."""
+    own = " and ".join(sorted({w for m in found for w in m.worlds}))
+    others = [n for n in sorted(files("methods")) if any(world in m.worlds for m in compositions(n))]
+    more = f" and {len(others) - 6} more (`etude methods` lists all)" if len(others) > 6 else ""
+    return f"{name} learns in tasks of {own}, and this is one of {world}. There fit: {', '.join(others[:6])}{more}."
+
+
 def parent_of(method: Method) -> Method | None:
-    """The method that this one is a difference from, in the same form: for tokens, or for control."""
+    """The method of the same kind that this one is written as the difference from."""
     if method.parent is None:
         return None
-    return get_method(method.parent).on("control" if method.policy is not None else "language")
+    found = next((m for m in compositions(method.parent) if type(m) is type(method)), None)
+    if found is None:
+        raise ConfigError(f"{method.id} names {method.parent} as its parent, which is of another kind.")
+    return found
 
 
 @cache
@@ -160,5 +212,5 @@ def import_parts() -> None:
         for path in sorted((ROOT / folder).glob("*.py")):
             package = f"etude.{folder.replace('/', '.')}"
             importlib.import_module(f"{package}.{path.stem}" if path.stem != "__init__" else package)
-    for name in files("methods"):
-        load("methods", name)
+    for path in sorted(set(files("methods").values())):
+        _module(path)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs, Transitions
-from etude.core.fields import Positive
+from etude.core.batches import ActionLogProbs, Episode, Problem, TokenBatch, TokenLogProbs, Transitions
+from etude.core.fields import Count, Positive
 from etude.core.part import Part
 from etude.core.streams import Stream
+from etude.core.worlds import World
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ class Context:
     extras: dict[str, Any] = field(default_factory=dict)
 
 
-class Stage(Part):
+class Stage(Part, abstract=True):
     """What happens in which order: `changes` replace slots of the method until `until` of all steps are done."""
 
     slot = "stages"
@@ -58,7 +59,7 @@ class Stage(Part):
         raise NotImplementedError
 
 
-class Curriculum(Part):
+class Curriculum(Part, abstract=True):
     """Which problems next."""
 
     slot = "curriculum"
@@ -68,20 +69,33 @@ class Curriculum(Part):
         raise NotImplementedError
 
 
-class Experience(Part):
+class TokenExperience(Part, abstract=True):
     """How completions come about."""
 
     slot = "experience"
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
     samples: ClassVar[bool] = True
     """Whether the policy samples; if not, rows come from data and have no behaviour policy."""
-    rows_per_problem: ClassVar[int] = 1
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        if "collect" in cls.__dict__ and "worlds" not in cls.__dict__:
+            cls.worlds = frozenset({World.LANGUAGE})  # an enumerable policy is sampled in plain groups
+        super().__init_subclass__(**options)
+
+    @property
+    def rows_per_problem(self) -> int:
+        """How many rows one problem makes, as far as that is known beforehand."""
+        return 1
+
+    def lacks(self, task: Any) -> str | None:
+        return task.needs_reward() if self.samples else None
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         """Episodes for the problems; `episode.group` indexes the problem in the list."""
         raise NotImplementedError
 
 
-class Reward(Part):
+class Reward(Part, abstract=True):
     """How an outcome is scored: one number per episode, added over the slot's parts."""
 
     slot = "rewards"
@@ -91,18 +105,25 @@ class Reward(Part):
         raise NotImplementedError
 
 
-class StepReward(Part):
+class StepExperience(Part, abstract=True):
+    """How steps of control come about: `steps` in each of `environments` between two updates."""
+
+    slot = "experience"
+    environments: Count = 4
+    steps: Count = 128
+
+
+class StepReward(Part, abstract=True):
     """What the steps of a control rollout are worth to the learner: a new reward for each."""
 
     slot = "rewards"
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
 
     def shape(self, batch: Transitions) -> Tensor:
         """The rewards [P, T, E] to use instead of `batch.rewards`."""
         raise NotImplementedError
 
 
-class TokenReward(Part):
+class TokenReward(Part, abstract=True):
     """A reward per token, computed from the batch after the episode rewards are placed."""
 
     slot = "rewards"
@@ -116,7 +137,7 @@ class TokenReward(Part):
         return self.shape(batch)
 
 
-class GroupReward(Part):
+class GroupReward(Part, abstract=True):
     """What a completion is worth in the light of the others of its problem, or of what the policy says about it."""
 
     slot = "rewards"
@@ -126,7 +147,7 @@ class GroupReward(Part):
         raise NotImplementedError
 
 
-class Filter(Part):
+class Filter(Part, abstract=True):
     """Which samples count, and how much. Runs on scored rows, before advantages."""
 
     slot = "filters"
@@ -137,7 +158,7 @@ class Filter(Part):
         raise NotImplementedError
 
 
-class Advantages(Part):
+class TokenAdvantages(Part, abstract=True):
     """How credit reaches tokens."""
 
     slot = "advantages"
@@ -146,8 +167,14 @@ class Advantages(Part):
         """Returns [B, T]; entries outside the action mask are ignored."""
         raise NotImplementedError
 
+
+class StepAdvantages(Part, abstract=True):
+    """How credit reaches the steps of a rollout."""
+
+    slot = "advantages"
+
     def of_transitions(self, batch: Transitions) -> Tensor:
-        """Returns [P, T, E] for a rollout of control; may leave `batch.returns`, what the critic learns."""
+        """Returns [P, T, E]; may leave `batch.returns`, what the critic learns."""
         raise NotImplementedError
 
     def of_minibatch(self, advantages: Tensor) -> Tensor:
@@ -155,29 +182,41 @@ class Advantages(Part):
         return advantages
 
 
-class Objective(Part):
-    """What is minimised."""
+class Objective(Part, abstract=True):
+    """What is minimised: of tokens, of steps, or, where the formula is the same, of both."""
 
     slot = "objective"
-    couples: ClassVar[Literal["row", "group"]] = "row"
-    """Which rows its loss compares, so that they stay in one micro-batch."""
     vanishes_with_advantage: ClassVar[bool] = False
     """Whether a row with zero advantage has zero loss and gradient, so that its forward can be skipped."""
-    generates: ClassVar[bool] = True
-    """False if what is trained is a scorer, so that sampling from it means nothing."""
     uses_behaviour: ClassVar[bool] = False
     """Whether it forms importance ratios with `behaviour_logp`."""
 
-    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
-        """Loss per token [B, T], or per row [B] for objectives over whole sequences."""
+    def __call__(self, batch: Any, policy: Any) -> Tensor:
+        """The loss, shaped as the batch's log-probabilities."""
         raise NotImplementedError
 
-    def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
-        """Quantities to report, each [B, T] (averaged over action tokens) or [B]."""
+    def metrics(self, batch: Any, policy: Any) -> dict[str, Tensor]:
+        """Quantities to report, shaped as the loss (averaged over what was acted) or one for each row."""
         return {}
 
 
-class TokenWeights(Part):
+class TokenObjective(Objective, abstract=True):
+    """What is minimised over tokens: `__call__` of a TokenBatch and TokenLogProbs.
+
+    It returns the loss per token [B, T], or per row [B] for objectives over whole sequences.
+    """
+
+    couples: ClassVar[Literal["row", "group"]] = "row"
+    """Which rows its loss compares, so that they stay in one micro-batch."""
+    generates: ClassVar[bool] = True
+    """False if what is trained is a scorer, so that sampling from it means nothing."""
+
+
+class StepObjective(Objective, abstract=True):
+    """What is minimised over steps: `__call__` of Transitions and ActionLogProbs returns [P, N]."""
+
+
+class TokenWeights(Part, abstract=True):
     """Which tokens take part: a detached factor on the objective, seen over the whole minibatch."""
 
     slot = "token_weights"
@@ -190,20 +229,30 @@ class TokenWeights(Part):
         raise NotImplementedError
 
 
-class Regularizer(Part):
-    """What holds the policy back: a term added to the objective."""
+class TokenRegularizer(Part, abstract=True):
+    """What holds the policy back: a term added to the objective of tokens."""
 
     slot = "regularizers"
 
-    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
-        """Returns [B, T], coefficient included."""
+    def __call__(self, batch: Any, policy: Any) -> Tensor:
+        """Of a TokenBatch and TokenLogProbs; returns [B, T], coefficient included."""
+        raise NotImplementedError
+
+
+class StepRegularizer(Part, abstract=True):
+    """What holds a policy of control back: a term added to the objective of steps."""
+
+    slot = "regularizers"
+
+    def __call__(self, batch: Any, policy: Any) -> Tensor:
+        """Of Transitions and ActionLogProbs; returns [P, N], coefficient included."""
         raise NotImplementedError
 
     def observe(self, measured: Mapping[str, Tensor]) -> None:
-        """Learn from what an update in control measured, [P] each ('kl' for a part that needs it)."""
+        """Learn from what an update measured, [P] each ('kl' for a part that needs it)."""
 
 
-class Reference(Part):
+class Reference(Part, abstract=True):
     """The policy that 'reference_logp' comes from, and when it is refreshed."""
 
     slot = "reference"
@@ -213,8 +262,8 @@ class Reference(Part):
         return 0.0
 
 
-class Critic(Part):
-    """How values are learned."""
+class Critic(Part, abstract=True):
+    """How the values of tokens are learned."""
 
     slot = "critic"
 
@@ -223,10 +272,10 @@ class Critic(Part):
         raise NotImplementedError
 
 
-class StateCritic(Critic):
+class StateCritic(Part, abstract=True):
     """A critic of control: a network of its own, from what the policy sees to values."""
 
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+    slot = "critic"
     joint: ClassVar[bool] = True
     """Whether its loss joins the policy's; if not, `fit` learns after the policy's update."""
     shared: ClassVar[bool] = False
@@ -234,6 +283,10 @@ class StateCritic(Critic):
 
     def build(self, shape: tuple[int, ...], population: Population) -> nn.Module:
         """The module that maps what is seen [P, N, *shape] to values [P, N]."""
+        raise NotImplementedError
+
+    def loss(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:
+        """Returns [P, N], coefficient included; `batch.values` are the old values, `batch.returns` the targets."""
         raise NotImplementedError
 
     def prepare(self, parameters: FlatParameters) -> None:
@@ -244,33 +297,30 @@ class StateCritic(Critic):
         return {}
 
 
-class Network(Part):
+class Network(Part, abstract=True):
     """Layers between what is seen and what is said."""
 
     slot = "network"
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         """The module [P, N, *shape] -> [P, N, width], with random numbers of streams named `name`, and its width."""
         raise NotImplementedError
 
 
-class Memory(Part):
+class Memory(Part, abstract=True):
     """What a policy keeps from step to step of an episode."""
 
     slot = "memory"
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
 
     def build(self, width: int, population: Population, name: str) -> tuple[nn.Module, int]:
         """The module that reads features [P, N, width] (`policies/control/memory.py`), and the width that it makes."""
         raise NotImplementedError
 
 
-class Observations(Part):
+class Observations(Part, abstract=True):
     """What the policy sees of an observation; belongs to the policy, is saved and exported with it."""
 
     slot = "observations"
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
 
     def build(self, shape: tuple[int, ...], population: Population) -> tuple[nn.Module, tuple[int, ...]]:
         """The module that transforms [P, N, *shape], and the shape that it makes.
@@ -284,11 +334,10 @@ class Observations(Part):
         return environment
 
 
-class Policy(Part):
+class Policy(Part, abstract=True):
     """What acts in control."""
 
     slot = "policy"
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
 
     def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
         """The actor for observations of `shape` and a Gymnasium space of actions (`policies/control/actor.py`)."""
@@ -299,21 +348,26 @@ class Policy(Part):
         return environment
 
 
-class Optimizer(Part):
+class Optimizer(Part, abstract=True):
     """How the step is taken."""
 
     slot = "optimizer"
-    halves: ClassVar[bool] = False
-    """Whether it wants to see the gradients of two halves of each minibatch (`pace`)."""
     lr: Positive | None = None
-
-    def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """The torch optimizer for these parameters."""
-        raise NotImplementedError
 
     def rate(self, step: int, steps: int) -> float:
         """Factor on `lr` at this step."""
         return 1.0
+
+
+class TokenOptimizer(Optimizer, abstract=True):
+    """Steps of one model, by an optimizer of torch."""
+
+    halves: ClassVar[bool] = False
+    """Whether it wants to see the gradients of two halves of each minibatch (`pace`)."""
+
+    def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """The torch optimizer for these parameters."""
+        raise NotImplementedError
 
     def pace(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
         """Factor on this step's rate, from the gradients of two halves of the minibatch, one tensor per parameter.
@@ -329,6 +383,10 @@ class Optimizer(Part):
     def clip(self) -> float | None:
         """Largest gradient norm, or None."""
         return None
+
+
+class StepOptimizer(Optimizer, abstract=True):
+    """Steps of all members of a population at once."""
 
     def population(self, parameters: FlatParameters) -> Any:
         """What takes a population's steps (`optimizers/population.py`)."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
 from etude.core.part import Part
+from etude.core.worlds import World
 
 
 class Environment(Protocol):
@@ -42,10 +43,10 @@ class StepResult:
 
 
 class Task(Part):
-    """Something to get good at. `loop` decides which loop trains it."""
+    """Something to get good at. Its world decides which methods can be trained on it."""
 
     slot = "task"
-    loop: ClassVar[str] = "language"
+    world: ClassVar[World] = World.LANGUAGE
     id: ClassVar[str] = ""
     together: ClassVar[bool] = False
     """Whether all seeds are members of one run."""
@@ -60,6 +61,14 @@ class Task(Part):
     def splits(self) -> tuple[str, ...]:
         """Names of the splits; 'train' is trained on, the others are evaluated."""
         return ("train", "test")
+
+    def needs_reward(self) -> str | None:
+        """Why nothing says how good an outcome is, as a sentence; None if the task scores by itself."""
+        return None
+
+    def warnings(self) -> list[str]:
+        """What the user should know before a run, as sentences."""
+        return []
 
 
 class LanguageTask(Task):

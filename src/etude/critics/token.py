@@ -9,6 +9,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs, Transitions
 from etude.core.fields import NonNegative, Positive
+from etude.core.part import Need
 from etude.core.slots import Critic
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class TokenCritic(Critic):
     of the text before t.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.VALUES})
     coefficient: NonNegative = 0.5
     clip: Positive | None = 0.2
 

@@ -63,7 +63,7 @@ def check_environment(environment: str | ControlTask, *, steps: int = STEPS) -> 
 
     task = resolve_task(environment) if isinstance(environment, str) else environment
     if not isinstance(task, ControlTask):
-        raise ConfigError(f"{task.id} is a task of {task.loop}; only environments of control can be checked.")
+        raise ConfigError(f"{task.id} is a task of {task.world}; only environments of control can be checked.")
     if isinstance(task, EnvironmentTask) and not (task.pooled or task.built_in):
         found = _Single(task, steps).findings()
     else:

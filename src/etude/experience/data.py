@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError
-from etude.core.slots import Context, Experience
+from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.chat import opening
 
 
-class Demonstrations(Experience):
+class Demonstrations(TokenExperience):
     """The task's worked answer to each problem; its tokens and the end token are learned.
 
     A task shows how it is done with `demonstration(problem) -> str`, or, over several turns, with
@@ -25,7 +25,10 @@ class Demonstrations(Experience):
 
     samples: ClassVar[bool] = False
 
-    def lacks(self, problem: Problem, task: Any) -> str | None:
+    def lacks(self, task: Any) -> str | None:
+        return self.missing(task.problems("train")[0], task)
+
+    def missing(self, problem: Problem, task: Any) -> str | None:
         """What the problem would have to have, as a sentence; None if nothing is missing."""
         if getattr(task, "script", None) or task.demonstration(problem) is not None:
             return None
@@ -37,14 +40,14 @@ class Demonstrations(Experience):
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         found = []
         for group, problem in enumerate(problems):
-            if sentence := self.lacks(problem, context.task):
+            if sentence := self.missing(problem, context.task):
                 raise DataError(sentence)
             segments = _shown(problem, context, context.stream.split("demonstration", group))
             found.append(written(problem, segments, group, context.policy))
         return found
 
 
-class Pairs(Experience):
+class Pairs(TokenExperience):
     """Two rows for each problem, in one group: `problem.info['chosen']`, then `problem.info['rejected']`.
 
     The chosen one carries the reward 1 and the rejected one 0, which is how an objective tells them apart.
@@ -53,9 +56,15 @@ class Pairs(Experience):
     """
 
     samples: ClassVar[bool] = False
-    rows_per_problem: ClassVar[int] = 2
 
-    def lacks(self, problem: Problem, task: Any) -> str | None:
+    @property
+    def rows_per_problem(self) -> int:
+        return 2
+
+    def lacks(self, task: Any) -> str | None:
+        return self.missing(task.problems("train")[0], task)
+
+    def missing(self, problem: Problem, task: Any) -> str | None:
         """What the problem would have to have, as a sentence; None if nothing is missing."""
         missing = [which for which in ("chosen", "rejected") if which not in problem.info]
         if not missing:
@@ -68,7 +77,7 @@ class Pairs(Experience):
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         found = []
         for group, problem in enumerate(problems):
-            if sentence := self.lacks(problem, context.task):
+            if sentence := self.missing(problem, context.task):
                 raise DataError(sentence)
             pair = []
             for which, reward in (("chosen", 1.0), ("rejected", 0.0)):

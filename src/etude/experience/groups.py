@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from etude.core.batches import Episode, Problem
 from etude.core.fields import Count, Ge, PositiveProbability, WholeNumber
-from etude.core.slots import Context, Experience
+from etude.core.slots import Context, TokenExperience
+from etude.core.worlds import World
 from etude.experience.rollout import rollout
 from etude.policies.sampling import Sampling
 
 
-class Groups(Experience):
+class Groups(TokenExperience):
     """`size` independent episodes for each problem.
 
     Args:
@@ -21,6 +22,7 @@ class Groups(Experience):
         max_tokens: limit of one completion; None takes the task's.
     """
 
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     size: Count = 8
     temperature: Annotated[float, Ge(0.01)] = 1.0
     top_p: PositiveProbability = 1.0
@@ -35,6 +37,10 @@ class Groups(Experience):
                 "exp(logp - behaviour_logp) would be biased: set top_p to 1 and top_k to 0."
             )
         return None
+
+    @property
+    def rows_per_problem(self) -> int:
+        return self.size
 
     @property
     def truncates(self) -> bool:

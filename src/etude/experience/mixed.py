@@ -21,9 +21,8 @@ class GroupsAndDemonstrations(Groups):
     Raises: DataError for a problem without a worked answer.
     """
 
-    def lacks(self, problem: Problem, task: Any) -> str | None:
-        """What the problem would have to have, as a sentence; None if nothing is missing."""
-        return Demonstrations().lacks(problem, task)
+    def lacks(self, task: Any) -> str | None:
+        return super().lacks(task) or Demonstrations().lacks(task)
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         return super().collect(problems, context) + Demonstrations().collect(problems, context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from etude.core.batches import Transitions
 from etude.core.control import Step, VectorEnvironment
-from etude.core.fields import Count
-from etude.core.slots import Experience
+from etude.core.slots import StepExperience
 from etude.policies.control.actor import Actor, Player
 from etude.policies.control.memory import Past
 from etude.policies.control.population import Population
@@ -24,17 +23,13 @@ FINAL_ROWS = 16
 """Last observations of episodes are valued in blocks of this many, so that no member's depend on the others' count."""
 
 
-class Rollouts(Experience):
+class Rollouts(StepExperience):
     """Fresh steps of the current policy.
 
     Args:
         environments: E, run side by side for each member.
         steps: T, in each environment between two updates.
     """
-
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
-    environments: Count = 4
-    steps: Count = 128
 
 
 class Collector:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.core.errors import ConfigError
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.slots import Context
@@ -192,20 +191,3 @@ class EnumerableLoop:
         for method, learned in zip(self.methods, state["parts"], strict=True):
             method.load_state_dict(learned)
         self.finished = state["finished"]
-
-
-def check_fit(method: Method) -> None:
-    """Raise ConfigError if a method needs more than samples of whole groups from an enumerable policy."""
-    if not isinstance(method.experience, Groups) or type(method.experience).collect is not Groups.collect:
-        raise ConfigError(
-            f"{method.id}: enumerable policies are sampled in plain groups, and {type(method.experience).__name__} "
-            "does more than that; choose a task of language."
-        )
-    for path, part in method.parts().items():
-        if "text" in part.needs:
-            raise ConfigError(
-                f"{method.id}: {type(part).__name__} ({path}) reads text, and an enumerable policy has tokens "
-                "without any; choose a task of language."
-            )
-    if method.critic is not None or method.stages:
-        raise ConfigError(f"{method.id}: an enumerable policy has neither a critic nor stages; choose another task.")

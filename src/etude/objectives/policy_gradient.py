@@ -9,16 +9,15 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Fraction, Positive
-from etude.core.slots import Objective
+from etude.core.slots import StepObjective, TokenObjective
 
 
-class PolicyGradient(Objective):
+class PolicyGradient(TokenObjective, StepObjective):
     """loss[b,t] = -A[b,t] log pi[b,t]: REINFORCE, without ratio or clip.
 
     On fresh samples its gradient is the policy gradient; on older ones it is biased by the missing ratio.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     vanishes_with_advantage: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
@@ -26,7 +25,7 @@ class PolicyGradient(Objective):
         return -batch.advantages * policy.logp
 
 
-class ClippedSurrogate(Objective):
+class ClippedSurrogate(TokenObjective, StepObjective):
     """PPO's clipped surrogate with separate lower and upper clip (arXiv:1707.06347, eq. 7).
 
     loss[b,t] = -min(rho A, clip(rho, 1 - low, 1 + high) A),  rho = exp(logp - behaviour_logp)
@@ -35,7 +34,6 @@ class ClippedSurrogate(Objective):
     Raises: ConfigError if low is not in (0, 1) or high is not positive.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     vanishes_with_advantage: ClassVar[bool] = True
     uses_behaviour: ClassVar[bool] = True
     low: Fraction = 0.2

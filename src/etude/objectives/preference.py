@@ -10,7 +10,8 @@ from torch.nn.functional import logsigmoid
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Interval, Positive
-from etude.core.slots import Objective
+from etude.core.part import Need
+from etude.core.slots import TokenObjective
 from etude.experience.rows import last_action
 
 
@@ -36,7 +37,7 @@ def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tens
     return (values[best] - values[worst])[index], (scores[best] > scores[worst])[index]
 
 
-class DPO(Objective):
+class DPO(TokenObjective):
     """Direct preference optimisation (arXiv:2305.18290, eq. 7).
 
         m = (log pi/ref)(y_w | x) - (log pi/ref)(y_l | x)
@@ -49,7 +50,7 @@ class DPO(Objective):
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"
-    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     beta: Positive = 0.1
     label_smoothing: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
 
@@ -71,7 +72,7 @@ class DPO(Objective):
         return self.beta * margin, differs
 
 
-class BradleyTerry(Objective):
+class BradleyTerry(TokenObjective):
     """A reward model's likelihood of what was preferred (arXiv:2203.02155, eq. 1).
 
         loss = -log sigmoid(v(x, y_w) - v(x, y_l))
@@ -83,7 +84,7 @@ class BradleyTerry(Objective):
 
     couples: ClassVar[Literal["row", "group"]] = "group"
     generates: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.VALUES})
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         margin, differs = self._margin(batch, policy)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.slots import Objective
+from etude.core.slots import TokenObjective
 
 
 def sequence_sum(values: Tensor, batch: TokenBatch) -> Tensor:
@@ -20,7 +20,7 @@ def sequence_log_ratio(batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
     return sequence_sum(policy.logp - batch.behaviour_logp, batch)
 
 
-class GroupObjective(Objective):
+class GroupObjective(TokenObjective):
     """-c_i log pi(y_i), where the coefficient of a completion is computed anew before every optimizer step.
 
     The group stays in one micro-batch, so `coefficients` sees all completions of a problem under the policy as it is

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.slots import Objective
+from etude.core.slots import TokenObjective
 
 
-class LogLikelihood(Objective):
+class LogLikelihood(TokenObjective):
     """loss[b,t] = -log pi[b,t]: maximum likelihood on the action tokens."""
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:

@@ -7,10 +7,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.slots import Objective
+from etude.core.slots import StepObjective, TokenObjective
 
 
-class Surrogate(Objective):
+class Surrogate(TokenObjective, StepObjective):
     """-rho A with rho = exp(logp - behaviour_logp): what TRPO bounds and PPO clips (arXiv:1707.06347, eq. 6).
 
     Its gradient at the policy that acted is the policy gradient; away from it, that of a policy which would have
@@ -19,7 +19,6 @@ class Surrogate(Objective):
     Example: at rho = 2 an advantage of 1 has loss -2, with either clip of 0.2 it would have -1.2.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     vanishes_with_advantage: ClassVar[bool] = True
     uses_behaviour: ClassVar[bool] = True
 

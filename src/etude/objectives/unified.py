@@ -12,11 +12,11 @@ from torch import Tensor
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative, Positive
-from etude.core.slots import Objective
+from etude.core.slots import TokenObjective
 from etude.objectives.sequence import sequence_log_ratio
 
 
-class UnifiedGradient(Objective):
+class UnifiedGradient(TokenObjective):
     """loss[b,t] = -m A pi / pi_ref, so that the gradient is that of the unified estimator (arXiv:2509.04419, eq. 8):
 
         -grad = m * (1 / pi_ref) * A * grad pi,    m and pi_ref without gradient.
@@ -74,7 +74,7 @@ class UnifiedGradient(Objective):
         return (~((rises & (rho > 1 + self.high)) | (falls & (rho < 1 - self.low)))).to(logp.dtype)
 
 
-class Hybrid(Objective):
+class Hybrid(TokenObjective):
     """On sampled rows another objective, on written ones coefficient * -log pi.
 
     The loop averages the two kinds apart: sampled rows by the method's aggregation, written ones over their tokens.
@@ -84,7 +84,7 @@ class Hybrid(Objective):
         coefficient: weight of the worked answers' log-likelihood.
     """
 
-    sampled: Objective = UnifiedGradient()
+    sampled: TokenObjective = UnifiedGradient()
     coefficient: NonNegative = 1.0
 
     @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
 from etude.core.fields import Fraction, NonNegative, Positive, Probability
-from etude.core.slots import Optimizer
+from etude.core.slots import StepOptimizer, TokenOptimizer
 from etude.optimizers.population import PopulationAdam
 from etude.policies.control.population import FlatParameters
 
@@ -17,8 +17,8 @@ CONTROL_RATE = 3e-4
 """The learning rate of control where none is chosen."""
 
 
-class AdamW(Optimizer):
-    """AdamW (arXiv:1711.05101) with a learning-rate schedule and gradient-norm clipping.
+class TorchAdamW(TokenOptimizer, abstract=True):
+    """AdamW (arXiv:1711.05101) with a learning-rate schedule and gradient-norm clipping, for one model.
 
     Args:
         lr: largest learning rate; None takes `automatic_rate` of what is trained.
@@ -28,7 +28,6 @@ class AdamW(Optimizer):
         clip_norm: largest global gradient norm; None for no limit.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     lr: Positive | None = None
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
@@ -44,11 +43,6 @@ class AdamW(Optimizer):
         rate = self.lr or automatic_rate(sum(p.numel() for p in chosen))
         return torch.optim.AdamW(chosen, rate, (self.beta1, self.beta2), self.epsilon, self.weight_decay, foreach=True)
 
-    def population(self, parameters: FlatParameters) -> PopulationAdam:
-        rate = CONTROL_RATE if self.lr is None else self.lr
-        betas = (self.beta1, self.beta2)
-        return PopulationAdam(parameters, rate, betas, self.epsilon, self.weight_decay, self.clip_norm)
-
     def rate(self, step: int, steps: int) -> float:
         rising = self.warmup * steps
         if step < rising:
@@ -59,6 +53,20 @@ class AdamW(Optimizer):
 
     def clip(self) -> float | None:
         return self.clip_norm
+
+
+class AdamW(TorchAdamW, StepOptimizer):
+    """AdamW (arXiv:1711.05101) with a learning-rate schedule and gradient-norm clipping.
+
+    Args:
+        lr: largest learning rate; None takes `automatic_rate` of what is trained, in control 3e-4.
+        warmup, schedule, floor, clip_norm: as in `TorchAdamW`; in control every member has its own norm.
+    """
+
+    def population(self, parameters: FlatParameters) -> PopulationAdam:
+        rate = CONTROL_RATE if self.lr is None else self.lr
+        betas = (self.beta1, self.beta2)
+        return PopulationAdam(parameters, rate, betas, self.epsilon, self.weight_decay, self.clip_norm)
 
 
 def automatic_rate(parameters: int) -> float:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from etude.core.fields import Interval, Probability
-from etude.optimizers.adam import AdamW
+from etude.optimizers.adam import TorchAdamW
 
 
-class SNRAdamW(AdamW):
+class SNRAdamW(TorchAdamW):
     """AdamW whose rate is lr * clip(S / Q, floor, 1): the best one step on an L-smooth objective, lr for 1/L.
 
     E[J(theta + eta g)] >= J + eta |grad J|^2 - L eta^2 / 2 (|grad J|^2 + Var g) is largest at
@@ -28,7 +28,6 @@ class SNRAdamW(AdamW):
         floor: smallest share of lr.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language"})
     halves: ClassVar[bool] = True
     memory: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     floor: Probability = 0.05

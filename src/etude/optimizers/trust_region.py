@@ -14,7 +14,8 @@ from torch import Tensor
 
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative, Positive
-from etude.core.slots import Optimizer
+from etude.core.part import Need
+from etude.core.slots import StepOptimizer
 from etude.optimizers.population import Failures, Metrics, Surrogate, column
 from etude.policies.control.population import FlatParameters
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Product = Callable[[Tensor], Tensor]
 
 
-class NaturalGradient(Optimizer):
+class NaturalGradient(StepOptimizer):
     """A step along the natural gradient whose quadratic KL is `delta` (Kakade 2001; arXiv:1502.05477, section 6).
 
         theta <- theta - sqrt(2 delta / x^T F x) x,   x = (F + damping I)^{-1} grad loss,
@@ -40,8 +41,7 @@ class NaturalGradient(Optimizer):
     Raises: ConfigError if `lr` is given: the length of the step is `delta`.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
-    needs: ClassVar[frozenset[str]] = frozenset({"kl"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.KL})
     delta: Positive = 0.01
     damping: NonNegative = 0.1
     iterations: Count = 10

@@ -5,7 +5,7 @@ S  symbols,  N  formulas,  L  longest formula, its end included,  W  width of th
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Ge, NonNegative, Positive, WholeNumber
 from etude.core.part import Part
-from etude.core.slots import Advantages
+from etude.core.slots import TokenAdvantages
 from etude.core.streams import Stream
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.learner import descend, learner
@@ -45,7 +45,6 @@ class FormulaPolicy(Part):
         credit: what scores become advantages by.
     """
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language"})
     symbols: tuple[str, ...] = SYMBOLS
     length: Annotated[int, Ge(2)] = 16
     width: Count = 32
@@ -53,7 +52,7 @@ class FormulaPolicy(Part):
     cold: WholeNumber = 30
     epochs: Count = 4
     kl: NonNegative = 1e-3
-    credit: Advantages = GroupAdvantage(centre="mean", scale="group")
+    credit: TokenAdvantages = GroupAdvantage(centre="mean", scale="group")
 
     def check(self) -> None:
         if END not in self.symbols or not any(s[:1].isalnum() for s in self.symbols):

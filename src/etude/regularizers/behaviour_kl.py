@@ -10,17 +10,17 @@ from torch import Tensor
 
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.fields import NonNegative, Positive
-from etude.core.slots import Regularizer
+from etude.core.part import Need
+from etude.core.slots import StepRegularizer
 
 
-class BehaviourKL(Regularizer):
+class BehaviourKL(StepRegularizer):
     """beta * KL(pi_old || pi) of every step, exact, in nats (arXiv:1707.06347, eq. 8 with beta fixed)."""
 
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
-    needs: ClassVar[frozenset[str]] = frozenset({"kl"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.KL})
     beta: NonNegative = 1.0
 
-    def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:  # type: ignore[override]
+    def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:
         assert policy.kl is not None
         return self.beta * policy.kl
 
@@ -40,7 +40,7 @@ class AdaptiveBehaviourKL(BehaviourKL):
     beta: Positive = 1.0
     target: Positive = 0.01
 
-    def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:  # type: ignore[override]
+    def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:
         assert policy.kl is not None
         beta: float | Tensor = self.state.get("beta", self.beta)
         return beta * policy.kl

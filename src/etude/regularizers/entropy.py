@@ -8,14 +8,14 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative
-from etude.core.slots import Regularizer
+from etude.core.part import Need
+from etude.core.slots import StepRegularizer, TokenRegularizer
 
 
-class EntropyBonus(Regularizer):
+class EntropyBonus(TokenRegularizer, StepRegularizer):
     """-coefficient * H(pi(. | prefix)) per token, in nats."""
 
-    serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
-    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     coefficient: NonNegative = 0.01
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative
-from etude.core.slots import Regularizer
+from etude.core.part import Need
+from etude.core.slots import TokenRegularizer
 
 Estimator = Literal["k1", "k2", "k3"]
 
@@ -29,14 +30,14 @@ def kl_estimate(logp: Tensor, reference_logp: Tensor, estimator: Estimator) -> T
     return d**2 / 2 if estimator == "k2" else d.exp() - d - 1
 
 
-class KLToReference(Regularizer):
+class KLToReference(TokenRegularizer):
     """coefficient * KL(pi || reference) per token, estimated as in `kl_estimate`; GRPO's is k3.
 
     Tokens come from pi_old. Away from it, `weighted` multiplies by rho = pi / pi_old, gradient included, which makes
     E[rho k3] and its gradient those of KL(pi || reference) exactly (arXiv:2505.17508, section 4).
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     coefficient: NonNegative = 0.04
     estimator: Estimator = "k3"
     weighted: bool = False

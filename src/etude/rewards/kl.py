@@ -8,6 +8,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch
 from etude.core.fields import NonNegative
+from etude.core.part import Need
 from etude.core.slots import TokenReward
 
 
@@ -20,7 +21,7 @@ class KLPenalty(TokenReward):
     Shapes: [B, T], 0 outside the action mask; nats times the coefficient.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     coefficient: NonNegative = 0.05
 
     def shape(self, batch: TokenBatch) -> Tensor:

@@ -11,8 +11,10 @@ from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative, Positive, Probability, WholeNumber
+from etude.core.part import Need
 from etude.core.slots import Context, TokenReward
 from etude.core.streams import Stream
+from etude.core.worlds import World
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.learner import descend, learner
 
@@ -71,7 +73,8 @@ class StepVerdicts(TokenReward):
         width, lr, epochs, clip: of the judge and its steps.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden", "text"})
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})  # it reads text
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
     separator: str = ","
     verdicts: Count = 3
     weight: NonNegative = 1.0

@@ -6,19 +6,19 @@ from typing import Any
 
 from etude.core.errors import ConfigError
 from etude.core.fields import PositiveProbability
-from etude.core.registry import get_method
+from etude.core.registry import compositions
 from etude.core.slots import Stage
 
-TAKEN = ("experience", "rewards", "advantages", "filters", "objective", "token_weights", "aggregation", "regularizers",
-         "critic", "problems", "epochs", "minibatches")  # fmt: skip
+KEPT = ("stages", "curriculum", "reference", "optimizer")
+"""Slots that go on from phase to phase; all others are the other method's."""
 
 
 class Phase(Stage):
     """Until `end` of all steps, learn as another method does: a supervised warm start, say, before reinforcement.
 
     `stages=(Phase(like="sft", end=0.3), Phase())` is thirty percent of supervised steps, then the method itself.
-    Weights, optimizer, its schedule and the curriculum go on from phase to phase; every other slot is the other
-    method's.
+    Weights, optimizer, its schedule, the reference and the curriculum go on from phase to phase; every other slot is
+    the other method's.
 
     Args:
         like: id of the method to follow; empty for the method itself.
@@ -34,8 +34,10 @@ class Phase(Stage):
     def apply(self, method: Any) -> Any:
         if not self.like:
             return method
-        other = get_method(self.like)
-        return method.replace(**{slot: getattr(other, slot) for slot in TAKEN})
+        other = next((m for m in compositions(self.like) if type(m) is type(method)), None)
+        if other is None:
+            raise ConfigError(f"{method.id}: a phase cannot be like {self.like}, which is of another kind.")
+        return method.replace(**{k: v for k, v in other.slots().items() if k not in KEPT})
 
     def objection(self, method: Any) -> str | None:
         ends = [s.end for s in method.stages if isinstance(s, Phase)]

@@ -27,10 +27,10 @@ def resolve_task(name: str) -> Task:
     Raises: UnknownNameError with the closest names; DataError or ConfigError for something that is no task.
     """
     from etude.core.errors import UnknownNameError
-    from etude.core.registry import files, load
+    from etude.core.registry import files, load_task
 
     if name in files("tasks"):
-        return _as_task(name, load("tasks", name))
+        return _as_task(name, load_task(name))
     if name.startswith(GYM):
         from etude.tasks.language.reasoning_gym import ReasoningGym
 
@@ -46,7 +46,7 @@ def resolve_task(name: str) -> Task:
 
         return EnvironmentTask(name)
     if ":" in name or name.endswith(".py"):
-        return _as_task(name, load("tasks", name))
+        return _as_task(name, load_task(name))
     hint = (
         "`etude tasks` lists them all; reasoning-gym:NAME, data.jsonl, file.py:attribute and environments of EnvPool "
         "and Gymnasium (CartPole-v1) are tasks too."

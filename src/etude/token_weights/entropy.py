@@ -9,6 +9,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Probability
+from etude.core.part import Need
 from etude.core.slots import TokenWeights
 
 
@@ -35,7 +36,7 @@ class HighEntropyTokens(TokenWeights):
     Source: arXiv:2506.01939, eq. 5.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     share: Probability = 0.2
     threshold: NonNegative | None = None
     complement: bool = False

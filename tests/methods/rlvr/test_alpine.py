@@ -130,5 +130,5 @@ def test_degrees_are_pieces_less_one() -> None:
 
 def test_it_is_supervised_learning_on_paths() -> None:
     method = get_method("alpine")
-    assert method.kind == "theory"
+    assert method.row == "theory"
     assert {path.split(".")[0] for path in method.diff(get_method("sft"))} == {"optimizer", "problems"}

@@ -280,7 +280,7 @@ class CopyTask(ControlTask):
 @pytest.mark.parametrize("name", TRAINED)
 def test_actions_of_every_space_are_learned(name: str) -> None:
     _, squash = TRAINED[name]
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     method = method.replace(policy=method.policy.replace(squash=squash), optimizer=method.optimizer.replace(lr=1e-2))
     loop = OnPolicyLoop(method, CopyTask(actions=name), [Member(0), Member(1)], 12)
     returns = [loop.step().metrics["return"] for _ in range(12)]
@@ -291,7 +291,7 @@ def test_actions_of_every_space_are_learned(name: str) -> None:
 @pytest.mark.parametrize("name", TRAINED)
 def test_members_with_every_action_space_equal_their_own_runs(name: str) -> None:
     _, squash = TRAINED[name]
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     method = method.replace(
         policy=method.policy.replace(squash=squash),
         epochs=2,

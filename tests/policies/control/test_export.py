@@ -61,7 +61,7 @@ STEPS, COUNT = 10, 3
 
 def trained(task: ControlTask, *, settings: Any = None, **changes: Any) -> OnPolicyLoop:
     """Two members after a step that moved weights and moments."""
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     network = changes.pop("network", MLP(hidden=(8,)))
     method = method.replace(
         policy=method.policy.replace(network=network, gain=1.0, **changes),
@@ -178,7 +178,7 @@ def test_members_settings_are_exported() -> None:
 
 
 def test_a_lone_member_is_exported() -> None:
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     loop = OnPolicyLoop(method, cartpole, [Member(0)], 1)
     assert plain_policy(loop, 0)(torch.zeros(2, 4)).shape == (2,)
 
@@ -270,7 +270,7 @@ class AnythingTask(ControlTask):
 
 @pytest.mark.slow
 def test_nested_spaces_are_exported(tmp_path: Path) -> None:
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     loop = OnPolicyLoop(method, AnythingTask(), [Member(0), Member(1)], 1)
     path = export_policy(loop, 0, tmp_path / "policy.pt2")
     program, policy = torch.export.load(path).module(), plain_policy(loop, 0)

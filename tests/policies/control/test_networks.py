@@ -183,7 +183,7 @@ def test_networks_refuse_what_they_cannot_read() -> None:
 
 
 def image_method(**changes: Any) -> Method:
-    found: Any = get_method("ppo").on("control")
+    found: Any = get_method("ppo", "control")
     found = found.replace(
         policy=found.policy.replace(network=SMALL),
         critic=StateValue(network=SMALL),
@@ -215,7 +215,7 @@ def test_images_are_learned_from(shared: bool) -> None:
 
 
 def test_a_shared_critic_has_one_layer_of_its_own_and_moves_the_body() -> None:
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     method = method.replace(
         critic=StateValue(shared=True, coefficient=1.0),
         objective=method.objective,
@@ -238,7 +238,7 @@ def test_a_shared_critic_has_one_layer_of_its_own_and_moves_the_body() -> None:
 
 def test_values_of_a_shared_critic_at_the_end_of_episodes() -> None:
     """V(s') is what the critic says of the next observation, where the episode goes on."""
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     method = method.replace(critic=StateValue(shared=True), experience=method.experience.replace(steps=40))
     loop = OnPolicyLoop(method, cartpole, [Member(0), Member(1)], 3)
     batch = loop.collector.collect(0, loop.critic)
@@ -297,7 +297,7 @@ def test_frames_are_saved_with_the_environment() -> None:
 
 
 def stacking(*parts: Any) -> Method:
-    method: Any = get_method("ppo").on("control")
+    method: Any = get_method("ppo", "control")
     policy = method.policy.replace(observations=parts or (FrameStack(count=3), NormalizeObservations()))
     return method.replace(policy=policy, experience=method.experience.replace(environments=3, steps=17), epochs=2)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.method import Method
-from etude.core.registry import files, get_method
+from etude.core.registry import compositions, files, get_method
 from etude.experience.vector import FINAL_ROWS
 from etude.loops.on_policy import OnPolicyLoop
 from etude.optimizers.adam import AdamW
@@ -26,13 +26,13 @@ from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.pendulum import pendulum
 from solo_runs import assert_members_are_alone, assert_same, member, results
 
-CONTROL = [m for m in sorted(files("methods")) if get_method(m).on_control or get_method(m).policy]
+CONTROL = [name for name in sorted(files("methods")) if any("control" in m.worlds for m in compositions(name))]
 FIVE = [Member(seed) for seed in range(5)]
 
 
 def method(name: str, environments: int = 3, steps: int = 17, minibatches: int = 2, **changes: Any) -> Method:
     """The method with normalisers, at an odd size; epochs as few as it takes to leave the policy that acted."""
-    found: Any = get_method(name).on("control")
+    found: Any = get_method(name, "control")
     found = found.replace(
         policy=found.policy.replace(observations=(NormalizeObservations(),), network=MLP(hidden=(16, 16))),
         experience=found.experience.replace(environments=environments, steps=steps),

@@ -65,7 +65,7 @@ class Cue(ControlTask):
 
 
 def method(memory: GRU | None, environments: int = 4, steps: int = 16, minibatches: int = 2, epochs: int = 3) -> Method:
-    found: Any = get_method("ppo").on("control")
+    found: Any = get_method("ppo", "control")
     return found.replace(
         policy=found.policy.replace(
             network=MLP(hidden=(16,)), memory=memory, observations=(NormalizeObservations(),) if memory else ()

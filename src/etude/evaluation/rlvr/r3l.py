@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from etude.core.batches import Episode, Problem, Segment
 from etude.core.fields import Probability
-from etude.core.slots import Context, Experience
+from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.evaluation.arms import SEEDS, Question, Training, findings, train, variant
 from etude.evaluation.rlvr.watched import Run, ends, runs, scores
@@ -22,7 +22,7 @@ STEPS, COUNT = 25, 3
 CHANGES = {"problems": 8, "optimizer.lr": 2e-4}
 
 
-class Lessons(Experience):
+class Lessons(TokenExperience):
     """What a policy has to know before it can reflect: walking, reporting (as an oracle would), and taking advice.
 
     Args:

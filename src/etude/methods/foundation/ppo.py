@@ -19,10 +19,9 @@ advantages are standardised per minibatch, values are not clipped, an entropy bo
 
 from etude.advantages.returns import GAE
 from etude.core.method import Claim
-from etude.critics.state import StateValue
 from etude.critics.token import TokenCritic
 from etude.experience.vector import Rollouts
-from etude.methods.foundation.reinforce import reinforce
+from etude.methods.foundation.reinforce import reinforce, reinforce_control
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW
 from etude.regularizers.entropy import EntropyBonus
@@ -36,20 +35,23 @@ ppo = reinforce.replace(
     critic=TokenCritic(coefficient=0.5, clip=0.2),
     epochs=2,
     minibatches=2,
-    on_control={
-        **reinforce.on_control,
-        "experience": Rollouts(environments=8, steps=64),
-        "advantages": GAE(gamma=0.98, lam=0.9, per_minibatch=True),
-        "critic": StateValue(coefficient=0.5),
-        "regularizers": (EntropyBonus(coefficient=0.01),),
-        "optimizer": AdamW(lr=1e-3, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
-        "epochs": 10,
-        "minibatches": 2,
-    },
     claim=Claim(
         statement="Using each batch several times within the clip learns faster per sample than one REINFORCE step.",
         baseline="reinforce",
         steps=20,
         seeds=5,
     ),
+)
+
+ppo_control = reinforce_control.replace(
+    id="ppo",
+    title=ppo.title,
+    paper=ppo.paper,
+    experience=Rollouts(environments=8, steps=64),
+    advantages=GAE(gamma=0.98, lam=0.9, per_minibatch=True),
+    objective=ClippedSurrogate(low=0.2, high=0.2),
+    regularizers=(EntropyBonus(coefficient=0.01),),
+    optimizer=AdamW(lr=1e-3, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
+    epochs=10,
+    minibatches=2,
 )

@@ -10,7 +10,8 @@ In control b is a learned value of the state, and G_t goes on with it where an e
 """
 
 from etude.advantages.returns import GAE, RewardToGo
-from etude.core.method import Claim, Method
+from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.method import Claim
 from etude.critics.state import StateValue
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
@@ -20,7 +21,7 @@ from etude.optimizers.adam import AdamW
 from etude.policies.control.actor import ActorPolicy
 from etude.rewards.outcome import TaskReward
 
-reinforce = Method(
+reinforce = TokenMethod(
     id="reinforce",
     title="Simple statistical gradient-following algorithms for connectionist reinforcement learning",
     paper="Williams 1992, doi:10.1007/BF00992696",
@@ -32,19 +33,22 @@ reinforce = Method(
     aggregation="token-mean",
     optimizer=AdamW(),
     problems=32,
-    on_control={
-        "curriculum": None,
-        "policy": ActorPolicy(),
-        "experience": Rollouts(environments=8, steps=128),
-        "rewards": (),
-        "advantages": GAE(gamma=0.99, lam=1.0, standardize=True),
-        "critic": StateValue(coefficient=0.5),
-        "optimizer": AdamW(lr=3e-3, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
-    },
     claim=Claim(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
         steps=20,
         seeds=5,
         experiment="etude.evaluation.experiments:rewards_alone",
     ),
+)
+
+reinforce_control = RolloutMethod(
+    id="reinforce",
+    title=reinforce.title,
+    paper=reinforce.paper,
+    policy=ActorPolicy(),
+    experience=Rollouts(environments=8, steps=128),
+    advantages=GAE(gamma=0.99, lam=1.0, standardize=True),
+    objective=PolicyGradient(),
+    critic=StateValue(coefficient=0.5),
+    optimizer=AdamW(lr=3e-3, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
 )

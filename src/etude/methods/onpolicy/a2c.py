@@ -22,13 +22,13 @@ so here a rollout is one minibatch of 64 steps (A3C, arXiv:1602.01783, has 5 to 
 from etude.advantages.returns import GAE
 from etude.core.method import Claim
 from etude.experience.vector import Rollouts
-from etude.methods.foundation.reinforce import reinforce
+from etude.methods.foundation.reinforce import reinforce_control
 from etude.policies.control.actor import ActorPolicy
 from etude.policies.control.observations import NormalizeObservations
 from etude.regularizers.entropy import EntropyBonus
 from etude.rewards.running import NormalizeRewards
 
-a2c = reinforce.on("control").replace(
+a2c = reinforce_control.replace(
     id="a2c",
     title="Asynchronous Methods for Deep Reinforcement Learning",
     paper="arXiv:1602.01783",

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from etude.advantages.returns import GAE
+from etude.advantages.returns import StepGAE
 from etude.core.batches import Transitions
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.method import Claim
@@ -39,10 +39,8 @@ from etude.policies.control.networks import MLP
 from etude.policies.control.population import FlatParameters, Population
 
 
-class MonteCarloGAE(GAE):
-    """`GAE` whose critic learns from discounted returns, as with lambda = 1, whatever the lambda of the credit."""
-
-    serves: ClassVar[frozenset[str]] = frozenset({"control"})
+class MonteCarloGAE(StepGAE):
+    """GAE whose critic learns from discounted returns, as with lambda = 1, whatever the lambda of the credit."""
 
     def of_transitions(self, batch: Transitions) -> Tensor:
         advantages = super().of_transitions(batch)

@@ -20,13 +20,13 @@ from etude.advantages.returns import GAE
 from etude.core.method import Claim
 from etude.critics.state import StateValue
 from etude.experience.vector import Rollouts
-from etude.methods.foundation.ppo import ppo
+from etude.methods.foundation.ppo import ppo_control
 from etude.optimizers.adam import AdamW
 from etude.policies.control.actor import ActorPolicy
 from etude.policies.control.observations import NormalizeObservations
 from etude.rewards.running import NormalizeRewards
 
-ppo_continuous = ppo.on("control").replace(
+ppo_continuous = ppo_control.replace(
     id="ppo-continuous",
     title="Proximal Policy Optimization Algorithms",
     paper="arXiv:1707.06347",

@@ -33,6 +33,7 @@ from etude.advantages.group import group_size, group_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.method import Claim
+from etude.core.part import Need
 from etude.methods.rlvr.rloo import rloo
 from etude.objectives.sequence import GroupObjective, sequence_sum
 from etude.references.frozen import Frozen
@@ -50,7 +51,7 @@ class GenerationConsistency(GroupObjective):
         extra: coefficient of the likelihood-ratio term: 1 is exact for fresh samples, 0 for samples of a fixed policy.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     uses_behaviour: ClassVar[bool] = False
     beta: Positive = 0.1
     extra: NonNegative = 0.0

@@ -24,7 +24,7 @@ alpine = sft.replace(
     id="alpine",
     title="ALPINE: Unveiling the Planning Capability of Autoregressive Learning in Language Models",
     paper="arXiv:2405.09220",
-    kind="theory",
+    row="theory",
     optimizer=AdamW(lr=3e-3, schedule="cosine"),
     problems=256,
     claim=Claim(

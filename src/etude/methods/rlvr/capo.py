@@ -34,6 +34,7 @@ from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Fraction, NonNegative, Positive, WholeNumber
 from etude.core.method import Claim
+from etude.core.part import Need
 from etude.core.slots import TokenWeights
 from etude.methods.rlvr.grpo import grpo
 
@@ -68,7 +69,7 @@ class CurvatureMask(TokenWeights):
     Raises: ConfigError if low is above high.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
     direction: Literal["adam", "sgd"] = "adam"
     low: float | None = -0.01
     high: float | None = 0.01

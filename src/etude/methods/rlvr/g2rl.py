@@ -26,6 +26,7 @@ from torch import Tensor
 from etude.core.batches import Head, TokenBatch
 from etude.core.fields import NonNegative, Positive
 from etude.core.method import Claim
+from etude.core.part import Need
 from etude.core.slots import GroupReward
 from etude.methods.rlvr.grpo import grpo
 
@@ -46,7 +47,7 @@ class GradientNovelty(GroupReward):
         wrong: whether novel wrong answers are 'punished' more than others, or 'spared'.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
     strength: NonNegative = 1.0
     limit: Positive = 3.0
     wrong: Literal["punished", "spared"] = "punished"

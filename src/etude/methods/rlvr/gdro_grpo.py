@@ -36,7 +36,8 @@ from etude.core.batches import Episode, Problem, TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive, PositiveProbability, Probability
 from etude.core.method import Claim
-from etude.core.slots import Advantages, Context
+from etude.core.part import Need
+from etude.core.slots import Context, TokenAdvantages
 from etude.curricula.outcomes import Outcomes
 from etude.experience.groups import Groups
 from etude.experience.rollout import rollout
@@ -47,7 +48,7 @@ BINS = Outcomes(history=100, margin=0.03, any_of=True)
 """Ten equal bins of the share of visits on which any completion was right."""
 
 
-class PromptGDRO(Advantages):
+class PromptGDRO(TokenAdvantages):
     """Other advantages, bounded, times the weight of their problem's difficulty bin.
 
     Args:
@@ -66,8 +67,8 @@ class PromptGDRO(Advantages):
     Shapes: as `of`, [B, T].
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"row_loss"})
-    of: Advantages = GroupAdvantage()
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROW_LOSS})
+    of: TokenAdvantages = GroupAdvantage()
     outcomes: Outcomes = BINS
     eta: NonNegative = 0.65
     beta: PositiveProbability = 0.12
@@ -157,7 +158,7 @@ class RolloutGDRO(Groups):
         outcomes: the bins; those of the step before decide.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"row_loss"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROW_LOSS})
     smallest: Count = 2
     most: Count = 3
     eta: NonNegative = 0.65

@@ -23,12 +23,12 @@ from etude.advantages.group import GroupAdvantage, equal_groups
 from etude.core.batches import TokenBatch
 from etude.core.fields import Count, Probability
 from etude.core.method import Claim
-from etude.core.slots import Advantages, Filter
+from etude.core.slots import Filter, TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import PolicyGradient
 
 
-class ValidGroups(Advantages):
+class ValidGroups(TokenAdvantages):
     """alpha times other advantages: alpha = B / (B - M), M of the batch's B groups having equal rewards only.
 
     The gradient of the mean over all groups becomes that of the mean over the groups that teach something. With M = 0
@@ -38,7 +38,7 @@ class ValidGroups(Advantages):
         of: the advantages that are multiplied.
     """
 
-    of: Advantages = GroupAdvantage(centre="mean", scale="none")
+    of: TokenAdvantages = GroupAdvantage(centre="mean", scale="none")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return self.of(batch) / max(valid_share(batch), 1e-12)

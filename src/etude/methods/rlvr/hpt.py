@@ -29,7 +29,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Interval, NonNegative
 from etude.core.method import Claim
-from etude.core.slots import Filter, Regularizer
+from etude.core.slots import Filter, TokenRegularizer
 from etude.experience.mixed import GroupsAndDemonstrations
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.unified import Hybrid, UnifiedGradient
@@ -88,10 +88,10 @@ def _kept_share(weights: Tensor, batch: TokenBatch) -> float:
     return len(kept.unique()) / len(batch.group.unique())
 
 
-class OnSampled(Regularizer):
+class OnSampled(TokenRegularizer):
     """Another regularizer, on the rows that the policy sampled only."""
 
-    of: Regularizer = EntropyBonus(coefficient=0.001)
+    of: TokenRegularizer = EntropyBonus(coefficient=0.001)
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         return self.of(batch, policy) * batch.sampled[:, None]

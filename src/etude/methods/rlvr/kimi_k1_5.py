@@ -34,16 +34,16 @@ from etude.advantages.group import group_size, group_sum
 from etude.core.batches import Episode, TokenBatch, TokenLogProbs
 from etude.core.fields import Count, NonNegative, Positive, Probability
 from etude.core.method import Claim
-from etude.core.slots import Advantages, Context, Objective, Reward
+from etude.core.slots import Context, Reward, TokenAdvantages, TokenObjective
 from etude.curricula.prioritised import Prioritised
 from etude.experience.partial import PartialRollouts
 from etude.methods.foundation.reinforce import reinforce
 from etude.objectives.sequence import sequence_log_ratio
-from etude.optimizers.adam import AdamW
+from etude.optimizers.adam import TorchAdamW
 from etude.rewards.unexpected import PatternPenalty
 
 
-class MirrorDescent(Objective):
+class MirrorDescent(TokenObjective):
     """loss[b] = (A - tau log(pi(y) / pi_old(y)))^2 / (2 tau), A the row's advantage (arXiv:2501.12599, eq. 3).
 
     With A = r - tau log Z it is 0 for every completion exactly at pi ~ pi_old exp(r / tau).
@@ -64,7 +64,7 @@ def advantage(batch: TokenBatch) -> Tensor:
     return (batch.advantages * batch.action_mask).sum(1) / batch.action_counts.clamp(min=1)
 
 
-class MeanBaseline(Advantages):
+class MeanBaseline(TokenAdvantages):
     """r - rbar, rbar the mean over the completions of a problem, those that ended in earlier steps included.
 
     Shapes: [B, T].
@@ -114,7 +114,7 @@ def length_reward(length: Tensor, right: Tensor, group: Tensor) -> Tensor:
     return torch.where(high > low, torch.where(right, lam, lam.clamp(max=0.0)), 0.0)
 
 
-class RestartingAdamW(AdamW):
+class RestartingAdamW(TorchAdamW):
     """AdamW that forgets its moments before every `every`-th training step."""
 
     every: Count = 1
@@ -127,7 +127,7 @@ kimi_k1_5 = reinforce.replace(
     id="kimi-k1-5",
     title="Kimi k1.5: Scaling Reinforcement Learning with LLMs",
     paper="arXiv:2501.12599",
-    kind="system",
+    row="system",
     curriculum=Prioritised(),
     experience=PartialRollouts(size=8),
     rewards=(*reinforce.rewards, PatternPenalty(cut=False, garbled=False), LengthReward()),

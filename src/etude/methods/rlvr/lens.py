@@ -24,7 +24,7 @@ from etude.advantages.group import GroupAdvantage, group_mean, group_size
 from etude.core.batches import TokenBatch
 from etude.core.fields import Probability
 from etude.core.method import Claim
-from etude.core.slots import Advantages, Filter, GroupReward
+from etude.core.slots import Filter, GroupReward, TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.sequence import sequence_sum
 
@@ -73,7 +73,7 @@ def without_success(batch: TokenBatch) -> Tensor:
     return group_max(batch.scores, batch.group) <= 0
 
 
-class CentredNegatives(Advantages):
+class CentredNegatives(TokenAdvantages):
     """Other advantages for groups with a success; r_i - mean r, not scaled, for groups without one.
 
     Args:

@@ -20,7 +20,7 @@ lite_ppo = grpo.replace(
     id="lite-ppo",
     title="Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
     paper="arXiv:2508.08221",
-    kind="analysis",
+    row="analysis",
     advantages=GroupAdvantage(centre="mean", scale="batch"),
     aggregation="token-mean",
     claim=Claim(

@@ -28,7 +28,8 @@ from etude.advantages.group import equal_groups
 from etude.advantages.order_statistics import of_groups
 from etude.core.batches import TokenBatch
 from etude.core.method import Claim
-from etude.core.slots import Advantages
+from etude.core.part import Need
+from etude.core.slots import TokenAdvantages
 from etude.methods.rlvr.rloo import rloo
 from etude.optimizers.snr import SNRAdamW
 
@@ -60,7 +61,7 @@ def score_norms(batch: TokenBatch, norm: Norm) -> Tensor:
     return torch.cat(found)
 
 
-class GradientWeightedBaseline(Advantages):
+class GradientWeightedBaseline(TokenAdvantages):
     """A_i = r_i - b_i, b_i the mean reward of the others in the group, weighted by `score_norms`.
 
     A group of equal rewards gets exactly 0, and so does a row without others or rows that were written.
@@ -69,7 +70,7 @@ class GradientWeightedBaseline(Advantages):
         norm: 'last-layer', 'proxy' or 'uniform' (RLOO).
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
     norm: Norm = "last-layer"
 
     def __call__(self, batch: TokenBatch) -> Tensor:

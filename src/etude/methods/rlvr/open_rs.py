@@ -99,7 +99,7 @@ open_rs = grpo.replace(
     id="open-rs",
     title="Reinforcement Learning for Reasoning in Small LLMs: What Works and What Doesn't",
     paper="arXiv:2503.16219",
-    kind="analysis",
+    row="analysis",
     curriculum=Curated(),
     experience=Groups(size=6, temperature=0.7),
     rewards=(CosineReward(weight=2.0), FormatReward(weight=1.0)),

@@ -28,12 +28,12 @@ from etude.advantages.group import group_mean, group_size, group_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Positive
 from etude.core.method import Claim
-from etude.core.slots import Objective
+from etude.core.slots import TokenObjective
 from etude.methods.rlvr.rloo import rloo
 from etude.objectives.sequence import sequence_log_ratio, sequence_sum
 
 
-class OutcomePrediction(Objective):
+class OutcomePrediction(TokenObjective):
     """omega BCE(sigma(psi), R): the policy's own score of a completion predicts its outcome (arXiv:2509.02522).
 
     Shapes: psi, omega, R and the loss [B]; the group stays together. R is 1 where the reward is above `threshold`.

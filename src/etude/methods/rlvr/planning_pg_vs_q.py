@@ -32,7 +32,8 @@ from etude.advantages.returns import RewardToGo
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.method import Claim
-from etude.core.slots import Context, Objective, Reference, TokenReward
+from etude.core.part import Need
+from etude.core.slots import Context, Reference, TokenObjective, TokenReward
 from etude.methods.foundation.reinforce import reinforce
 from etude.optimizers.adam import AdamW
 from etude.regularizers.kl import KLToReference
@@ -96,7 +97,7 @@ class PathSteps(TokenReward):
         return node, edges, target
 
 
-class LogitsAsValues(Objective):
+class LogitsAsValues(TokenObjective):
     """loss[b,t] = (z_t[y_t] - r_t - sg[max_k z_{t+1}[k]])^2: one-step Q-learning, the logits being the Q-values.
 
     t + 1 is the next token of the row that the policy chose. Nothing is added after the last one, nor after a token
@@ -105,7 +106,7 @@ class LogitsAsValues(Objective):
     Shapes: z [B, T, V]; returns [B, T].
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"logits"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS})
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         return (self._value(batch, policy) - q_targets(batch, policy)) ** 2
@@ -136,7 +137,7 @@ planning_pg_vs_q = reinforce.replace(
     id="planning-pg-vs-q",
     title="Benefits and Pitfalls of Reinforcement Learning for Language Model Planning: A Theoretical Perspective",
     paper="arXiv:2509.22613",
-    kind="theory",
+    row="theory",
     stages=(Phase(like="alpine", end=0.5), Phase()),
     advantages=RewardToGo(gamma=1.0, baseline="none"),
     aggregation="fixed-length",
@@ -157,6 +158,9 @@ planning_pg_vs_q = reinforce.replace(
 
 q_learning = planning_pg_vs_q.replace(
     id="planning-q-learning",
+    title=planning_pg_vs_q.title,
+    paper=planning_pg_vs_q.paper,
+    row="theory",
     rewards=(PathSteps(kind="process"),),
     advantages=None,
     objective=LogitsAsValues(),

@@ -38,14 +38,14 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, WholeNumber
 from etude.core.method import Claim
-from etude.core.slots import Advantages, Regularizer
+from etude.core.slots import TokenAdvantages, TokenRegularizer
 from etude.core.streams import Stream
 from etude.experience.vine import Vine
 from etude.methods.foundation.ppo import ppo
 from etude.regularizers.kl import kl_estimate
 
 
-class Polychromic(Advantages):
+class Polychromic(TokenAdvantages):
     """Set advantages for the first tokens of continuations, another estimate of the advantage everywhere else.
 
     Args:
@@ -59,7 +59,7 @@ class Polychromic(Advantages):
     Shapes: [B, T]. States that fewer than `set_size` continuations are left of keep the other estimate.
     """
 
-    of: Advantages = GAE(gamma=1.0, lam=0.95, standardize=False)
+    of: TokenAdvantages = GAE(gamma=1.0, lam=0.95, standardize=False)
     sets: Count = 4
     set_size: Count = 4
     window: WholeNumber = 5
@@ -160,7 +160,7 @@ def _by_vine(batch: TokenBatch) -> Tensor:
     return torch.tensor(padded, dtype=torch.long, device=batch.tokens.device).view(len(padded), width)
 
 
-class OldPolicyKL(Regularizer):
+class OldPolicyKL(TokenRegularizer):
     """coefficient * KL(pi_old || pi) for every state, estimated from the token that pi_old took, in nats."""
 
     coefficient: NonNegative = 0.01

@@ -29,13 +29,13 @@ from etude.advantages.group import GroupAdvantage
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.method import Claim
-from etude.core.slots import Advantages
+from etude.core.slots import TokenAdvantages
 from etude.experience.retry import ReflectThenRetry
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import PolicyGradient
 
 
-class AmplifiedAdvantage(Advantages):
+class AmplifiedAdvantage(TokenAdvantages):
     """alpha A where A >= 0, A where it is negative; 1 for rows that are only imitated, which nothing is compared with.
 
     Args:

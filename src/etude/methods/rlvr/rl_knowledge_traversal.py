@@ -24,7 +24,7 @@ rl_knowledge_traversal = grpo.replace(
     id="rl-knowledge-traversal",
     title="Reinforcement Learning Improves Traversal of Hierarchical Knowledge in LLMs",
     paper="arXiv:2511.05933",
-    kind="analysis",
+    row="analysis",
     regularizers=(KLToReference(coefficient=0.001, estimator="k3"),),
     reference=Frozen(),
     claim=Claim(

@@ -35,7 +35,7 @@ from etude.core.batches import TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.fields import Probability
 from etude.core.method import Claim
-from etude.core.slots import Advantages, Filter
+from etude.core.slots import Filter, TokenAdvantages
 from etude.curricula.adapted import AdaptedTasks
 from etude.methods.rlvr.grpo import grpo
 from etude.references.frozen import Frozen
@@ -43,7 +43,7 @@ from etude.regularizers.kl import KLToReference
 from etude.rewards.step_judge import StepVerdicts, standardised
 
 
-class StepAdvantage(Advantages):
+class StepAdvantage(TokenAdvantages):
     """What the steps of a completion were paid, standardised at each step number over the problem's completions.
 
     A_ik = (R_ik - mean_j R_jk) / std_j R_jk over the completions j that have a k-th step, 0 where all are equal; every

@@ -36,14 +36,14 @@ from etude.advantages.group import GroupAdvantage
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Gt, NonNegative, Positive, PositiveProbability
 from etude.core.method import Claim
-from etude.core.slots import Objective
+from etude.core.slots import TokenObjective
 from etude.methods.rlvr.dapo import dapo
 from etude.methods.rlvr.grpo import grpo
 
 Divergence = Literal["fkl", "ufkl", "rkl", "urkl"]
 
 
-class RegularizedPolicyGradient(Objective):
+class RegularizedPolicyGradient(TokenObjective):
     """E_pi[A] - beta D(pi, pi_old) as a differentiable loss with a dual clip (arXiv:2505.17508, section 3).
 
     RKL and URKL put the divergence into the advantage, Ahat = A - beta (log w + 1) or A - beta log w, and minimise

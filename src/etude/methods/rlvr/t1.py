@@ -32,6 +32,7 @@ from etude.advantages.group import equal_groups
 from etude.core.batches import Episode, Problem, TokenBatch
 from etude.core.fields import NonNegative, Probability
 from etude.core.method import Claim
+from etude.core.part import Need
 from etude.core.slots import Context, Filter, GroupReward
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
@@ -55,7 +56,7 @@ class ScaledKL(GroupReward):
     Shapes: [B].
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp", "hidden"})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP, Need.HIDDEN})
     coefficient: NonNegative = 0.01
 
     def rescore(self, batch: TokenBatch) -> Tensor:

@@ -127,9 +127,9 @@ def open_environment(name: str, arguments: Mapping[str, Any]) -> gym.Env:
 
     if is_id(name):
         return _registered(name, arguments)
-    from etude.core.registry import load
+    from etude.core.registry import load_task
 
-    found = load("tasks", name)
+    found = load_task(name)
     if not callable(found):
         advice = ": name its class, many are made of it" if isinstance(found, gym.Env) else ""
         raise ConfigError(f"{name} must be a gymnasium.Env class or a function, got {type(found).__name__}{advice}.")

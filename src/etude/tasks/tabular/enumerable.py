@@ -20,6 +20,7 @@ from etude.core.batches import Episode, Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Ge, Interval, NonNegative, WholeNumber
 from etude.core.task import Task
+from etude.core.worlds import World
 from etude.policies.tabular import SoftmaxTree
 
 MOST = 4096
@@ -40,7 +41,7 @@ class Enumerable(Task):
     """
 
     id: ClassVar[str] = "enumerable"
-    loop: ClassVar[str] = "enumerable"
+    world: ClassVar[World] = World.ENUMERABLE
     together: ClassVar[bool] = True
 
     prompts: Count = 4

@@ -1,0 +1,148 @@
+"""The kinds of method: one for each loop, with exactly the slots that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Count
+from etude.core.method import Method
+from etude.core.part import to_json
+from etude.core.slots import (
+    Critic,
+    Curriculum,
+    Filter,
+    GroupReward,
+    Policy,
+    Reference,
+    Reward,
+    Stage,
+    StateCritic,
+    StepAdvantages,
+    StepExperience,
+    StepObjective,
+    StepOptimizer,
+    StepRegularizer,
+    StepReward,
+    TokenAdvantages,
+    TokenExperience,
+    TokenObjective,
+    TokenOptimizer,
+    TokenRegularizer,
+    TokenReward,
+    TokenWeights,
+)
+from etude.core.worlds import World
+
+Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMethod(Method):
+    """What the token loop reads: completions of a language model, or responses of an enumerable policy.
+
+    Sizes: `problems` per step; completions per problem are the experience's; memory decides the rest.
+    `epochs` passes over each batch, each in `minibatches` optimizer steps.
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
+    required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
+    absent: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("stages", "critic")}
+
+    stages: tuple[Stage, ...] = ()
+    curriculum: Curriculum | None = None
+    experience: TokenExperience | None = None
+    rewards: tuple[Reward | TokenReward | GroupReward, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    advantages: TokenAdvantages | None = None
+    objective: TokenObjective | None = None
+    token_weights: tuple[TokenWeights, ...] = ()
+    aggregation: Aggregation = "token-mean"
+    regularizers: tuple[TokenRegularizer, ...] = ()
+    reference: Reference | None = None
+    critic: Critic | None = None
+    optimizer: TokenOptimizer | None = None
+    problems: Count = 16
+    epochs: Count = 1
+    minibatches: Count = 1
+
+    def contradictions(self) -> Iterator[str]:
+        assert self.experience is not None and self.objective is not None
+        objective, experience = type(self.objective).__name__, type(self.experience).__name__
+        if self.objective.uses_behaviour and not self.experience.samples:
+            yield (
+                f"{objective} compares the policy with the one that sampled, and {experience} takes its rows from "
+                "data: choose an objective for data (log-likelihood, dpo), or an experience that samples (groups)."
+            )
+        if self.objective.vanishes_with_advantage and self.advantages is None:
+            yield f"{objective} learns from advantages, and the slot advantages is empty."
+        if self.advantages is not None and not self.rewards:
+            yield "there are advantages but no rewards to compute them from; set rewards=task-reward."
+        if self.objective.couples == "group" and self.experience.rows_per_problem == 1:
+            yield f"{objective} compares answers to one problem: set experience.size to 2 or more."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutMethod(Method):
+    """What the on-policy loop reads: steps of a population in environments.
+
+    `epochs` passes over each rollout, each in `minibatches` optimizer steps of every member.
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
+    required: ClassVar[tuple[str, ...]] = ("policy", "experience", "advantages", "objective", "optimizer")
+
+    policy: Policy | None = None
+    experience: StepExperience | None = None
+    rewards: tuple[StepReward, ...] = ()
+    advantages: StepAdvantages | None = None
+    objective: StepObjective | None = None
+    regularizers: tuple[StepRegularizer, ...] = ()
+    critic: StateCritic | None = None
+    optimizer: StepOptimizer | None = None
+    epochs: Count = 1
+    minibatches: Count = 1
+
+    def contradictions(self) -> Iterator[str]:
+        assert self.experience is not None
+        steps, environments = self.experience.steps, self.experience.environments
+        if environments * steps < self.minibatches:
+            yield (
+                f"{steps} steps in {environments} environments cannot be divided into {self.minibatches} minibatches."
+            )
+
+
+KINDS: dict[str, type[Method]] = {"TokenMethod": TokenMethod, "RolloutMethod": RolloutMethod}
+
+
+def all_slots() -> dict[str, tuple[type[Method], ...]]:
+    """Every slot, with the kinds that have it."""
+    names = dict.fromkeys(name for kind in KINDS.values() for name in kind.slot_names())
+    return {name: tuple(k for k in KINDS.values() if name in k.slot_names()) for name in names}
+
+
+def read(data: Mapping[str, Any]) -> tuple[type[Method], dict[str, Any]]:
+    """The kind and the values of a method's JSON.
+
+    Before there were kinds, a method had all slots; one that held a policy was for control. Slots that its kind does
+    not read are left out if they were at their default. Raises ConfigError if one was set.
+    """
+    values = dict(data)
+    name = values.pop("type", None)
+    if name is not None:
+        if name not in KINDS:
+            raise UnknownNameError("kind of method", name, KINDS)
+        return KINDS[name], values
+    cls = KINDS["RolloutMethod" if values.get("policy") else "TokenMethod"]
+    values["row"] = values.pop("kind", "method")
+    values.pop("on_control", None)
+    if cls is RolloutMethod:
+        values.pop("problems", None)  # came from the parent's tokens
+    for slot, kinds in all_slots().items():
+        if cls not in kinds and slot in values:
+            default = to_json(kinds[0].__dataclass_fields__[slot].default)
+            if (found := values.pop(slot)) != default:
+                raise ConfigError(f"{values['id']} has {slot} = {found}, which a {cls.__name__} does not have.")
+    return cls, values
