@@ -55,8 +55,9 @@ class Part:
         cls.abstract = abstract
         if "name" not in cls.__dict__:
             cls.name = kebab(cls.__name__)
-        if unknown := [n for n in cls.needs if n not in list(Need)]:
-            raise UnknownNameError(f"need of {cls.__name__}", unknown[0], list(Need), f"There are: {', '.join(Need)}.")
+        known = [n.value for n in Need]
+        for need in sorted(cls.needs - set(known)):
+            raise UnknownNameError(f"need of {cls.__name__}", need, known, f"There are: {', '.join(known)}.")
         cls.needs = frozenset(map(Need, cls.needs))
 
     def __post_init__(self) -> None:

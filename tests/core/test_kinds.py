@@ -1,0 +1,148 @@
+"""Kinds of method: each has its loop's slots alone, and what does not fit is refused by name in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import etude
+from etude.core.edit import set_value, stack
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fit import check, objections
+from etude.core.kinds import KINDS, RolloutMethod, TokenMethod, all_slots
+from etude.core.method import Method
+from etude.core.part import Need
+from etude.core.registry import compositions, files, get_method, parent_of
+from etude.core.slots import TokenAdvantages, TokenRegularizer
+from etude.core.worlds import World
+from etude.experience.vine import Vine
+from etude.regularizers.behaviour_kl import BehaviourKL
+from etude.tasks import resolve_task
+from etude.training import Options, check_options, compose_method
+
+
+def test_an_id_may_have_one_composition_of_each_kind() -> None:
+    token, rollout = compositions("ppo")
+    assert (type(token), type(rollout)) == (TokenMethod, RolloutMethod)
+    assert get_method("ppo") is token and get_method("ppo", "control") is rollout
+    assert etude.method("ppo", world=World.ENUMERABLE) is token
+    parent = parent_of(rollout)
+    assert parent is not None and (parent.id, type(parent)) == ("reinforce", RolloutMethod)
+    for name in files("methods"):
+        kinds = [type(m) for m in compositions(name)]
+        assert len(set(kinds)) == len(kinds), name
+
+
+def test_a_file_may_declare_several_methods() -> None:
+    assert files("methods")["planning-q-learning"] == files("methods")["planning-pg-vs-q"]
+    assert get_method("planning-q-learning").parent == "planning-pg-vs-q"
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "slot"),
+    [("cartpole", "problems=5", "problems"), ("cartpole", "aggregation=sequence-mean", "aggregation"),
+     ("compose", "policy=actor-policy", "policy")],
+)  # fmt: skip
+def test_what_a_loop_does_not_read_cannot_be_set(task: str, change: str, slot: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"no slot of ppo named '{slot}'"):
+        set_value(get_method("ppo", resolve_task(task).world), change)
+    with pytest.raises(UnknownNameError, match=f"no slot of ppo named '{slot}'"):
+        compose_method("ppo", [change], world=resolve_task(task).world)
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "sentence"),
+    [
+        ("cartpole", {"device": "cuda"}, "--device cuda means nothing for cartpole, a task of control"),
+        ("cartpole", {"dtype": "float64"}, "--dtype float64 means nothing"),
+        ("cartpole", {"model": "foo"}, "--model foo means nothing"),
+        ("enumerable", {"model": "foo"}, "--model foo means nothing"),
+        ("enumerable", {"population": ("lr=1,2",)}, "--population .* means nothing for enumerable"),
+        ("compose", {"seeds": 4}, "--seeds 4 means nothing for compose"),
+        ("compose", {"population": ("lr=1,2",)}, "--population .* means nothing for compose"),
+    ],
+)
+def test_options_that_a_run_would_not_read_are_refused(task: str, option: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check_options(Options(**option), resolve_task(task))
+    check_options(Options(steps=3, seed=1, quiet=True), resolve_task(task))
+
+
+def test_another_world_is_refused_with_the_methods_that_fit() -> None:
+    with pytest.raises(ConfigError, match=r"^dapo learns in tasks of enumerable and language, and this is one of con"):
+        get_method("dapo", "control")
+    with pytest.raises(ConfigError, match=r"There fit: a2c, gae, npg, ppo, ppo-continuous, reinforce and 1 more"):
+        compose_method(get_method("dapo"), world=World.CONTROL)
+    with pytest.raises(ConfigError, match=r'the one for control is etude.method\("ppo", world="control"\)'):
+        compose_method(get_method("ppo").replace(epochs=4), world=World.CONTROL)
+    with pytest.raises(ConfigError, match=r"^trpo learns in tasks of control"):
+        check(get_method("trpo"), resolve_task("compose"))
+
+
+def test_parts_of_another_kind_fill_no_slot() -> None:
+    grpo, ppo = get_method("grpo"), get_method("ppo", "control")
+    with pytest.raises(ConfigError, match="must be a list of TokenRegularizer parts"):
+        grpo.replace(regularizers=(BehaviourKL(),))
+    with pytest.raises(ConfigError, match="optimizer must be a StepOptimizer part"):
+        ppo.replace(optimizer=get_method("oblr-po").optimizer)
+    with pytest.raises(ConfigError, match="cannot be stacked on ppo, a RolloutMethod: its slot filters is one of"):
+        stack(ppo, "informative-groups")
+    with pytest.raises(ConfigError, match="dapo is a TokenMethod and ppo a RolloutMethod"):
+        stack(ppo, "dapo")
+    with pytest.raises(ConfigError, match="only methods of one kind can be compared slot by slot"):
+        grpo.diff(ppo)
+    with pytest.raises(ConfigError, match="standardises over each minibatch in control only"):
+        check(set_value(get_method("ppo"), "advantages.per_minibatch=true"))
+
+
+def test_slots_are_those_of_the_kinds() -> None:
+    slots = all_slots()
+    assert slots["objective"] == tuple(KINDS.values())
+    assert slots["filters"] == (TokenMethod,) and slots["policy"] == (RolloutMethod,)
+    for kind in KINDS.values():
+        assert set(kind.required) <= set(kind.slot_names())
+        assert all(set(absent) <= set(kind.slot_names()) for absent in kind.absent.values())
+
+
+def test_what_a_world_has_no_use_for_is_refused() -> None:
+    enumerable = resolve_task("enumerable")
+    with pytest.raises(ConfigError, match="whose loop has no use for the slot stages"):
+        check(get_method("planning-pg-vs-q"), enumerable)
+    with pytest.raises(ConfigError, match=r"Vine \(experience\) is for tasks of language"):
+        check(get_method("rpg-kl").replace(experience=Vine()), enumerable)
+    assert list(objections(get_method("grpo"), enumerable)) == []
+
+
+def test_needs_are_checked_when_the_class_is_made() -> None:
+    with pytest.raises(UnknownNameError, match=r"no need of Misspelt named 'entorpy'. Did you mean 'entropy'"):
+
+        class Misspelt(TokenRegularizer):
+            needs = frozenset({"entorpy"})  # type: ignore[arg-type]
+
+    class Spelt(TokenAdvantages):
+        needs = frozenset({"entropy"})  # type: ignore[arg-type]
+
+    assert Spelt.needs == {Need.ENTROPY}
+
+
+def test_runs_from_before_there_were_kinds_still_load() -> None:
+    """Their JSON had all slots, no 'type', `kind` for `row`, and a policy where it was for control."""
+
+    def old(method: Method, **more: Any) -> dict[str, Any]:
+        data = method.to_json()
+        del data["type"]
+        data["kind"] = data.pop("row")
+        every: dict[str, Any] = {
+            name: kinds[0].__dataclass_fields__[name].default for name, kinds in all_slots().items()
+        }
+        every = {k: list(v) if isinstance(v, tuple) else v for k, v in every.items()}
+        return {**every, "on_control": {}, **data, **more}
+
+    assert Method.from_json(old(get_method("dapo"))) == get_method("dapo").replace(claim=None)
+    control = get_method("ppo", "control")
+    assert Method.from_json(old(control, problems=32)) == control
+    with pytest.raises(ConfigError, match=r"^ppo has aggregation = fixed-length, which a RolloutMethod does not have"):
+        Method.from_json(old(control, aggregation="fixed-length"))
+    with pytest.raises(UnknownNameError, match=r"no kind of method named 'TokensMethod'. Did you mean 'TokenMethod'"):
+        Method.from_json({**control.to_json(), "type": "TokensMethod"})
