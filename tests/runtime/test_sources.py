@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,16 +129,16 @@ class Project(NamedTuple):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     made = Project(tmp_path / "home", tmp_path / "elsewhere")
     for folder in made:
         folder.mkdir()
     (made.home / "amounts.py").write_text("BASE = 1\n")
     monkeypatch.chdir(made.home)
     monkeypatch.setattr(sys, "path", [str(made.home), *sys.path])
+    yield made
     for name in ("own", "amounts"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return made
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.slow
@@ -181,7 +182,7 @@ def test_a_changed_module_is_refused_by_name_or_accepted_and_recorded(
 
 
 @pytest.mark.slow
-def test_changed_data_reward_and_model_are_refused_by_name(project: Project) -> None:
+def test_changed_data_reward_and_model_are_refused_by_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(8)]
     (project.home / "data.jsonl").write_text("\n".join(rows))
     (project.home / "own.py").write_text(REWARD)
@@ -195,6 +196,7 @@ def test_changed_data_reward_and_model_are_refused_by_name(project: Project) -> 
         with pytest.raises(CheckpointError, match=sentence):
             etude.resume(project.run, steps=2, quiet=True)
         path.write_bytes(before)
+    monkeypatch.chdir(project.elsewhere)
     assert etude.resume(project.run, steps=2, quiet=True).steps == 2
 
 
@@ -206,6 +208,8 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
         (model / name).write_text(name)
     sources.record(run, sources.gather([], [], str(model)))
     (model / ".cache/x").write_text("hidden files do not count")
+    (model / "runs/one").mkdir(parents=True)
+    (model / "runs/one/run.lock").write_text("nor do runs")
     assert sources.check(run, 4) == []
     (model / "config.json").write_text("{}")
     (model / "more.json").write_text("{}")
@@ -215,6 +219,22 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
         f"From step 4 on with changed inputs: {model} (config.json, more.json)."
     ]
     assert sources.check(run, 5) == []
+
+
+def test_copies_are_used_only_as_they_were_recorded(project: Project) -> None:
+    text, names, options = KINDS["method"]
+    (project.home / "own.py").write_text(text)
+    etude.train(*names, out=project.run, quiet=True, **options)
+    (project.home / "own.py").unlink()
+    copy, record = project.run / "sources/own.py", project.run / "inputs.json"
+    copy.write_text(text + "\n")
+    with pytest.raises(CheckpointError, match=re.escape(f"{copy} is not the file that the run was trained with")):
+        etude.evaluate(project.run)
+    copy.write_text(text)
+    assert etude.evaluate(project.run)
+    record.write_text(record.read_text().replace('"own.py"', '"../own.py"'))
+    with pytest.raises(CheckpointError, match="lies outside"):
+        etude.evaluate(project.run)
 
 
 def test_a_run_that_recorded_nothing_goes_on_as_it_did(project: Project) -> None:
@@ -306,6 +326,11 @@ def test_imports_are_followed_as_far_as_they_are_the_users_own(tmp_path: Path) -
     found = fingerprints.modules("main", tmp_path / "main.py")
     assert {*found} == {*texts} - {"kit/unused.py", "json.py"}
     assert all(path == tmp_path / place for place, path in found.items())
+
+
+def test_a_name_with_dots_is_one_file(tmp_path: Path) -> None:
+    (tmp_path / "own.v2.py").write_text("")
+    assert fingerprints.modules("own.v2", tmp_path / "own.v2.py") == {"own.v2.py": tmp_path / "own.v2.py"}
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:

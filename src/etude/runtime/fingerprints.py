@@ -3,7 +3,8 @@
 A file is its SHA-256. Weights beyond 64 MiB are too large to read at every start: of those the size and 64 blocks of
 1 MiB are hashed, evenly from the first byte (the header of a safetensors file) to the last. Training moves every
 weight, so another checkpoint is always noticed; a few bytes patched by hand between two blocks are not. All other files
-are read whole, however large. A folder is its files by name, hidden ones left out. A model of the hub is its commit.
+are read whole, however large. A folder is its files by name; hidden ones are left out, and folders in it that hold
+runs. A model of the hub is its commit.
 
 A Python source is its file and what that imports, and so on, as far as it is the user's own: not Python's, not etude's,
 not what is installed in site-packages (whose versions are in `environment.json`). Imports are read from the text, so
@@ -37,7 +38,9 @@ def content(path: Path) -> dict[str, str]:
     if path.is_file():
         return {"": digest(path)}
     names = sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
-    return {n.as_posix(): digest(path / n) for n in names if not any(_hidden(part) for part in n.parts)}
+    runs = {n.parts[0] for n in names if n.name == "run.lock"}
+    kept = [n for n in names if n.parts[0] not in runs and not any(_hidden(part) for part in n.parts)]
+    return {n.as_posix(): digest(path / n) for n in kept}
 
 
 def _hidden(name: str) -> bool:
@@ -98,7 +101,8 @@ def modules(module: str, file: Path) -> dict[str, Path]:
             continue
         found[place] = path
         roots = [path.parents[place.count("/")], Path.cwd()]
-        wanted = {p for dotted in (name, *_imports(name, path)) for p in _prefixes(dotted)} - {name}
+        packages = [] if place == path.name else [name]
+        wanted = {p for dotted in (*packages, *_imports(name, path)) for p in _prefixes(dotted)} - {name}
         waiting += [(w, f) for w in sorted(wanted) if (f := _file(w, roots))]
     return found
 
@@ -115,6 +119,8 @@ def module_of(place: str) -> str:
 
 
 def _place(module: str, file: Path) -> str:
+    if file.name == f"{module}.py":  # also where the name has dots
+        return file.name
     return module.replace(".", "/") + ("/__init__.py" if file.name == "__init__.py" else ".py")
 
 

@@ -11,6 +11,9 @@ files, with those of the user's own that they import, are copied to `sources/`. 
   the copies serve. Evaluate and export take the copies also if one was changed, and say so: a policy is built as it was
   trained. Data and models are not copied.
 
+So a run folder may hold Python, and opening it may run that: open those of people whose programs you would run. It is
+said when copies are taken, and a copy that is not as it was recorded is refused.
+
 A name in `config.json` and `method.json` stays as it was typed; `opened` puts in its place where it is found now.
 """
 
@@ -76,8 +79,12 @@ class Inputs:
     def load(run: Path) -> Inputs:
         """Those of a run. Raises CheckpointError if the file cannot be read."""
         found = checkpoints.load_json(run / FILE)
-        names = {k: Input(**v) for k, v in found["names"].items()}
-        return Inputs(names, {k: (v[0], v[1]) for k, v in found["python"].items()}, found["accepted"])
+        try:
+            names = {k: Input(**v) for k, v in found["names"].items()}
+            python = {checkpoints.inside(k): (str(v[0]), str(v[1])) for k, v in found["python"].items()}
+            return Inputs(names, python, list(found["accepted"]))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise CheckpointError(f"{run / FILE} is not what a run writes ({error}). Restore it from a copy.") from None
 
     def changed(self) -> list[str]:
         """Every input that is there and has another content."""
@@ -234,10 +241,22 @@ def opened(run: Path) -> Opened:
     notes = [f"{_list(changed)} changed since {run} was trained."] if changed else []
     if copies:
         notes.append(f"Its Python files are taken from {run / COPIES}.")
+        _check_copies(run, inputs)
     places = {k: (run / COPIES / k).resolve() if copies else Path(p) for k, (p, _) in inputs.python.items()}
     _make_importable(places)
     found = {name: _found(name, entry, places) for name, entry in inputs.names.items()}
     return Opened(_put(config, found), _put(method, found), notes)
+
+
+def _check_copies(run: Path, inputs: Inputs) -> None:
+    """Raise CheckpointError if a copy is not what was recorded."""
+    for place, (_, was) in inputs.python.items():
+        copy = run / COPIES / place
+        if not copy.is_file() or fingerprints.digest(copy) != was:
+            raise CheckpointError(
+                f"{copy} is not the file that the run was trained with, and neither is the one that it was copied "
+                "from. Restore one of them."
+            )
 
 
 def _make_importable(places: Mapping[str, Path]) -> None:
