@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import time
@@ -87,12 +86,17 @@ def jobs_for(
 
     Their folders are named by all that matters, so equal runs are found again.
 
-    What matters includes the text of the user's own files: after a change of one, its runs are done again.
+    What matters includes the content of all that is the user's own (files, modules that they import, data, models) and
+    etude's version: after a change of one, the runs are done again.
     """
     import hashlib
 
-    named = [*arm.split("+"), task, *([reward] if reward else [])]
-    own = [p.read_text(errors="replace") for n in named if (p := Path(re.sub(r"(\.py):.*", r"\1", n))).is_file()]
+    from etude.policies.loading import is_shipped
+    from etude.runtime import sources
+
+    values = [part for f in fields for part in f.partition("=")[2].split(",")]
+    start = "" if together or is_shipped(model) else model
+    own = sources.key([task, *([reward] if reward else []), *values], arm.split("+"), start)
     matters = [arm, task, model, steps, list(fields), *([reward] if reward else []), *own]
     key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
     label = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{arm}-{Path(task).stem}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from etude.core.fields import parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.policies.control.population import Member
+from etude.runtime.sources import opened
 from etude.training import Options
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def evaluate(
 
 def restore(checkpoint: Path, config: Mapping[str, Any], task: ControlTask) -> OnPolicyLoop:
     """The population of a checkpoint. Raises ConfigError if it was trained on other observations or actions."""
-    method = Method.from_json(json.loads((checkpoint.parent.parent / "method.json").read_text()))
+    method = Method.from_json(opened(checkpoint.parent.parent).method)
     known = {k: v for k, v in config.items() if k in {f.name for f in dataclasses.fields(Options)}}
     loop = build(method, task, Options(**{**known, "population": tuple(known["population"]), "sinks": ()}))
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,8 +82,9 @@ def evaluate(place: Path, config: Mapping[str, Any], task: Any) -> dict[str, dic
     """What is exactly true of the policies in a checkpoint, means over the seeds."""
     from etude.core.method import Method
     from etude.loops.enumerable import EnumerableLoop
+    from etude.runtime.sources import opened
 
-    method = Method.from_json(json.loads((place.parent.parent / "method.json").read_text()))
+    method = Method.from_json(opened(place.parent.parent).method)
     seeds = range(config["seed"], config["seed"] + (config.get("seeds") or SEEDS))
     loop = EnumerableLoop(method, task, seeds=seeds, steps=config["steps"])
     loop.load(place)

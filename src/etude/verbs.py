@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
@@ -16,11 +16,13 @@ from etude.core.fields import Count
 from etude.core.fields import check as check_value
 from etude.core.fit import check
 from etude.core.method import Method
-from etude.core.registry import import_source
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.runtime.interrupts import Interrupted
 from etude.training import Options, Result, check_options, compose_method, compose_task, say, world_of
+
+if TYPE_CHECKING:
+    from etude.runtime.sources import Inputs
 
 
 def train(
@@ -53,7 +55,8 @@ def train(
     kind = world_of(goal)
     chosen = dataclasses.replace(chosen, steps=kind.steps(composed, goal, chosen))
     kind.prepare(composed, goal)
-    from etude.runtime import disk
+    from etude.policies.loading import is_shipped
+    from etude.runtime import disk, sources
     from etude.runtime.folder import RunFolder, default_name
 
     where = Path(chosen.out) if chosen.out else default_name(composed.id, goal.id, chosen.seed)
@@ -64,32 +67,43 @@ def train(
         "task": task if isinstance(task, str) else _reference(task),
         "task_fields": [f for f in fields if f.startswith("task.")],
         "reward": _text(reward),
-        "sources": [s.rpartition(":")[0] for s in (method, *parts) if isinstance(s, str) and ".py:" in s],
     }
+    code = [s for s in (method, *parts) if isinstance(s, str)]
+    model = "" if goal.loop != "language" or is_shipped(chosen.model) else chosen.model
     new = not where.exists()
     with RunFolder.create(where, composed.to_json(), config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
         for sentence in goal.warnings():
             say(sentence)
         try:
-            return _run(folder, composed, goal, chosen)
+            return _run(folder, composed, goal, chosen, lambda: sources.of_run(composed, goal, config, code, model))
         except BaseException:
             if new and not any((where / "checkpoints").glob("step-*")):
                 disk.remove(where)  # nothing was trained: leave nothing behind
             raise
 
 
-def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False) -> Result:
+def resume(
+    folder: str | Path, *, steps: int | None = None, accept_changes: bool = False, quiet: bool = False
+) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
     Args:
         steps: train to this many steps instead (schedules follow the new number).
+        accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
+            the run records what changed, and at which step.
+
+    Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
     """
+    from etude.runtime import sources
     from etude.runtime.folder import RunFolder
 
     threads = _same_threads(Path(folder))
     with RunFolder.resume(Path(folder)) as opened:
-        config = opened.config
+        opened.notes += sources.check(opened.path, opened.step, accept_changes)
+        found = sources.opened(opened.path)
+        opened.notes += found.notes
+        config = found.config
         for what in ("task", "reward"):
             if str(config[what]).startswith("<"):
                 raise CheckpointError(
@@ -99,9 +113,7 @@ def resume(folder: str | Path, *, steps: int | None = None, quiet: bool = False)
         known = {f.name for f in dataclasses.fields(Options)}
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
         options = _options({**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
-        for source in config.get("sources", ()):
-            import_source(source)
-        method = Method.from_json(opened.method_json)
+        method = Method.from_json(found.method)
         goal = compose_task(config["task"], config["task_fields"], config["reward"])
         kind = world_of(goal)
         if steps is not None and kind.training_steps(method, steps) < opened.step:
@@ -123,16 +135,22 @@ def _same_threads(folder: Path) -> int | None:
     return threads
 
 
-def _run(folder: Any, method: Method, task: Task, options: Options) -> Result:
+def _run(
+    folder: Any, method: Method, task: Task, options: Options, inputs: Callable[[], Inputs] | None = None
+) -> Result:
+    """Train to the end. `inputs`, of a new run, is asked once the model is there, and recorded."""
     from etude.evaluation.report import write_report
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
+    from etude.runtime.sources import record
 
     kind = world_of(task)
     assert options.steps is not None
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
         folder.record_environment(options.seed)  # again, now that the number of threads is chosen
+    if inputs is not None:
+        record(folder.path, inputs())
     say(kind.sentence(loop, method, task), options.quiet)
     looks = kind.looks(method, task, options)
     found = _load_evaluation(folder.path)
@@ -317,8 +335,15 @@ def locate(checkpoint: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
+    """The config of a run, with what it names where that is now."""
+    from etude.runtime.sources import opened
+
+    if not (folder / "config.json").is_file():
+        return {}
+    found = opened(folder)
+    for note in found.notes:
+        say(note)
+    return found.config
 
 
 def _options(values: Mapping[str, Any]) -> Options:

@@ -52,6 +52,7 @@ RANGES = [
     (["--with", "gae"], "no critic learns"),
 ]
 OTHERS = [
+    (["train", "--accept-changes"], "give it with --resume DIR"),
     (["evaluate", "tiny"], "name one with --task"),
     (["evaluate", "tiny", "--task", "compose", "--k", "1,x"], "--k takes whole numbers with commas"),
     (["evaluate", "tiny", "--task", "compose", "--k", "0"], "--k takes numbers of at least 1"),

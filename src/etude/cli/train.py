@@ -32,6 +32,7 @@ def train(
     reward: str | None = None,
     skip_bad_rows: Flag = False,
     resume: str | None = None,
+    accept_changes: Flag = False,
     adapter: str | None = None,
     evaluate: int = 100,
     device: str = "auto",
@@ -75,7 +76,9 @@ def train(
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
     resume
-        Go on with a run that was stopped; only --steps, --quiet and this matter then.
+        Go on with a run that was stopped; only --steps, --accept-changes and --quiet can be given with it.
+    accept_changes
+        With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
         Train a low-rank adapter: lora, rslora or dora.
     evaluate
@@ -106,8 +109,10 @@ def train(
 
     if resume is not None:
         _refuse_changes(given)
-        shows.result(go_on(resume, steps=steps, quiet=quiet), quiet)
+        shows.result(go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet), quiet)
         return
+    if accept_changes:
+        raise ConfigError("--accept-changes is for going on with a run: give it with --resume DIR.")
     options: dict[str, Any] = {
         "model": model, "steps": steps, "population": population, "evaluate": evaluate, "adapter": adapter,
         "device": device, "dtype": dtype, "autocast": autocast, "gradient_checkpointing": gradient_checkpointing,
@@ -140,7 +145,7 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "quiet")
+    free = ("resume", "steps", "accept_changes", "quiet")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)

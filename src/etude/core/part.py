@@ -7,9 +7,7 @@ its fields are checked when it is made, and its name (`clip`) can be used on the
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
@@ -216,8 +214,9 @@ def walk(cls: type[Part] = Part) -> Iterator[type[Part]]:
 def part_class(name: str) -> type[Part]:
     """The part class called `name` ('clip-cov', or 'my_module:MyPart'). Raises UnknownNameError."""
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        found = getattr(sys.modules.get(module) or importlib.import_module(module), attribute)
+        from etude.core.registry import load_attribute
+
+        found = load_attribute(name)
         if not (isinstance(found, type) and issubclass(found, Part)):
             raise ConfigError(f"{name} must be a Part class, got {found!r}.")
         return found

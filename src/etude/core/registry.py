@@ -136,13 +136,16 @@ def _import_file(path: Path) -> ModuleType:
     name = path.stem
     if name in sys.stdlib_module_names:
         raise ConfigError(f"{path} has the name of a module of Python's own, which it would replace; rename it.")
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
-        return sys.modules[name]
+    written, known = path.stat().st_mtime_ns, sys.modules.get(name)
+    same = known is not None and getattr(known, "__file__", None) == str(path.resolve())
+    if known is not None and same and vars(known).setdefault("__etude_written__", written) == written:
+        return known
     if str(path.resolve().parent) not in sys.path:  # so that pickling by name and its own imports work
         sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    vars(module)["__etude_written__"] = written  # edited since, it is another module
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

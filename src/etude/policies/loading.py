@@ -95,6 +95,11 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> Any:
     return _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options).to(device).eval()
 
 
+def is_shipped(name: str) -> bool:
+    """Whether a model comes with etude, so that its version says what it is."""
+    return name in BUILT_IN or is_blank(name)
+
+
 def is_blank(name: str) -> bool:
     """Whether the name asks for a model without pre-training. Raises ConfigError if it is not spelled out."""
     asked = name == "blank" or name.startswith("blank:")

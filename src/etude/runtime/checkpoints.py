@@ -83,7 +83,7 @@ def verify(path: Path) -> str:
     """What is wrong with a checkpoint, naming the file; empty if every byte is as it was written."""
     try:
         record = load_json(path / COMPLETE)
-        listed = [(_inside(name), int(v["size"]), str(v["sha256"])) for name, v in record["files"].items()]
+        listed = [(inside(name), int(v["size"]), str(v["sha256"])) for name, v in record["files"].items()]
     except (CheckpointError, KeyError, TypeError, ValueError, AttributeError):
         return f"{COMPLETE} is missing or unreadable"
     if record.get("step") != step_of(path):
@@ -91,7 +91,8 @@ def verify(path: Path) -> str:
     return next(filter(None, (_fault(path, *entry) for entry in listed)), "")
 
 
-def _inside(name: str) -> str:
+def inside(name: str) -> str:
+    """The name of a file, if it cannot lead out of its folder. Raises ValueError."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name} lies outside the checkpoint")
     return name

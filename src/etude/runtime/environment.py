@@ -30,7 +30,7 @@ def record(seed: int) -> dict[str, Any]:
 
     return {
         "seed": seed,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "commit": commit(Path.cwd()),
         "platform": platform.platform(),
         "processor": _processor(),
@@ -70,7 +70,8 @@ def masked(value: Any) -> Any:
     return [masked(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """The version of an installed package; None if it is not there."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
