@@ -67,6 +67,7 @@ class Result:
 
     Args:
         evaluation: {'before': {split: {metric: Interval JSON}}, 'after': ...}; empty if nothing was sampled.
+        notes: sentences about what went wrong without stopping the run.
     """
 
     folder: Path
@@ -76,6 +77,7 @@ class Result:
     seconds: float
     checkpoint: Path
     evaluation: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -114,7 +116,7 @@ def compose_method(
 
 
 def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Any = None) -> Task:
-    """The task with fields set (`task.levels=2,3`); a file's own scoring gives way to a reward function."""
+    """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
     found = resolve_task(task) if isinstance(task, str) else task
     for change in assignments(changes):
         name, equals, text = change.removeprefix("task.").partition("=")

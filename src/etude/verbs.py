@@ -121,6 +121,8 @@ def _same_threads(folder: Path) -> int | None:
 
 def _run(folder: Any, method: Method, task: Task, options: Options) -> Result:
     from etude.evaluation.report import write_report
+    from etude.loops.differences import never_differed
+    from etude.runtime.jsonl import JsonLines
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
 
@@ -151,7 +153,9 @@ def _run(folder: Any, method: Method, task: Task, options: Options) -> Result:
                 signal.SIGINT,
             ) from None
     write_report(folder.path)
-    return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, found)
+    flat = never_differed(JsonLines.read(folder.path / "metrics.jsonl"))
+    notes = [flat] if flat else []
+    return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, found, notes)
 
 
 def _open_sink(name: str, folder: Any) -> list[Any]:

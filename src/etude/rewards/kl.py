@@ -20,6 +20,7 @@ class KLPenalty(TokenReward):
     Shapes: [B, T], 0 outside the action mask; nats times the coefficient.
     """
 
+    judges: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
     coefficient: NonNegative = 0.05
 
