@@ -137,6 +137,9 @@ class Kind(Protocol):
     def measured(self, task: Any) -> tuple[list[str], list[str]]:
         """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
 
+    def curve(self, metric: str) -> tuple[str, str, str]:
+        """A learning curve: the name in `metrics.jsonl`, what it is of in words, and what its axis counts."""
+
     def check_fit(self, method: Method, task: Any) -> None:
         """Raise ConfigError if the task cannot be trained by this method."""
 

@@ -32,6 +32,11 @@ def measured(task: ControlTask) -> tuple[list[str], list[str]]:
     return ["return", "return/deterministic"], ["test"]
 
 
+def curve(metric: str) -> tuple[str, str, str]:
+    """The return of the episodes that were trained on, which is not what an evaluation measures."""
+    return "return", "training return", "environment steps of each member"
+
+
 def check_fit(method: Method, task: ControlTask) -> None:
     """Raise ConfigError if the task cannot be trained by this method."""
     wanted = ("policy", "experience", "advantages", "objective", "optimizer")

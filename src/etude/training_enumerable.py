@@ -28,6 +28,11 @@ def measured(task: Task) -> tuple[list[str], list[str]]:
     return [*(f"pass@{k}" for k in KS), "reward", "entropy"], ["exact"]
 
 
+def curve(metric: str) -> tuple[str, str, str]:
+    """The metric itself, which is exact at every step."""
+    return metric, f"{metric} (exact)", "training steps"
+
+
 def check_fit(method: Method, task: Task) -> None:
     """Raise ConfigError if the method needs more than samples of whole groups."""
     from etude.loops.enumerable import check_fit

@@ -29,6 +29,11 @@ def measured(task: LanguageTask) -> tuple[list[str], list[str]]:
     return [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
 
 
+def curve(metric: str) -> tuple[str, str, str]:
+    """The reward of what was sampled for training, which is not what an evaluation measures."""
+    return "reward", "training reward", "training steps"
+
+
 def check_fit(method: Method, task: Task) -> None:
     """Raise ConfigError if the task cannot be trained by this method."""
     missing = [s for s in ("experience", "objective", "optimizer", "curriculum") if getattr(method, s) is None]

@@ -56,7 +56,7 @@ def test_a_reward_function_does_not_decide_what_is_right(method: Any, tmp_path: 
     """A random model has no answer right, whatever the function pays."""
     task = DataFile(write(tmp_path, answer="an answer that no random model gives"))
     loop, metrics, found = looked(method, task, two)
-    assert metrics["accuracy"] == 0 and metrics["reward/callable-reward"] == 2
+    assert metrics["accuracy"] == 0 and metrics["reward/function-reward"] == 2
     assert (found["pass@1"]["value"], found["reward"]["value"]) == (0, 2)
     assert loop.task.success(Episode(Problem("1", "p", "a"), outcome=2.0)) is False
 
