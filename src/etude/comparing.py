@@ -184,8 +184,20 @@ def final_scores(jobs: Sequence[Job], metric: str, split: str) -> list[float]:
     return found
 
 
-def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str = "") -> list[list[float]]:
-    """A metric of every seed at these steps; nan where there is none. By default reward, or in control return.
+def evaluations(jobs: Sequence[Job], metric: str, split: str) -> list[list[float]]:
+    """A number of every seed before and after training, nan where it was not evaluated."""
+    found: list[list[float]] = []
+    for job in jobs:
+        sides = json.loads((job.folder / "evaluation.json").read_text())
+        entries = [sides.get(when, {}).get(split, {}).get(metric, {}) for when in ("before", "after")]
+        members = [e.get("members", [e.get("value", math.nan)]) for e in entries]
+        several = max(map(len, members))
+        found += zip(*(m if len(m) == several else [math.nan] * several for m in members))  # type: ignore[arg-type]
+    return found
+
+
+def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[list[float]]:
+    """A metric of every seed at these steps; nan where there is none.
 
     In control, where methods take environment steps in pieces of different size, values in between are interpolated.
     """
@@ -197,11 +209,10 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str = "") -> lis
     for job in jobs:
         lines = list(JsonLines.read(job.folder / "metrics.jsonl"))
         if not job.members:
-            values = [line.get(metric or "reward") for line in lines]
+            values = [line.get(metric) for line in lines]
             found.append([math.nan if v is None else float(v) for v in values])
             continue
-        name = metric or ("return" if "environment_steps" in lines[0] else "reward")
-        rows = [(x.get("environment_steps", x["step"]), x["members"][name]) for x in lines if name in x["members"]]
+        rows = [(x.get("environment_steps", x["step"]), x["members"][metric]) for x in lines if metric in x["members"]]
         at, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
         found += [np.interp(steps, at, values[:, m]).tolist() for m in range(values.shape[1])]
     return found
@@ -285,8 +296,13 @@ def compare(
     long = goal.world is World.CONTROL
     grid = [steps * (i + 1) / POINTS for i in range(POINTS)] if long else list(range(1, steps + 1))
     scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
-    lines = {arm: {goal.id: curves(jobs, grid)} for arm, jobs in arms.items() if together or _samples(arm, goal)}
-    found = compare_arms(scores, lines, grid, metric=f"{metric} ({split})")
+    name, curve, axis = kind.curve(metric)
+    lines = {arm: {goal.id: curves(jobs, grid, name)} for arm, jobs in arms.items() if together or _samples(arm, goal)}
+    title = f"{metric} ({split})"
+    points = {} if curve == title else {a: {goal.id: evaluations(jobs, metric, split)} for a, jobs in arms.items()}
+    found = compare_arms(
+        scores, lines, grid, evaluated=points, evaluated_at=[0, steps], metric=title, curve=curve, axis=axis
+    )
     label = "-vs-".join(a.replace("+", "_") for a in methods)
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
     written = found.write(folder)

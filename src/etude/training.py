@@ -73,6 +73,7 @@ class Result:
 
     Args:
         evaluation: {'before': {split: {metric: Interval JSON}}, 'after': ...}; empty if nothing was sampled.
+        notes: sentences about what went wrong without stopping the run.
     """
 
     folder: Path
@@ -82,6 +83,7 @@ class Result:
     seconds: float
     checkpoint: Path
     evaluation: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -132,7 +134,7 @@ def _of_another_world(method: Method, world: World) -> str:
 
 
 def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Any = None) -> Task:
-    """The task with fields set (`task.levels=2,3`); a file's own scoring gives way to a reward function."""
+    """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
     found = resolve_task(task) if isinstance(task, str) else task
     for change in assignments(changes):
         name, equals, text = change.removeprefix("task.").partition("=")
@@ -154,6 +156,9 @@ class WorldOf(Protocol):
 
     def measured(self, task: Any) -> tuple[list[str], list[str]]:
         """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
+
+    def curve(self, metric: str) -> tuple[str, str, str]:
+        """A learning curve: the name in `metrics.jsonl`, what it is of in words, and what its axis counts."""
 
     def prepare(self, method: Method, task: Any) -> None:
         """Do what may fail before anything is written or a large model loads."""

@@ -33,6 +33,11 @@ def measured(task: ControlTask) -> tuple[list[str], list[str]]:
     return ["return", "return/deterministic"], ["test"]
 
 
+def curve(metric: str) -> tuple[str, str, str]:
+    """The return of the episodes that were trained on, which is not what an evaluation measures."""
+    return "return", "training return", "environment steps of each member"
+
+
 def prepare(method: Method, task: ControlTask) -> None:
     """Make and end an environment, so that one that cannot be made is found before anything is written."""
     task.make([0], 1).close()

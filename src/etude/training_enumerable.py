@@ -27,6 +27,11 @@ def measured(task: Task) -> tuple[list[str], list[str]]:
     return [*(f"pass@{k}" for k in KS), "reward", "entropy"], ["exact"]
 
 
+def curve(metric: str) -> tuple[str, str, str]:
+    """The metric itself, which is exact at every step."""
+    return metric, f"{metric} (exact)", "training steps"
+
+
 def prepare(method: Method, task: Task) -> None:
     """Nothing can fail here that has not been checked."""
 

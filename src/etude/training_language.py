@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.core.errors import UnknownNameError
 from etude.core.method import Method
+from etude.core.slots import Reward
 from etude.core.task import LanguageTask
 from etude.training import Options
 
@@ -26,6 +27,11 @@ def measured(task: LanguageTask) -> tuple[list[str], list[str]]:
     from etude.evaluation.language import evaluation_splits
 
     return [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
+
+
+def curve(metric: str) -> tuple[str, str, str]:
+    """The reward of what was sampled for training, which is not what an evaluation measures."""
+    return "reward", "training reward", "training steps"
 
 
 def prepare(method: Method, task: LanguageTask) -> None:
@@ -107,7 +113,7 @@ def look(
     from etude.training import say
 
     say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
-    rewards = () if getattr(task, "scored", True) else loop.method.rewards
+    rewards = scorers(loop.method, task)
     entry: dict[str, Any] = {}
     samples = []
     for split in evaluation_splits(task):
@@ -115,6 +121,14 @@ def look(
         entry[split] = to_json({k: v for k, v in looked.summary(KS).items() if not k.startswith("avg@")})  # is pass@1
         samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in looked.episodes[:3]]
     return entry, samples
+
+
+def scorers(method: Method, task: LanguageTask) -> list[Reward]:
+    """What the reward of an evaluation is: that of the reward functions; without any, what the task pays."""
+    from etude.rewards.function import FunctionReward
+
+    own = [p for p in method.rewards if isinstance(p, Reward) and p.judges]
+    return [p for p in own if isinstance(p, FunctionReward)] or (own if task.judged_by_reward else [])
 
 
 def _sample(split: str, episode: Any, success: bool) -> dict[str, Any]:

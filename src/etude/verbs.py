@@ -140,6 +140,8 @@ def _run(
 ) -> Result:
     """Train to the end. `inputs`, of a new run, is asked once the model is there, and recorded."""
     from etude.evaluation.report import write_report
+    from etude.loops.differences import never_differed
+    from etude.runtime.jsonl import JsonLines
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
     from etude.runtime.sources import record
@@ -173,7 +175,9 @@ def _run(
                 signal.SIGINT,
             ) from None
     write_report(folder.path)
-    return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, found)
+    flat = never_differed(JsonLines.read(folder.path / "metrics.jsonl"))
+    notes = [flat] if flat else []
+    return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, found, notes)
 
 
 def _open_sink(name: str, folder: Any) -> list[Any]:

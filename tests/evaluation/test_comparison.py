@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from etude.comparing import Job, evaluations
 from etude.core.errors import ConfigError, DataError
 from etude.evaluation.comparison import Comparison, compare_arms, difference, verdict
 from etude.evaluation.intervals import interquartile_mean
@@ -67,6 +68,45 @@ def test_comparison_is_written(tmp_path: Path) -> None:
     assert "same&lt;b&gt;" in page and "same<b>" not in page
     assert page.count("<svg") == 4  # final scores, improvement, a curve for each task
     assert "<script" not in page and "src=" not in page
+
+
+def test_curves_say_what_is_plotted_and_evaluations_are_points(tmp_path: Path) -> None:
+    """The curve is the reward in training, which is not the accuracy on the test split that arms are compared by."""
+    reward, before, after = runs(3), [[0.1], [0.2], [0.3]], [[0.7], [0.8], [0.9]]
+    points = np.concatenate([before, after], 1)
+    found = compare_arms(
+        {"grpo": {"compose": points[:, 1]}}, {"grpo": {"compose": reward}}, STEPS,
+        evaluated={"grpo": {"compose": points}}, evaluated_at=[0, 40],
+        metric="pass@1 (test)", curve="training reward", axis="training steps",
+    )  # fmt: skip
+    assert [(what, task, list(bands)) for what, task, bands in found.panels()] == [
+        ("pass@1 (test)", "compose", ["grpo"]), ("training reward", "compose", ["grpo"]),
+    ]  # fmt: skip
+    np.testing.assert_allclose(found.arms[0].evaluated["compose"].x, [0, 40])
+    np.testing.assert_allclose(found.arms[0].evaluated["compose"].value, [0.2, 0.8])
+    found.write(tmp_path)
+    page = (tmp_path / "comparison.html").read_text()
+    charts = page[page.index("Learning curves") :].split("<svg")[1:]
+    assert ">training reward</text>" in charts[1] and ">pass@1 (test)</text>" not in charts[1]
+    assert ">pass@1 (test)</text>" in charts[0] and charts[0].count("<circle") == 2
+    assert all(">training steps</text>" in chart for chart in charts)
+    data = json.loads((tmp_path / "comparison.json").read_text())
+    assert data["curve"] == "training reward" and data["arms"]["grpo"]["evaluated"]["compose"][
+        "value"
+    ] == pytest.approx([0.2, 0.8])
+
+
+def test_evaluations_of_every_seed_are_read(tmp_path: Path) -> None:
+    sides = [{"before": {"test": {"pass@1": {"value": 0.1}}}, "after": {"test": {"pass@1": {"value": 0.7}}}},
+             {"after": {"test": {"pass@1": {"value": 0.5, "members": [0.4, 0.6]}}}}]  # fmt: skip
+    jobs = []
+    for number, found in enumerate(sides):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "evaluation.json").write_text(json.dumps(found))
+        jobs.append(Job("grpo", "compose", "tiny", 0, 40, (), tmp_path / str(number)))
+    first, second, third = evaluations(jobs, "pass@1", "test")
+    assert list(first) == [0.1, 0.7]
+    assert np.isnan([second[0], third[0]]).all() and (second[1], third[1]) == (0.4, 0.6)
 
 
 def test_numbers_repeat(tmp_path: Path) -> None:

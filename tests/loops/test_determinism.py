@@ -85,11 +85,14 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name: str, tmp_path: Path) 
 def test_counters_of_faults_are_resumed(tmp_path: Path) -> None:
     loop = make(full)
     loop.step()
-    loop.updater.bad_steps, loop.updater.halved, loop.updater.budget, loop.flat_steps = 2, True, 77, 5
+    loop.updater.bad_steps, loop.updater.halved, loop.updater.budget = 2, True, 77
+    counted = {"steps": 2, "flat_steps": 5, "differed": True}
+    loop.differences.load_state_dict(counted)
     loop.save(tmp_path)
     again = make(full)
     again.load(tmp_path)
-    assert (again.updater.bad_steps, again.updater.halved, again.updater.budget, again.flat_steps) == (2, True, 77, 5)
+    assert (again.updater.bad_steps, again.updater.halved, again.updater.budget) == (2, True, 77)
+    assert again.differences.state_dict() == counted
 
 
 def test_states_go_through_files() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from etude.core.errors import ConfigError
+from etude.core.batches import Episode, TokenBatch
+from etude.core.errors import ConfigError, RewardError
 from etude.core.fit import check as check_fit
 from etude.core.registry import files, get_method
+from etude.core.slots import Context, GroupReward, Reward, TokenReward
 from etude.loops.enumerable import EnumerableLoop
+from etude.rewards.outcome import TaskReward
 from etude.tasks import resolve_task
 from etude.tasks.tabular.enumerable import Enumerable
+from language_toys import make_loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TASK = Enumerable(prompts=3, vocabulary=3, length=2)
@@ -76,6 +82,63 @@ def test_policies_that_need_more_than_plain_groups_are_refused() -> None:
         check_fit(get_method("sft"), resolve_task("enumerable"))
     with pytest.raises(ConfigError, match=r"whose loop has no use for the slot critic\.$"):
         check_fit(get_method("ppo"), resolve_task("enumerable"))
+
+
+class NotANumber(Reward):
+    """nan for the second completion."""
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
+        return [0.0, float("nan"), *[0.0] * (len(episodes) - 2)]
+
+
+class TokensNotANumber(TokenReward):
+    """nan on every token."""
+
+    def shape(self, batch: TokenBatch) -> torch.Tensor:
+        return torch.full_like(batch.rewards, torch.nan)
+
+
+class GroupNotANumber(GroupReward):
+    """nan for all."""
+
+    def rescore(self, batch: TokenBatch) -> torch.Tensor:
+        return torch.full_like(batch.scores, torch.nan)
+
+
+@pytest.mark.parametrize("part", [NotANumber(), TokensNotANumber(), GroupNotANumber()])
+def test_a_reward_that_is_not_a_number_stops_the_run_as_it_does_in_language(part: Any) -> None:
+    method = get_method("grpo").replace(rewards=(TaskReward(), part))
+    sentence = rf"{type(part).__name__} returned nan for problem '[\w/-]+'; a reward must be a finite number."
+    for loop in (EnumerableLoop(method, TASK, seeds=[0], steps=1), make_loop(method, seed=0, steps=1)):
+        with pytest.raises(RewardError, match=sentence):
+            loop.step()
+
+
+def test_a_table_that_is_not_finite_stops_the_run() -> None:
+    loop = EnumerableLoop(get_method("grpo"), TASK, seeds=[0], steps=1)
+    loop.rewards[:] = torch.inf
+    with pytest.raises(RewardError, match="TaskReward returned inf for problem 'enumerable/0'"):
+        loop.step()
+
+
+class First(Reward):
+    """Nothing for responses to the first prompt, elsewhere what the task pays."""
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
+        return [None if e.problem.id == "enumerable/0" else e.reward for e in episodes]
+
+
+def test_rows_without_a_reward_are_left_out() -> None:
+    """The policy at the prompt that no reward applies to stays as it is; at the others it learns as with the task's."""
+    paid, partly = (
+        EnumerableLoop(get_method("reinforce").replace(rewards=(p,)), TASK, seeds=[0], steps=1)
+        for p in (TaskReward(), First())
+    )
+    before = paid.policy.logits[0].detach().clone()
+    paid.step(), partly.step()
+    moved = [(loop.policy.logits[0].detach() - before).abs().flatten(1).sum(1) for loop in (paid, partly)]
+    assert moved[0][0] > 0 and moved[1][0] == 0
+    assert (moved[1][1:] > 0).any()
 
 
 def test_tables_that_cannot_be_enumerated_are_refused() -> None:

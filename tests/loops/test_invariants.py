@@ -161,7 +161,6 @@ class Given(Reward):
         (lambda n: [0.0] * (n - 1), "Given must return 12 rewards, got 11"),
         (lambda n: None, "Given must return 12 rewards, got None"),
         (lambda n: ["1.0"] * n, "Given returned '1.0' for problem"),
-        (lambda n: [None] * n, "Given returned None for problem"),
     ],
 )
 def test_4_rewards_that_are_none(values: Callable[[int], Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,15 +174,18 @@ def test_4_rewards_that_are_none(values: Callable[[int], Any], sentence: str, mo
 def test_4_equal_rewards_are_said_once_and_training_goes_on(
     filters: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etude.loops.language.FLAT_STEPS", 4)
+    monkeypatch.setattr("etude.loops.differences.FLAT_STEPS", 5)
     loop = make_loop(small.replace(filters=filters), Toy(scoring=lambda problem, said: 0.5, max_tokens=2))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         metrics = [loop.step().metrics for _ in range(10)]
     sentences = [str(w.message) for w in said if "nothing can be learned" in str(w.message)]
     assert len(sentences) == 1
-    assert sentences[0].startswith("All rewards of a step were equal in each of the last 4 steps (now 0.5)")
-    assert loop.finished == 10 and all(m["reward"] == 0.5 for m in metrics)
+    assert sentences[0].startswith(
+        "In the first 3 steps no two completions of one problem had different rewards (now 0.5)"
+    )
+    assert "Likely causes: the task is too hard or too easy" in sentences[0]
+    assert loop.finished == 10 and all((m["reward"], m["informative_groups"]) == (0.5, 0) for m in metrics)
 
 
 def test_4_failed_and_zero_are_different(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,12 @@ def check(c):
         return 1 / 0
     return {"a": math.nan if "nan" in c else math.inf if "inf" in c else 1.0}
 
+def faulty_some(completions):
+    return [None if c == "" else check(c)["a"] for c in completions]
+
+def never(completions):
+    return [{"a": None, "b": None} if c == "" else {"a": 0.0} for c in completions]
+
 def whole(completions):
     if len(completions) > 1:
         raise ValueError("one at a time")
@@ -354,6 +360,24 @@ def test_too_many_dropped_episodes_stop_the_run(make: Any) -> None:
     error = failure(part, "nan")
     assert "faulty had no reward for 3 of 201 episodes so far (2 failed, 0 timed out, 1 not finite)" in str(error)
     assert "more than 1%" in str(error)
+
+
+def test_a_completion_that_no_component_applies_to_has_no_reward(make: Any) -> None:
+    part, batch = make("never"), episodes("", "x", "")
+    assert part.score(batch, CONTEXT) == [None, 0.0, None]
+    assert [e.info for e in batch] == [{}] * 3 and [e.scores for e in batch] == [{}, {"never/a": 0.0}, {}]
+    counts = {k: part.state[k] for k in ("episodes", "zeros", "not_applicable", "dropped")}
+    assert counts == {"episodes": 3, "zeros": 1, "not_applicable": 2, "dropped": 0}
+
+
+def test_what_does_not_apply_is_exempt_from_the_limit_on_failures(make: Any) -> None:
+    """995 of 1,000 do not apply and none failed: fine. Two failures among 104 that it applies to are over 1 %."""
+    part = make("never", on_bad_reward="drop")
+    part.score(episodes(*[""] * 995, *["x"] * 5), CONTEXT)
+    part = make("faulty_some", on_bad_reward="drop")
+    part.score(episodes(*[""] * 900, *["x"] * 98, "raise"), CONTEXT)
+    with pytest.raises(RewardError, match=r"had no reward for 2 of 104 episodes so far \(2 failed"):
+        part.score(episodes(*["x"] * 4, "raise"), CONTEXT)
 
 
 def test_a_batch_that_works_in_pieces_is_counted(make: Any) -> None:

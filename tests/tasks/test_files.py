@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etude.core.batches import Problem
+from etude.core.batches import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.tasks import resolve_task
 from etude.tasks.language.answers import final_answer, number, same_answer
@@ -325,6 +325,16 @@ def test_scores_by_answer(tmp_path: Path) -> None:
     assert [task.score(problem, c) for c in ("so\n#### 1200", "1201", "")] == [1.0, 0.0, 0.0]
     assert task.needs_reward() is None
     assert task.answer("it is\nanswer: 7") == "7"
+
+
+def test_a_reward_function_does_not_decide_what_is_right_where_there_are_answers(tmp_path: Path) -> None:
+    """A reward of 2 for a wrong answer is no success; only without answers is an outcome of 1 one."""
+    answered = DataFile(str(write(tmp_path, {"prompt": "p", "answer": "7"}, name="a.jsonl"))).replace(scored=False)
+    bare = DataFile(str(write(tmp_path, {"prompt": "p"}, name="b.jsonl"))).replace(scored=False)
+    assert [answered.score(Problem("1", "p", "7"), c) for c in ("7", "8")] == [1.0, 0.0]
+    wrong, low = Episode(Problem("1", "p", "7")), Episode(Problem("1", "p"))
+    wrong.total = wrong.outcome = 2.0
+    assert (answered.success(wrong), bare.success(wrong), bare.success(low)) == (False, True, False)
 
 
 def test_without_answers_a_reward_is_needed(tmp_path: Path) -> None:

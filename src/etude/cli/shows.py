@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
         method: the method as the user named it ('file.py:name'), so that what is suggested can be typed.
     """
     if quiet:
+        print(*done.notes, sep="\n", end="\n" * bool(done.notes), file=sys.stderr)
         print(done.folder)
         return
     from rich.console import Console
@@ -26,10 +28,13 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
     if "after" in done.evaluation:
         if done.evaluation["samples"]["after"]:
             console.print(_samples(done.evaluation))
-        console.print(_scores(done.evaluation))
+        config = json.loads((done.folder / "config.json").read_text())
+        console.print(_scores(done.evaluation, bool(config.get("reward"))))
     console.print(f"{done.method} on {done.task}: {done.steps} training steps in {done.seconds:.0f} s")
     console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
     console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
+    for note in done.notes:
+        console.print(f"\n{note}", style="bold red", markup=False, soft_wrap=True)
     console.print("\nWhat to try next:")
     for line, why in _next(done, method or done.method):
         console.print(f"  {line}", style="bold", markup=False, soft_wrap=True)
@@ -49,7 +54,7 @@ def _next(done: Result, method: str) -> list[tuple[str, str]]:
     found = [] if exact else found
     samples = json.loads((done.folder / "method.json").read_text())["advantages"] is not None
     named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
-    if samples and named:  # another method can be trained on the same task
+    if samples and named and not done.notes:  # another method can be trained on the same task
         other = "dr-grpo" if method != "dr-grpo" else "grpo"
         task = quote(config.get("task", done.task)) + (f" --reward {quote(r)}" if (r := config.get("reward")) else "")
         line = f"etude compare {quote(method)} {other} --task {task} --seeds {64 if exact else 3}"
@@ -90,7 +95,8 @@ def _samples(evaluation: dict[str, Any]) -> Any:
     return table
 
 
-def _scores(evaluation: dict[str, Any]) -> Any:
+def _scores(evaluation: dict[str, Any], rewarded: bool = False) -> Any:
+    """The table of scores; `rewarded`: a reward function scored beside the task."""
     from rich.table import Table
 
     control, exact = "return" in _metrics(evaluation), "exact" in evaluation["after"]
@@ -105,9 +111,8 @@ def _scores(evaluation: dict[str, Any]) -> Any:
     for split, after in evaluation["after"].items():
         old = evaluation["before"][split]
         shown = [m for m in after if m.startswith(("pass@", "return"))]
-        if not control and any(
-            e.get("reward") != e.get("pass@1") for e in (old, after)
-        ):  # else it says the same once more
+        said_once = all(e.get("reward") == e.get("pass@1") for e in (old, after))
+        if not control and "reward" in after and (rewarded or not said_once):
             shown.append("reward")
         shown += ["entropy"] if exact else []
         for metric in shown:

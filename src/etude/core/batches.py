@@ -94,7 +94,8 @@ class Episode:
         player: role among several players (proposer, solver, critic, ...).
         parent: index of the episode this one was branched from, at turn `fork_turn`.
         seed: what its environment was reset with.
-        scores: reward by component, filled in by the rewards; `total` is their sum.
+        scores: reward by component, filled in by the rewards; `total` is their sum, and `outcome` that of the parts
+            that judge outcomes: the total without penalties on how it came about.
     """
 
     problem: Problem
@@ -107,6 +108,7 @@ class Episode:
     stop: StopReason = StopReason.TERMINATED
     scores: dict[str, float] = field(default_factory=dict)
     total: float = 0.0
+    outcome: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -99,9 +99,11 @@ class Reward(Part, abstract=True):
     """How an outcome is scored: one number per episode, added over the slot's parts."""
 
     slot = "rewards"
+    judges: ClassVar[bool] = True
+    """Whether it says how good an outcome is. A part that only adds to what others say gives no episode a reward."""
 
-    def score(self, episodes: Sequence[Episode], context: Context) -> Sequence[float]:
-        """One reward per episode, to be placed on its last action token."""
+    def score(self, episodes: Sequence[Episode], context: Context) -> Sequence[float | None]:
+        """One reward per episode, to be placed on its last action token; None where it does not apply."""
         raise NotImplementedError
 
 
@@ -127,6 +129,8 @@ class TokenReward(Part, abstract=True):
     """A reward per token, computed from the batch after the episode rewards are placed."""
 
     slot = "rewards"
+    judges: ClassVar[bool] = True
+    """As of `Reward`."""
 
     def shape(self, batch: TokenBatch) -> Tensor:
         """What to add to `batch.rewards`. Returns [B, T]."""

@@ -97,6 +97,11 @@ class LanguageTask(Task):
         """Whether an episode counts as solved in accuracy and pass@k."""
         return bool(episode.info.get("success", episode.reward >= 1.0))
 
+    @property
+    def judged_by_reward(self) -> bool:
+        """Whether reward functions alone can tell what a success is, for want of answers."""
+        return False
+
     def answer(self, completion: str) -> str:
         """The final answer inside a completion, for majority votes."""
         return completion.strip()

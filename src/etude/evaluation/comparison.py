@@ -56,6 +56,7 @@ class Arm:
         iqm: interquartile mean over runs and tasks.
         difference: mean minus that of the first arm; None for the first arm.
         curves: interquartile mean along training, by task.
+        evaluated: that of the metric wherever the policies were evaluated, by task.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Arm:
     iqm: Interval
     difference: Interval | None = None
     curves: Mapping[str, Band] = field(default_factory=dict)
+    evaluated: Mapping[str, Band] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Comparison:
 
     Args:
         improvement: probability that a run of the first of a pair is better than one of the second.
+        curve, axis: what the curves are of, and along what.
         about: what else the page should say (model, steps, seeds, commit).
         notes: what a reader must know to read the numbers.
     """
@@ -82,6 +85,8 @@ class Comparison:
     improvement: Mapping[tuple[str, str], Interval]
     about: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    curve: str = ""
+    axis: str = "training steps"
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values: scores, intervals, curves."""
@@ -89,7 +94,7 @@ class Comparison:
             "metric": self.metric, "direction": self.direction, "tasks": list(self.tasks), "about": dict(self.about),
             "arms": {a.name: _arm_json(a, self.tasks) for a in self.arms},
             "improvement": [{"better": x, "than": y, **p.to_json()} for (x, y), p in self.improvement.items()],
-            "notes": list(self.notes),
+            "notes": list(self.notes), "curve": self.curve, "axis": self.axis,
         }  # fmt: skip
 
     def table(self) -> Table:
@@ -113,6 +118,14 @@ class Comparison:
         """What is compared, in a line."""
         return f"{self.metric} on {', '.join(self.tasks)} ({self.direction} is better)"
 
+    def panels(self) -> list[tuple[str, str, dict[str, Band]]]:
+        """What there is to draw along training: what it is, the task, and each arm's band."""
+        found = []
+        for task in self.tasks:
+            found.append((self.metric, task, {a.name: a.evaluated[task] for a in self.arms if task in a.evaluated}))
+            found.append((self.curve, task, {a.name: a.curves[task] for a in self.arms if task in a.curves}))
+        return [panel for panel in found if panel[2]]
+
     def write(self, folder: Path) -> Written:
         """Write `comparison.json`, `comparison.html`, and `curves.png` if there are curves and matplotlib is there."""
         from etude.evaluation.comparison_page import render
@@ -128,12 +141,11 @@ class Comparison:
     def _draw(self, folder: Path, written: Written) -> Written:
         from etude.evaluation.plots import draw_panels
 
-        panels = {t: {a.name: a.curves[t] for a in self.arms if t in a.curves} for t in self.tasks}
-        panels = {task: bands for task, bands in panels.items() if bands}
+        panels = {f"{what} on {task}": bands for what, task, bands in self.panels()}
         if panels:
             path = folder / "curves.png"
             try:
-                draw_panels(panels, path, x_label="training steps", y_label=self.metric)
+                draw_panels(panels, path, x_label=self.axis, y_label="")
                 written.files.append(path)
             except MissingExtraError as error:
                 written.notes.append(f"curves.png was left out: {error}")
@@ -145,7 +157,11 @@ def compare_arms(
     curves: Mapping[str, Mapping[str, ArrayLike]] | None = None,
     steps: ArrayLike | None = None,
     *,
+    evaluated: Mapping[str, Mapping[str, ArrayLike]] | None = None,
+    evaluated_at: ArrayLike | None = None,
     metric: str = "score",
+    curve: str = "",
+    axis: str = "training steps",
     direction: Direction = "higher",
     about: Mapping[str, Any] | None = None,
     resamples: int = 2000,
@@ -157,7 +173,11 @@ def compare_arms(
         scores: final scores [runs] by arm and task, on one scale over tasks (see `aggregates.min_max`).
         curves: [runs, points] by arm and task.
         steps: [points], the training steps of the curves.
+        evaluated: [runs, points] of the metric by arm and task, where the policies were evaluated.
+        evaluated_at: [points], the training steps of those.
         metric: what the scores are, with its unit.
+        curve: what the curves are of; the metric itself unless said otherwise.
+        axis: what `steps` count.
         direction: whether 'higher' or 'lower' is better.
 
     Raises DataError for arms with other tasks than the first, uneven runs, or scores that are not finite.
@@ -168,10 +188,12 @@ def compare_arms(
         raise DataError("There is nothing to compare: give the scores of at least one arm on at least one task.")
     tables = {name: _table(name, by_task, tasks) for name, by_task in scores.items()}
     bands, gaps = _bands(curves or {}, steps, resamples, seed)
+    points, missing = _bands(evaluated or {}, evaluated_at, resamples, seed)
     baseline = next(iter(tables.values()))
     arms = [
         Arm(name, runs, bootstrap_interval(runs, resamples=resamples, rng=seed),
-            None if runs is baseline else difference(runs, baseline, seed=seed), bands.get(name, {}))
+            None if runs is baseline else difference(runs, baseline, seed=seed), bands.get(name, {}),
+            points.get(name, {}))
         for name, runs in tables.items()
     ]  # fmt: skip
     better = 1 if direction == "higher" else -1
@@ -179,8 +201,8 @@ def compare_arms(
         (y, x): probability_of_improvement(better * tables[y], better * tables[x], resamples=resamples, rng=seed)
         for x, y in combinations(tables, 2)
     }
-    notes = (*_cautions(tables), *gaps)
-    return Comparison(metric, direction, tasks, tuple(arms), improvement, about or {}, notes)
+    notes = (*_cautions(tables), *gaps, *missing)
+    return Comparison(metric, direction, tasks, tuple(arms), improvement, about or {}, notes, curve or metric, axis)
 
 
 def verdict(
@@ -268,14 +290,16 @@ def _cautions(tables: Mapping[str, Array]) -> list[str]:
 
 
 def _arm_json(arm: Arm, tasks: Sequence[str]) -> dict[str, Any]:
-    curves = {
-        task: {k: getattr(band, k).tolist() for k in ("x", "value", "low", "high")} for task, band in arm.curves.items()
-    }
     return {
         "runs": len(arm.scores), "iqm": arm.iqm.to_json(), "mean": float(arm.scores.mean()),
         "difference": arm.difference and arm.difference.to_json(),
-        "scores": dict(zip(tasks, arm.scores.T.tolist())), "curves": curves,
+        "scores": dict(zip(tasks, arm.scores.T.tolist())),
+        "curves": _bands_json(arm.curves), "evaluated": _bands_json(arm.evaluated),
     }  # fmt: skip
+
+
+def _bands_json(bands: Mapping[str, Band]) -> dict[str, Any]:
+    return {t: {k: getattr(band, k).tolist() for k in ("x", "value", "low", "high")} for t, band in bands.items()}
 
 
 def _check_direction(direction: str) -> None:

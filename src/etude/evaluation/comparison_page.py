@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from etude.evaluation.comparison import Arm, Comparison
     from etude.evaluation.intervals import Interval
 
+FEW = 12
+"""Points of a line below which each is marked."""
+
 
 def render(found: Comparison) -> str:
     """The whole page as HTML."""
@@ -56,13 +59,18 @@ def _improvement(found: Comparison) -> str:
 
 def _curves(found: Comparison) -> str:
     cards = []
-    for task in found.tasks:
-        series = [Series(a.name, *(list(getattr(a.curves[task], k)) for k in ("x", "value", "low", "high")))
-                  for a in found.arms if task in a.curves]  # fmt: skip
-        if series:
-            chart = svg_curve(series, title=f"{found.metric} on {task}", y_label=found.metric, width=540, height=300)
-            cards.append(f'<div class="card"><header><b>{escape(task)}</b></header>{chart}</div>')
-    note = '<p class="soft">Lines are interquartile means over runs, bands their 95% bootstrap intervals.</p>'
+    for what, task, bands in found.panels():
+        series = [
+            Series(name, *(list(getattr(band, k)) for k in ("x", "value", "low", "high")), marked=len(band.x) < FEW)
+            for name, band in bands.items()
+        ]
+        title = f"{what} on {task}"
+        chart = svg_curve(series, title=title, x_label=found.axis, y_label=what, width=540, height=300)
+        cards.append(f'<div class="card"><header><b>{escape(title)}</b></header>{chart}</div>')
+    note = "Lines are interquartile means over runs, bands their 95% bootstrap intervals."
+    if any(arm.evaluated for arm in found.arms):
+        note += f" Points of {escape(found.metric)} are evaluations; lines between them only join them."
+    note = f'<p class="soft">{note}</p>'
     return f'<h2>Learning curves</h2><div class="grid large">{"".join(cards)}</div>{note}' if cards else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.core.batches import Episode
+from etude.core.errors import RewardError
 from etude.core.slots import Context, Reward, TokenReward
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
@@ -24,7 +26,8 @@ BATCH = 512
 class Evaluation:
     """What was sampled on one split.
 
-    Shapes: correct, rewards [problems, samples]; `episodes[i][j]` is sample j of problem i.
+    Shapes: correct, rewards [problems, samples], nan where no reward applies; `episodes[i][j]` is sample j of problem
+    i.
     """
 
     split: str
@@ -34,10 +37,14 @@ class Evaluation:
     answers: list[list[str]]
 
     def summary(self, ks: Sequence[int], majority: bool = False) -> dict[str, Interval]:
-        """pass@k (and maj@k) for each k, and the mean reward, with bootstrap intervals over problems."""
+        """pass@k (and maj@k) for each k, and the mean reward, with bootstrap intervals over problems.
+
+        The reward is the mean over those samples, and problems, that have one.
+        """
         fitting = [k for k in ks if k <= self.correct.shape[1]]
         found = summary(self.correct, self.answers if majority else None, tuple(fitting))
-        return {**found, "reward": over_problems(self.rewards.mean(1))}
+        rewarded = self.rewards[~np.isnan(self.rewards).all(1)]
+        return {**found, "reward": over_problems(np.nanmean(rewarded, 1))} if len(rewarded) else found
 
 
 def evaluate_split(
@@ -57,7 +64,10 @@ def evaluate_split(
 
     Args:
         experience: how completions come about (an `etude.experience.groups.Groups`); temperature 1 by default.
-        rewards: parts that score, where the task's own environment does not.
+        rewards: parts that score in place of the task's own environment. What is correct the task says all the same;
+            where only rewards can tell, problems that none of them applies to are left out.
+
+    Raises: RewardError if that leaves no problem.
     """
     from etude.experience.groups import Groups
     from etude.experience.rollout import rollout
@@ -77,13 +87,26 @@ def evaluate_split(
             score(to_batch(episodes, policy.tokenizer.pad_token_id, 1.0, policy.device), rewards, context)
         played += episodes
     grouped = [played[i : i + samples] for i in range(0, len(played), samples)]
+    if task.judged_by_reward:
+        grouped = [g for g in grouped if any("dropped" not in e.info for e in g)]
+    if not grouped:
+        raise RewardError(
+            f"No reward applies to any completion of the split {split!r}, so nothing says how good it is."
+        )
     return Evaluation(
         split,
         np.array([[task.success(e) for e in g] for g in grouped]),
-        np.array([[e.total if rewards else e.reward for e in g] for g in grouped]),
+        np.array([[_reward(e, bool(rewards)) for e in g] for g in grouped]),
         grouped,
         [[task.answer(e.completion) for e in g] for g in grouped],
     )
+
+
+def _reward(episode: Episode, scored: bool) -> float:
+    """What rewards paid, nan if none applies; unless they scored, what the environment did."""
+    if not scored:
+        return episode.reward
+    return math.nan if "dropped" in episode.info else episode.total
 
 
 def evaluation_splits(task: LanguageTask) -> list[str]:

@@ -12,7 +12,7 @@ from etude.evaluation.svg import Series, svg_curve
 from etude.evaluation.ticks import number
 
 GROUPS = (
-    ("Checks", r"fault|fail|timeout|dropped|discard|skipp|stale|invariant|check|nonfinite|out_of_|error"),
+    ("Checks", r"fault|fail|timeout|dropped|discard|skipp|stale|invariant|check|nonfinite|out_of_|error|no_reward"),
     ("Speed", r"per_second|seconds|duration|memory|time$"),
     ("Success", r"@\d|accuracy|success|solved|win_rate"),
     ("Reward", r"reward|return|score|informative|group_(std|spread)"),

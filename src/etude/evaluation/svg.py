@@ -29,6 +29,7 @@ class Series:
         x, y: the points; where y is None or not finite the line has a gap.
         low, high: edges of a band around it.
         faint: a pale thin line without an entry in the legend, for raw values behind their mean.
+        marked: a dot at each point, where there are few.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Series:
     low: Sequence[float | None] | None = None
     high: Sequence[float | None] | None = None
     faint: bool = False
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,11 @@ def _line(series: Series, index: int, frame: _Frame) -> list[str]:
         if lows:
             edge = [*zip(xs, highs), *zip(reversed(xs), reversed(lows))]
             body.append(f'<polygon points="{_points(edge, frame)}" style="fill:{colour(index)};opacity:.18"/>')
-        if len(xs) == 1:
-            x, y = frame.x(xs[0]), frame.y(ys[0])
-            body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" style="fill:{colour(index)}"/>')
-        else:
+        dots = list(zip(xs, ys)) if series.marked or len(xs) == 1 else []
+        for x, y in dots:
+            where = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'
+            body.append(f'<circle {where} r="2.5" style="fill:{colour(index)}"/>')
+        if len(xs) > 1:
             look = "stroke-width:1;opacity:.35" if series.faint else "stroke-width:1.8"
             dash = f' stroke-dasharray="{(2, 6, 9)[index % 3]} 3"' if index >= 4 else ""
             body.append(

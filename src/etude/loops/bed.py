@@ -13,6 +13,7 @@ from etude.core.method import Method
 from etude.core.slots import GroupReward, TokenReward
 from etude.loops.losses import loss_terms, loss_weights, per_row
 from etude.policies.tabular import SoftmaxTree
+from etude.rewards.scoring import finite, outcomes, rescored
 
 
 class Bed:
@@ -64,6 +65,8 @@ class Bed:
             assert said.entropy is not None
             batch.extras["entropy"] = said.entropy
         batch = self._score(method, batch, context)
+        if not len(batch):
+            return batch
         for part in method.parts().values():
             part.before_update(batch)
         for filtering in method.filters:
@@ -75,21 +78,26 @@ class Bed:
         return batch.replace(advantages=nothing if method.advantages is None else method.advantages(batch))
 
     def _score(self, method: Method, batch: TokenBatch, context: Any) -> TokenBatch:
+        for episode in batch.episodes:  # rows of the same response share one
+            episode.info.pop("dropped", None)
+        batch, judged = outcomes(batch, method.rewards, context)
         table, total = batch.scores, torch.zeros_like(batch.scores)
         placed = torch.zeros_like(batch.rewards)
         last = (batch.action_mask.sum(1) - 1)[:, None]
-        for part in method.rewards:
+        for place, part in enumerate(method.rewards):
             if isinstance(part, GroupReward):
-                change = part.rescore(batch.replace(scores=total, rewards=placed)) - total
+                change = rescored(part, batch.replace(scores=total, rewards=placed)) - total
+                shaped = torch.zeros_like(placed).scatter(1, last, change[:, None])
             elif isinstance(part, TokenReward) and part.name == "task-reward":
                 change = table * part.weight  # type: ignore[attr-defined]
+                shaped = finite(part, batch, torch.zeros_like(placed).scatter(1, last, change[:, None]))
             elif isinstance(part, TokenReward):
-                shaped = part.shape_in(batch.replace(scores=total, rewards=placed), context)
-                placed, total = placed + shaped, total + shaped.sum(1)
-                continue
+                shaped = finite(part, batch, part.shape_in(batch.replace(scores=total, rewards=placed), context))
+                change = shaped.sum(1)
             else:
-                change = torch.tensor(part.score(batch.episodes, context)).to(table)  # type: ignore[union-attr]
-            total, placed = total + change, placed.scatter_add(1, last, change[:, None])
+                change = judged[place].nan_to_num(0.0).to(table)
+                shaped = torch.zeros_like(placed).scatter(1, last, change[:, None])
+            total, placed = total + change, placed + shaped
         return batch.replace(scores=total, rewards=placed)
 
     def _responses(self, batch: TokenBatch) -> Tensor:

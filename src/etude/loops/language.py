@@ -20,16 +20,15 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.chat import opening
 from etude.experience.rows import concatenate, to_batch
+from etude.loops.differences import METRIC, Differences
 from etude.loops.language_report import describe, record
 from etude.loops.recorded import recorded_entropies, recorded_hidden
 from etude.loops.states import join_tensors, split_tensors
 from etude.loops.update import Updater, evaluate_all, reference_all
 from etude.policies.language import LanguagePolicy
-from etude.rewards.scoring import score
+from etude.rewards.scoring import NO_REWARD, score
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
-FLAT_STEPS = 20
-"""Steps with no difference between any rewards after which the run says so."""
 MICRO_TOKENS = 8192
 
 
@@ -59,7 +58,7 @@ class LanguageLoop:
         if any("values" in m.needs() for _, m in self.stages):
             policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
         self.updater = Updater(policy, self.method, steps, micro_tokens, self._limit())
-        self.flat_steps = 0
+        self.differences = Differences()
         self.dropped: Counter[str] = Counter()
         self.told_overflow = False
         self.needs_reference = any("reference_logp" in m.needs() for _, m in self.stages)
@@ -105,7 +104,8 @@ class LanguageLoop:
         assessed, batch = self._gather(method, stream)
         gathered = time.monotonic()
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
-        self._check_rewards(assessed)
+        if method.experience.samples:
+            metrics[METRIC] = self.differences.watch(assessed, method.rewards)
         if len(batch):
             batch = self._credit(method, batch)
             metrics["zero_advantage"] = float((batch.advantages == 0).all(1).float().mean())
@@ -132,7 +132,7 @@ class LanguageLoop:
                 break
             batch = self._assess(method, wanted if number == 0 else wanted - kept, stream.split("round", number))
             assessed.append(batch)
-            for part in method.parts().values():
+            for part in method.parts().values() if len(batch) else ():
                 part.before_update(batch)
             for part in method.filters:
                 batch = batch.replace(weights=batch.weights * part.weigh(batch)) if len(batch) else batch
@@ -172,7 +172,12 @@ class LanguageLoop:
             batch = self._with_hidden(batch, recorded)
         solved = [bool(self.task.success(e)) for e in episodes]
         batch.solved = torch.tensor(solved, device=self.policy.device)
-        return score(batch, method.rewards, context)
+        batch = score(batch, method.rewards, context)
+        if self.task.judged_by_reward:
+            batch.solved = batch.scores.new_tensor([self.task.success(e) for e in batch.episodes]).bool()
+        why = [e.info["dropped"] == NO_REWARD for e in episodes if "dropped" in e.info]
+        self.dropped.update({"no_reward": sum(why), "failed_reward": len(why) - sum(why)})
+        return batch
 
     def _with_hidden(self, batch: TokenBatch, hidden: torch.Tensor | None = None) -> TokenBatch:
         """The batch with the states that predict its tokens, as the sampler recorded them, and the head that does."""
@@ -240,19 +245,6 @@ class LanguageLoop:
                         f"({s.text!r}): it was decoded and encoded again, or edited, after sampling."
                     )
 
-    def _check_rewards(self, batches: Sequence[TokenBatch]) -> None:
-        """Invariant 4: say once when all rewards stay equal."""
-        scores = torch.cat([b.scores for b in batches])
-        flat = len(scores) > 0 and bool((scores == scores[0]).all())
-        self.flat_steps = self.flat_steps + 1 if flat and self.method.experience.samples else 0
-        if self.flat_steps == FLAT_STEPS:
-            warnings.warn(
-                f"All rewards of a step were equal in each of the last {FLAT_STEPS} steps (now {float(scores[0]):g}), "
-                "so nothing can be learned from comparing them. Likely causes: the task is too hard or too easy for "
-                "this model, the reward looks for a format that the completions do not have, or max_tokens cuts them.",
-                stacklevel=2,
-            )
-
     # Checkpoints
 
     def save(self, folder: Path) -> None:
@@ -262,7 +254,7 @@ class LanguageLoop:
         moments = {f"optimizer.{i}.{k}": v for i, s in state["state"].items() for k, v in s.items()}
         learned, tensors = split_tensors([m.state_dict() for _, m in self.stages])
         save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors})
-        counters = {"finished": self.finished, "version": self.policy.version, "flat_steps": self.flat_steps,
+        counters = {"finished": self.finished, "version": self.policy.version, **self.differences.state_dict(),
                     "bad_steps": self.updater.bad_steps, "budget": self.updater.budget,
                     "halved": self.updater.halved}  # fmt: skip
         save_json(folder / "state.json", {"counters": counters, "parts": learned})
@@ -282,5 +274,6 @@ class LanguageLoop:
             method.load_state_dict(learned)
         counters = data["counters"]
         self.finished, self.policy.version = counters["finished"], counters["version"]
-        self.flat_steps, self.updater.bad_steps = counters["flat_steps"], counters["bad_steps"]
+        self.differences.load_state_dict(counters)
+        self.updater.bad_steps = counters["bad_steps"]
         self.updater.budget, self.updater.halved = counters["budget"], counters["halved"]

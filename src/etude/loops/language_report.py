@@ -35,7 +35,8 @@ def describe(batches: Sequence[TokenBatch], task: Any, samples: bool, dropped: M
     if not all(own for _, own in rows):
         found["written"] = 1 - sum(own for _, own in rows) / len(rows)
     for name in dict.fromkeys(n for e in episodes for n in e.scores):
-        found[f"reward/{name}"] = sum(e.scores.get(name, 0.0) for e in episodes) / len(episodes)
+        paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
+        found[f"reward/{name}"] = sum(paid) / len(paid)
     return found
 
 

@@ -57,8 +57,13 @@ class Outcome:
     """Rows of which one is to blame; more than one when no more could be found out."""
 
     @property
+    def applies(self) -> bool:
+        """Whether any component is a number; None is 'not applicable', as in TRL."""
+        return any(v is not None for v in self.scores.values())
+
+    @property
     def total(self) -> float:
-        """Sum of the components; one that is None ('not applicable', as in TRL) adds 0."""
+        """Sum of the components that apply."""
         return sum(v for v in self.scores.values() if v is not None)
 
 
@@ -67,12 +72,13 @@ class FunctionReward(Reward):
 
     reward = weight * (sum of the components). A function that returns dicts, or a dict of lists, has named
     components: each is also left in `episode.scores['<function>/<component>']`, unweighted, as it was returned.
-    A component that is None does not apply to the completion: it adds 0 and leaves no score.
+    A component that is None does not apply to the completion: it adds nothing and leaves no score. Where all of them
+    are None the reward is None: a completion that no other reward judges is then left out of the step.
 
     A batch that fails is halved until the guilty completions are found, so the function should judge each
-    completion on its own. `state` counts episodes by outcome: `zeros`, `failed` (raised, or ended its process),
-    `timed_out`, `not_finite`, `dropped`; and calls: `calls`, `recovered` (failed as a batch but not in parts),
-    `rescored`, `disagreed`.
+    completion on its own. `state` counts episodes by outcome: `zeros`, `not_applicable`, `failed` (raised, or ended
+    its process), `timed_out`, `not_finite`, `dropped`; and calls: `calls`, `recovered` (failed as a batch but not in
+    parts), `rescored`, `disagreed`.
 
     Args:
         function: 'module:name' or 'path/to/file.py:name'.
@@ -80,7 +86,8 @@ class FunctionReward(Reward):
         weight: factor on the total, in reward units.
         on_bad_reward: 'stop' the run with an error that names the problem; or 'drop' the episode: its reward is
             nan and `episode.info['dropped']` says why, so that the loop can leave it out before anything is
-            averaged; the run stops all the same once more than 1 % of at least 100 episodes were dropped.
+            averaged; the run stops all the same once more than 1 % of at least 100 episodes that the function
+            applies to were dropped.
         rescore_every: every so many calls, starting with the first, one completion is scored again, to see whether
             the function is deterministic; 0 never.
 
@@ -101,8 +108,8 @@ class FunctionReward(Reward):
             raise ConfigError(f"{type(self).__name__}.function must be {form}{hint}, got {self.function!r}.")
 
     def initial_state(self) -> dict[str, Any]:
-        counts = ("calls", "episodes", "zeros", "failed", "timed_out", "not_finite", "dropped", "recovered",
-                  "rescored", "disagreed")  # fmt: skip
+        counts = ("calls", "episodes", "zeros", "not_applicable", "failed", "timed_out", "not_finite", "dropped",
+                  "recovered", "rescored", "disagreed")  # fmt: skip
         return dict.fromkeys(counts, 0)
 
     def bind(self) -> Self:
@@ -123,8 +130,8 @@ class FunctionReward(Reward):
     def _caller(self) -> Worker | InProcess:
         return Worker(self.function)
 
-    def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
-        """One reward per episode, nan for those that were dropped. Raises RewardError."""
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
+        """One reward per episode, None where no component applies, nan if it was dropped. Raises RewardError."""
         if not episodes:
             return []
         arguments = columns(episodes, self.start())
@@ -137,10 +144,12 @@ class FunctionReward(Reward):
         self._rescore(arguments, outcomes)
         return [self._pay(e, outcomes[i]) for i, e in enumerate(episodes)]
 
-    def _pay(self, episode: Episode, outcome: Outcome) -> float:
+    def _pay(self, episode: Episode, outcome: Outcome) -> float | None:
         name = self.start().name
         episode.scores.update({f"{name}/{k}": v for k, v in outcome.scores.items() if k and v is not None})
-        return math.nan if outcome.reason else self.weight * outcome.total
+        if outcome.reason:
+            return math.nan
+        return self.weight * outcome.total if outcome.applies else None
 
     # Finding out what each completion is worth
 
@@ -200,7 +209,9 @@ class FunctionReward(Reward):
     def _count(self, outcomes: Collection[Outcome]) -> None:
         reasons = Counter(o.reason for o in outcomes)
         self.state["episodes"] += len(outcomes)
-        self.state["zeros"] += sum(o.reason is None and o.total == 0 for o in outcomes)
+        self.state["zeros"] += sum(o.applies and o.total == 0 for o in outcomes)
+        declined = sum(o.reason is None and not o.applies for o in outcomes)
+        self.state["not_applicable"] = self.state.get("not_applicable", 0) + declined  # older checkpoints lack it
         self.state["failed"] += reasons[Reason.RAISED] + reasons[Reason.DIED]
         self.state["timed_out"] += reasons[Reason.TIMED_OUT]
         self.state["not_finite"] += reasons[Reason.NOT_FINITE]
@@ -210,9 +221,10 @@ class FunctionReward(Reward):
             episode.info["dropped"] = f"reward {outcome.reason}"
         self.state["dropped"] += len(bad)
         state, last = self.state, bad[-1][1]
-        if state["episodes"] >= DROPPED_AFTER and state["dropped"] > DROPPED_LIMIT * state["episodes"]:
+        judged = state["episodes"] - state["not_applicable"]
+        if judged >= DROPPED_AFTER and state["dropped"] > DROPPED_LIMIT * judged:
             raise RewardError(
-                f"{self.start().name} had no reward for {state['dropped']} of {state['episodes']} episodes so far "
+                f"{self.start().name} had no reward for {state['dropped']} of {judged} episodes so far "
                 f"({state['failed']} failed, {state['timed_out']} timed out, {state['not_finite']} not finite), which "
                 f"is more than {DROPPED_LIMIT:.0%}. The last one {last.detail}"
             )

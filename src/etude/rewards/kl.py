@@ -21,6 +21,7 @@ class KLPenalty(TokenReward):
     Shapes: [B, T], 0 outside the action mask; nats times the coefficient.
     """
 
+    judges: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     coefficient: NonNegative = 0.05
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ class OverlongPenalty(Reward):
     that was cut off gets -weight.
     """
 
+    judges: ClassVar[bool] = False
     buffer: Probability = 0.2
     weight: NonNegative = 1.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from etude.core.batches import Episode
 from etude.core.errors import ConfigError
@@ -20,6 +21,7 @@ class FormatReward(Reward):
     Raises: ConfigError if `pattern` is no regular expression.
     """
 
+    judges: ClassVar[bool] = False
     pattern: str = ""
     weight: NonNegative = 1.0
 
@@ -53,6 +55,7 @@ class RepetitionPenalty(Reward):
     Reference: arXiv:2502.03373, section 4; an option of arXiv:2503.16219.
     """
 
+    judges: ClassVar[bool] = False
     size: Count = 3
     weight: NonNegative = 1.0
 

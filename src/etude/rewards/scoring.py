@@ -13,33 +13,71 @@ from etude.core.batches import Episode, TokenBatch
 from etude.core.errors import RewardError
 from etude.core.slots import Context, GroupReward, Reward, TokenReward
 
+NO_REWARD = "no reward applies"
+"""What `episode.info["dropped"]` says of an episode that no reward applies to: nothing failed."""
+
 
 def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBatch:
     """The batch with `rewards` and `scores` filled in and components noted on its episodes.
 
-    Rows that a reward dropped (it failed under `on_bad_reward='drop'`) are removed. Raises RewardError for a reward
-    that is not finite, naming problem, component and completion.
+    Rows without a reward are removed, see `outcomes`. Raises RewardError for a reward that is not finite, naming
+    problem, component and completion.
     """
+    batch, judged = outcomes(batch, parts, context)
+    if not len(batch):
+        return batch
     last = (batch.action_mask * torch.arange(batch.action_mask.shape[1], device=batch.tokens.device)).argmax(1)
     rewards, exact = batch.rewards.clone(), None
-    for part in parts:
+    for place, part in enumerate(parts):
         if isinstance(part, GroupReward):
             so_far = batch.replace(rewards=rewards, scores=_sums(rewards))
-            exact = _rescored(part, so_far)
+            exact = rescored(part, so_far)
             change = exact - so_far.scores
             placed = torch.zeros_like(rewards).scatter(1, last[:, None], change[:, None])
         elif isinstance(part, TokenReward):
-            placed = _finite(part, batch, part.shape_in(batch, context))
+            placed = finite(part, batch, part.shape_in(batch, context))
         else:
-            values = _checked(part, batch.episodes, part.score(batch.episodes, context))
-            placed = torch.zeros_like(rewards).scatter(1, last[:, None], values.to(rewards)[:, None])
-        for episode, total in zip(batch.episodes, placed.sum(1).tolist()):
+            values = judged[place].nan_to_num(0.0).to(rewards)
+            placed = torch.zeros_like(rewards).scatter(1, last[:, None], values[:, None])
+        _note(part, batch.episodes, placed, judged.get(place))
+        rewards, exact = rewards + placed, exact if isinstance(part, GroupReward) else None
+    return batch.replace(rewards=rewards, scores=_sums(rewards) if exact is None else exact)
+
+
+def outcomes(batch: TokenBatch, parts: Sequence[Any], context: Context) -> tuple[TokenBatch, dict[int, Tensor]]:
+    """The rows that have a reward, and what each part that scores whole episodes says of them.
+
+    A row has none if a part failed on it under `on_bad_reward='drop'`, or if some part does not apply to it and no
+    part that judges outcomes does. `episode.info["dropped"]` says which.
+
+    Returns: the rows left, and by place among `parts` their rewards [B] in float64, nan where a part does not apply.
+    """
+    said = {i: checked(p, batch.episodes, p.score(batch.episodes, context)) for i, p in _whole(parts)}
+    declined, judged = torch.zeros(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
+    judged |= any(isinstance(p, TokenReward) and p.judges for p in parts)
+    for place, part in _whole(parts):
+        declined |= said[place].isnan()
+        judged |= ~said[place].isnan() & part.judges
+    for row in (declined & ~judged).nonzero()[:, 0].tolist():
+        batch.episodes[row].info.setdefault("dropped", NO_REWARD)
+    kept = torch.tensor([i for i, e in enumerate(batch.episodes) if "dropped" not in e.info], dtype=torch.long)
+    if len(kept) < len(batch):
+        batch, said = batch.rows(kept.to(batch.tokens.device)), {i: v[kept] for i, v in said.items()}
+    return batch, said
+
+
+def _whole(parts: Sequence[Any]) -> list[tuple[int, Reward]]:
+    return [(i, part) for i, part in enumerate(parts) if not isinstance(part, (TokenReward, GroupReward))]
+
+
+def _note(part: Any, episodes: Sequence[Episode], placed: Tensor, values: Tensor | None) -> None:
+    """Leave a part's share of the reward on the episodes that it applies to."""
+    applies = [True] * len(episodes) if values is None else (~values.isnan()).tolist()
+    for episode, total, noted in zip(episodes, placed.sum(1).tolist(), applies):
+        if noted:
             episode.scores[part.name] = episode.scores.get(part.name, 0.0) + total
             episode.total += total
-        rewards, exact = rewards + placed, exact if isinstance(part, GroupReward) else None
-    scored = batch.replace(rewards=rewards, scores=_sums(rewards) if exact is None else exact)
-    kept = torch.tensor([i for i, e in enumerate(batch.episodes) if "dropped" not in e.info], dtype=torch.long)
-    return scored if len(kept) == len(batch) else scored.rows(kept.to(batch.tokens.device))
+            episode.outcome += total if getattr(part, "judges", False) else 0.0
 
 
 def _sums(rewards: Tensor) -> Tensor:
@@ -47,8 +85,8 @@ def _sums(rewards: Tensor) -> Tensor:
     return rewards.double().sum(1).to(rewards.dtype)
 
 
-def _rescored(part: GroupReward, batch: TokenBatch) -> Tensor:
-    """Refuse scores that are not one finite number per row."""
+def rescored(part: GroupReward, batch: TokenBatch) -> Tensor:
+    """What a part makes of the scores so far. Raises RewardError unless it is one finite number per row."""
     scores = part.rescore(batch)
     if scores.shape != batch.scores.shape:
         raise RewardError(
@@ -61,21 +99,23 @@ def _rescored(part: GroupReward, batch: TokenBatch) -> Tensor:
     return scores.to(batch.scores)
 
 
-def _checked(part: Reward, episodes: Sequence[Episode], values: Sequence[float]) -> Tensor:
+def checked(part: Reward, episodes: Sequence[Episode], values: Sequence[float | None]) -> Tensor:
+    """A part's rewards [B] in float64, nan where they are None or dropped. Raises RewardError for anything else."""
     if not hasattr(values, "__len__") or len(values) != len(episodes):
         got = len(values) if hasattr(values, "__len__") else repr(values)
         raise RewardError(f"{type(part).__name__} must return {len(episodes)} rewards, got {got}.")
     clean = []
     for episode, value in zip(episodes, values):
-        if "dropped" in episode.info:
-            value = 0.0
-        if isinstance(value, str) or not hasattr(value, "__float__") or not math.isfinite(value):
+        if value is None or "dropped" in episode.info:
+            value = math.nan
+        elif isinstance(value, str) or not hasattr(value, "__float__") or not math.isfinite(value):
             raise _refused(part, value, episode)
         clean.append(float(value))
-    return torch.tensor(clean)
+    return torch.tensor(clean, dtype=torch.float64)
 
 
-def _finite(part: TokenReward, batch: TokenBatch, placed: Tensor) -> Tensor:
+def finite(part: TokenReward, batch: TokenBatch, placed: Tensor) -> Tensor:
+    """A part's rewards [B, T]. Raises RewardError unless there is one finite number per token."""
     if placed.shape != batch.rewards.shape:
         shapes = tuple(batch.rewards.shape), tuple(placed.shape)
         raise RewardError(f"{type(part).__name__} must return rewards of shape {shapes[0]}, got {shapes[1]}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class PatternPenalty(Reward):
         cut, garbled: whether the other two count.
     """
 
+    judges: ClassVar[bool] = False
     weight: NonNegative = 1.0
     times: Count = 5
     longest: Count = 16

@@ -87,6 +87,7 @@ class LengthReward(Reward):
         start: share of the training steps before which it is 0.
     """
 
+    judges: ClassVar[bool] = False
     weight: NonNegative = 0.2
     start: Probability = 0.3
 

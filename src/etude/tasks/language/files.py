@@ -42,7 +42,8 @@ class DataFile(LanguageTask):
         skip_bad_rows: leave bad rows out and count them, instead of refusing the file.
         prompt_limit: longest prompt in tokens; by default what the model's context leaves.
         on_long_prompt: 'drop' longer ones and say how many, or stop with an 'error'. Nothing is ever cut.
-        scored: False when a reward function scores instead; the environment itself then pays 0.
+        scored: False when a reward function scores instead. Answers still say what is right; without them the
+            environment pays 0, and an outcome of at least 1 is a success.
         max_tokens: longest completion.
 
     Raises: DataError, with file, line and column, when the problems are first asked for.
@@ -90,16 +91,21 @@ class DataFile(LanguageTask):
         )
 
     def score(self, problem: Problem, completion: str) -> float:
-        """1 if the final answer is right, else 0. Raises ConfigError if the file has no answers."""
-        if not self.scored:
+        """1 if the final answer is right, else 0. Raises ConfigError if nothing scores a file without answers."""
+        if self.judged_by_reward:
             return 0.0
         if sentence := self.needs_reward():
             raise ConfigError(sentence)
         return float(same_answer(completion, problem.answer))
 
     def success(self, episode: Episode) -> bool:
-        """A right answer; where a reward function scores instead, a total reward of at least 1."""
-        return super().success(episode) if self.scored else episode.total >= 1.0
+        """A right answer; in a file without answers an outcome of at least 1, as the reward function sees it."""
+        return episode.outcome >= 1.0 if self.judged_by_reward else super().success(episode)
+
+    @property
+    def judged_by_reward(self) -> bool:
+        """Whether a reward function scores and the file has no answers."""
+        return not self.scored and not self._answers
 
     def answer(self, completion: str) -> str:
         return final_answer(completion)

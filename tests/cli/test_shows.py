@@ -1,0 +1,46 @@
+"""What is said on the terminal when a run is over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.cli import shows
+from etude.training import Result
+
+SPREAD = {"low": 0.0, "high": 2.0}
+
+
+def finished(folder: Path, reward: str | None, notes: list[str], pay: float = 0.0) -> Result:
+    """A run of language whose accuracy was 0 before and after."""
+    (folder / "config.json").write_text(json.dumps({"task": "compose", "reward": reward}))
+    (folder / "method.json").write_text(json.dumps({"advantages": {"part": "group-advantage"}}))
+    side = {"test": {"pass@1": {"value": 0.0, **SPREAD}, "reward": {"value": pay, **SPREAD}}}
+    found: dict[str, Any] = {"before": side, "after": side, "samples": {"before": [], "after": []}}
+    return Result(folder, "grpo", "compose", 2, 1.0, folder / "checkpoint", found, notes)
+
+
+def test_that_nothing_was_learned_comes_before_what_to_try_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shows.result(finished(tmp_path, None, ["Nothing was learned: it was too hard."]))
+    said = capsys.readouterr().out
+    assert said.index("Nothing was learned: it was too hard.") < said.index("What to try next")
+    assert "etude compare" not in said, "another method would learn as little"
+    shows.result(finished(tmp_path, None, []))
+    assert "etude compare" in capsys.readouterr().out
+    shows.result(finished(tmp_path, None, ["Nothing was learned: it was too hard."]), quiet=True)
+    quiet = capsys.readouterr()
+    assert (quiet.out, quiet.err) == (f"{tmp_path}\n", "Nothing was learned: it was too hard.\n")
+
+
+def test_the_reward_of_a_function_stands_beside_the_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for reward, pay, shown in (("mine.py:score", 2.0, True), ("mine.py:score", 0.0, True), (None, 0.0, False)):
+        shows.result(finished(tmp_path, reward, [], pay))
+        lines = capsys.readouterr().out.splitlines()
+        assert any("reward" in line and f"{pay:.3f}" in line for line in lines) == shown
