@@ -76,6 +76,11 @@ class Experience(Part):
     """Whether the policy samples; if not, rows come from data and have no behaviour policy."""
     rows_per_problem: ClassVar[int] = 1
 
+    @property
+    def truncates_distribution(self) -> bool:
+        """Whether `behaviour_logp` belongs to a truncated distribution (top-p, top-k), not to the policy's own."""
+        return False
+
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         """Episodes for the problems; `episode.group` indexes the problem in the list."""
         raise NotImplementedError
