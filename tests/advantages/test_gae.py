@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from etude.advantages.returns import GAE, RewardToGo, gae, rewards_to_go, standardized
+from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
+from etude.critics.token import TokenCritic
+from etude.experience.rows import to_batch
 
 REWARDS = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64)
 VALUES = torch.tensor([[1.0, 3.0, 4.0]], dtype=torch.float64)
@@ -58,18 +61,46 @@ def test_observation_tokens_are_skipped_not_discounted() -> None:
     assert not found[~mask].any()
 
 
-def test_truncation_bootstraps_and_termination_does_not(make_batch) -> None:
-    batch = make_batch(
-        [[0, 1, 1], [0, 1, 1]],
-        rewards=[[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]],
-        values=[[0.0, 2.0, 3.0], [0.0, 2.0, 3.0]],
-        truncated=[False, True],
-    )
+def stopped(stop: StopReason, size: int = 2) -> Episode:
+    """A prompt of one token and a completion of `size`."""
+    said = Segment("assistant", "", [5] * size, [1] * size, [0.0] * size)
+    return Episode(Problem("p", "?"), [Segment("user", "", [4], [0], [0.0]), said], stop=stop)
+
+
+@pytest.mark.parametrize("stop", list(StopReason))
+def test_values_go_on_after_the_limits_of_environments_only(stop: StopReason) -> None:
+    """V is 2 and 3 before the two tokens and 7 after them, which only counts if the environment was not done."""
+    batch = to_batch([stopped(stop)], 0, 1.0, torch.device("cpu"))
+    batch.rewards, batch.values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.0, 2.0, 3.0]])
+    batch.next_values = torch.tensor([7.0])
     found = GAE(gamma=1.0, lam=1.0, standardize=False)(batch)
-    assert found.tolist() == [[0.0, -1.0, -2.0], [0.0, 2.0, 1.0]]  # the second row's last value is 3 more to come
-    assert batch.returns.tolist() == [[0.0, 1.0, 1.0], [0.0, 4.0, 4.0]]
-    cut = GAE(gamma=1.0, lam=1.0, standardize=False, bootstrap_truncated=False)(batch)
-    assert cut[1].tolist() == found[0].tolist()
+    after = 7.0 if stop in ("max_turns", "truncated") else 0.0
+    assert found.tolist() == [[0.0, 1 + after - 2, 1 + after - 3]]
+    assert batch.returns.tolist() == [[0.0, 1 + after, 1 + after]]
+    end = GAE(gamma=1.0, lam=1.0, standardize=False, bootstrap_truncated=False)(batch)
+    assert end.tolist() == [[0.0, -1.0, -2.0]]
+
+
+@pytest.mark.parametrize("stop", [StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW])
+def test_values_of_completions_that_were_cut_end_at_the_return(stop: StopReason) -> None:
+    """Reward 1 for 32 completions, of which 31 were cut; the critic is a cubic of the position, so it generalises."""
+    size = 8
+    episodes = [stopped(stop, size)] * 31 + [stopped(StopReason.TERMINATED, size)]
+    batch = to_batch(episodes, 0, 1.0, torch.device("cpu"))
+    batch.rewards[:, -1] = 1.0
+    place = torch.arange(size + 2) / size
+    features, weights = torch.stack([place**k for k in range(4)], 1), torch.zeros(4, requires_grad=True)
+    adam = torch.optim.Adam([weights], lr=0.3)
+    part, critic = GAE(gamma=1.0, lam=0.95, standardize=False), TokenCritic(coefficient=1.0, clip=None)
+    for _ in range(400):
+        values = features @ weights
+        now = values[:-1].expand(len(batch), -1)
+        batch.values, batch.next_values = now.detach() * batch.action_mask, values[-1].detach().expand(len(batch))
+        part(batch)
+        adam.zero_grad()
+        critic.loss(batch, TokenLogProbs(batch.behaviour_logp, values=now))[batch.action_mask].mean().backward()
+        adam.step()
+    assert float((features @ weights)[1:-1].mean().detach()) == pytest.approx(1.0, abs=0.02)
 
 
 def test_standardised_values_have_mean_0_and_deviation_1_and_equal_ones_are_left_alone() -> None:
@@ -78,8 +109,9 @@ def test_standardised_values_have_mean_0_and_deviation_1_and_equal_ones_are_left
     assert found[mask].mean().item() == pytest.approx(0, abs=1e-7)
     assert found[mask].std(correction=0).item() == pytest.approx(1)
     assert found[0, 3].item() == 99.0
-    same = torch.full((1, 4), 2.0)
-    assert torch.equal(standardized(same, mask), same)
+    for number in (2.0, 0.1):  # the mean of 0.1, 0.1, 0.1 is another number
+        same = torch.full((1, 4), number)
+        assert torch.equal(standardized(same, mask), same)
 
 
 def test_reward_to_go_minus_the_batch_mean(make_batch) -> None:

@@ -43,6 +43,23 @@ def test_equal_rewards_teach_exactly_nothing(centre: str, scale: str, value: flo
     assert found[7:].abs().min() > 0
 
 
+@pytest.mark.parametrize("number", [1.0, 0.1, -3.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_spread_is_told_by_comparison_not_by_rounding(number: float, dtype: torch.dtype) -> None:
+    """Seven times 0.1 has another mean than 0.1, and its standard deviation is not 0."""
+    scores = torch.tensor([number] * 7 + [0.0, 1.0], dtype=dtype)
+    group, eps = torch.tensor([0] * 7 + [1, 1]), 1e-6
+    for centre in ("mean", "leave-one-out", "batch", "none"):
+        assert scaled(scores, group, centre, "group", eps)[:7].tolist() == [0.0] * 7
+        for scale in ("batch", "level"):
+            levels = torch.zeros_like(group[:7])
+            assert scaled(scores[:7], group[:7], centre, scale, eps, levels).tolist() == [0.0] * 7
+    assert torch.equal(scaled(scores, group, "none", "none", eps), scores)
+    spread = scores.std(correction=0)
+    for centre, middle in (("none", 0.0), ("batch", scores.mean())):  # the batch supplies the spread, and has some
+        torch.testing.assert_close(scaled(scores, group, centre, "batch", 0.0), (scores - middle) / spread)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), min_size=1, max_size=12))
 def test_each_group_sums_to_zero_and_permuting_rows_permutes_advantages(rows: list[tuple[float, int]]) -> None:

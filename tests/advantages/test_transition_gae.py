@@ -185,6 +185,18 @@ def test_steps_of_a_failed_episode_do_not_count_in_the_standardisation() -> None
     assert torch.equal(standardized_members(values, torch.ones(P, T, E)), standardized_members(values))
 
 
+@pytest.mark.parametrize("number", [2.0, 0.1, -3.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_member_whose_advantages_are_all_equal_has_none(number: float, dtype: torch.dtype) -> None:
+    values = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    values[1] = number
+    found, weights = standardized_members(values), torch.ones_like(values)
+    assert not found[1].any() and torch.equal(found[:1], standardized_members(values[:1]))
+    weights[:, 2], values[1, 2] = 0, 5.0  # a step that does not count is no difference
+    found = standardized_members(values, weights)
+    assert not found[1].any() and torch.equal(found[:1], standardized_members(values[:1], weights[:1]))
+
+
 def test_reward_to_go_goes_on_with_the_value_where_an_episode_is_cut() -> None:
     r = rollout(10)
     found = RewardToGo(gamma=GAMMA, baseline="none").of_transitions(r)

@@ -140,7 +140,7 @@ def test_refuses_stacks_in_a_sentence(grpo: etude.Method, names: list[str], sent
         ("grpo", ["experience.size=1"], [], "experience.size = 1 gives only one"),
         ("gpg", ["experience.size=1"], [], "experience.size = 1 gives only one"),
         ("rloo", ["experience.size=1"], [], "experience.size = 1 gives only one"),
-        ("grpo", ["experience.top_p=0.9"], [], "truncates sampling"),
+        ("grpo", ["experience.top_p=0.9"], [], "samples from a truncated distribution"),
         ("grpo", ["advantages=none"], [], "learns from advantages, and the slot advantages is empty"),
         ("grpo", ["rewards=none"], [], "there are advantages but no rewards"),
         ("grpo", ["optimizer=none"], [], "grpo has no optimizer"),

@@ -109,7 +109,8 @@ def test_contradictions_are_sentences() -> None:
     with pytest.raises(ConfigError) as caught:
         truncated.check()
     assert str(caught.value) == (
-        "grpo: Groups truncates sampling (top_p=0.9, top_k=0), so ClippedSurrogate's ratio exp(logp - behaviour_logp) "
+        "grpo: Groups samples from a truncated distribution (top_p=0.9, top_k=0), so ClippedSurrogate's ratio "
+        "exp(logp - behaviour_logp) "
         "would be biased: set top_p to 1 and top_k to 0."
     )
     with pytest.raises(ConfigError, match="top_k=5"):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from etude.core.batches import Episode, StopReason
+from etude.core.batches import Episode, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.core.task import SingleTurn, StepResult
 from etude.experience.deadline import deadline
 from etude.experience.groups import Groups
 from etude.experience.rollout import rollout
@@ -43,8 +44,9 @@ def test_several_turns_alternate(games: list[Episode]) -> None:
     assert max(len(e.segments) for e in games) > 3
     for e in games:
         roles = [s.role for s in e.segments]
-        assert roles == (["user", "assistant"] * 10)[: len(roles)] and roles[-1] == "assistant"
+        assert roles == (["user", "assistant"] * 11)[: len(roles)]
         assert e.stop is (StopReason.TERMINATED if e.info["success"] else StopReason.TRUNCATED)
+        assert roles[-1] == ("user" if e.stop.truncated else "assistant")  # what a truncated game goes on from
 
 
 def test_the_mask_is_on_sampled_tokens_only(games: list[Episode], tiny: LanguagePolicy) -> None:
@@ -105,6 +107,51 @@ def test_grpo_trains_on_a_game_of_several_turns() -> None:
     metrics = [loop.step().metrics for _ in range(3)]
     assert all(m["rows"] == 8 and m.get("logp_gap", 0.0) < 1e-4 for m in metrics)
     assert not all(torch.equal(a, b) for a, b in zip(before, loop.policy.parameters()))
+
+
+class Limited(SingleTurn):
+    """Answers twice; then it is over, for the reasons that are given."""
+
+    ends: ClassVar[dict[str, bool]] = {}
+    answer: ClassVar[str] = "no\n"
+
+    def step(self, segment: Segment) -> StepResult:
+        self.turn = getattr(self, "turn", 0) + 1
+        return StepResult([Segment("user", self.answer)], 0.0, **(self.ends if self.turn > 1 else {}))
+
+
+@pytest.mark.parametrize(
+    ("ends", "turns", "size", "expected"),
+    [
+        ({"truncated": True}, 3, 4, "truncated"),
+        ({"terminated": True}, 3, 4, "max_tokens"),
+        ({"terminated": True, "truncated": True}, 3, 4, "max_tokens"),
+        ({}, 2, 4, "max_turns"),
+        ({}, 3, 60, "context_overflow"),
+    ],
+)
+def test_limits_of_the_environment_and_limits_of_completions(
+    ends: dict[str, bool], turns: int, size: int, expected: str
+) -> None:
+    """Nothing ends by itself here. What is truncated keeps what the environment answered last."""
+    world = type("World", (Limited,), {"ends": ends})
+    task, policy = Toy(("x=",), world=world, max_turns=turns), random_policy(context=64)
+    policy.__class__ = type("Endless", (type(policy),), {"end_ids": property(lambda self: [])})
+    (episode,) = rollout([(task.problems("train")[0], 0)], Context(task, policy, Stream(0)), Sampling(max_tokens=size))
+    assert episode.stop == expected
+    assert (episode.stop.cut, episode.stop.truncated) == (
+        expected in ("max_tokens", "context_overflow"), expected in ("truncated", "max_turns")
+    )  # fmt: skip
+    answers = sum(s.role == "user" for s in episode.segments) - 1
+    assert answers == len(episode.turns) - (expected == "max_tokens")
+
+
+def test_a_last_answer_that_does_not_fit_the_context_is_left_out() -> None:
+    world = type("World", (Limited,), {"ends": {"truncated": True}, "answer": "n" * 30})
+    task, policy = Toy(("x=",), world=world, max_turns=3), random_policy("gpt2", context=64)
+    policy.__class__ = type("Endless", (type(policy),), {"end_ids": property(lambda self: [])})
+    (episode,) = rollout([(task.problems("train")[0], 0)], Context(task, policy, Stream(0)), Sampling(max_tokens=4))
+    assert episode.stop is StopReason.TRUNCATED and len(episode.tokens) == 2 + 4 + 30 + 4
 
 
 def test_one_turn_takes_the_same_path() -> None:

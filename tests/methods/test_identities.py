@@ -18,6 +18,7 @@ from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.slots import Context
 from etude.objectives.aggregation import token_weights
+from etude.rewards.outcome import OverlongPenalty
 
 V = 3
 MASK = [[0, 1, 1]]
@@ -174,6 +175,9 @@ def test_dapo_drops_exactly_the_groups_without_difference(make_batch) -> None:
         (100, StopReason.TERMINATED, -1.0),
         (100, StopReason.MAX_TOKENS, -1.0),
         (20, StopReason.MAX_TOKENS, -1.0),
+        (20, StopReason.CONTEXT_OVERFLOW, -1.0),
+        (20, StopReason.MAX_TURNS, 0.0),
+        (20, StopReason.TRUNCATED, 0.0),
     ],
 )
 def test_dapo_overlong_punishment(length: int, stop: StopReason, penalty: float) -> None:
@@ -182,6 +186,33 @@ def test_dapo_overlong_punishment(length: int, stop: StopReason, penalty: float)
     context = Context(task=None, policy=None, stream=None, max_tokens=100)
     overlong = next(p for p in get_method("dapo").rewards if p.name == "overlong-penalty")
     assert overlong.score([episode], context) == [pytest.approx(penalty, abs=1e-12)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "stop", "penalty"),
+    [
+        ([60, 60], StopReason.TERMINATED, 0.0),
+        ([70, 90, 85], StopReason.TRUNCATED, -0.75),
+        ([90, 20], StopReason.CONTEXT_OVERFLOW, -1.5),
+        ([100, 20], StopReason.MAX_TURNS, -1.0),  # the first of them was cut
+        ([100, 100], StopReason.MAX_TOKENS, -2.0),
+    ],
+)
+@pytest.mark.parametrize("buffer", [0.2, 0.0])
+def test_dapo_overlong_punishment_is_of_every_turn(
+    lengths: list[int], stop: StopReason, penalty: float, buffer: float
+) -> None:
+    segments = [
+        Segment(role, "", [0] * n, [int(role == "assistant")] * n, [0.0] * n)
+        for n in lengths
+        for role, n in (("user", 50), ("assistant", n))
+    ]
+    context = Context(task=None, policy=None, stream=None, max_tokens=100)
+    part = OverlongPenalty(buffer=buffer, weight=0.5)
+    if buffer == 0:  # nothing before the limit
+        penalty = -float(sum(n == 100 for n in lengths[:-1]) + (stop.cut or lengths[-1] == 100))
+    found = part.score([Episode(Problem("1", ""), segments, stop=stop)], context)
+    assert found == [pytest.approx(0.5 * penalty, abs=1e-12)]
 
 
 def test_lite_ppo_token_mean_is_the_sequence_mean_for_equal_lengths() -> None:

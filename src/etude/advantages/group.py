@@ -53,8 +53,9 @@ class GroupAdvantage(TokenAdvantages):
     scale: population standard deviation of the 'group' (GRPO, arXiv:2402.03300), of the whole 'batch'
     (Lite PPO, arXiv:2508.08221) or of all rows of the same 'level'; the group's 'mean' (MaxRL, arXiv:2602.02710);
     or 'none' (Dr. GRPO, arXiv:2503.20783).
-    Rows that were written, not sampled, neither count nor get credit. A group whose rewards are all equal gets
-    exactly 0, never 0/0; a row alone in its group has no others to compare with and gets 0 under 'leave-one-out'.
+    Rows that were written, not sampled, neither count nor get credit. A group whose rewards are all equal (compared
+    with each other: rounding is no spread) gets exactly 0 where it supplies centre or deviation, never 0/0; a row alone
+    in its group has no others to compare with and gets 0 under 'leave-one-out'.
 
     Shapes: scores [B] -> advantages [B, T]. Published code divides by the sample standard deviation (n - 1) in
     places; with groups of 8 the two differ by the constant factor sqrt(7/8).
@@ -105,13 +106,14 @@ def scaled(
     if scale == "none":
         return centred
     if scale == "mean":
-        spread = mean
+        spread, nothing = mean, mean <= 0
     elif scale == "batch":
-        spread = scores.std(correction=0).expand_as(scores)
+        spread, nothing = scores.std(correction=0), (scores.min() == scores.max()).expand_as(scores)
     else:
         whose = group if scale == "group" or levels is None else levels
         spread = group_mean((scores - group_mean(scores, whose)) ** 2, whose).sqrt()
-    return torch.where(spread > 0, centred / (spread + epsilon).clamp(min=1e-12), torch.zeros_like(scores))
+        nothing = equal_groups(scores, whose)
+    return torch.where(nothing, torch.zeros_like(scores), centred / (spread + epsilon).clamp(min=1e-12))
 
 
 def _centred(scores: Tensor, group: Tensor, mean: Tensor, size: Tensor, centre: str) -> Tensor:

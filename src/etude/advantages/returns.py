@@ -52,8 +52,8 @@ def transition_gae(
         delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t)
         A_t     = delta_t + gamma lam (1 - terminated_t) (1 - truncated_t) A_{t+1}
 
-    `next_values` are of the true next observation, also where the episode was cut; the end of the rollout counts as
-    a cut.
+    `next_values` are of the true next observation, also where the episode was truncated; the end of the rollout
+    counts as a truncation.
 
     Shapes: all [P, T, E] -> [P, T, E].
     """
@@ -67,17 +67,23 @@ def transition_gae(
 
 
 def standardized_members(values: Tensor, weights: Tensor | None = None) -> Tensor:
-    """[P, ...] values with mean 0 and standard deviation 1 for each member, over the steps that count."""
+    """[P, ...] values with mean 0 and standard deviation 1 for each member, over the steps that count.
+
+    A member whose values are all equal gets exactly 0, whatever rounding makes of their mean.
+    """
     flat = values.flatten(1)
     if weights is None:
+        low, high = flat.aminmax(dim=1, keepdim=True)
         flat = flat - flat.mean(1, keepdim=True)
         variance = (flat * flat).sum(1, keepdim=True) / max(1, flat.shape[1] - 1)
     else:
         on = weights.flatten(1)
+        low = flat.masked_fill(on == 0, torch.inf).amin(1, keepdim=True)
+        high = flat.masked_fill(on == 0, -torch.inf).amax(1, keepdim=True)
         number = on.sum(1, keepdim=True)
         flat = flat - (flat * on).sum(1, keepdim=True) / number.clamp(min=1)
         variance = (flat * flat * on).sum(1, keepdim=True) / (number - 1).clamp(min=1)
-    return (flat / (variance.sqrt() + 1e-8)).view_as(values)
+    return (flat / (variance.sqrt() + 1e-8)).masked_fill(low == high, 0.0).view_as(values)
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
@@ -88,8 +94,9 @@ def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
 def standardized(values: Tensor, mask: Tensor) -> Tensor:
     """[B, T] values with mean 0 and standard deviation 1 over the mask (unchanged if all are equal)."""
     on = values[mask]
-    spread = on.std(correction=0) if len(on) else on.new_tensor(0.0)
-    return torch.where(mask, (values - on.mean()) / spread.clamp(min=1e-8), values) if float(spread) > 0 else values
+    if not len(on) or bool(on.min() == on.max()):  # of numbers that are all equal rounding makes a deviation
+        return values
+    return torch.where(mask, (values - on.mean()) / on.std(correction=0).clamp(min=1e-8), values)
 
 
 class RewardToGo(TokenAdvantages, StepAdvantages):
@@ -108,7 +115,7 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
         return returns * batch.action_mask
 
     def of_transitions(self, batch: Transitions) -> Tensor:
-        """As for tokens; with a critic, what follows a cut is its value, otherwise nothing."""
+        """As for tokens; with a critic, what follows a truncation is its value, otherwise nothing."""
         ahead = transition_gae(
             batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
         )
@@ -124,7 +131,7 @@ class StepGAE(StepAdvantages, abstract=True):
 
     Args:
         standardize: over the rollout or, with `per_minibatch`, over each minibatch.
-        bootstrap_truncated: whether V goes on where an episode was cut; otherwise a cut is an end.
+        bootstrap_truncated: whether V goes on where an episode was truncated; otherwise that is an end.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.VALUES})
@@ -148,7 +155,7 @@ class StepGAE(StepAdvantages, abstract=True):
         return standardized_members(advantages, batch.weights)
 
     def estimate(self, batch: Transitions, lam: float) -> Tensor:
-        """`transition_gae` [P, T, E] with this discount; without `bootstrap_truncated` a cut is an end."""
+        """`transition_gae` [P, T, E] with this discount; without `bootstrap_truncated` a truncation is an end."""
         ended = batch.terminated if self.bootstrap_truncated else batch.terminated | batch.truncated
         return transition_gae(batch.rewards, batch.values, batch.next_values, ended, batch.truncated, self.gamma, lam)
 
@@ -159,7 +166,9 @@ class StepGAE(StepAdvantages, abstract=True):
 class GAE(StepGAE, TokenAdvantages):
     """Generalized advantage estimation with the method's critic (arXiv:1506.02438), optionally standardised.
 
-    A completion that was cut off bootstraps from its last value instead of 0: truncated is not terminated.
+    Truncated is not terminated: an episode that its environment's limit stopped goes on with the value of what follows.
+    A completion that was cut has had its reward, so nothing follows it: a value there would be no critic's target, and
+    whatever it came to be would be added to the reward.
     Also leaves `batch.returns` = A + V, the critic's target. In control every member is standardised by itself, over
     the rollout or, with `per_minibatch`, over each minibatch.
     """
@@ -171,9 +180,9 @@ class GAE(StepGAE, TokenAdvantages):
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         assert batch.values is not None
-        last = batch.action_mask.shape[1] - 1 - batch.action_mask.flip(1).int().argmax(1)
-        final = batch.values.gather(1, last[:, None])[:, 0]
-        cut = final * batch.truncated if self.bootstrap_truncated else None
-        advantages = gae(batch.rewards, batch.values, batch.action_mask, self.gamma, self.lam, cut)
+        after = None
+        if self.bootstrap_truncated and batch.next_values is not None:
+            after = batch.next_values * batch.truncated
+        advantages = gae(batch.rewards, batch.values, batch.action_mask, self.gamma, self.lam, after)
         batch.returns = (advantages + batch.values) * batch.action_mask
         return standardized(advantages, batch.action_mask) if self.standardize else advantages

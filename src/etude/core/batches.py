@@ -25,7 +25,11 @@ Message = Mapping[str, str]
 
 
 class StopReason(StrEnum):
-    """Why an episode or a completion ended. Truncated is not terminated."""
+    """Why an episode or a completion ended.
+
+    Two words for what a limit stops: a completion is *cut* by a limit of tokens or of context, and is scored as it
+    stands; an episode is *truncated* by its environment's own limit, of turns or of time, before its outcome.
+    """
 
     TERMINATED = "terminated"  # the environment ended the episode
     END_OF_TEXT = "end_of_text"  # the policy sampled its end token
@@ -33,18 +37,18 @@ class StopReason(StrEnum):
     MAX_TOKENS = "max_tokens"
     MAX_TURNS = "max_turns"
     CONTEXT_OVERFLOW = "context_overflow"
-    TRUNCATED = "truncated"  # the environment's own time limit
+    TRUNCATED = "truncated"  # the environment's own limit
     FAULT = "fault"  # the environment raised; the episode is discarded
 
     @property
+    def cut(self) -> bool:
+        """Whether tokens or context ran out before the policy was done. The reward is paid: no value follows."""
+        return self in (StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
+
+    @property
     def truncated(self) -> bool:
-        """Whether more would have followed, so that values must bootstrap."""
-        return self in TRUNCATIONS
-
-
-TRUNCATIONS = frozenset(
-    {StopReason.MAX_TOKENS, StopReason.MAX_TURNS, StopReason.CONTEXT_OVERFLOW, StopReason.TRUNCATED}
-)
+        """Whether the environment stopped before the outcome, so that values go on. Truncated is not terminated."""
+        return self in (StopReason.MAX_TURNS, StopReason.TRUNCATED)
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,11 @@ class Episode:
         return sum(s.reward for s in self.segments)
 
     @property
+    def turns(self) -> list[Segment]:
+        """The segments in which the policy sampled."""
+        return [s for s in self.segments if any(s.action_mask)]
+
+    @property
     def tokens(self) -> list[int]:
         return [t for s in self.segments for t in s.tokens]
 
@@ -197,7 +206,10 @@ class TokenBatch:
         group: [B] which rows are compared with each other.
         weights: [B] how much each row counts (filters).
         scores: [B] total reward of each row's episode.
-        truncated: [B] True where the episode was cut off rather than finished.
+        truncated: [B] True where the environment's own limit stopped the episode (`StopReason.truncated`); what was cut
+            by tokens or context has ended.
+        values: [B, T] by the method's critic, of the text before each action token.
+        next_values: [B] its value of a truncated row's whole text, 0 for other rows.
         solved: [B] True where the task calls the episode a success, whatever the rewards say.
         written: [B] True on rows that were written (demonstrations), not sampled; None: there are none.
         elsewhere: [B] True on rows whose tokens the policy sampled in another context than the row's (a hint was shown
@@ -219,6 +231,7 @@ class TokenBatch:
     advantages: Tensor | None = None
     returns: Tensor | None = None
     values: Tensor | None = None
+    next_values: Tensor | None = None
     reference_logp: Tensor | None = None
     solved: Tensor | None = None
     written: Tensor | None = None

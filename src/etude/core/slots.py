@@ -90,6 +90,11 @@ class TokenExperience(Part, abstract=True):
     def lacks(self, task: Any) -> str | None:
         return task.needs_reward() if self.samples else None
 
+    @property
+    def truncates_distribution(self) -> bool:
+        """Whether `behaviour_logp` belongs to a truncated distribution (top-p, top-k), not to the policy's own."""
+        return False
+
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         """Episodes for the problems; `episode.group` indexes the problem in the list."""
         raise NotImplementedError

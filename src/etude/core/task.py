@@ -32,6 +32,8 @@ class Environment(Protocol):
 class StepResult:
     """What a step returned: new segments, the reward of the policy's segment, and whether the episode is over.
 
+    `terminated`: the outcome is there, and nothing follows. `truncated`: a limit of the environment's own stopped the
+    episode before its outcome; with a critic it goes on with the value of what `segments` show.
     `info` may hold `success` (bool) and numbers to log.
     """
 

@@ -17,7 +17,7 @@ GROUPS = (
     ("Success", r"@\d|accuracy|success|solved|win_rate"),
     ("Reward", r"reward|return|score|informative|group_(std|spread)"),
     ("Policy", r"entropy|kl|logp|ratio|clip_?frac|clipped|advantage|value|staleness|probab|log_prob"),
-    ("Episodes", r"length|stop|truncat|turns|tokens|completion|prompt"),
+    ("Episodes", r"length|stop|^cut$|truncat|turns|tokens|completion|prompt"),
     ("Optimisation", r"loss|grad|lr$|rate|update|norm|weight|epoch|step"),
 )
 """Title and pattern; the first that a name matches takes it."""

@@ -18,7 +18,7 @@ class Groups(TokenExperience):
 
     Args:
         temperature: logits are divided by it, in sampling and in training alike.
-        top_p, top_k: truncate the distribution; refused together with objectives that form importance ratios.
+        top_p, top_k: a truncated distribution; refused together with objectives that form importance ratios.
         max_tokens: limit of one completion; None takes the task's.
     """
 
@@ -31,10 +31,11 @@ class Groups(TokenExperience):
 
     def objection(self, method: object) -> str | None:
         objective = getattr(method, "objective", None)
-        if self.truncates and getattr(objective, "uses_behaviour", False):
+        if self.truncates_distribution and getattr(objective, "uses_behaviour", False):
             return (
-                f"truncates sampling (top_p={self.top_p}, top_k={self.top_k}), so {type(objective).__name__}'s ratio "
-                "exp(logp - behaviour_logp) would be biased: set top_p to 1 and top_k to 0."
+                f"samples from a truncated distribution (top_p={self.top_p}, top_k={self.top_k}), so "
+                f"{type(objective).__name__}'s ratio exp(logp - behaviour_logp) would be biased: set top_p to 1 and "
+                "top_k to 0."
             )
         return None
 
@@ -43,8 +44,7 @@ class Groups(TokenExperience):
         return self.size
 
     @property
-    def truncates(self) -> bool:
-        """Whether behaviour log-probabilities belong to a truncated distribution, not to the policy's own."""
+    def truncates_distribution(self) -> bool:
         return self.top_p < 1 or self.top_k > 0
 
     def sampling(self, context: Context) -> Sampling:

@@ -21,7 +21,6 @@ from etude.policies.sampling import Completion, Sampling
 
 MAX_FAULTS = 3
 """Episodes in a row that an environment may lose before the run stops."""
-CUT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
 
 
 class Start(NamedTuple):
@@ -171,13 +170,17 @@ def _respond(
     segment.reward = float(result.reward)
     if result.info:
         episode.info.update(result.info)
-    if result.terminated or result.truncated:
-        cut = stop if stop in CUT else StopReason.TERMINATED
-        episode.stop = StopReason.TRUNCATED if result.truncated else cut
+    if result.terminated:
+        episode.stop = stop if stop.cut else StopReason.TERMINATED
         return False
-    for extra, tokens in zip(result.segments, _encode(result.segments, episode, stop, context.policy)):
-        _observe(episode, extra, tokens)
-    return True
+    answer = _encode(result.segments, episode, stop, context.policy)
+    if result.truncated:
+        episode.stop = StopReason.TRUNCATED
+        if len(episode.tokens) + sum(map(len, answer)) > context.policy.context:
+            return False
+    for extra, tokens in zip(result.segments, answer):
+        _observe(episode, extra, tokens)  # also of a truncated episode, whose value goes on from there
+    return not result.truncated
 
 
 def _encode(segments: Sequence[Segment], episode: Episode, stop: StopReason, policy: Any) -> list[list[int]]:

@@ -158,7 +158,7 @@ class Collector:
 
 @dataclass
 class _Final:
-    """The last observation of an episode that was cut at step t in environment e, and what was remembered by then."""
+    """The last observation of an episode truncated at step t in environment e, and what was remembered by then."""
 
     t: int
     e: int
@@ -167,7 +167,7 @@ class _Final:
 
 
 class _Finals:
-    """Last observations of episodes that were cut, and where they belong."""
+    """Last observations of episodes that were truncated, and where they belong."""
 
     def __init__(self, population: Population) -> None:
         self.population = population

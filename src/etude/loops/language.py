@@ -24,7 +24,7 @@ from etude.loops.differences import METRIC, Differences
 from etude.loops.language_report import describe, record
 from etude.loops.recorded import recorded_entropies, recorded_hidden
 from etude.loops.states import join_tensors, split_tensors
-from etude.loops.update import Updater, evaluate_all, reference_all
+from etude.loops.update import Updater, evaluate_all, reference_all, values_all
 from etude.policies.language import LanguagePolicy
 from etude.rewards.scoring import NO_REWARD, score
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
@@ -217,7 +217,7 @@ class LanguageLoop:
 
     def _credit(self, method: Method, batch: TokenBatch) -> TokenBatch:
         if "values" in method.needs():
-            batch.values = evaluate_all(self.policy, batch, {"values"}, self.updater.budget).values
+            batch.values, batch.next_values = values_all(self.policy, batch, self.updater.budget)
         if "hidden" in method.needs("advantages") and batch.head is None:
             batch = self._with_hidden(batch)
         advantages = torch.zeros_like(batch.rewards) if method.advantages is None else method.advantages(batch)

@@ -28,7 +28,8 @@ def describe(batches: Sequence[TokenBatch], task: Any, samples: bool, dropped: M
         "reward": float(torch.cat([b.scores for b in batches])[torch.tensor(attempts)].mean()),
         "accuracy": sum(map(task.success, episodes)) / len(episodes),
         "completion_length": float(length),
-        "truncated": float(torch.cat([b.truncated for b in batches]).float().mean()),
+        "cut": sum(e.stop.cut for e, _ in rows) / len(rows),
+        "truncated": sum(e.stop.truncated for e, _ in rows) / len(rows),
         "rows": float(len(rows)),
         **lost,
     }

@@ -136,7 +136,7 @@ class Updater:
             micro = part.rows(piece, trim=True)
             out = self.policy.evaluate(micro, needs)
             if fresh and method.experience.samples and not getattr(method.experience, "retempers", False):
-                self._compare(micro, out, getattr(method.experience, "truncates", False), tally)
+                self._compare(micro, out, method.experience.truncates_distribution, tally)
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
         return done
@@ -184,7 +184,7 @@ class Updater:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
         wanted = method.needs("token_weights")
         recorded = {k: batch.extras[k] for k in wanted if k in batch.extras}
-        own = method.experience.samples and not getattr(method.experience, "truncates", False)
+        own = method.experience.samples and not method.experience.truncates_distribution
         own = own and torch.equal(batch.on_policy, batch.sampled)
         if fresh and own and recorded.keys() == wanted:
             return TokenLogProbs(batch.behaviour_logp, head=batch.head, **recorded)
@@ -193,14 +193,14 @@ class Updater:
             found.head = self.policy.head(batch.temperature)
         return found
 
-    def _compare(self, batch: TokenBatch, policy: TokenLogProbs, truncated: bool, tally: Tally) -> None:
+    def _compare(self, batch: TokenBatch, policy: TokenLogProbs, truncated_distribution: bool, tally: Tally) -> None:
         """Invariant 1: the sampler's log-probabilities are the trainer's."""
         mask = batch.action_mask & batch.on_policy[:, None]
         if not bool(mask.any()):
             return
         gap = (policy.logp.detach() - batch.behaviour_logp)[mask]
         # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
-        gap = gap.clamp(min=0) if truncated else gap.abs()
+        gap = gap.clamp(min=0) if truncated_distribution else gap.abs()
         tally.add("logp_gap", float(gap.sum()), gap.numel())
         bound = GAP[torch.bfloat16 if self.policy.shadow or self.policy.autocast else self.policy.model.dtype]
         if not float(gap.mean()) <= bound:
@@ -241,6 +241,23 @@ class Updater:
 def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Any, budget: int) -> TokenLogProbs:
     """The policy on a whole batch, without gradient, micro-batch by micro-batch."""
     return _gather(batch, budget, lambda micro: policy.evaluate(micro, needs))
+
+
+def values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tuple[Tensor, Tensor]:
+    """The critic on a whole batch, without gradient: [B, T] values, and [B] those after truncated rows' last tokens.
+
+    V of a text is read where its next token would be predicted, so truncated rows get one token more; after a full
+    context it is 0.
+    """
+    goes_on = batch.truncated & (batch.lengths < policy.context)
+    after = torch.nn.functional.one_hot(batch.lengths, batch.tokens.shape[1] + 1).bool() & goes_on[:, None]
+    tokens, real, action = (
+        torch.nn.functional.pad(x, (0, 1)) for x in (batch.tokens, batch.attention_mask, batch.action_mask)
+    )
+    longer = batch.replace(tokens=tokens, attention_mask=real | after, action_mask=action | after)
+    found = evaluate_all(policy, longer, {"values"}, budget).values
+    assert found is not None
+    return found[:, :-1] * batch.action_mask, (found * after).sum(1)
 
 
 @torch.no_grad()

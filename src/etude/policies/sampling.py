@@ -46,7 +46,7 @@ class Sampling:
     fork_entropy: float = 0.672
 
     @property
-    def truncates(self) -> bool:
+    def truncates_distribution(self) -> bool:
         """Whether some tokens can never be drawn although the policy gives them probability."""
         return self.top_p < 1 or self.top_k > 0
 
@@ -101,7 +101,7 @@ def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, 
         logits = logits / _temperatures(logits, sampling, sampling.fork_temperature)
     elif sampling.temperature != 1:
         logits = logits / sampling.temperature
-    logp = (truncate(logits, sampling) if sampling.truncates else logits).log_softmax(-1)
+    logp = (truncate(logits, sampling) if sampling.truncates_distribution else logits).log_softmax(-1)
     probs = logp.exp()
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     tokens = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)

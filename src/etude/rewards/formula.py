@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from etude.core.batches import Episode
 from etude.core.errors import ConfigError
 from etude.core.slots import Context, Reward
+from etude.rewards.length import length_share
 
 OFFSET = 1e-6
 """Added to every primitive, so that dividing by one is defined (arXiv:2512.13399, section 4)."""
@@ -31,9 +32,9 @@ class FormulaReward(Reward):
 
     expression = term {(+|-) term};  term = factor {(*|/) factor};  factor = number | g1..g4 | ( expression )
 
-    Each primitive is in [0, 1], plus 1e-6: `outcome` the task calls it a success; `format` it ended by itself and the
-    task finds an answer in it; `steps` one of `marks` is there; `soft` the right answer occurs anywhere; `length` the
-    share of the token limit that was used, which has nothing to do with being right.
+    Each primitive is in [0, 1], plus 1e-6: `outcome` the task calls it a success; `format` it was not cut and the task
+    finds an answer in it; `steps` one of `marks` is there; `soft` the right answer occurs anywhere; `length` the share
+    of the token limit that its turns used, which has nothing to do with being right.
 
     Args:
         formula: over g1..g4.
@@ -70,12 +71,12 @@ class FormulaReward(Reward):
             case "outcome":
                 return float(context.task.success(episode))
             case "format":
-                return float(not episode.stop.truncated and bool(context.task.answer(said).strip()))
+                return float(not episode.stop.cut and bool(context.task.answer(said).strip()))
             case "steps":
                 return float(any(mark in said for mark in self.marks))
             case "soft":
                 return float(episode.problem.answer is not None and str(episode.problem.answer) in said)
-        return min(1.0, episode.action_count / context.max_tokens)
+        return length_share(episode, context.max_tokens)
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import Episode, StopReason, TokenBatch
+from etude.core.batches import Episode, TokenBatch
 from etude.core.fields import NonNegative, Probability
 from etude.core.slots import Context, Reward, TokenReward
 
@@ -38,7 +38,7 @@ class OverlongPenalty(Reward):
     """DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13).
 
     With limit L and buffer b = buffer * L: 0 up to L - b tokens, then falling linearly to -weight at L; a completion
-    that was cut off gets -weight.
+    that was cut gets -weight, by the context as by the limit. Every turn is a completion: their penalties add up.
     """
 
     judges: ClassVar[bool] = False
@@ -49,7 +49,14 @@ class OverlongPenalty(Reward):
         return [self.weight * self._penalty(e, context.max_tokens) for e in episodes]
 
     def _penalty(self, episode: Episode, limit: int) -> float:
-        if episode.stop is StopReason.MAX_TOKENS:
+        turns = [self._of_turn(sum(s.action_mask), limit) for s in episode.turns]
+        if episode.stop.cut:
+            turns[-1:] = [-1.0]
+        return sum(turns)
+
+    def _of_turn(self, tokens: int, limit: int) -> float:
+        """From 0 to -1; a turn of `limit` tokens was cut, or used up what it had."""
+        if tokens >= limit:
             return -1.0
-        over = episode.action_count - (1 - self.buffer) * limit
-        return -min(1.0, over / (self.buffer * limit)) if over > 0 and self.buffer > 0 else 0.0
+        over = tokens - (1 - self.buffer) * limit
+        return -over / (self.buffer * limit) if over > 0 else 0.0

@@ -13,7 +13,7 @@ from etude.core.slots import Context, Reward
 
 
 class FormatReward(Reward):
-    """`weight` for a completion that ends by itself and has the form that the task reads answers from, else 0.
+    """`weight` for a completion that was not cut and has the form that the task reads answers from, else 0.
 
     Args:
         pattern: a regular expression that the whole completion must match; empty: the task finds an answer in it.
@@ -37,7 +37,7 @@ class FormatReward(Reward):
         return [self.weight * self._fits(e, context) for e in episodes]
 
     def _fits(self, episode: Episode, context: Context) -> bool:
-        if episode.stop.truncated:
+        if episode.stop.cut:
             return False
         if self.pattern:
             return re.fullmatch(self.pattern, episode.completion, re.DOTALL) is not None

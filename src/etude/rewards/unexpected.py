@@ -1,4 +1,4 @@
-"""What no answer should look like: loops, text that was cut off, bytes that are no text."""
+"""What no answer should look like: loops, text that was cut, bytes that are no text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from etude.core.batches import Episode, StopReason
+from etude.core.batches import Episode
 from etude.core.fields import Count, NonNegative
 from etude.core.slots import Context, Reward
 
-CUT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
 KEPT = "\n\t\r"
 """Control characters that belong to text."""
 
 
 class PatternPenalty(Reward):
-    """-weight for a completion that repeats itself, was cut off at the length limit, or is garbled; else 0.
+    """-weight for a completion that repeats itself, was cut, or is garbled; else 0.
 
     Args:
         times: how often in a row the same run of tokens has to stand to count as a loop.
@@ -37,12 +36,11 @@ class PatternPenalty(Reward):
 
     def unexpected(self, episode: Episode) -> bool:
         """Whether an episode shows any of the patterns."""
-        if self.cut and episode.stop in CUT:
+        if self.cut and episode.stop.cut:
             return True
-        said = [s for s in episode.segments if any(s.action_mask)]
-        if self.garbled and any(is_garbled(s.text) for s in said):
+        if self.garbled and any(is_garbled(s.text) for s in episode.turns):
             return True
-        return any(repeats(s.tokens, self.times, self.longest) for s in said)
+        return any(repeats(s.tokens, self.times, self.longest) for s in episode.turns)
 
 
 def repeats(tokens: Sequence[int], times: int, longest: int) -> bool:

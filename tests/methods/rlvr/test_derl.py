@@ -172,8 +172,8 @@ def test_primitives_are_those_of_the_paper() -> None:
     said = [("8", "8"), ("17", "8,17"), ("17", "17,16"), ("8", "1,")]
     episodes = [
         SimpleNamespace(
-            problem=SimpleNamespace(answer=a), completion=c, action_count=len(c),
-            reward=task.score(SimpleNamespace(answer=a), c), stop=SimpleNamespace(truncated=False), info={},
+            problem=SimpleNamespace(answer=a), completion=c, turns=[SimpleNamespace(action_mask=[1] * len(c))],
+            reward=task.score(SimpleNamespace(answer=a), c), stop=SimpleNamespace(cut=False), info={},
         )
         for a, c in said
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.methods.rlvr.open_rs import AccuracyReward, Curated
 from etude.optimizers.adam import AdamW
+from etude.rewards.formula import FormulaReward
 from etude.rewards.length import CosineReward
 from etude.rewards.patterns import FormatReward, RepetitionPenalty
 from etude.tasks.language.sums import sums
@@ -71,8 +72,21 @@ def test_at_equal_lengths_advantages_are_those_of_accuracy(length: int) -> None:
     assert found[0] == pytest.approx(found[1], abs=1e-12)
 
 
-def test_what_was_cut_off_has_no_answer() -> None:
-    cut = said(RIGHT, count=10, stop=StopReason.MAX_TOKENS)
+def test_every_turn_has_the_whole_length() -> None:
+    """Two turns of 3 and 7 of 10 tokens take half of what they may, not all of one turn's."""
+    episode = said(RIGHT, count=3)
+    episode.segments += [Segment("user", "?", [1] * 9, [0] * 9, [0.0] * 9), *said("", count=7).segments[1:]]
+    assert CosineReward().score([episode], context()) == pytest.approx([0.75], abs=1e-12)
+    assert CosineReward(length=5).score([episode], context()) == pytest.approx(
+        [0.75 + 0.25 * math.cos(0.8 * math.pi)], abs=1e-12
+    )
+    part = FormulaReward(formula="g4", primitives=("outcome", "format", "steps", "length"))
+    assert part.score([episode], context()) == pytest.approx([0.5 + 1e-6], abs=1e-12)
+
+
+@pytest.mark.parametrize("stop", [StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW])
+def test_what_was_cut_has_no_answer(stop: StopReason) -> None:
+    cut = said(RIGHT, count=10, stop=stop)
     assert sums.success(cut)  # its last number happens to be right
     assert AccuracyReward().score([cut, said(RIGHT)], context()) == [0.0, 1.0]
     assert FormatReward().score([cut, said(RIGHT)], context()) == [0.0, 1.0]

@@ -108,7 +108,7 @@ def unevenness(run: Trained) -> float:
 
 def figures(found: dict[str, list[Trained]]) -> dict[str, Any]:
     """What each arm was like at the beginning and at the end: means over seeds."""
-    names = ("accuracy", "completion_length", "truncated", "reward/format-reward")
+    names = ("accuracy", "completion_length", "cut", "reward/format-reward")
     rows: dict[str, Any] = {}
     for arm, runs in found.items():
         rows[arm] = {

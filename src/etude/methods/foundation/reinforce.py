@@ -6,7 +6,7 @@ The root of the on-policy methods: sample, score, and push each token's log-prob
 
 with the batch's mean reward as baseline b. One gradient step per batch; every token weighs the same.
 
-In control b is a learned value of the state, and G_t goes on with it where an episode is cut: GAE with lambda = 1.
+In control b is a learned value of the state, and G_t goes on with it where an episode is truncated: GAE, lambda = 1.
 """
 
 from etude.advantages.returns import GAE, RewardToGo

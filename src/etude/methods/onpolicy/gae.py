@@ -3,7 +3,7 @@
 Changes TRPO in two places:
 
 1. lambda = 0.97, and the critic learns from discounted returns G_t = sum_l gamma^l r_{t+l} (bootstrapped where an
-   episode or the rollout is cut), not from A + V;
+   episode is truncated or the rollout ends), not from A + V;
 2. the critic takes one step per rollout, by conjugate gradients, as far as
 
        mean (V - V_old)^2 / (2 sigma^2) <= epsilon,    sigma^2 = mean (V_old - G)^2,

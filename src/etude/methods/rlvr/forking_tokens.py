@@ -55,8 +55,8 @@ class ForkingGroups(Groups):
         return super().objection(method)
 
     @property
-    def truncates(self) -> bool:
-        return self.retempers or super().truncates
+    def truncates_distribution(self) -> bool:
+        return self.retempers or super().truncates_distribution
 
     @property
     def retempers(self) -> bool:

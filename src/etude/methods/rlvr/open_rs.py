@@ -5,7 +5,7 @@ experiment, which changes GRPO in four places:
 
 1. the reward is the cosine reward, weighted 2: right answers fall from 1 to 0.5 with their length, wrong ones rise
    from -1 to -0.5; instead of 1 for a right answer and 0 for any other;
-2. a completion in the right form gets 1 more (the task finds an answer in it and it was not cut off);
+2. a completion in the right form gets 1 more (the task finds an answer in it and it was not cut);
 3. data are curated: few problems, and of those none that is trivial or hopeless;
 4. G = 6 at temperature 0.7; the rate rises over 10 % of the steps and falls as a cosine to 10 % of its height.
 
@@ -40,7 +40,7 @@ DRAWS = 20
 
 
 class AccuracyReward(Reward):
-    """`weight` for a right answer, 0 for a wrong one and for a completion that was cut off, which has none."""
+    """`weight` for a right answer, 0 for a wrong one and for a completion that was cut, which has none."""
 
     weight: NonNegative = 1.0
 

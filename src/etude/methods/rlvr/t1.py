@@ -13,8 +13,8 @@ Changes RLOO in six places:
 5. the anchor follows the policy, theta_ref <- a theta_ref + (1 - a) theta after every step (`MovingAverage(1 - a)`);
 6. an entropy bonus of alpha.
 
-One update per batch, without a ratio, so that truncated sampling is allowed; k_t is of the whole distribution, not of
-the truncated one. The paper's first stage fine-tunes on attempts that go wrong, notice it and go on rightly:
+One update per batch, without a ratio, so that a truncated distribution may be sampled; k_t is of the whole
+distribution. The paper's first stage fine-tunes on attempts that go wrong, notice it and go on rightly:
 `sft` with `TrialAndError` as its experience, before this. a, c, alpha are not given in the paper: 0.99, 0.01, 0.001.
 Its problems are those that the fine-tuned model solves in at most 30 % of 16 tries (`evaluation.difficulty`); how
 accuracy grows with the length of the thought is `evaluation.budget.accuracy_by_budget`.
@@ -65,7 +65,10 @@ class ScaledKL(GroupReward):
 
 
 def log_ratios(batch: TokenBatch) -> Tensor:
-    """[B, T] log pi - log reference, 0 outside the action mask; pi is not truncated, as `behaviour_logp` may be."""
+    """[B, T] log pi - log reference, 0 outside the action mask.
+
+    pi is the whole distribution; `behaviour_logp` may be a truncated one's.
+    """
     mask, head = batch.action_mask, batch.head
     assert head is not None and batch.reference_logp is not None
     hidden = batch.extras["hidden"][mask]

@@ -41,7 +41,7 @@ class Attr20Q(LanguageTask):
         objects: how many there are.
         attributes: binary attributes of each; at least enough to tell the objects apart.
         hints: attributes told at the start.
-        max_turns: turns after which the game is cut off (truncated).
+        max_turns: turns after which the game is truncated.
         cost: what a turn costs, in reward.
         seed: which table.
 

@@ -43,7 +43,7 @@ class Keys(LanguageTask):
     Args:
         size: cells along each side.
         walls: cells that cannot be entered.
-        max_turns: steps after which the game is cut off (truncated).
+        max_turns: steps after which the game is truncated.
         seed: which grids are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train' and 'test', which share no grid. Levels say how many steps the shortest way has.
@@ -175,7 +175,8 @@ def walk(task: Keys, problem: Problem, stream: Stream, slips: float = 0.0) -> li
         letter = letters[random.integers(len(letters))]
         result = game.step(Segment("assistant", letter))
         over = result.terminated or result.truncated
-        segments += [Segment("assistant", letter, reward=result.reward), *([] if over else result.segments)]
+        shown = [] if result.terminated else result.segments  # as in an episode: a truncated one could have gone on
+        segments += [Segment("assistant", letter, reward=result.reward), *shown]
     return segments
 
 

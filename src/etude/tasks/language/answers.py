@@ -63,7 +63,7 @@ def _boxed(text: str) -> str | None:
         depth += {"{": 1, "}": -1}.get(text[i], 0)
         if depth == 0:
             return text[start:i].strip()
-    return text[start:].strip()  # cut off by the length limit
+    return text[start:].strip()  # cut by the limit of tokens
 
 
 def _line(text: str) -> str:
