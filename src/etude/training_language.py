@@ -46,6 +46,11 @@ def contradiction(method: Method) -> str | None:
             f"{method.id}: {objective} compares the policy with the one that sampled, and {experience} takes its rows "
             "from data: choose an objective for data (log-likelihood, dpo), or an experience that samples (groups)."
         )
+    if method.token_weights and method.objective.per_row:
+        return (
+            f"{method.id}: {type(method.token_weights[0]).__name__} weighs tokens, and {objective} has one loss "
+            "per row, which belongs to none of them: choose an objective per token, or leave the slot token_weights empty."
+        )
     if method.objective.vanishes_with_advantage and method.advantages is None:
         return f"{method.id}: {objective} learns from advantages, and the slot advantages is empty."
     if method.advantages is not None and not method.rewards:

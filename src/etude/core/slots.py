@@ -167,9 +167,11 @@ class Objective(Part):
     """False if what is trained is a scorer, so that sampling from it means nothing."""
     uses_behaviour: ClassVar[bool] = False
     """Whether it forms importance ratios with `behaviour_logp`."""
+    per_row: ClassVar[bool] = False
+    """Whether its loss is one number per row, of which no part belongs to a token."""
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
-        """Loss per token [B, T], or per row [B] for objectives over whole sequences."""
+        """Loss per token [B, T], or [B] for objectives that are `per_row`."""
         raise NotImplementedError
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
@@ -181,6 +183,8 @@ class TokenWeights(Part):
     """Which tokens take part: a detached factor on the objective, seen over the whole minibatch."""
 
     slot = "token_weights"
+    everywhere: ClassVar[bool] = False
+    """Whether its factors multiply regularizers and critic as well."""
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """Returns [B, T] factors. `policy` is the current policy on the minibatch, without gradient.

@@ -13,7 +13,7 @@ from etude.core.errors import EtudeError, InvariantError, NonFiniteError
 from etude.core.method import Method
 from etude.core.streams import Stream
 from etude.experience.rows import micro_batches, split_groups
-from etude.loops.losses import loss_terms, loss_weights, per_row
+from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
 from etude.loops.tally import Tally
 from etude.policies.language import LanguagePolicy, fingerprint
 
@@ -99,18 +99,16 @@ class Updater:
 
     def _accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
-        weights = loss_weights(method, batch, self.length)
+        batch = with_shares(method, batch, self.length)
         if method.token_weights:
             current = self._current(method, batch, fresh)
             current.learning_rate = self.rate * method.optimizer.rate(self.step, self.steps)
             if current.entropy is not None:
                 tally.add_tensor("entropy_before", current.entropy, batch.action_mask)
-            for part in method.token_weights:
-                factors = part(batch, current)
-                tally.add_tensor(f"tokens_kept/{part.name}", (factors != 0).float(), batch.action_mask)
-                weights = weights * factors
-        row_weights = batch.weights / len(batch)
-        batch = batch.replace(extras={**batch.extras, "weights": weights, "row_weights": row_weights})
+            factors = [part(batch, current) for part in method.token_weights]
+            for part, factor in zip(method.token_weights, factors):
+                tally.add_tensor(f"tokens_kept/{part.name}", (factor != 0).float(), batch.action_mask)
+            batch = with_factors(method, batch, factors)
         useful = self._useful(method, batch)
         tally.add("rows_skipped", len(batch) - len(useful), len(batch))
         if not len(useful):
@@ -162,7 +160,8 @@ class Updater:
         everything = torch.arange(len(batch), device=batch.tokens.device)
         if not method.objective.vanishes_with_advantage or method.regularizers or method.critic:
             return everything
-        return ((batch.advantages * batch.extras["weights"]) != 0).any(1).nonzero()[:, 0]
+        shares = batch.shares if batch.objective_shares is None else batch.objective_shares
+        return ((batch.advantages * shares) != 0).any(1).nonzero()[:, 0]
 
     def _loss(self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor) -> Tensor:
         mask, found = batch.action_mask, loss_terms(method, batch, policy)

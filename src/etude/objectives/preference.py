@@ -49,6 +49,7 @@ class DPO(Objective):
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"
+    per_row: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
     beta: Positive = 0.1
     label_smoothing: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
@@ -82,6 +83,7 @@ class BradleyTerry(Objective):
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"
+    per_row: ClassVar[bool] = True
     generates: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"values"})
 
