@@ -49,7 +49,7 @@ def contradiction(method: Method) -> str | None:
     if method.token_weights and method.objective.per_row:
         return (
             f"{method.id}: {type(method.token_weights[0]).__name__} weighs tokens, and {objective} has one loss "
-            "per row, which belongs to none of them: choose an objective per token, or leave the slot token_weights empty."
+            "per row, which belongs to none of them: choose an objective per token, or leave token_weights empty."
         )
     if method.objective.vanishes_with_advantage and method.advantages is None:
         return f"{method.id}: {objective} learns from advantages, and the slot advantages is empty."
