@@ -41,10 +41,11 @@ def contradiction(method: Method) -> str | None:
     """Why the slots cannot work together, whatever the task."""
     assert method.experience is not None and method.objective is not None
     objective, experience = type(method.objective).__name__, type(method.experience).__name__
-    if method.objective.uses_behaviour and not method.experience.samples:
+    if (user := method.behaviour_user()) and not method.experience.samples:
         return (
-            f"{method.id}: {objective} compares the policy with the one that sampled, and {experience} takes its rows "
-            "from data: choose an objective for data (log-likelihood, dpo), or an experience that samples (groups)."
+            f"{method.id}: {type(user).__name__} needs the log-probabilities of the policy that sampled, and "
+            f"{experience} takes its rows from data: choose an objective for data (log-likelihood, dpo) and no other "
+            "part that needs them, or an experience that samples (groups)."
         )
     if method.token_weights and method.objective.per_row:
         return (

@@ -141,6 +141,10 @@ class Method:
         parts = self.parts().items()
         return frozenset().union(*(p.needs for path, p in parts if not slots or path.split(".")[0] in slots))
 
+    def behaviour_user(self) -> Part | None:
+        """The first part that takes `behaviour_logp` for the policy's own log-probabilities, whatever its slot."""
+        return next((part for part in self.parts().values() if part.uses_behaviour), None)
+
     def check(self) -> None:
         """Raise ConfigError, in a sentence, if parts contradict each other."""
         for part in self.parts().values():

@@ -32,6 +32,9 @@ class Part:
     """What the loop must compute for it: 'entropy', 'values', 'hidden', 'logits', 'reference_logp', 'row_loss'; or
     have: 'text', that is a tokenizer."""
 
+    uses_behaviour: ClassVar[bool] = False
+    """Whether it takes `behaviour_logp` for the policy's own log-probabilities (importance ratios, estimates of a KL
+    divergence or an entropy), so that what is sampled otherwise would bias it."""
     serves: ClassVar[frozenset[str]] = frozenset({"language"})
     """Which loops can use it: 'language', 'control'."""
 

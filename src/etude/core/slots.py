@@ -165,8 +165,6 @@ class Objective(Part):
     """Whether a row with zero advantage has zero loss and gradient, so that its forward can be skipped."""
     generates: ClassVar[bool] = True
     """False if what is trained is a scorer, so that sampling from it means nothing."""
-    uses_behaviour: ClassVar[bool] = False
-    """Whether it forms importance ratios with `behaviour_logp`."""
     per_row: ClassVar[bool] = False
     """Whether its loss is one number per row, of which no part belongs to a token."""
 

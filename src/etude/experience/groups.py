@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from etude.core.batches import Episode, Problem
 from etude.core.fields import Count, Ge, PositiveProbability, WholeNumber
@@ -11,13 +11,17 @@ from etude.core.slots import Context, Experience
 from etude.experience.rollout import rollout
 from etude.policies.sampling import Sampling
 
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
 
 class Groups(Experience):
     """`size` independent episodes for each problem.
 
     Args:
         temperature: logits are divided by it, in sampling and in training alike.
-        top_p, top_k: truncate the distribution; refused together with objectives that form importance ratios.
+        top_p, top_k: truncate the distribution; refused together with parts that take its log-probabilities for the
+            policy's own, like importance ratios.
         max_tokens: limit of one completion; None takes the task's.
     """
 
@@ -27,12 +31,13 @@ class Groups(Experience):
     top_k: WholeNumber = 0
     max_tokens: Count | None = None
 
-    def objection(self, method: object) -> str | None:
-        objective = getattr(method, "objective", None)
-        if self.truncates and getattr(objective, "uses_behaviour", False):
+    def objection(self, method: Method) -> str | None:
+        user = method.behaviour_user()
+        if self.truncates and user is not None:
             return (
-                f"truncates sampling (top_p={self.top_p}, top_k={self.top_k}), so {type(objective).__name__}'s ratio "
-                "exp(logp - behaviour_logp) would be biased: set top_p to 1 and top_k to 0."
+                f"truncates sampling (top_p={self.top_p}, top_k={self.top_k}), and {type(user).__name__} takes "
+                "behaviour_logp for the policy's own log-probabilities, so it would be biased: set top_p to 1 and "
+                "top_k to 0."
             )
         return None
 

@@ -88,11 +88,6 @@ class Hybrid(Objective):
     sampled: Objective = UnifiedGradient()
     coefficient: NonNegative = 1.0
 
-    @property
-    def uses_behaviour(self) -> bool:  # type: ignore[override]
-        """As the objective inside."""
-        return self.sampled.uses_behaviour
-
     def check(self) -> None:
         name = type(self.sampled).__name__
         if self.sampled.couples != "row":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
@@ -19,6 +21,7 @@ class EntropyReward(TokenReward):
     Shapes: [B, T], 0 outside the action mask. Belongs to fresh samples: behaviour_logp is then log pi.
     """
 
+    uses_behaviour: ClassVar[bool] = True
     coefficient: NonNegative = 0.01
 
     def shape(self, batch: TokenBatch) -> Tensor:

@@ -21,6 +21,7 @@ class KLPenalty(TokenReward):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reference_logp"})
+    uses_behaviour: ClassVar[bool] = True
     coefficient: NonNegative = 0.05
 
     def shape(self, batch: TokenBatch) -> Tensor:
