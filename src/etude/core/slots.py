@@ -163,6 +163,8 @@ class Objective(Part):
     """Which rows its loss compares, so that they stay in one micro-batch."""
     vanishes_with_advantage: ClassVar[bool] = False
     """Whether a row with zero advantage has zero loss and gradient, so that its forward can be skipped."""
+    zero_without_advantage: ClassVar[frozenset[str]] = frozenset()
+    """Which of its `metrics` are 0 where a token has no advantage, so that skipped rows are known to have 0."""
     generates: ClassVar[bool] = True
     """False if what is trained is a scorer, so that sampling from it means nothing."""
     per_row: ClassVar[bool] = False
@@ -173,7 +175,10 @@ class Objective(Part):
         raise NotImplementedError
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
-        """Quantities to report, each [B, T] (averaged over action tokens) or [B]."""
+        """Quantities to report, each [B, T] (averaged over action tokens) or [B].
+
+        Where rows are skipped, those that are not `zero_without_advantage` are called NAME/learned: of the other rows.
+        """
         return {}
 
 

@@ -38,6 +38,7 @@ class ClippedSurrogate(Objective):
     serves: ClassVar[frozenset[str]] = frozenset({"language", "control"})
     vanishes_with_advantage: ClassVar[bool] = True
     uses_behaviour: ClassVar[bool] = True
+    zero_without_advantage: ClassVar[frozenset[str]] = frozenset({"clip_fraction"})
     low: Fraction = 0.2
     high: Positive = 0.2
 
