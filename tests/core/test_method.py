@@ -16,11 +16,19 @@ from etude.core.registry import files, get_method
 from etude.core.slots import TokenRegularizer
 from etude.experience.groups import Groups
 from etude.methods.foundation.reinforce import reinforce
+from etude.methods.rlvr.forking_tokens import ForkingGroups
 from etude.methods.rlvr.grpo import grpo
+from etude.methods.rlvr.hpt import OnSampled
+from etude.methods.rlvr.lens import CalibratedReward
+from etude.methods.rlvr.poly_ppo import OldPolicyKL
 from etude.objectives.policy_gradient import ClippedSurrogate
+from etude.objectives.surrogate import Surrogate
+from etude.objectives.unified import Hybrid
 from etude.optimizers.adam import AdamW
 from etude.regularizers.entropy import EntropyBonus
 from etude.regularizers.kl import KLToReference
+from etude.rewards.entropy import EntropyReward
+from etude.rewards.kl import KLPenalty
 from etude.rewards.outcome import OverlongPenalty, TaskReward
 
 
@@ -109,15 +117,44 @@ def test_contradictions_are_sentences() -> None:
     with pytest.raises(ConfigError) as caught:
         truncated.check()
     assert str(caught.value) == (
-        "grpo: Groups samples from a truncated distribution (top_p=0.9, top_k=0), so ClippedSurrogate's ratio "
-        "exp(logp - behaviour_logp) "
-        "would be biased: set top_p to 1 and top_k to 0."
+        "grpo: Groups samples from a truncated distribution (top_p=0.9, top_k=0), and ClippedSurrogate takes "
+        "behaviour_logp for the policy's own log-probabilities, so it would be biased: set top_p to 1 and top_k to 0."
     )
     with pytest.raises(ConfigError, match="top_k=5"):
         grpo.replace(experience=Groups(top_k=5)).check()
     reinforce.replace(experience=Groups(top_p=0.9)).check()
     with pytest.raises(ConfigError, match=r"^grpo: Refuses does not work with clipped-surrogate\.$"):
         grpo.replace(regularizers=(Refuses(),)).check()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rewards": (TaskReward(), KLPenalty())},
+        {"rewards": (TaskReward(), EntropyReward())},
+        {"rewards": (TaskReward(), CalibratedReward())},
+        {"regularizers": (KLToReference(weighted=True),)},
+        {"regularizers": (OnSampled(of=KLToReference(weighted=True)),)},
+        {"regularizers": (OldPolicyKL(),)},
+        {"objective": Hybrid(sampled=Surrogate())},
+    ],
+)
+@pytest.mark.parametrize("experience", [Groups(top_p=0.9), Groups(top_k=5), ForkingGroups(fork_temperature=0.5)])
+def test_who_takes_the_samplers_log_probabilities_for_the_policys_own_says_so(
+    changes: dict[str, Any], experience: Groups
+) -> None:
+    """Whatever the slot, and however deep inside another part."""
+    method = reinforce.replace(id="mine", **changes)
+    method.check()
+    with pytest.raises(
+        ConfigError, match=r"(samples from a truncated distribution|samples at two temperatures) .* it would be biased"
+    ):
+        method.replace(experience=experience).check()
+
+
+def test_what_does_not_read_them_goes_with_any_sampling() -> None:
+    for part in (KLToReference(), KLToReference(weighted=False, estimator="k2"), EntropyBonus()):
+        reinforce.replace(regularizers=(part,), experience=Groups(top_p=0.9)).check()
 
 
 def test_needs_are_those_of_all_parts() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
+from zlib import crc32
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from etude.core.task import SingleTurn
 from etude.critics.token import TokenCritic
 from etude.experience.groups import Groups
 from etude.filters.informative import InformativeGroups
+from etude.loops.agreement import Noise
 from etude.loops.update import Tally, Updater
 from etude.methods.foundation.reinforce import reinforce
 from etude.methods.rlvr.grpo import grpo
@@ -62,8 +66,85 @@ def test_1_a_sampler_that_draws_from_another_distribution(experience: Groups) ->
 def test_1_a_sampler_with_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, other = make_loop(small), random_policy(seed=1)
     monkeypatch.setattr(loop.policy, "sampler", lambda: other.model)
+    monkeypatch.setattr(loop.policy, "check_sampler", lambda: None)
     with pytest.raises(InvariantError, match=r"differ by .* nats per token .* used other weights"):
         loop.step()
+
+
+def tiny_loop(dtype: str, **options: Any) -> Any:
+    """A short task on the built-in model, at the rate that it learns with by default."""
+    from etude.policies.language import LanguagePolicy
+
+    method = grpo.replace(problems=4, experience=Groups(size=4), **options)
+    task = Toy(max_tokens=8, scoring=lambda problem, said: crc32(said.encode()) / 2**32)  # nothing to become sure of
+    return make_loop(method, task, LanguagePolicy.load("tiny", dtype=dtype, device="cpu"), steps=40)
+
+
+def lag(loop: Any, updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train, with a sampler that stays `updates` behind from here on."""
+    for _ in range(3):
+        loop.step()
+    old = copy.deepcopy(loop.policy.model)
+    for _ in range(updates):
+        loop.step()
+    assert loop.policy.version == 3 + updates
+    monkeypatch.setattr(loop.policy, "sampler", lambda: old)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sampler_one_update_old_is_caught(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = tiny_loop(dtype)
+    lag(loop, 1, monkeypatch)
+    with pytest.raises(InvariantError, match="The sampler does not hold the weights of version 4"):
+        loop.step()
+
+
+@pytest.mark.parametrize(("dtype", "rate", "updates"), [("float32", None, 1), ("bfloat16", 3e-4, 4)])
+def test_1_the_bound_alone_catches_an_old_sampler(
+    dtype: str, rate: float | None, updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the fixed bounds let pass: less than 2e-3 nats in float32, or less than 0.1 in bfloat16."""
+    loop = tiny_loop(dtype, optimizer=AdamW(lr=rate))
+    lag(loop, updates, monkeypatch)
+    monkeypatch.setattr(loop.policy, "check_sampler", lambda: None)
+    before = [p.clone() for p in loop.policy.parameters()]
+    with pytest.raises(InvariantError, match=r"differ by .* nats per token .* at most (2e-05|0\.0\d+) is rounding"):
+        loop.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, loop.policy.parameters())), "nothing was updated"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_1_a_clean_run_never_stops_and_its_bound_is_recorded(dtype: str) -> None:
+    loop = tiny_loop(dtype)
+    found = [loop.step().metrics for _ in range(20)]
+    seen = [(m["logp_gap"], m["logp_gap_bound"]) for m in found if "logp_gap" in m]
+    assert len(seen) == 20 and all(gap <= bound for gap, bound in seen)
+    first, rest = seen[0][1], [bound for _, bound in seen[1:]]
+    assert first == {"float32": 2e-3, "bfloat16": 0.1}[dtype] and max(rest) < first / 2
+
+
+def test_1_the_bound_follows_what_was_measured_between_floor_and_ceiling() -> None:
+    noise, dtype = Noise(), torch.bfloat16
+    assert noise.bound(10, dtype) == 0.1
+    noise.observe(torch.tensor([0.01, 0.03], dtype=torch.float64))  # mean 0.02, deviation 0.01
+    assert noise.bound(10_000, dtype) == pytest.approx(3 * 0.02 + 5 * 0.01 / 100, abs=1e-9)
+    assert noise.bound(1, dtype) == 0.1
+    noise.observe(torch.zeros(2))  # 1.8 old gaps of mean 0.02 and 2 new ones
+    mean, square = 1.8 * 0.02 / 3.8, 1.8 * 0.0005 / 3.8
+    assert noise.bound(100, dtype) == pytest.approx(3 * mean + 5 * (square - mean**2) ** 0.5 / 10, abs=1e-9)
+    for _ in range(100):
+        noise.observe(torch.zeros(50))
+    assert noise.bound(100, dtype) == 2e-2, "a policy that has become sure of itself may turn back"
+
+
+def test_1_the_bound_survives_a_resume(tmp_path: Path) -> None:
+    loop, again = tiny_loop("bfloat16"), tiny_loop("bfloat16")
+    loop.step()
+    loop.save(tmp_path)
+    again.load(tmp_path)
+    wanted, found = loop.step().metrics, again.step().metrics
+    assert found["logp_gap_bound"] == wanted["logp_gap_bound"] < 0.1
+    assert found["logp_gap"] == wanted["logp_gap"]
 
 
 def test_1_truncation_that_is_declared_is_no_fault() -> None:

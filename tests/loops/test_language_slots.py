@@ -10,17 +10,23 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage
+from etude.advantages.returns import GAE
 from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
-from etude.core.errors import RewardError
+from etude.core.errors import ConfigError, RewardError
 from etude.core.part import Need
+from etude.core.registry import get_method
 from etude.core.slots import Context, Filter, GroupReward, TokenAdvantages, TokenObjective, TokenWeights
+from etude.critics.token import TokenCritic
 from etude.experience.data import Demonstrations, written
 from etude.experience.groups import Groups
-from etude.loops.losses import loss_weights
+from etude.loops.losses import loss_shares
+from etude.loops.update import Tally, Updater
 from etude.methods.rlvr.grpo import grpo
-from etude.objectives.aggregation import token_weights
+from etude.objectives.aggregation import token_shares
 from etude.optimizers.adam import AdamW
-from language_toys import Toy, make_loop, random_batch, random_policy
+from etude.regularizers.entropy import EntropyBonus
+from etude.regularizers.kl import KLToReference
+from language_toys import Toy, gradients, make_loop, random_batch, random_policy
 
 SMALL = grpo.replace(experience=Groups(size=4), problems=3)
 
@@ -130,11 +136,12 @@ def test_written_rows_are_averaged_over_their_own_tokens() -> None:
     batch = random_batch((3, 3))
     batch.written = torch.tensor([False, False, True, False, False, True])
     for aggregation in ("token-mean", "sequence-mean", "fixed-length"):
-        weights = loss_weights(SMALL.replace(aggregation=aggregation), batch, 9)
-        mine = token_weights(aggregation, batch.action_mask[batch.sampled], 9)
-        torch.testing.assert_close(weights[batch.sampled], mine)
-        on = batch.action_mask & batch.written[:, None]
-        torch.testing.assert_close(weights[on], torch.full((int(on.sum()),), 1 / int(on.sum())))
+        shares = loss_shares(SMALL.replace(aggregation=aggregation), batch, 9)
+        mine = token_shares(aggregation, batch.action_mask[batch.sampled], 9)
+        torch.testing.assert_close(shares[batch.sampled], mine)
+        for row in (2, 5):
+            on = batch.action_mask[row]
+            torch.testing.assert_close(shares[row][on], torch.full((int(on.sum()),), 0.5 / int(on.sum())))
 
 
 def test_written_rows_do_not_change_the_advantages_of_the_others() -> None:
@@ -263,5 +270,84 @@ def test_rows_that_nobody_sampled_take_a_forward_pass() -> None:
 def test_demonstrations_alone_are_averaged_as_the_method_says() -> None:
     batch = random_batch((2, 2))
     batch.written = torch.ones(4, dtype=torch.bool)
-    weights = loss_weights(SMALL.replace(experience=Demonstrations(), aggregation="sequence-mean"), batch, 9)
-    torch.testing.assert_close(weights, token_weights("sequence-mean", batch.action_mask, 9))
+    shares = loss_shares(SMALL.replace(experience=Demonstrations(), aggregation="sequence-mean"), batch, 9)
+    torch.testing.assert_close(shares, token_shares("sequence-mean", batch.action_mask, 9))
+
+
+# Token weights are on the objective
+
+
+class Masks(TokenWeights):
+    """Leaves out every second token."""
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        return (torch.arange(batch.tokens.shape[1]) % 2).expand_as(batch.tokens).to(policy.logp.dtype)
+
+
+class LeavesOut(Masks):
+    """Leaves such tokens out of the whole loss."""
+
+    everywhere: ClassVar[bool] = True
+
+
+def update_gradient(method: TokenMethod, advantage: float = 1.0) -> dict[str, Tensor]:
+    """What the updater would step along, on a fixed batch whose rows all have this advantage."""
+    batch = random_batch((3, 2, 4))
+    batch.behaviour_logp, batch.weights = batch.behaviour_logp.double(), batch.weights.double()
+    batch.rewards, batch.scores = batch.rewards.double(), batch.scores.double()
+    batch.reference_logp = batch.behaviour_logp - 0.3 * batch.action_mask
+    batch.values, batch.returns = 0.1 * batch.action_mask, 0.7 * batch.action_mask
+    policy = random_policy("gpt2", dtype=torch.float64)
+    if method.critic is not None:
+        torch.nn.init.constant_(policy.add_value_head().weight, 0.03)
+    updater = Updater(policy, method, 1, 100_000, 8)
+    updater._accumulate(method, batch.replace(advantages=advantage * batch.action_mask.double()), False, Tally())
+    return gradients(policy)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"regularizers": (KLToReference(coefficient=0.5),)},
+        {"regularizers": (EntropyBonus(coefficient=0.5),)},
+        {"critic": TokenCritic(), "advantages": GAE()},
+    ],
+)
+def test_token_weights_leave_regularizers_and_critic_as_they_are(others: dict[str, Any]) -> None:
+    """The gradient with a mask is the mask's objective alone, plus the other terms without any mask."""
+    alone = SMALL.replace(token_weights=(Masks(),))
+    masked, bare = update_gradient(alone.replace(**others)), update_gradient(alone)
+    rest = update_gradient(SMALL.replace(**others), advantage=0.0)
+    for name, found in masked.items():
+        wanted = bare.get(name, torch.zeros_like(found)) + rest[name]
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10 * float(wanted.abs().max().clamp(min=1e-3)))
+
+
+def test_a_part_may_leave_tokens_out_of_the_whole_loss() -> None:
+    """As if the tokens were not there, under the same denominator."""
+    kl = {"regularizers": (KLToReference(coefficient=0.5),)}
+    everywhere = update_gradient(SMALL.replace(token_weights=(LeavesOut(),), **kl), advantage=0.0)
+    objective = update_gradient(SMALL.replace(token_weights=(Masks(),), **kl), advantage=0.0)
+    name = next(iter(everywhere))
+    assert float(everywhere[name].norm()) > 0 and not torch.allclose(everywhere[name], objective[name])
+
+
+@pytest.mark.parametrize(
+    "method", [get_method("dpo"), get_method("reward-model"), get_method("kimi-k1-5"), get_method("pacs")]
+)
+def test_token_weights_are_refused_where_the_loss_is_per_row(method: TokenMethod) -> None:
+    with pytest.raises(ConfigError, match=r"Masks weighs tokens, and \w+ has one loss per row"):
+        check(method.replace(token_weights=(Masks(),)))
+    check(method)
+
+
+class Undeclared(TokenObjective):
+    """One number per row, without saying so."""
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        return -(policy.logp * batch.action_mask).sum(1)
+
+
+def test_token_weights_are_never_ignored() -> None:
+    with pytest.raises(ConfigError, match="Undeclared gave a loss per row, which the factors of masks cannot weigh"):
+        make_loop(SMALL.replace(objective=Undeclared(), token_weights=(Masks(),))).step()

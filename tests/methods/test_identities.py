@@ -17,7 +17,7 @@ from etude.core.batches import Episode, Problem, Segment, StopReason, TokenBatch
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.slots import Context
-from etude.objectives.aggregation import token_weights
+from etude.objectives.aggregation import token_shares
 from etude.rewards.outcome import OverlongPenalty
 
 V = 3
@@ -61,7 +61,7 @@ def loss_gradient(method: Method, policy: Policy, batch: TokenBatch) -> Tensor:
     batch.advantages = method.advantages(batch)
     logp = policy.logp(batch.tokens[:, 1:])
     batch.behaviour_logp = logp.detach()
-    loss = method.objective(batch, TokenLogProbs(logp)) * token_weights("fixed-length", batch.action_mask, 1)
+    loss = method.objective(batch, TokenLogProbs(logp)) * token_shares("fixed-length", batch.action_mask, 1)
     return -policy.gradient(loss.sum())
 
 
@@ -217,7 +217,7 @@ def test_dapo_overlong_punishment_is_of_every_turn(
 
 def test_lite_ppo_token_mean_is_the_sequence_mean_for_equal_lengths() -> None:
     mask = torch.tensor([[0, 1, 1], [1, 1, 0]], dtype=torch.bool)
-    lite, grpo = (token_weights(get_method(m).aggregation, mask, 9) for m in ("lite-ppo", "grpo"))
+    lite, grpo = (token_shares(get_method(m).aggregation, mask, 9) for m in ("lite-ppo", "grpo"))
     assert torch.equal(lite, grpo)
 
 

@@ -211,6 +211,7 @@ def test_a_fingerprint_sees_a_change_anywhere_it_looks() -> None:
         changed = [x + 1e-6 if x is w else x for x in weights]
         assert fingerprint(changed) != mark
     assert fingerprint([]) == ()
+    assert fingerprint(weights, torch.bfloat16) == fingerprint([w.to(torch.bfloat16) for w in weights]) != mark
 
 
 # Memory, device, dtype

@@ -214,6 +214,9 @@ class TokenBatch:
         written: [B] True on rows that were written (demonstrations), not sampled; None: there are none.
         elsewhere: [B] True on rows whose tokens the policy sampled in another context than the row's (a hint was shown
             that the row leaves out), so that `behaviour_logp` is not this context's; None: there are none.
+        shares: [B, T] share of each token in the loss: aggregation times the row's weight; set on a whole minibatch.
+        row_shares: [B] the same of each row, for losses per row.
+        objective_shares: [B, T] `shares` times the factors of the token weights; None: as `shares`.
         head: the policy's last layer where `extras["hidden"]` [B, T, H] was needed to score or to give credit.
         extras: anything else a part left for another, keyed by name; [B] or [B, T].
         temperature: the sampling temperature that `behaviour_logp` belongs to.
@@ -236,6 +239,9 @@ class TokenBatch:
     solved: Tensor | None = None
     written: Tensor | None = None
     elsewhere: Tensor | None = None
+    shares: Tensor | None = None
+    row_shares: Tensor | None = None
+    objective_shares: Tensor | None = None
     head: Head | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)

@@ -71,10 +71,16 @@ class TokenMethod(Method):
     def contradictions(self) -> Iterator[str]:
         assert self.experience is not None and self.objective is not None
         objective, experience = type(self.objective).__name__, type(self.experience).__name__
-        if self.objective.uses_behaviour and not self.experience.samples:
+        if (user := self.behaviour_user()) and not self.experience.samples:
             yield (
-                f"{objective} compares the policy with the one that sampled, and {experience} takes its rows from "
-                "data: choose an objective for data (log-likelihood, dpo), or an experience that samples (groups)."
+                f"{type(user).__name__} needs the log-probabilities of the policy that sampled, and {experience} takes "
+                "its rows from data: choose an objective for data (log-likelihood, dpo) and no other part that needs "
+                "them, or an experience that samples (groups)."
+            )
+        if self.token_weights and self.objective.per_row:
+            yield (
+                f"{type(self.token_weights[0]).__name__} weighs tokens, and {objective} has one loss per row, which "
+                "belongs to none of them: choose an objective per token, or leave token_weights empty."
             )
         if self.objective.vanishes_with_advantage and self.advantages is None:
             yield f"{objective} learns from advantages, and the slot advantages is empty."

@@ -109,6 +109,10 @@ class Method:
         values = [(k, held[k]) for k in slots if k in held] if slots else held.items()
         return frozenset().union(*(part.needs for name, value in values for _, part in _walk(name, value)))
 
+    def behaviour_user(self) -> Part | None:
+        """The first part that takes `behaviour_logp` for the policy's own log-probabilities, whatever its slot."""
+        return next((part for part in self.parts().values() if part.uses_behaviour), None)
+
     # What cannot work together
 
     def objections(self) -> Iterator[str]:

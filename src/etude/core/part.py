@@ -47,6 +47,10 @@ class Part:
     abstract: ClassVar[bool] = True
     """Whether only classes below it can fill a slot."""
 
+    uses_behaviour: ClassVar[bool] = False
+    """Whether it takes `behaviour_logp` for the policy's own log-probabilities (importance ratios, estimates of a KL
+    divergence or an entropy), so that what is sampled otherwise would bias it."""
+
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         dataclasses.dataclass(frozen=True)(cls)

@@ -197,24 +197,29 @@ class Objective(Part, abstract=True):
     slot = "objective"
     vanishes_with_advantage: ClassVar[bool] = False
     """Whether a row with zero advantage has zero loss and gradient, so that its forward can be skipped."""
-    uses_behaviour: ClassVar[bool] = False
-    """Whether it forms importance ratios with `behaviour_logp`."""
+    zero_without_advantage: ClassVar[frozenset[str]] = frozenset()
+    """Which of its `metrics` are 0 where nothing has an advantage, so that skipped rows are known to have 0."""
 
     def __call__(self, batch: Any, policy: Any) -> Tensor:
         """The loss, shaped as the batch's log-probabilities."""
         raise NotImplementedError
 
     def metrics(self, batch: Any, policy: Any) -> dict[str, Tensor]:
-        """Quantities to report, shaped as the loss (averaged over what was acted) or one for each row."""
+        """Quantities to report, shaped as the loss (averaged over what was acted) or one for each row.
+
+        Where rows are skipped, those that are not `zero_without_advantage` are called NAME/learned: of the other rows.
+        """
         return {}
 
 
 class TokenObjective(Objective, abstract=True):
     """What is minimised over tokens: `__call__` of a TokenBatch and TokenLogProbs.
 
-    It returns the loss per token [B, T], or per row [B] for objectives over whole sequences.
+    It returns the loss per token [B, T], or [B] for objectives that are `per_row`.
     """
 
+    per_row: ClassVar[bool] = False
+    """Whether its loss is one number per row, of which no part belongs to a token."""
     couples: ClassVar[Literal["row", "group"]] = "row"
     """Which rows its loss compares, so that they stay in one micro-batch."""
     generates: ClassVar[bool] = True
@@ -229,6 +234,8 @@ class TokenWeights(Part, abstract=True):
     """Which tokens take part: a detached factor on the objective, seen over the whole minibatch."""
 
     slot = "token_weights"
+    everywhere: ClassVar[bool] = False
+    """Whether its factors multiply regularizers and critic as well."""
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """Returns [B, T] factors. `policy` is the current policy on the minibatch, without gradient.

@@ -23,8 +23,9 @@ GROUPS = (
 """Title and pattern; the first that a name matches takes it."""
 ORDER = ("Reward", "Success", "Policy", "Episodes", "Optimisation", "Speed", "Checks", "Other")
 UNITS = {
-    "entropy": "nats", "kl": "nats", "logp_gap": "nats", "completion_length": "tokens", "episode_length": "steps",
-    "tokens_per_second": "tokens / s", "steps_per_second": "steps / s", "prompt_length": "tokens",
+    "entropy": "nats", "kl": "nats", "logp_gap": "nats", "logp_gap_bound": "nats", "completion_length": "tokens",
+    "episode_length": "steps", "tokens_per_second": "tokens / s", "steps_per_second": "steps / s",
+    "prompt_length": "tokens",
 }  # fmt: skip
 TOGETHER = {
     "reward": "reward by component", "return": "return by setting", "stop": "stop reasons",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from etude.core.batches import Episode, Problem
 from etude.core.fields import Count, Ge, PositiveProbability, WholeNumber
@@ -12,13 +12,17 @@ from etude.core.worlds import World
 from etude.experience.rollout import rollout
 from etude.policies.sampling import Sampling
 
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
 
 class Groups(TokenExperience):
     """`size` independent episodes for each problem.
 
     Args:
         temperature: logits are divided by it, in sampling and in training alike.
-        top_p, top_k: a truncated distribution; refused together with objectives that form importance ratios.
+        top_p, top_k: a truncated distribution; refused together with parts that take its log-probabilities for the
+            policy's own, like importance ratios.
         max_tokens: limit of one completion; None takes the task's.
     """
 
@@ -29,13 +33,13 @@ class Groups(TokenExperience):
     top_k: WholeNumber = 0
     max_tokens: Count | None = None
 
-    def objection(self, method: object) -> str | None:
-        objective = getattr(method, "objective", None)
-        if self.truncates_distribution and getattr(objective, "uses_behaviour", False):
+    def objection(self, method: Method) -> str | None:
+        user = method.behaviour_user()
+        if self.truncates_distribution and user is not None:
             return (
-                f"samples from a truncated distribution (top_p={self.top_p}, top_k={self.top_k}), so "
-                f"{type(objective).__name__}'s ratio exp(logp - behaviour_logp) would be biased: set top_p to 1 and "
-                "top_k to 0."
+                f"samples from a truncated distribution (top_p={self.top_p}, top_k={self.top_k}), and "
+                f"{type(user).__name__} takes behaviour_logp for the policy's own log-probabilities, so it would be "
+                "biased: set top_p to 1 and top_k to 0."
             )
         return None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from etude.core.batches import Episode, Problem, Segment, TokenBatch, TokenLogProbs
 from etude.core.method import Method
 from etude.core.slots import GroupReward, TokenReward
-from etude.loops.losses import loss_terms, loss_weights, per_row
+from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
 from etude.policies.tabular import SoftmaxTree
 from etude.rewards.scoring import finite, outcomes, rescored
 
@@ -107,11 +107,9 @@ class Bed:
 
     def loss(self, method: Method, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """The method's loss on a credited minibatch, token weights included."""
-        weights = loss_weights(method, batch, self.policy.length)
-        for part in method.token_weights:
-            weights = weights * part(batch, policy)
-        extras = {**batch.extras, "weights": weights, "row_weights": batch.weights / len(batch)}
-        terms = loss_terms(method, batch.replace(extras=extras), policy)
+        batch = with_shares(method, batch, self.policy.length)
+        batch = with_factors(method, batch, [part(batch, policy) for part in method.token_weights])
+        terms = loss_terms(method, batch, policy)
         if "row_loss" in batch.extras:
             batch.extras["row_loss"].copy_(per_row(terms["objective"].values.detach(), batch.action_mask))
         return torch.stack([term.total for term in terms.values()]).sum()

@@ -253,7 +253,8 @@ class LanguageLoop:
         state = self.updater.optimizer.state_dict()
         moments = {f"optimizer.{i}.{k}": v for i, s in state["state"].items() for k, v in s.items()}
         learned, tensors = split_tensors([m.state_dict() for _, m in self.stages])
-        save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors})
+        save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors,
+                                                  "noise": self.updater.noise.sums})  # fmt: skip
         counters = {"finished": self.finished, "version": self.policy.version, **self.differences.state_dict(),
                     "bad_steps": self.updater.bad_steps, "budget": self.updater.budget,
                     "halved": self.updater.halved}  # fmt: skip
@@ -272,6 +273,7 @@ class LanguageLoop:
         self.updater.optimizer.load_state_dict(state)
         for (_, method), learned in zip(self.stages, join_tensors(data["parts"], tensors), strict=True):
             method.load_state_dict(learned)
+        self.updater.noise.sums = tensors["noise"]
         counters = data["counters"]
         self.finished, self.policy.version = counters["finished"], counters["version"]
         self.differences.load_state_dict(counters)

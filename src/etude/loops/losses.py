@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.errors import ConfigError
 from etude.core.method import Method
-from etude.objectives.aggregation import token_weights
+from etude.objectives.aggregation import token_shares
 
 
 class Term(NamedTuple):
@@ -19,25 +21,55 @@ class Term(NamedTuple):
     total: Tensor
 
 
-def loss_weights(method: Method, batch: TokenBatch, length: int) -> Tensor:
-    """[B, T] weights of the losses: sampled rows as the method says, written ones a mean over their own tokens.
+def with_shares(method: Method, batch: TokenBatch, length: int) -> TokenBatch:
+    """A whole minibatch with the share of each token and row in its loss; `length` is the completion limit.
 
-    Computed on a whole minibatch, before it is cut into micro-batches; `length` is the completion limit.
+    Computed before the minibatch is cut into micro-batches, so that the loss cannot depend on the cut.
     """
-    mask, sampled, kind = batch.action_mask, batch.sampled, batch.rewards.dtype
+    return batch.replace(shares=loss_shares(method, batch, length), row_shares=batch.weights / len(batch))
+
+
+def loss_shares(method: Method, batch: TokenBatch, length: int) -> Tensor:
+    """[B, T] shares of the tokens.
+
+    Written rows among sampled ones are averaged apart from them, each over its own tokens. Either kind then counts by
+    the share of the minibatch's problems that have rows of it, which makes the loss a mean over problems.
+    """
+    mask, sampled, dtype = batch.action_mask, batch.sampled, batch.rewards.dtype
     assert method.experience is not None
     if bool(sampled.all()) or not method.experience.samples:
-        weights = token_weights(method.aggregation, mask, length, kind)
-    else:
-        weights = token_weights("token-mean", mask & ~sampled[:, None], length, kind)
-        weights[sampled] = token_weights(method.aggregation, mask[sampled], length, kind)
-    return weights * batch.weights[:, None]
+        return token_shares(method.aggregation, mask, length, dtype) * batch.weights[:, None]
+    shares, problems = torch.zeros_like(mask, dtype=dtype), len(batch.group.unique())
+    for rows, aggregation in ((sampled, method.aggregation), (~sampled, "sequence-mean")):
+        part = len(batch.group[rows].unique()) / problems
+        shares[rows] = part * token_shares(aggregation, mask[rows], length, dtype)
+    return shares * batch.weights[:, None]
+
+
+def with_factors(method: Method, batch: TokenBatch, factors: Sequence[Tensor]) -> TokenBatch:
+    """The minibatch with the factors [B, T] that each of the method's token weights gives its tokens."""
+    shares = objective_shares = batch.shares
+    assert shares is not None and objective_shares is not None
+    for part, factor in zip(method.token_weights, factors, strict=True):
+        objective_shares = objective_shares * factor
+        shares = shares * factor if part.everywhere else shares
+    return batch.replace(shares=shares, objective_shares=objective_shares if factors else None)
 
 
 def loss_terms(method: Method, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Term]:
-    """The summands of the loss by name, for a batch with `extras` 'weights' [B, T] and 'row_weights' [B]."""
+    """The summands of the loss by name, for a batch that has its `shares`."""
     assert method.objective is not None
-    found = {"objective": _weighted(method.objective(batch, policy), batch)}
+    values = method.objective(batch, policy)
+    if batch.objective_shares is None:
+        found = {"objective": _weighted(values, batch)}
+    elif values.dim() > 1:
+        found = {"objective": _weighted(values, batch.replace(shares=batch.objective_shares))}
+    else:
+        raise ConfigError(
+            f"{type(method.objective).__name__} gave a loss per row, which the factors of "
+            f"{' and '.join(p.name for p in method.token_weights)} cannot weigh: leave the slot token_weights empty, "
+            "and say per_row = True in the class."
+        )
     for part in method.regularizers:
         found[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch)
     if method.critic is not None:
@@ -46,9 +78,10 @@ def loss_terms(method: Method, batch: TokenBatch, policy: TokenLogProbs) -> dict
 
 
 def _weighted(values: Tensor, batch: TokenBatch) -> Term:
+    assert batch.shares is not None and batch.row_shares is not None
     if values.dim() == 1:
-        return Term(values, (values * batch.extras["row_weights"]).sum())
-    return Term(values, torch.where(batch.action_mask, values * batch.extras["weights"], 0.0).sum())
+        return Term(values, (values * batch.row_shares).sum())
+    return Term(values, torch.where(batch.action_mask, values * batch.shares, 0.0).sum())
 
 
 def per_row(loss: Tensor, mask: Tensor) -> Tensor:

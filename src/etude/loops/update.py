@@ -13,14 +13,13 @@ from etude.core.errors import EtudeError, InvariantError, NonFiniteError
 from etude.core.method import Method
 from etude.core.streams import Stream
 from etude.experience.rows import micro_batches, split_groups
-from etude.loops.losses import loss_terms, loss_weights, per_row
+from etude.loops.agreement import Noise
+from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
 from etude.loops.tally import Tally
 from etude.policies.language import LanguagePolicy, fingerprint
 
 MAX_BAD_STEPS = 3
 """Optimizer steps in a row that may be skipped for non-finite numbers before the run stops."""
-GAP = {torch.float32: 2e-3, torch.float64: 1e-6, torch.bfloat16: 0.1}
-"""Largest mean |log-probability gap| between sampler and trainer, by the coarser of their dtypes."""
 
 
 class Updater:
@@ -42,6 +41,7 @@ class Updater:
         self.halved = False
         self.row_loss: Tensor | None = None
         self.first_half: list[Tensor] | None = None
+        self.noise, self.gaps = Noise(), list[Tensor]()
 
     def run(self, method: Method, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""
@@ -99,28 +99,31 @@ class Updater:
 
     def _accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
-        weights = loss_weights(method, batch, self.length)
+        batch = with_shares(method, batch, self.length)
         if method.token_weights:
             current = self._current(method, batch, fresh)
             current.learning_rate = self.rate * method.optimizer.rate(self.step, self.steps)
             if current.entropy is not None:
                 tally.add_tensor("entropy_before", current.entropy, batch.action_mask)
-            for part in method.token_weights:
-                factors = part(batch, current)
-                tally.add_tensor(f"tokens_kept/{part.name}", (factors != 0).float(), batch.action_mask)
-                weights = weights * factors
-        row_weights = batch.weights / len(batch)
-        batch = batch.replace(extras={**batch.extras, "weights": weights, "row_weights": row_weights})
+            factors = [part(batch, current) for part in method.token_weights]
+            for part, factor in zip(method.token_weights, factors):
+                tally.add_tensor(f"tokens_kept/{part.name}", (factor != 0).float(), batch.action_mask)
+            batch = with_factors(method, batch, factors)
         useful = self._useful(method, batch)
         tally.add("rows_skipped", len(batch) - len(useful), len(batch))
+        idle = batch.action_counts.sum() - batch.action_counts[useful].sum()
+        for name in method.objective.zero_without_advantage if _skips(method) else ():
+            tally.add(name, 0.0, float(idle))
         if not len(useful):
             return False
         done, self.first_half = 0, None
+        self.gaps.clear()
         for number, half in enumerate(self._halves(method, batch)):
             if number:
                 self.first_half = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
             rows = half[torch.isin(half, useful)]
             done += self._backward(method, batch, rows, fresh, tally)
+        self._compare(tally)
         tally.add("loss", 0.0, 1.0)
         if done != len(useful):
             raise InvariantError(
@@ -136,7 +139,7 @@ class Updater:
             micro = part.rows(piece, trim=True)
             out = self.policy.evaluate(micro, needs)
             if fresh and method.experience.samples and not getattr(method.experience, "retempers", False):
-                self._compare(micro, out, method.experience.truncates_distribution, tally)
+                self.gaps.append(_gaps(micro, out, method.experience.truncates_distribution))
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
         return done
@@ -160,21 +163,25 @@ class Updater:
     def _useful(self, method: Method, batch: TokenBatch) -> Tensor:
         """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""
         everything = torch.arange(len(batch), device=batch.tokens.device)
-        if not method.objective.vanishes_with_advantage or method.regularizers or method.critic:
+        if not _skips(method):
             return everything
-        return ((batch.advantages * batch.extras["weights"]) != 0).any(1).nonzero()[:, 0]
+        return ((batch.advantages != 0) & _weighed(batch)).any(1).nonzero()[:, 0]
 
     def _loss(self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor) -> Tensor:
         mask, found = batch.action_mask, loss_terms(method, batch, policy)
         if self.row_loss is not None:
             self.row_loss[rows] = per_row(found["objective"].values.detach(), mask)
+        known, learned = method.objective.zero_without_advantage, "/learned" if _skips(method) else ""
         for name, value in method.objective.metrics(batch, policy).items():
-            tally.add_tensor(name, value, mask)
+            if name in known:
+                tally.add_tensor(name, value * _weighed(batch), mask)
+            else:
+                tally.add_tensor(name + learned, value, mask)
         for name, term in found.items():
             if name != "objective":
                 tally.add_tensor(name, term.values, mask)
         if policy.entropy is not None:
-            tally.add_tensor("entropy", policy.entropy, mask)
+            tally.add_tensor("entropy" + learned, policy.entropy, mask)
         loss = sum((term.total for term in found.values()), torch.zeros_like(batch.scores[0]))
         tally.add("loss", float(loss.detach()), 0.0)  # a share of the step's loss; counted once, per step
         return loss
@@ -193,23 +200,23 @@ class Updater:
             found.head = self.policy.head(batch.temperature)
         return found
 
-    def _compare(self, batch: TokenBatch, policy: TokenLogProbs, truncated_distribution: bool, tally: Tally) -> None:
-        """Invariant 1: the sampler's log-probabilities are the trainer's."""
-        mask = batch.action_mask & batch.on_policy[:, None]
-        if not bool(mask.any()):
+    def _compare(self, tally: Tally) -> None:
+        """Invariant 1: the sampler's log-probabilities are the trainer's, but for the rounding measured so far."""
+        gaps = torch.cat(self.gaps) if self.gaps else torch.empty(0)
+        if not len(gaps):
             return
-        gap = (policy.logp.detach() - batch.behaviour_logp)[mask]
-        # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
-        gap = gap.clamp(min=0) if truncated_distribution else gap.abs()
-        tally.add("logp_gap", float(gap.sum()), gap.numel())
-        bound = GAP[torch.bfloat16 if self.policy.shadow or self.policy.autocast else self.policy.model.dtype]
-        if not float(gap.mean()) <= bound:
+        dtype = torch.bfloat16 if self.policy.shadow or self.policy.autocast else self.policy.model.dtype
+        bound = self.noise.bound(len(gaps), dtype)
+        tally.add("logp_gap", float(gaps.sum()), len(gaps))
+        tally.add("logp_gap_bound", bound)
+        if not float(gaps.mean()) <= bound:
             raise InvariantError(
-                f"Fresh samples have log-probabilities that differ by {float(gap.mean()):.3g} nats per token on "
-                f"average (largest {float(gap.max()):.3g}) between sampling and training; at most {bound:g} is "
+                f"Fresh samples have log-probabilities that differ by {float(gaps.mean()):.3g} nats per token on "
+                f"average (largest {float(gaps.max()):.3g}) between sampling and training; at most {bound:.3g} is "
                 "rounding. The sampler used other weights, another temperature or a truncated distribution, or tokens "
                 "were changed after sampling. Nothing was updated with this batch."
             )
+        self.noise.observe(gaps)  # the sampler's weights carried the right fingerprint when the step began
 
     def _skip(self, batch: TokenBatch, step: int, tally: Tally) -> None:
         self.bad_steps += 1
@@ -235,6 +242,27 @@ class Updater:
         tally.count("out_of_memory")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _skips(method: Method) -> bool:
+    """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
+    assert method.objective is not None
+    return method.objective.vanishes_with_advantage and not method.regularizers and method.critic is None
+
+
+def _weighed(batch: TokenBatch) -> Tensor:
+    """[B, T] where a token has a share in the objective."""
+    shares = batch.shares if batch.objective_shares is None else batch.objective_shares
+    assert shares is not None
+    return shares != 0
+
+
+def _gaps(batch: TokenBatch, policy: TokenLogProbs, truncated: bool) -> Tensor:
+    """[N] |log-probability gaps| of the action tokens that were sampled where they stand, in float64."""
+    mask = batch.action_mask & batch.on_policy[:, None]
+    found = (policy.logp.detach().double() - batch.behaviour_logp.double())[mask]
+    # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
+    return found.clamp(min=0) if truncated else found.abs()
 
 
 @torch.no_grad()

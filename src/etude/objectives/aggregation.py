@@ -1,6 +1,6 @@
 """From a loss per token to one number, with one denominator for the whole minibatch.
 
-Each aggregation is a set of weights w [B, T] such that loss = sum(w * loss per token). Because the weights are
+Each aggregation is a set of shares s [B, T] such that loss = sum(s * loss per token). Because the shares are
 computed on the minibatch before it is cut into micro-batches, the gradient cannot depend on the cut.
 """
 
@@ -34,6 +34,6 @@ AGGREGATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def token_weights(aggregation: str, mask: Tensor, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[B, T] weights of a minibatch with action mask `mask`; `length` is the completion limit."""
+def token_shares(aggregation: str, mask: Tensor, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[B, T] shares of a minibatch's tokens with action mask `mask`; `length` is the completion limit."""
     return AGGREGATIONS[aggregation](mask.to(dtype), length)

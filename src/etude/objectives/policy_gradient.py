@@ -36,6 +36,7 @@ class ClippedSurrogate(TokenObjective, StepObjective):
 
     vanishes_with_advantage: ClassVar[bool] = True
     uses_behaviour: ClassVar[bool] = True
+    zero_without_advantage: ClassVar[frozenset[str]] = frozenset({"clip_fraction"})
     low: Fraction = 0.2
     high: Positive = 0.2
 

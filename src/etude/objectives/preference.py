@@ -50,6 +50,7 @@ class DPO(TokenObjective):
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"
+    per_row: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     beta: Positive = 0.1
     label_smoothing: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
@@ -83,6 +84,7 @@ class BradleyTerry(TokenObjective):
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"
+    per_row: ClassVar[bool] = True
     generates: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({Need.VALUES})
 

@@ -77,7 +77,8 @@ class UnifiedGradient(TokenObjective):
 class Hybrid(TokenObjective):
     """On sampled rows another objective, on written ones coefficient * -log pi.
 
-    The loop averages the two kinds apart: sampled rows by the method's aggregation, written ones over their tokens.
+    The loop averages the two kinds apart, sampled rows by the method's aggregation, each written one over its tokens,
+    and counts them by the share of the problems that have rows of the kind.
 
     Args:
         sampled: what is minimised on the policy's own completions.
@@ -87,14 +88,12 @@ class Hybrid(TokenObjective):
     sampled: TokenObjective = UnifiedGradient()
     coefficient: NonNegative = 1.0
 
-    @property
-    def uses_behaviour(self) -> bool:  # type: ignore[override]
-        """As the objective inside."""
-        return self.sampled.uses_behaviour
-
     def check(self) -> None:
+        name = type(self.sampled).__name__
         if self.sampled.couples != "row":
-            raise ConfigError(f"Hybrid.sampled must judge rows one by one, and {type(self.sampled).__name__} does not.")
+            raise ConfigError(f"Hybrid.sampled must judge rows one by one, and {name} does not.")
+        if self.sampled.per_row:
+            raise ConfigError(f"Hybrid.sampled must have a loss per token, and that of {name} is one number per row.")
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         found = self.sampled(batch, policy)

@@ -67,6 +67,7 @@ class LanguagePolicy:
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._sampler: Any = None
         self._sampler_version = -1
+        self._mark: tuple[Any, tuple[float, ...]] = (None, ())
         self._recomputing: list[nn.Module] = []
         if autocast and self.device.type == "cpu":
             attend_in_float32(self._causal(model), self.backbone(self._causal(model)))
@@ -125,21 +126,34 @@ class LanguagePolicy:
 
     @torch.no_grad()
     def refresh_sampler(self) -> None:
-        """Copy the trained weights into the bfloat16 sampler."""
-        for mine, theirs in zip(self._sampler.parameters(), self.merged().parameters(), strict=True):
+        """Copy the trained weights into the bfloat16 sampler, and remember their fingerprint."""
+        merged = self.merged()
+        for mine, theirs in zip(self._sampler.parameters(), merged.parameters(), strict=True):
             mine.copy_(theirs)
         self._sampler_version = self.version
+        self._mark = self._key(torch.bfloat16), fingerprint(merged.parameters(), torch.bfloat16)
 
     def check_sampler(self) -> None:
-        """Invariant 2: the sampler holds this version's weights. Raises InvariantError."""
-        if not self.shadow or self._sampler is None:
+        """Invariant 2: the sampler carries the fingerprint of this version's weights. Raises InvariantError."""
+        if self.shadow and self._sampler is None:
             return
-        wanted = fingerprint(p.to(torch.bfloat16) for p in self.merged().parameters())
-        if fingerprint(self.sampler().parameters()) != wanted:
+        sampler = self.sampler()
+        if sampler is self._causal(self.model):
+            return  # the trained weights themselves
+        if fingerprint(sampler.parameters()) != self._wanted(next(sampler.parameters()).dtype):
             raise InvariantError(
                 f"The sampler does not hold the weights of version {self.version}: it would sample from an older "
                 "policy than the one being trained. Nothing was updated; resume from the last checkpoint."
             )
+
+    def _wanted(self, dtype: torch.dtype) -> tuple[float, ...]:
+        """The fingerprint of this version's weights in the sampler's dtype; adapters are merged once for it."""
+        if self._mark[0] != (key := self._key(dtype)):
+            self._mark = key, fingerprint(self.merged().parameters(), dtype)
+        return self._mark[1]
+
+    def _key(self, dtype: torch.dtype) -> Any:
+        return dtype, fingerprint(self.parameters())
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream) -> list[Completion]:
         """One completion per prompt; see `etude.policies.sampling.generate`. What it emitted is remembered."""
@@ -304,8 +318,12 @@ class LanguagePolicy:
             )
 
 
-def fingerprint(parameters: Iterable[Tensor]) -> tuple[float, ...]:
-    """A cheap mark of some weights: equal weights have equal marks, an optimizer step changes it."""
+def fingerprint(parameters: Iterable[Tensor], dtype: torch.dtype | None = None) -> tuple[float, ...]:
+    """A cheap mark of some weights, as they are or as they would be in `dtype`.
+
+    Equal weights have equal marks; an optimizer step changes it.
+    """
     with torch.no_grad():
-        marks = [p.detach().flatten()[:: max(1, p.numel() // 64)].double().sum() for p in parameters]
+        few = [p.detach().flatten()[:: max(1, p.numel() // 64)] for p in parameters]
+        marks = [(p if dtype is None else p.to(dtype)).double().sum() for p in few]
         return tuple(torch.stack(marks).tolist()) if marks else ()

@@ -42,6 +42,11 @@ class KLToReference(TokenRegularizer):
     estimator: Estimator = "k3"
     weighted: bool = False
 
+    @property
+    def uses_behaviour(self) -> bool:  # type: ignore[override]
+        """Whether rho is in it."""
+        return self.weighted
+
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.reference_logp is not None
         found = self.coefficient * kl_estimate(policy.logp, batch.reference_logp, self.estimator)

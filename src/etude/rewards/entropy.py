@@ -22,6 +22,7 @@ class EntropyReward(TokenReward):
     """
 
     judges: ClassVar[bool] = False
+    uses_behaviour: ClassVar[bool] = True
     coefficient: NonNegative = 0.01
 
     def shape(self, batch: TokenBatch) -> Tensor:

@@ -22,6 +22,7 @@ class KLPenalty(TokenReward):
     """
 
     judges: ClassVar[bool] = False
+    uses_behaviour: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     coefficient: NonNegative = 0.05
 

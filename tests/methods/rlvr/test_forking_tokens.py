@@ -14,7 +14,7 @@ from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.evaluation.tokens import entropy_by_token, entropy_change, high_entropy_overlap, token_entropies
-from etude.loops.losses import loss_terms, loss_weights
+from etude.loops.losses import loss_terms, with_factors, with_shares
 from etude.methods.rlvr.forking_tokens import ForkingGroups
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.policies.sampling import Sampling, _draw
@@ -43,11 +43,8 @@ def setting(make_batch: Callable[..., TokenBatch]) -> tuple[TokenBatch, TokenLog
 
 
 def loss_of(method: Method, batch: TokenBatch, policy: TokenLogProbs) -> torch.Tensor:
-    weights = loss_weights(method, batch, 8)
-    for part in method.token_weights:
-        weights = weights * part(batch, policy)
-    extras = {"weights": weights, "row_weights": batch.weights / len(batch)}
-    return loss_terms(method, batch.replace(extras=extras), policy)["objective"].total
+    factors = [part(batch, policy) for part in method.token_weights]
+    return loss_terms(method, with_factors(method, with_shares(method, batch, 8), factors), policy)["objective"].total
 
 
 def keeping(**fields: Any) -> Method:

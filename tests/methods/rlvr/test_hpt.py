@@ -16,7 +16,7 @@ from etude.core.registry import get_method
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
 from etude.loops.bed import Bed
-from etude.loops.losses import loss_weights
+from etude.loops.losses import loss_shares
 from etude.methods.rlvr.hpt import SOFT_RL, SOFT_SFT, PerformanceGate
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.objectives.supervised import LogLikelihood
@@ -165,7 +165,7 @@ def test_written_rows_are_imitated_and_sampled_ones_reinforced() -> None:
 
 
 def gated(make_batch: Any, gate: PerformanceGate, solved: list[int], size: int = 8) -> tuple[list[float], list[float]]:
-    """alpha and beta of problems of which so many of `size` completions are right, shares taken out."""
+    """alpha and beta of problems of which so many of `size` completions are right."""
     count = len(solved)
     rows = [s < n and s < size for n in solved for s in range(size + 1)]
     batch = make_batch(
@@ -174,11 +174,7 @@ def gated(make_batch: Any, gate: PerformanceGate, solved: list[int], size: int =
     )  # fmt: skip
     weights = gate.bind().weigh(batch).view(count, size + 1)
     assert bool((weights[:, :size] == weights[:, :1]).all())
-    found = []
-    for column in (weights[:, 0], weights[:, size]):
-        share = float((column > 0).double().mean())
-        found.append([round(w / share, 12) if share else 0.0 for w in column.tolist()])
-    return found[0], found[1]
+    return weights[:, 0].tolist(), weights[:, size].tolist()
 
 
 def test_a_steps_loss_is_the_mean_over_problems_of_the_gated_losses(make_batch) -> None:
@@ -193,7 +189,7 @@ def test_a_steps_loss_is_the_mean_over_problems_of_the_gated_losses(make_batch) 
     kept = kept.rows((kept.weights != 0).nonzero()[:, 0])
     logp = -torch.rand(len(kept), length, generator=torch.Generator().manual_seed(0)).double() * kept.action_mask
     kept = kept.replace(advantages=hpt.advantages(kept), behaviour_logp=logp)
-    found = (hpt.objective(kept, TokenLogProbs(logp)) * loss_weights(hpt, kept, length)).sum()
+    found = (hpt.objective(kept, TokenLogProbs(logp)) * loss_shares(hpt, kept, length)).sum()
     rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0]]).double()  # of the two problems that are not imitated
     centred = rewards - rewards.mean(1, keepdim=True)
     reinforced = -(centred * torch.tensor([[2.0, 1.0], [2.0, 6.0]])).sum(1) / (2 * length)
@@ -272,3 +268,28 @@ def test_the_advantage_is_the_reward_less_the_mean_of_the_samples(make_batch) ->
     batch = make_batch([[1]] * 5, scores=[1.0, 0.0, 0.0, 1.0, 0.0], written=[False] * 4 + [True])
     assert get_method("hpt").advantages == GroupAdvantage(centre="mean", scale="none")
     assert get_method("hpt").advantages(batch)[:, 0].tolist() == [0.5, -0.5, -0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("cut", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0, 3], [1, 2]]])
+def test_the_mean_over_problems_does_not_depend_on_the_cut(make_batch, cut: list[list[int]]) -> None:
+    """Four problems of two completions and an answer; 1 and 2 are imitated. Each weighs a quarter, however long."""
+    hpt, length = get_method("hpt").bind(), 6
+    size = [3, 5, 4, 2, 1, 4, 2, 6, 2, 6, 1, 5]
+    solved = torch.tensor([1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], dtype=torch.bool)
+    batch = make_batch(
+        [[int(t < n) for t in range(length)] for n in size], solved=solved, scores=solved.double(),
+        group=[0] * 3 + [1] * 3 + [2] * 3 + [3] * 3, written=[False, False, True] * 4,
+    )  # fmt: skip
+    batch = batch.replace(weights=hpt.filters[0].weigh(batch))
+    batch = batch.rows((batch.weights != 0).nonzero()[:, 0])
+    logp = -torch.rand(len(batch), length, generator=torch.Generator().manual_seed(0)).double() * batch.action_mask
+    batch = batch.replace(advantages=hpt.advantages(batch), behaviour_logp=logp)
+    found = 0.0
+    for problems in cut:
+        rows = torch.isin(batch.group, torch.tensor(problems)).nonzero()[:, 0]
+        piece = batch.rows(rows)
+        found += float((hpt.objective(piece, TokenLogProbs(logp[rows])) * loss_shares(hpt, piece, length)).sum())
+    reinforced = [-(0.5 * 3 - 0.5 * 5) / (2 * length), -(0.5 * 6 - 0.5 * 1) / (2 * length)]
+    imitated = [-float(logp[row].sum()) / n for row, n in zip(batch.written.nonzero()[:, 0].tolist(), (4, 2))]
+    assert [int(n) for n in batch.action_counts[batch.written]] == [4, 2]
+    assert found / len(cut) == pytest.approx((sum(reinforced) + sum(imitated)) / 4, abs=1e-12)

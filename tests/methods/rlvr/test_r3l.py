@@ -17,7 +17,7 @@ from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.retry import ReflectThenRetry, Report, read_report, without_prefix
 from etude.experience.rows import to_batch
-from etude.loops.losses import loss_terms, loss_weights
+from etude.loops.losses import loss_terms, with_shares
 from etude.methods.rlvr.r3l import OPMD, AmplifiedAdvantage, r3l
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling
@@ -79,8 +79,7 @@ def test_without_retries_and_amplification_it_is_the_mean_baseline_group_policy_
     scores = torch.tensor([1.0, 0.0, 0.25, 0.0, 0.5, 0.0], dtype=torch.float64)
     batch = batch.replace(scores=scores, rewards=batch.rewards.double(), weights=batch.weights.double())
     batch = batch.replace(advantages=method.advantages(batch))
-    weights = loss_weights(method, batch, 8)
-    batch = batch.replace(extras={"weights": weights, "row_weights": batch.weights / 6})
+    batch = with_shares(method, batch, 8)
     loss_terms(method, batch, policy.evaluate(batch))["objective"].total.backward()
     found = gradients(policy)
     policy.model.zero_grad()
@@ -164,8 +163,7 @@ def test_a_masked_prefix_has_exactly_no_gradient() -> None:
     batch = to_batch(rows, 0, 1.0, policy.device)
     batch = batch.replace(advantages=torch.ones_like(batch.behaviour_logp))
     logp = torch.randn(batch.tokens.shape, requires_grad=True)
-    weights = loss_weights(r3l, batch, 8)
-    batch = batch.replace(extras={"weights": weights, "row_weights": batch.weights})
+    batch = with_shares(r3l, batch, 8)
     loss_terms(r3l, batch, TokenLogProbs(logp))["objective"].total.backward()
     assert logp.grad is not None
     for row, episode in enumerate(rows):

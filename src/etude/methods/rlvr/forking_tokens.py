@@ -21,7 +21,7 @@ import dataclasses
 from typing import Annotated
 
 from etude.core.fields import Ge, NonNegative
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.slots import Context
 from etude.experience.groups import Groups
 from etude.methods.rlvr.dapo import dapo
@@ -32,8 +32,9 @@ from etude.token_weights.entropy import HighEntropyTokens
 class ForkingGroups(Groups):
     """Groups that are sampled with one temperature at forking tokens and another everywhere else.
 
-    What is sampled from is then no distribution that the policy has at any one temperature, so objectives with
-    importance ratios are refused; others are trained on it as if the policy itself had drawn the tokens.
+    What is sampled from is then no distribution that the policy has at any one temperature, so parts that take its
+    log-probabilities for the policy's (importance ratios) are refused; others are trained on it as if the policy itself
+    had drawn the tokens.
 
     Args:
         temperature: where the entropy (at temperature 1) is at most `fork_entropy`; training uses it everywhere.
@@ -44,13 +45,13 @@ class ForkingGroups(Groups):
     fork_temperature: Annotated[float, Ge(0.01)] = 1.0
     fork_entropy: NonNegative = 0.672
 
-    def objection(self, method: object) -> str | None:
-        objective = getattr(method, "objective", None)
-        if self.fork_temperature != self.temperature and getattr(objective, "uses_behaviour", False):
+    def objection(self, method: Method) -> str | None:
+        user = method.behaviour_user()
+        if self.fork_temperature != self.temperature and user is not None:
             return (
-                f"samples at two temperatures ({self.temperature:g}, at forking tokens {self.fork_temperature:g}), so "
-                f"{type(objective).__name__}'s ratio exp(logp - behaviour_logp) would be biased: set fork_temperature "
-                "to temperature, or choose an objective without a ratio."
+                f"samples at two temperatures ({self.temperature:g}, at forking tokens {self.fork_temperature:g}), and "
+                f"{type(user).__name__} takes behaviour_logp for the policy's own log-probabilities, so it would be "
+                "biased: set fork_temperature to temperature, or choose a part that does not read them."
             )
         return super().objection(method)
 

@@ -13,8 +13,8 @@ The paper reads SFT and the policy-gradient methods as one estimator, m * (1 / p
 
 4. an entropy bonus of 0.001 on the policy's own completions.
 
-A step's loss is the mean of the problems' losses: each kind of rows is averaged over those that the gate kept, times
-their share of the problems.
+The loss of a minibatch is the mean of its problems' losses, however a batch is cut into minibatches: the loop averages
+each kind of rows that the gate kept, and counts it by its share of the minibatch's problems.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class PerformanceGate(Filter):
             model that knows the field, 2/8 for one that does not. Below 0 nothing is imitated, from 1 on all is.
         rl, sft: alpha and beta by the number that is right instead, the last for it and all above; both or neither.
 
-    The loop averages each kind of rows on its own, so a row's weight is alpha (beta) times the share of the batch's
-    problems in which its kind is kept: both together are the mean over problems of alpha L_RL + beta L_SFT.
+    `state["imitated"]` is the share of the batch's problems that are imitated.
 
     Shapes: [B]. Problems of which no completion is left are imitated.
     """
@@ -78,14 +77,8 @@ class PerformanceGate(Filter):
             share = solved / group_sum(sampled, batch.group).clamp(min=1)
             alpha = (share > self.gamma).to(sampled)
             beta = 1 - alpha
-        self.state["imitated"] = _kept_share(beta, batch)
-        return torch.where(batch.sampled, alpha * _kept_share(alpha, batch), beta * self.state["imitated"])
-
-
-def _kept_share(weights: Tensor, batch: TokenBatch) -> float:
-    """Share of the batch's problems with a weight above 0; weights [B] are the same on all rows of a problem."""
-    kept = batch.group[weights > 0]
-    return len(kept.unique()) / len(batch.group.unique())
+        self.state["imitated"] = len(batch.group[beta > 0].unique()) / len(batch.group.unique())
+        return torch.where(batch.sampled, alpha, beta)
 
 
 class OnSampled(TokenRegularizer):

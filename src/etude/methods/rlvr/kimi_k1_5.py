@@ -51,6 +51,7 @@ class MirrorDescent(TokenObjective):
     Shapes: [B]; log-probabilities are summed over a row's action tokens.
     """
 
+    per_row: ClassVar[bool] = True
     uses_behaviour: ClassVar[bool] = True
     tau: Positive = 0.1
 

@@ -17,6 +17,8 @@ Changes GRPO in three places, with c_i = pi_old(o_i | q)^(1/|o_i|), the confiden
 No KL, no reward for format. G is 16 in the paper; here it is the parent's 8.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -50,6 +52,8 @@ class CalibratedReward(GroupReward):
 
     Right answers keep 1. Needs nothing but what the sampler recorded; c is at the temperature of sampling.
     """
+
+    uses_behaviour: ClassVar[bool] = True
 
     def rescore(self, batch: TokenBatch) -> Tensor:
         c = confidence(batch)

@@ -47,6 +47,7 @@ class OutcomePrediction(TokenObjective):
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"
+    per_row: ClassVar[bool] = True
     uses_behaviour: ClassVar[bool] = True
     beta: Positive = 1.0
     implicit: Literal["ratio", "likelihood"] = "ratio"

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import comb
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -163,6 +163,7 @@ def _by_vine(batch: TokenBatch) -> Tensor:
 class OldPolicyKL(TokenRegularizer):
     """coefficient * KL(pi_old || pi) for every state, estimated from the token that pi_old took, in nats."""
 
+    uses_behaviour: ClassVar[bool] = True
     coefficient: NonNegative = 0.01
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:

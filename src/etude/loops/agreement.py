@@ -1,0 +1,50 @@
+"""How far log-probabilities in sampling and in training may lie apart: as far as rounding puts them, and no further."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FLOOR = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+"""Mean gap in nats that is never a fault: a policy that grows sure of itself rounds ever less, and may turn back."""
+CEILING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 0.1}
+"""Largest mean gap whatever was measured; the bound of the first batch, before which nothing was."""
+MARGIN, ERRORS = 3.0, 5.0
+"""The bound, in means of what was measured, and in standard errors of the mean that is judged."""
+DECAY = 0.9
+
+
+class Noise:
+    """The gap between two computations of the same log-probability, measured while both have the same weights.
+
+    With count n, total s and squares q of all |gaps| so far, each update's faded by `DECAY` at the next:
+
+        bound(N) = max(floor, 3 m + 5 sqrt(v / N)), at most the ceiling,    m = s / n,  v = q / n - m^2
+
+    for the mean of N gaps. Shapes: `sums` [3] in float64, the state that a checkpoint keeps. Gaps are in nats.
+
+    >>> noise = Noise()
+    >>> noise.bound(100, torch.float32)
+    0.002
+    >>> noise.observe(torch.tensor([1e-4, 3e-4]))
+    >>> round(noise.bound(100, torch.float32), 8)  # 3 * 2e-4 + 5 * 1e-4 / 10
+    0.00065
+    """
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(3, dtype=torch.float64)
+
+    def bound(self, count: int, dtype: torch.dtype) -> float:
+        """Largest mean of `count` gaps that is rounding; `dtype` is the coarser of the two computations'."""
+        n, total, squares = self.sums.tolist()
+        if not n:
+            return CEILING[dtype]
+        mean = total / n
+        error = (max(0.0, squares / n - mean**2) / count) ** 0.5
+        return min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error))
+
+    def observe(self, gaps: Tensor) -> None:
+        """Measure: |gaps| [N] of samples from weights that are known to be the trained ones."""
+        gaps = gaps.double()
+        found = [float(len(gaps)), float(gaps.sum()), float((gaps**2).sum())]
+        self.sums = DECAY * self.sums + torch.tensor(found, dtype=torch.float64)
