@@ -146,9 +146,7 @@ def test_who_takes_the_samplers_log_probabilities_for_the_policys_own_says_so(
     """Whatever the slot, and however deep inside another part."""
     method = reinforce.replace(id="mine", **changes)
     method.check()
-    with pytest.raises(
-        ConfigError, match=r"(samples from a truncated distribution|samples at two temperatures) .* it would be biased"
-    ):
+    with pytest.raises(ConfigError, match=r"(a truncated distribution|at two temperatures) .* it would be biased"):
         method.replace(experience=experience).check()
 
 

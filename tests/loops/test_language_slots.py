@@ -13,6 +13,8 @@ from etude.advantages.group import GroupAdvantage
 from etude.advantages.returns import GAE
 from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError, RewardError
+from etude.core.fit import check
+from etude.core.kinds import TokenMethod
 from etude.core.part import Need
 from etude.core.registry import get_method
 from etude.core.slots import Context, Filter, GroupReward, TokenAdvantages, TokenObjective, TokenWeights
