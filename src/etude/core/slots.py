@@ -150,8 +150,8 @@ class Advantages(Part):
         """Returns [P, T, E] for a rollout of control; may leave `batch.returns`, what the critic learns."""
         raise NotImplementedError
 
-    def of_minibatch(self, advantages: Tensor) -> Tensor:
-        """Advantages [P, N] of one minibatch as the objective sees them."""
+    def of_minibatch(self, advantages: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Advantages [P, N] of one minibatch as the objective sees them; `weights` are the batch's."""
         return advantages
 
 

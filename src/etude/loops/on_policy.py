@@ -18,6 +18,7 @@ from etude.experience.spaces import observation_shape
 from etude.experience.vector import Collector, Rollouts
 from etude.loops.control_update import ControlUpdater
 from etude.loops.states import join_tensors, split_tensors
+from etude.policies.control.observations import moments
 from etude.policies.control.population import FlatParameters, Member, Population, per_member, settle
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
@@ -68,7 +69,7 @@ class OnPolicyLoop:
         rate = per_member(self.method.optimizer, lambda part: part.rate(self.finished, self.steps))
         found = self.updater.run(flat, self.finished, rate)
         found["explained_variance"] = _explained(flat)
-        self.actor.observe(flat.observations)
+        self.actor.observe(flat.observations, flat.weights)
         self.finished += 1
         count = batch.rewards.numel()
         taken = time.monotonic() - begun
@@ -142,5 +143,5 @@ def _explained(batch: Transitions) -> Tensor:
     """[P] share of the returns' variance that the values explain."""
     if batch.returns is None:
         return batch.values.new_zeros(len(batch.values))
-    spread = batch.returns.var(1)
-    return 1 - (batch.returns - batch.values).var(1) / spread.clamp(min=1e-12)
+    spread, left = (moments(x, batch.weights)[1][:, 0] for x in (batch.returns, batch.returns - batch.values))
+    return 1 - left / spread.clamp(min=1e-12)
