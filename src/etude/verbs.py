@@ -128,7 +128,8 @@ def _run(folder: Any, method: Method, task: Task, options: Options) -> Result:
     assert options.steps is not None
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
-        folder.record_environment(options.seed)  # again, now that the number of threads is chosen
+        found_here = kind.found_here(loop)
+        folder.record_environment(options.seed, found_here)  # again, now that the number of threads is chosen
     say(kind.sentence(loop, method, task), options.quiet)
     looks = kind.looks(method, task, options)
     found = _load_evaluation(folder.path)

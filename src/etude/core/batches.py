@@ -286,7 +286,7 @@ class Transitions:
     Args:
         behaviour: parameters of the distribution that each action was sampled from.
         values, next_values: V(s_t) and V(s_{t+1}) by the critic that acted; 0 without a critic.
-        weights: 1 for a step that counts, 0 for one of a discarded episode, which no statistic may see; None: all count.
+        weights: 1 for a step that counts, 0 for one of a discarded episode, which nothing may see; None: all count.
     """
 
     observations: Tensor
