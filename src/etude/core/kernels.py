@@ -10,8 +10,8 @@ Processor time of products by mode, without a mode = 1 (torch 2.13.0, MKL 2024.2
     AMD EPYC, AVX-512   1.00 to 1.02  1.00 to 1.02  1.03          1.05                          2.0
     Xeon, AVX-512       1.5 to 2.5    0.97 to 1.06  0.95 to 1.33  1.3 to 2.0    1.0 to 1.3      2.0 to 6.1
 
-Members equal their own runs on the Xeon in every mode, on the EPYC in all that were tried but AVX512 (not tried) and
-none. `docs/log.md` has the shapes.
+Members equalled their own runs on the EPYC in AVX2, AVX2,STRICT, AUTO,STRICT, AVX512,STRICT and COMPATIBLE, not without
+a mode; on the Xeon in all that were tried (AVX2, AVX512, AUTO,STRICT, none). `docs/log.md` has the shapes.
 """
 
 from __future__ import annotations

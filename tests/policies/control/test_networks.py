@@ -195,7 +195,6 @@ def image_method(**changes: Any) -> Method:
     return found.replace(**changes)
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("shared", (False, True), ids=("apart", "shared"))
 def test_members_with_image_policies_equal_their_own_runs(shared: bool) -> None:
     method = image_method(critic=StateValue(network=SMALL, shared=shared))

@@ -129,7 +129,6 @@ class ShortTask(ControlTask):
         return Short(seeds, count, purpose)
 
 
-@pytest.mark.kernels
 def test_values_after_cuts_are_the_members_own() -> None:
     """More cuts than are valued at a time, more for some than for others."""
     often = method("ppo", environments=9, steps=40)

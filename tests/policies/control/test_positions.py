@@ -25,8 +25,8 @@ TORCHS: dict[str, Function] = {
 }  # fmt: skip
 """The rest of what is used, as it is."""
 EXACT: dict[str, Function] = {
-    "sigmoid": torch.sigmoid, "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)), "silu": torch.nn.functional.silu,
-    "elu": torch.nn.functional.elu,
+    "sigmoid": torch.sigmoid, "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "silu": torch.nn.functional.silu, "elu": torch.nn.functional.elu,
 }  # fmt: skip
 COUNT = 531
 
