@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast lint format types docs bench bench-foundation clean
+.PHONY: help env demo test test-fast test-kernels lint format types docs bench bench-foundation clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -27,6 +27,9 @@ test: env  ## All tests
 
 test-fast: env  ## The fast part of the tests
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-kernels: env  ## Populations under several modes of MKL, as other processors compute
+	PYTHON=$(BIN)/python .ci/kernels
 
 lint: env  ## ruff and mypy
 	$(BIN)/ruff check .

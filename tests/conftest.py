@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import etude  # noqa: F401  # isort: skip  # before torch, so that reproducible kernels are asked for
 import pytest
 import torch
 from hypothesis import settings
@@ -13,6 +14,15 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 
 settings.register_profile("etude", deadline=None)  # how long an example takes depends on what else runs here
 settings.load_profile("etude")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what a member equalled a run of its own to, wherever tests assert that it does."""
+    from etude.core.kernels import requested
+    from solo_runs import exact_here
+
+    to = "bit for bit" if exact_here() else "to 1e-5"
+    terminalreporter.write_line(f"members of a population equal their own runs {to} here (kernels: {requested()})")
 
 
 @pytest.fixture(scope="module")

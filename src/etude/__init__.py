@@ -12,6 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from etude.core import kernels as _kernels
+
+_kernels.request()
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

@@ -175,6 +175,9 @@ class WorldOf(Protocol):
     def sentence(self, loop: Any, method: Method, task: Any) -> str:
         """What the run will need, for people."""
 
+    def found_here(self, loop: Any) -> dict[str, Any]:
+        """What was tried on this machine when the loop was built, for `environment.json`."""
+
     def looks(self, method: Method, task: Any, options: Options) -> bool:
         """Whether the policy is evaluated before and after training."""
 

@@ -26,6 +26,12 @@ SEEDS = 10
 READS = frozenset({"seeds", "population"})
 EPISODES = 20
 """Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
+PROMISES = {
+    None: "",
+    True: " Each member equals its own run here, bit for bit.",
+    False: " Each member equals its own run here to rounding, not bit for bit.",
+}
+"""What the probe at the start found."""
 
 
 def measured(task: ControlTask) -> tuple[list[str], list[str]]:
@@ -89,7 +95,16 @@ def _axis(method: Method, text: str) -> tuple[str, list[float]]:
 
 
 def build(method: Method, task: ControlTask, options: Options) -> OnPolicyLoop:
-    """Population and loop."""
+    """Population and loop; tries whether its members equal their own runs here."""
+    from etude.loops.probe import members_are_exact
+
+    loop = _loop(method, task, options)
+    if loop.population.size > 1:
+        loop.exact = members_are_exact(loop)
+    return loop
+
+
+def _loop(method: Method, task: ControlTask, options: Options) -> OnPolicyLoop:
     import torch
 
     from etude.loops.on_policy import OnPolicyLoop
@@ -109,8 +124,13 @@ def sentence(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     rollout: Any = method.experience
     return (
         f"{count} members ({seeds}) of {width:,} parameters each, {rollout.environments} environments of {task.id} "
-        f"for each, {loop.steps} rollouts of {rollout.steps} steps."
+        f"for each, {loop.steps} rollouts of {rollout.steps} steps.{PROMISES[loop.exact]}"
     )
+
+
+def found_here(loop: OnPolicyLoop) -> dict[str, Any]:
+    """`members`: whether each equals its own run, 'exact' or 'to rounding', as tried at the start."""
+    return {} if loop.exact is None else {"members": "exact" if loop.exact else "to rounding"}
 
 
 def looks(method: Method, task: ControlTask, options: Options) -> bool:
@@ -168,7 +188,7 @@ def restore(checkpoint: Path, config: Mapping[str, Any], task: ControlTask) -> O
     """The population of a checkpoint. Raises ConfigError if it was trained on other observations or actions."""
     method = Method.from_json(opened(checkpoint.parent.parent).method)
     known = {k: v for k, v in config.items() if k in {f.name for f in dataclasses.fields(Options)}}
-    loop = build(method, task, Options(**{**known, "population": tuple(known["population"]), "sinks": ()}))
+    loop = _loop(method, task, Options(**{**known, "population": tuple(known["population"]), "sinks": ()}))
     try:
         loop.load_policy(checkpoint)
     except (KeyError, RuntimeError) as error:

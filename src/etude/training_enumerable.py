@@ -66,6 +66,11 @@ def sentence(loop: EnumerableLoop, method: Method, task: Any) -> str:
     )
 
 
+def found_here(loop: Any) -> dict[str, Any]:
+    """Nothing is tried."""
+    return {}
+
+
 def looks(method: Method, task: Task, options: Options) -> bool:
     """Exact figures cost nothing."""
     return options.evaluate > 0

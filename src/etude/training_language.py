@@ -98,6 +98,11 @@ def sentence(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
     return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64))
 
 
+def found_here(loop: Any) -> dict[str, Any]:
+    """Nothing is tried."""
+    return {}
+
+
 def looks(method: Method, task: LanguageTask, options: Options) -> bool:
     """Whether what is trained samples, and something says how good the samples are."""
     unscored = bool(task.needs_reward())

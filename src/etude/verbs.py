@@ -150,7 +150,8 @@ def _run(
     assert options.steps is not None
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
-        folder.record_environment(options.seed)  # again, now that the number of threads is chosen
+        found_here = kind.found_here(loop)
+        folder.record_environment(options.seed, found_here)  # again, now that the number of threads is chosen
     if inputs is not None:
         record(folder.path, inputs())
     say(kind.sentence(loop, method, task), options.quiet)

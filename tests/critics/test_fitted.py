@@ -21,6 +21,7 @@ from etude.critics.fitted import FittedValue
 from etude.methods.onpolicy.gae import TrustRegionValue
 from etude.policies.control.networks import MLP
 from etude.policies.control.population import FlatParameters, Member, PerMember, Population
+from solo_runs import alike
 
 P, N, D = 3, 24, 4
 NAMES = ("npg", "trpo", "gae")
@@ -162,13 +163,14 @@ def test_steps_that_count_for_nothing_teach_nothing(part: StateCritic) -> None:
     assert torch.equal(changes(rig), changes(other))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("part", [FittedValue(epochs=2, minibatches=3), TrustRegionValue()])
 def test_each_member_is_fitted_alone(part: StateCritic) -> None:
     together, alone = Rig(part), Rig(part, members=1)
     alone.batch = together.batch._map(lambda x: x[:1])
     for number in range(3):
         together.fit(number), alone.fit(number)
-    assert torch.equal(together.parameters.values[0, 2:], alone.parameters.values[0, 2:])
+    assert alike(together.parameters.values[0, 2:], alone.parameters.values[0, 2:])
 
 
 @pytest.mark.parametrize("part", [FittedValue(epochs=1, minibatches=1), TrustRegionValue()])

@@ -120,7 +120,7 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
             batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
         )
         batch.returns = ahead + batch.values
-        mean = batch.returns.flatten(1).mean(1)[:, None, None]
+        mean = batch.mean(batch.returns)[:, None, None]
         return batch.returns - mean if self.baseline == "batch" else batch.returns
 
 
@@ -159,8 +159,8 @@ class StepGAE(StepAdvantages, abstract=True):
         ended = batch.terminated if self.bootstrap_truncated else batch.terminated | batch.truncated
         return transition_gae(batch.rewards, batch.values, batch.next_values, ended, batch.truncated, self.gamma, lam)
 
-    def of_minibatch(self, advantages: Tensor) -> Tensor:
-        return standardized_members(advantages) if self.standardize and self.per_minibatch else advantages
+    def of_minibatch(self, advantages: Tensor, weights: Tensor | None = None) -> Tensor:
+        return standardized_members(advantages, weights) if self.standardize and self.per_minibatch else advantages
 
 
 class GAE(StepGAE, TokenAdvantages):

@@ -307,7 +307,7 @@ class Transitions:
     Args:
         behaviour: parameters of the distribution that each action was sampled from.
         values, next_values: V(s_t) and V(s_{t+1}) by the critic that acted; 0 without a critic.
-        weights: how much each step counts; None: all the same.
+        weights: 1 for a step that counts, 0 for one of a discarded episode, which nothing may see; None: all count.
     """
 
     observations: Tensor
@@ -347,6 +347,14 @@ class Transitions:
     def slice(self, start: int, stop: int) -> Transitions:
         """Rows from `start` to `stop` of a flat batch, without a copy."""
         return self._map(lambda x: x[:, start:stop])
+
+    def mean(self, values: Tensor) -> Tensor:
+        """[P] means over the steps that count, of a number for each step."""
+        values = values.flatten(1)
+        if self.weights is None:
+            return values.mean(1)
+        weights = self.weights.flatten(1)
+        return (values * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def replace(self, **changes: Any) -> Transitions:
         """A copy with some fields changed."""

@@ -186,8 +186,8 @@ class StepAdvantages(Part, abstract=True):
         """Returns [P, T, E]; may leave `batch.returns`, what the critic learns."""
         raise NotImplementedError
 
-    def of_minibatch(self, advantages: Tensor) -> Tensor:
-        """Advantages [P, N] of one minibatch as the objective sees them."""
+    def of_minibatch(self, advantages: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Advantages [P, N] of one minibatch as the objective sees them; `weights` are the batch's."""
         return advantages
 
 

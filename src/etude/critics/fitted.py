@@ -79,9 +79,4 @@ class _Errors:
 def squared_error(values: Tensor, batch: Transitions) -> Tensor:
     """[P] 1/2 mean (V - R)^2 over the steps that count."""
     assert batch.returns is not None
-    return member_mean((values - batch.returns) ** 2, batch.weights) / 2
-
-
-def member_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """[P, N] -> [P], steps that count for nothing left out."""
-    return values.mean(1) if weights is None else (values * weights).sum(1) / weights.sum(1).clamp(min=1)
+    return batch.mean((values - batch.returns) ** 2) / 2

@@ -85,6 +85,8 @@ class Collector:
         batch.behaviour_logp = flat.view_as(batch.rewards)
         if critic is not None:
             self._value(batch, torch.cat(read, 1), critic, finals)
+        if batch.weights is not None:
+            _overwrite(batch, batch.weights == 0)
         return batch
 
     def _empty(self) -> Transitions:
@@ -154,6 +156,21 @@ class Collector:
         self.observations = state["observations"].numpy().copy()
         self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
         self.player.memory, self.player.begins = state["memory"].clone(), state["begins"].clone()
+
+
+def _overwrite(batch: Transitions, lost: Tensor) -> None:
+    """Put a step of the same member that counts in the place of every one that does not, `lost` [P, T, E].
+
+    So no number of a discarded episode reaches anything, not even as 0 times infinity. Where nothing counts, 0 stands.
+    """
+    everything, first = lost.flatten(1).all(1), lost.flatten(1).int().argmin(1)
+    members = lost.nonzero()[:, 0]
+    names = ("observations", "actions", "rewards", "behaviour", "behaviour_logp", "values", "next_values")
+    memory = [batch.extras["memory"]] if "memory" in batch.extras else []
+    for values in [*(getattr(batch, name) for name in names), *memory]:
+        rows = values.flatten(1, 2)[torch.arange(len(first)), first]
+        rows[everything] = 0
+        values[lost] = rows[members]
 
 
 @dataclass

@@ -113,7 +113,7 @@ class Minibatch:
     def __init__(self, updater: ControlUpdater, batch: Transitions, fresh: bool, reports: bool) -> None:
         self.updater, self.fresh, self.reports = updater, fresh, reports
         assert batch.advantages is not None and updater.method.advantages is not None
-        self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages))
+        self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages, batch.weights))
         self.seen, self.past = updater.actor.see(batch.observations), updater.past(batch)
 
     def evaluate(self) -> ActionLogProbs:
@@ -154,9 +154,8 @@ class Minibatch:
             return total, {**{k: self.mean(v) for k, v in reported.items()}, "loss": total.detach()}
 
     def mean(self, values: Tensor) -> Tensor:
-        """[P, N] -> [P], steps that count for nothing left out."""
-        weights = self.batch.weights
-        return values.mean(1) if weights is None else (values * weights).sum(1) / weights.sum(1).clamp(min=1)
+        """[P, N] -> [P] over the steps that count."""
+        return self.batch.mean(values)
 
     def gradient(self) -> dict[str, Tensor]:
         """Put the gradient of the members' losses into `FlatParameters.gradient`."""
@@ -166,7 +165,7 @@ class Minibatch:
 
     def _check(self, logp: Tensor) -> None:
         """Invariant 1: what acted is what learns."""
-        gap = (logp - self.batch.behaviour_logp).abs().mean(1)
+        gap = self.mean((logp - self.batch.behaviour_logp).abs())
         if not bool((gap <= GAP).all()):
             member = int((~(gap <= GAP)).nonzero()[0, 0])
             raise InvariantError(

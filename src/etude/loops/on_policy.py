@@ -18,6 +18,7 @@ from etude.experience.spaces import observation_shape
 from etude.experience.vector import Collector, Rollouts
 from etude.loops.control_update import ControlUpdater
 from etude.loops.states import join_tensors, split_tensors
+from etude.policies.control.observations import moments
 from etude.policies.control.population import FlatParameters, Member, Population, per_member, settle
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
@@ -35,25 +36,36 @@ class OnPolicyLoop:
     """
 
     headline = "return"
+    exact: bool | None = None
+    """Whether every member equals its own run here, bit for bit, where that was tried (`loops/probe.py`)."""
 
     def __init__(self, method: Method, task: ControlTask, members: Sequence[Member], steps: int) -> None:
-        self.task, self.steps, self.finished = task, steps, 0
+        self.task, self.composed, self.steps, self.finished = task, method, steps, 0
         self.population = Population(members)
         self.method = settle(method.bind(), self.population)
         experience = self.method.experience
         assert isinstance(experience, Rollouts) and self.method.policy is not None
         self.environment = self.method.policy.watch(task.make([m.seed for m in members], experience.environments))
-        shape = observation_shape(self.environment.observation_space)
-        self.actor: Any = self.method.policy.build(shape, self.environment.action_space, self.population)
-        critic: Any = self.method.critic
-        shared = critic is not None and critic.shared
-        reads = (self.actor.width,) if shared else self.actor.shape
-        self.critic = None if critic is None else critic.build(reads, self.population)
-        modules = {"policy": self.actor, "critic": self.critic}
-        self.parameters = FlatParameters({k: m for k, m in modules.items() if m is not None})
-        self.updater = ControlUpdater(self.method, self.population, self.parameters, self.actor, self.critic)
+        self.updater = self._learner(self.method, self.population)
+        self.actor, self.critic, self.parameters = self.updater.actor, self.updater.critic, self.updater.parameters
+        shared = self.updater.shared
         self.collector = Collector(self.environment, self.actor, self.population, experience.steps, shared)
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
+
+    def alone(self, k: int) -> ControlUpdater:
+        """What member k acts and learns with in a run of its own, as it begins."""
+        population = Population([self.population.members[k]])
+        return self._learner(settle(self.composed.bind(), population), population)
+
+    def _learner(self, method: Any, population: Population) -> ControlUpdater:
+        """Policy, critic and optimizer of a population, the method bound and settled."""
+        shape = observation_shape(self.environment.observation_space)
+        actor, critic = method.policy.build(shape, self.environment.action_space, population), None
+        if method.critic is not None:
+            critic = method.critic.build((actor.width,) if method.critic.shared else actor.shape, population)
+        modules = {"policy": actor, "critic": critic}
+        parameters = FlatParameters({k: m for k, m in modules.items() if m is not None})
+        return ControlUpdater(method, population, parameters, actor, critic)
 
     def step(self) -> StepReport:
         """One rollout and what is learned from it."""
@@ -68,7 +80,7 @@ class OnPolicyLoop:
         rate = per_member(self.method.optimizer, lambda part: part.rate(self.finished, self.steps))
         found = self.updater.run(flat, self.finished, rate)
         found["explained_variance"] = _explained(flat)
-        self.actor.observe(flat.observations)
+        self.actor.observe(flat.observations, flat.weights)
         self.finished += 1
         count = batch.rewards.numel()
         taken = time.monotonic() - begun
@@ -142,5 +154,5 @@ def _explained(batch: Transitions) -> Tensor:
     """[P] share of the returns' variance that the values explain."""
     if batch.returns is None:
         return batch.values.new_zeros(len(batch.values))
-    spread = batch.returns.var(1)
-    return 1 - (batch.returns - batch.values).var(1) / spread.clamp(min=1e-12)
+    spread, left = (moments(x, batch.weights)[1][:, 0] for x in (batch.returns, batch.returns - batch.values))
+    return 1 - left / spread.clamp(min=1e-12)

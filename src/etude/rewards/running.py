@@ -19,8 +19,8 @@ class NormalizeRewards(StepReward):
         R_t = gamma (1 - done_{t-1}) R_{t-1} + r_t,   r_t <- clip(r_t / sqrt(Var[R] + 1e-8))
 
     The variance is over all steps of the member so far, this whole rollout included (arXiv:2005.12729, section 3);
-    Gymnasium's wrapper divides each step by the variance up to that step. Each member has its own. Rewards and what is
-    returned are [P, T, E].
+    Gymnasium's wrapper divides each step by the variance up to that step. Each member has its own; steps of discarded
+    episodes are not among them. Rewards and what is returned are [P, T, E].
     """
 
     gamma: Probability = 0.99
@@ -38,7 +38,8 @@ class NormalizeRewards(StepReward):
             running = found[:, t] = self.gamma * running + rewards[:, t]
             running = running * ~done[:, t]
         before = (state.get("mean", 0.0), state.get("variance", 0.0), state["count"])
-        mean, variance, count = merged(found.flatten(1), *before)
+        weights = None if batch.weights is None else batch.weights.flatten(1)
+        mean, variance, count = merged(found.flatten(1), *before, weights)
         state |= {"running": running, "mean": mean, "variance": variance, "count": count}
         scale = (variance + 1e-8).sqrt()[:, None]
         scaled = (rewards / scale).flatten(1).clamp(-self.clip, self.clip)

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from etude.core import kernels
+
 PACKAGES = ("etude", "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "envpool", "mujoco")
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS",
@@ -34,6 +36,7 @@ def record(seed: int) -> dict[str, Any]:
         "commit": commit(Path.cwd()),
         "platform": platform.platform(),
         "processor": _processor(),
+        "kernels": kernels.requested(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
@@ -43,11 +46,11 @@ def record(seed: int) -> dict[str, Any]:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A sentence about each difference that may change the last digits of a resumed run."""
+    """A sentence about each difference for which a resumed run does not go on exactly."""
     pairs = [(k, before.get("versions", {}).get(k), v) for k, v in now["versions"].items()]
-    pairs += [(k, before.get(k), now[k]) for k in ("processor", "devices", "threads")]
-    return [f"Since this run started, {what} changed from {_show(old)} to {_show(new)}; the last digits may differ."
-            for what, old, new in pairs if old != new]  # fmt: skip
+    pairs += [(k, before.get(k), now[k]) for k in ("processor", "kernels", "devices", "threads")]
+    return [f"Since this run started, {what} changed from {_show(old)} to {_show(new)}: it does not go on exactly, the "
+            "last digits may differ." for what, old, new in pairs if old != new]  # fmt: skip
 
 
 def commit(folder: Path) -> str | None:
@@ -88,4 +91,4 @@ def _processor() -> str:
 
 
 def _show(value: Any) -> str:
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    return "none" if value is None else ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)

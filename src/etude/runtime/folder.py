@@ -129,9 +129,9 @@ class RunFolder:
         """Write down values that may change on resume (the number of steps)."""
         _write_json(self.path / "config.json", environment.masked({**self.config, **values}))
 
-    def record_environment(self, seed: int) -> None:
-        """Write down versions, hardware and threads as they are now."""
-        _write_json(self.path / "environment.json", environment.record(seed))
+    def record_environment(self, seed: int, tried: Mapping[str, Any] | None = None) -> None:
+        """Write down versions, hardware and threads as they are now, and what the loop tried on this machine."""
+        _write_json(self.path / "environment.json", {**environment.record(seed), **(tried or {})})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as finished."""

@@ -25,7 +25,7 @@ from etude.policies.control.observations import NormalizeObservations
 from etude.policies.control.population import Member, Population
 from etude.tasks.control.cartpole import cartpole
 from image_toys import CounterArrays, Dot
-from solo_runs import assert_members_are_alone
+from solo_runs import alike, assert_members_are_alone
 
 torch.set_num_threads(1)
 PEOPLE = Population([Member(seed) for seed in range(3)])
@@ -104,6 +104,7 @@ def everything_of(x: Tensor, flat: Tensor, outputs: int, along: Tensor, directio
     return [found.detach(), *first, *(g.detach() for g in slope), *second]
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("rows", (1, 2, 3, 4, 16, 33, 128, 511, 513))
 def test_a_layer_computes_the_same_for_a_lone_member_as_for_each_of_several(rows: int) -> None:
     """Forward, backward and twice backward, bit for bit, edges of 1 included."""
@@ -116,7 +117,7 @@ def test_a_layer_computes_the_same_for_a_lone_member_as_for_each_of_several(rows
             one = slice(k, k + 1)
             alone = everything_of(x[one], flat[one].clone(), outputs, along[one], direction[one])
             for number, (a, b) in enumerate(zip(alone, together, strict=True)):
-                assert torch.equal(a[0], b[k]), (inputs, outputs, number)
+                assert alike(a[0], b[k]), (inputs, outputs, number)
 
 
 def test_layers_with_an_edge_of_one_are_torchs_products() -> None:
@@ -127,6 +128,7 @@ def test_layers_with_an_edge_of_one_are_torchs_products() -> None:
         torch.testing.assert_close(affine(x, weight, bias), x @ weight + bias, atol=1e-12, rtol=0)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(
     ("rows", "side", "channels", "kernel"),
     ((2, 20, (1, 32), 2), (5, 10, (1, 8), 4), (8, 20, (3, 32), 2), (1, 9, (3, 5), 3)),
@@ -148,7 +150,7 @@ def test_convolutions_do_not_depend_on_the_number_of_members(
     together = computed(people)
     for k in range(10):
         for mine, alone in zip(together, computed([people[k]] * 2)):
-            assert torch.equal(mine[k], alone[0])
+            assert alike(mine[k], alone[0])
 
 
 def test_the_default_cnn_is_the_one_of_the_paper() -> None:

@@ -52,6 +52,7 @@ def test_members_of_every_method_equal_their_own_runs(name: str, task: ControlTa
     assert_members_are_alone(method(name), task, [Member(seed) for seed in range(10)], sizes)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(
     ("environments", "steps", "minibatches"), ((1, 7, 1), (2, 64, 2), (3, 17, 5), (5, 13, 4), (7, 9, 3))
 )
@@ -69,6 +70,7 @@ def test_members_equal_their_own_runs_with_every_network(activation: str, hidden
     assert_members_are_alone(changed, pendulum, FIVE, (3, 5))
 
 
+@pytest.mark.kernels
 def test_members_equal_their_own_runs_with_the_default_networks() -> None:
     base: Any = method("ppo")
     changed = base.replace(policy=base.policy.replace(network=MLP()))

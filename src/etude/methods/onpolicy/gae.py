@@ -30,7 +30,6 @@ from etude.core.batches import Transitions
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.method import Claim
 from etude.core.slots import Network, StateCritic
-from etude.critics.fitted import member_mean
 from etude.critics.state import StateValue
 from etude.methods.onpolicy.trpo import trpo
 from etude.optimizers.population import Failures, column
@@ -78,8 +77,8 @@ class TrustRegionValue(StateCritic):
         batch: Transitions = fitting.batch
         assert batch.returns is not None
         values = fitting.values(batch)
-        error = member_mean((values - batch.returns) ** 2, batch.weights)
-        change = member_mean((values - values.detach()) ** 2, batch.weights) / 2
+        error = batch.mean((values - batch.returns) ** 2)
+        change = batch.mean((values - values.detach()) ** 2) / 2
         gradient = flat_gradient(error, leaves, keep=True)
         finite = gradient.isfinite().all(1)
         gradient = gradient.where(finite[:, None], torch.zeros_like(gradient))
@@ -90,7 +89,7 @@ class TrustRegionValue(StateCritic):
             failures.count = self.state["failures"]
             failures.note(finite, batch)
             parameters.add_(step.where(finite[:, None], torch.zeros_like(step)))
-            moved = member_mean((fitting.values(batch) - values) ** 2, batch.weights)
+            moved = batch.mean((fitting.values(batch) - values) ** 2)
         found = {"value_loss": error.detach() / 2, "value_change": moved / (2 * error.detach()).clamp(min=1e-12)}
         return {**found, "value_skipped_steps": (~finite).float()}
 

@@ -108,13 +108,13 @@ class Actor(nn.Module):
         return self.say(self.features(seen, past)[0])
 
     @torch.no_grad()
-    def observe(self, observations: Tensor) -> None:
-        """Let the transforms that learn from observations [P, N, ...] do so."""
+    def observe(self, observations: Tensor, weights: Tensor | None = None) -> None:
+        """Let the transforms that learn from observations [P, N, ...] do so, from those whose weight [P, N] is 1."""
         x = _scaled(observations)
         for transform in self.transforms:
             seen = transform(x)
             if hasattr(transform, "observe"):
-                transform.observe(x)
+                transform.observe(x, weights)
             x = seen
 
 

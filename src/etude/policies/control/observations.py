@@ -12,23 +12,38 @@ from etude.core.slots import Observations
 from etude.policies.control.population import Population
 
 
-def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Each member's mean and variance [P, 1, ...] over N of [P, N, ...]."""
-    return values.mean(1, keepdim=True), values.var(1, correction=0, keepdim=True)
+def moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Each member's mean and variance [P, 1, ...] over N of [P, N, ...], over those whose weight [P, N] is 1."""
+    mean, variance = values.mean(1, keepdim=True), values.var(1, correction=0, keepdim=True)
+    if weights is None:
+        return mean, variance
+    on = weights.to(values.dtype).view(*weights.shape, *[1] * (values.dim() - 2))
+    number = on.sum(1, keepdim=True).clamp(min=1)
+    theirs = (values * on).sum(1, keepdim=True) / number
+    spread = ((values - theirs) ** 2 * on).sum(1, keepdim=True) / number
+    whole = on.all(1, keepdim=True)  # a member that lost nothing has the numbers of a run of its own
+    return torch.where(whole, mean, theirs), torch.where(whole, variance, spread)
 
 
 def merged(
-    values: Tensor, mean: Tensor | float, variance: Tensor | float, count: Tensor | float
+    values: Tensor, mean: Tensor | float, variance: Tensor | float, count: Tensor | float, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Any]:
     """Mean and variance [P, 1, ...], and their count, after [P, N, ...] more than the `count` values they were of.
 
-    Chan, Golub and LeVeque's parallel update (doi:10.1080/00031305.1983.10483115).
+    Chan, Golub and LeVeque's parallel update (doi:10.1080/00031305.1983.10483115), over values whose weight is 1.
     """
-    number = values.shape[1]
-    here, spread = moments(values)
+    number: Any = values.shape[1]
+    if weights is not None:
+        number = weights.double().sum(1).view(-1, *[1] * (values.dim() - 1))
+    here, spread = moments(values, weights)
     total, apart = count + number, here - mean
     squares = variance * count + spread * number + apart**2 * count * number / total
-    return mean + apart * number / total, squares / total, total
+    after = mean + apart * number / total, squares / total, total
+    if weights is None:
+        return after
+    before = (torch.as_tensor(x, dtype=torch.float64) for x in (mean, variance, count))
+    new, spread, total = (torch.where(number > 0, a, b) for a, b in zip(after, before))
+    return new, spread, total
 
 
 class RunningMoments(nn.Module):
@@ -41,12 +56,12 @@ class RunningMoments(nn.Module):
         self.count: Tensor
         self.register_buffer("mean", torch.zeros(members, 1, *shape, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(members, 1, *shape, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(members, 1, *[1] * len(shape), dtype=torch.float64))
 
     @torch.no_grad()
-    def observe(self, values: Tensor) -> None:
-        """Learn from [P, N, *shape]."""
-        found = merged(values.double(), self.mean, self.variance, self.count)
+    def observe(self, values: Tensor, weights: Tensor | None = None) -> None:
+        """Learn from [P, N, *shape], of which those count whose weight [P, N] is 1."""
+        found = merged(values.double(), self.mean, self.variance, self.count, weights)
         for kept, new in zip((self.mean, self.variance, self.count), found):
             kept.copy_(new)
 
@@ -63,9 +78,9 @@ class Normalize(nn.Module):
         mean, spread = self.moments.mean.float(), (self.moments.variance + self.epsilon).sqrt().float()
         return ((x - mean) / spread).clamp(-self.clip, self.clip)
 
-    def observe(self, x: Tensor) -> None:
-        """Learn from [P, N, *shape]."""
-        self.moments.observe(x)
+    def observe(self, x: Tensor, weights: Tensor | None = None) -> None:
+        """Learn from [P, N, *shape], of which those count whose weight [P, N] is 1."""
+        self.moments.observe(x, weights)
 
 
 class NormalizeObservations(Observations):

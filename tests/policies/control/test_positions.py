@@ -1,0 +1,66 @@
+"""What control computes element by element gives a number the same last bits wherever it stands in a tensor.
+
+torch computes the end of a tensor, what is left after whole vectors of 8 or 16 numbers, by another kernel; for some
+functions the last bits differ there. A lone member's tensors end elsewhere than those of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from etude.policies.control.networks import elu, sigmoid, silu, softplus
+
+torch.set_num_threads(1)
+Function = Callable[[Tensor], Tensor]
+OURS: dict[str, Function] = {"sigmoid": sigmoid, "softplus": softplus, "silu": silu, "elu": elu}
+TORCHS: dict[str, Function] = {
+    "tanh": torch.tanh, "exp": torch.exp, "expm1": torch.expm1, "relu": torch.relu, "square": lambda x: x**2,
+    "log": lambda x: x.abs().log(), "log1p": lambda x: x.abs().log1p(), "sqrt": lambda x: x.abs().sqrt(),
+    "reciprocal": torch.reciprocal, "abs": torch.abs, "clamp": lambda x: x.clamp(-1, 1),
+    "log_softmax": lambda x: x.view(-1, 1, 1).expand(-1, 1, 2).mul(torch.tensor([1.0, -2.0])).log_softmax(-1)[:, 0, 0],
+}  # fmt: skip
+"""The rest of what is used, as it is."""
+EXACT: dict[str, Function] = {
+    "sigmoid": torch.sigmoid, "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "silu": torch.nn.functional.silu, "elu": torch.nn.functional.elu,
+}  # fmt: skip
+COUNT = 531
+
+
+def numbers() -> Tensor:
+    """[531]: many sizes of both signs, and 0."""
+    found = torch.randn(COUNT, generator=torch.Generator().manual_seed(0))
+    found[::3] *= 20
+    found[::7] *= 0.01
+    found[5] = 0
+    return found
+
+
+def with_gradient(function: Function, x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    y = function(x)
+    return y.detach(), torch.autograd.grad(y.sum(), x)[0]
+
+
+@pytest.mark.parametrize("name", [*OURS, *TORCHS])
+def test_the_position_in_a_tensor_does_not_matter(name: str) -> None:
+    """At every offset from 0 to 16, with ends of every length up to 33, values and gradients are the whole's."""
+    function, x = {**TORCHS, **OURS}[name], numbers()
+    whole = with_gradient(function, x)
+    for start in range(17):
+        for stop in range(COUNT - 33, COUNT + 1):
+            for found, exact in zip(with_gradient(function, x[start:stop]), whole):
+                torch.testing.assert_close(found, exact[start:stop], atol=0, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("kind", (torch.float32, torch.float64))
+def test_our_forms_are_the_functions(name: str, kind: torch.dtype) -> None:
+    x = torch.cat([numbers(), torch.tensor([-100.0, 100.0, -1e-8, 1e-8])]).to(kind)
+    for found, exact in zip(with_gradient(OURS[name], x), with_gradient(EXACT[name], x.double())):
+        tolerance = 5e-7 if kind == torch.float32 else 1e-14
+        torch.testing.assert_close(found.double(), exact, atol=tolerance, rtol=4 * tolerance)
