@@ -31,7 +31,7 @@ Results = tuple[dict[str, Tensor], list[dict[str, list[float]]]]
 @functools.cache
 def exact_here() -> bool:
     """What the probe says of populations of several sizes, networks and minibatches."""
-    ppo: Any = get_method("ppo").on("control")
+    ppo: Any = get_method("ppo", "control")
     for members, hidden, environments, steps in ((3, (16, 16), 3, 17), (5, (33, 5), 5, 13), (10, (64, 64), 8, 64)):
         sized = ppo.replace(
             policy=ppo.policy.replace(network=MLP(hidden=hidden)),

@@ -67,7 +67,7 @@ class PoisonedTask(ControlTask):
 
 
 def method(name: str, **changes: Any) -> Method:
-    found: Any = get_method(name).on("control")
+    found: Any = get_method(name, "control")
     found = found.replace(
         policy=found.policy.replace(network=MLP(hidden=(8,)), observations=(NormalizeObservations(),)),
         experience=found.experience.replace(environments=ENVIRONMENTS, steps=STEPS),
@@ -142,7 +142,7 @@ def test_advantages_of_a_minibatch_are_standardised_over_what_counts() -> None:
 @pytest.mark.parametrize("name", ("ppo", "gae", "npg"))
 def test_a_step_learns_what_it_would_without_them(name: str) -> None:
     """Weights, critic and all metrics after one step on the whole rollout."""
-    own: Any = get_method(name).on("control")
+    own: Any = get_method(name, "control")
     changes: dict[str, Any] = {"epochs": 1, "minibatches": 1, "policy": own.policy}
     if name == "npg":
         changes["critic"] = FittedValue(epochs=2, minibatches=1)

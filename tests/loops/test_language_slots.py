@@ -183,7 +183,8 @@ class Halves(AdamW):
     def initial_state(self) -> dict[str, Any]:
         return {"seen": []}
 
-    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor], share: float = 0.5) -> float:
+        assert share == 0.5
         flat = [torch.cat([g.flatten() for g in half]) for half in (first, second)]
         self.state["seen"].append(flat)
         return 0.5

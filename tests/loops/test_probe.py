@@ -35,7 +35,7 @@ SETTINGS = {"experience.steps": 16, "experience.environments": 2, "epochs": 1}
 
 
 def method(name: str = "ppo", **changes: Any) -> Method:
-    found: Any = get_method(name).on("control")
+    found: Any = get_method(name, "control")
     return found.replace(policy=found.policy.replace(network=MLP(hidden=(16,))), **changes)
 
 

@@ -385,10 +385,11 @@ class TokenOptimizer(Optimizer, abstract=True):
         """The torch optimizer for these parameters."""
         raise NotImplementedError
 
-    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor], share: float = 0.5) -> float:
         """Factor on this step's rate, from the gradients of two halves of the minibatch, one tensor per parameter.
 
-        Each is an estimate of its own of the gradient that their mean, the minibatch's, estimates.
+        Each is an estimate of its own of the gradient that the minibatch's, share * first + (1 - share) * second,
+        estimates; `share` is the first half's share of the rows, not 1/2 where groups are odd in number.
         """
         return 1.0
 

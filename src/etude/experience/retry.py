@@ -62,7 +62,8 @@ class ReflectThenRetry(Groups):
         separator: where a single completion may be cut.
         report_tokens: limit of a report.
         pivotal: whether common steps are left out; if not, both rows learn them.
-        imitate: whether reports that helped and guided retries that succeeded become rows of their own.
+        imitate: whether reports that helped and guided retries that succeeded, better paid or in fewer steps than the
+            attempt, become rows of their own.
     """
 
     size: Annotated[int, Ge(2)] = 8
@@ -100,7 +101,8 @@ class ReflectThenRetry(Groups):
             if retry:
                 retries.append(self._unguided(retry, cut))
             if self.imitate and reflection and report:
-                extra += imitated(attempt, reflection, report, retry, context.task)
+                shorter = retry is not None and self._steps(retry, context) < self._steps(attempt, context)
+                extra += imitated(attempt, reflection, report, retry, context.task, shorter)
         return rows + [r for r in retries if r.stop is not StopReason.FAULT] + extra
 
     # Reports
@@ -136,6 +138,9 @@ class ReflectThenRetry(Groups):
         tokens = turns[0].tokens
         ends = {t for t in set(tokens) if self.separator in context.policy.decode([t])}
         return [(0, 0), *((0, i + 1) for i, t in enumerate(tokens[:-1]) if t in ends)]
+
+    def _steps(self, episode: Episode, context: Context) -> int:
+        return len(self._places(episode, context))
 
     def _cut(self, attempt: Episode, report: Report, context: Context) -> tuple[int, int]:
         return self._places(attempt, context)[report.step]
@@ -185,12 +190,13 @@ def without_prefix(episode: Episode, turns: int, tokens: int) -> Episode:
 
 
 def imitated(
-    attempt: Episode, reflection: Episode, report: Report, retry: Episode | None, task: Any
+    attempt: Episode, reflection: Episode, report: Report, retry: Episode | None, task: Any, shorter: bool
 ) -> list[Episode]:  # fmt: skip
-    """Rows to imitate: a report of success that is true; a report and the guided retry that it turned into success."""
+    """Rows to imitate: a report of success that is true; a report and the guided retry that succeeded after it, if
+    that was paid better than the attempt or took fewer steps (`shorter`)."""
     if report.outcome == "ok":
         return [reflection] if task.success(attempt) else []
-    if retry is None or retry.reward <= attempt.reward or not task.success(retry):
+    if retry is None or not task.success(retry) or not (retry.reward > attempt.reward or shorter):
         return []
     return [reflection, dataclasses.replace(retry, info={**retry.info, "auxiliary": True})]
 

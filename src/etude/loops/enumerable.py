@@ -120,22 +120,22 @@ class EnumerableLoop:
         for k in batches:
             self._apply(k, halves.get(k))
 
-    def _halves(self, member: int, batch: TokenBatch) -> list[list[Tensor]]:
-        """The member's gradient from each half of the minibatch's groups."""
-        found = []
-        for rows in split_groups(batch, 2, None):
+    def _halves(self, member: int, batch: TokenBatch) -> tuple[list[list[Tensor]], float]:
+        """The member's gradient from each half of the minibatch's groups, and the first half's share of the rows."""
+        found, pieces = [], split_groups(batch, 2, None)
+        for rows in pieces:
             part = batch.rows(rows)
             said = self.policy.rows(member, part.group, part.extras["response"], self.policy.table())
             loss = self.bed.loss(self.methods[member], part, said)
             found.append(list(torch.autograd.grad(loss, [self.policy.logits[member]])))
-        return found
+        return found, len(pieces[0]) / len(batch)
 
-    def _apply(self, member: int, halves: list[list[Tensor]] | None) -> None:
+    def _apply(self, member: int, halves: tuple[list[list[Tensor]], float] | None) -> None:
         table, part, optimizer = self.policy.logits[member], self.methods[member].optimizer, self.optimizers[member]
         assert part is not None
         if table.grad is None or not bool(table.grad.any()):
             return
-        pace = part.pace(*halves) if halves and len(halves) == 2 else 1.0
+        pace = part.pace(*halves[0], halves[1]) if halves and len(halves[0]) == 2 else 1.0
         if (limit := part.clip()) is not None:
             torch.nn.utils.clip_grad_norm_([table], limit)
         if part.restarts(self.finished):

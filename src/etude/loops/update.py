@@ -40,7 +40,7 @@ class Updater:
         self.bad_steps = self.step = 0
         self.halved = False
         self.row_loss: Tensor | None = None
-        self.first_half: list[Tensor] | None = None
+        self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps = Noise(), list[Tensor]()
 
     def run(self, method: Method, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
@@ -120,7 +120,8 @@ class Updater:
         self.gaps.clear()
         for number, half in enumerate(self._halves(method, batch)):
             if number:
-                self.first_half = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
+                found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
+                self.first_half = found, 1 - len(half) / len(batch)
             rows = half[torch.isin(half, useful)]
             done += self._backward(method, batch, rows, fresh, tally)
         self._compare(tally)
@@ -156,9 +157,10 @@ class Updater:
         """What the optimizer makes of how the gradients of two halves of the minibatch agree."""
         if not method.optimizer.halves or self.first_half is None:
             return 1.0
+        begun, share = self.first_half
         whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
-        first = [2 * g for g in self.first_half]
-        return method.optimizer.pace(first, [2 * g - f for g, f in zip(whole, first)])
+        second = [(g - b) / (1 - share) for g, b in zip(whole, begun)]
+        return method.optimizer.pace([b / share for b in begun], second, share)
 
     def _useful(self, method: Method, batch: TokenBatch) -> Tensor:
         """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""

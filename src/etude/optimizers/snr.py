@@ -17,8 +17,9 @@ class SNRAdamW(TorchAdamW):
 
     E[J(theta + eta g)] >= J + eta |grad J|^2 - L eta^2 / 2 (|grad J|^2 + Var g) is largest at
     eta = 1/L |grad J|^2 / (|grad J|^2 + Var g) = 1/L SNR / (1 + SNR) (OBLR-PO, arXiv:2511.23310). With the gradients
-    g_A, g_B of two halves of a minibatch, <g_A, g_B> and |(g_A + g_B) / 2|^2 estimate numerator and denominator without
-    bias; S and Q are their moving averages.
+    g_A, g_B of two halves of a minibatch, a and 1 - a their shares of its rows, <g_A, g_B> and
+    |a g_A + (1 - a) g_B|^2 estimate numerator and denominator without bias; S and Q are their moving averages. A
+    minibatch of a single group has no halves, and takes the whole rate.
 
     The lemma is about plain gradient steps. AdamW divides the gradient's scale away, in signal and noise alike, so
     here the ratio says which share of the usual step is worth taking; the moments see every gradient unscaled.
@@ -35,9 +36,9 @@ class SNRAdamW(TorchAdamW):
     def initial_state(self) -> dict[str, Any]:
         return {"signal": 0.0, "power": 0.0}
 
-    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
-        signal = sum(_dot(a, b) for a, b in zip(first, second, strict=True))
-        power = (_square(first) + 2 * signal + _square(second)) / 4
+    def pace(self, first: Sequence[Tensor], second: Sequence[Tensor], share: float = 0.5) -> float:
+        rest, signal = 1 - share, sum(_dot(a, b) for a, b in zip(first, second, strict=True))
+        power = share**2 * _square(first) + 2 * share * rest * signal + rest**2 * _square(second)
         if not (torch.tensor([signal, power]).isfinite().all()):
             return 1.0  # the loop refuses such a gradient itself
         for name, now in (("signal", signal), ("power", power)):  # both start at 0, which their ratio does not see

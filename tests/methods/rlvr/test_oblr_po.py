@@ -11,11 +11,17 @@ from torch import Tensor
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.registry import get_method
+from etude.core.streams import Stream
 from etude.evaluation.exact import every_group, expected_gradient, gradient
+from etude.experience.rows import concatenate
 from etude.loops.bed import Bed
-from etude.methods.rlvr.oblr_po import GradientWeightedBaseline, score_norms
+from etude.loops.enumerable import EnumerableLoop
+from etude.loops.update import Updater
+from etude.methods.rlvr.oblr_po import GradientWeightedBaseline, oblr_po, score_norms
 from etude.optimizers.snr import SNRAdamW
 from etude.policies.tabular import SoftmaxTree
+from etude.tasks.tabular.enumerable import Enumerable
+from language_toys import random_batch, random_policy
 
 
 def bed_of(vocabulary: int, length: int = 1, spread: float = 1.5, seed: int = 2) -> Bed:
@@ -214,9 +220,6 @@ def test_on_a_quadratic_the_rate_is_the_best_single_step() -> None:
 
 def test_the_loops_hand_over_halves() -> None:
     """The rate of a step is lr times what two halves of its groups agree on."""
-    from etude.loops.enumerable import EnumerableLoop
-    from etude.tasks.tabular.enumerable import Enumerable
-
     loop = EnumerableLoop(get_method("oblr-po"), Enumerable(), seeds=[0, 1], steps=3)
     for _ in range(3):
         loop.step()
@@ -224,6 +227,43 @@ def test_the_loops_hand_over_halves() -> None:
         state = method.optimizer.state
         pace = min(1.0, max(0.05, state["signal"] / state["power"]))
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * pace, rel=1e-12)
+
+
+def trained_on(sizes: tuple[int, ...], same: bool) -> tuple[dict[str, float], Any]:
+    """Metrics of one update on groups of these sizes, all alike if `same`, and the optimizer's state."""
+    batch = random_batch(sizes[:1] if same else sizes, seed=5)
+    if same:
+        batch = concatenate([batch] * len(sizes))
+    random = torch.Generator().manual_seed(1)
+    credit = torch.randn(sizes[0] if same else sum(sizes), generator=random).repeat(len(sizes) if same else 1)
+    batch = batch.replace(
+        advantages=credit[:, None] * batch.action_mask, elsewhere=torch.ones_like(batch.sampled)
+    )  # not sampled from this policy: nothing compares log-probabilities
+    method = oblr_po.replace(optimizer=SNRAdamW(memory=0.0, clip_norm=None)).bind()
+    updater = Updater(random_policy(), method, 1, 10_000, 9)
+    return updater.run(method, batch, 0, Stream(0)), method.optimizer.state
+
+
+def test_equal_groups_agree_whatever_their_number() -> None:
+    """Three groups with one and the same gradient: nothing of it is noise, and the whole rate is taken."""
+    metrics, state = trained_on((2, 2, 2), same=True)
+    assert state["signal"] == pytest.approx(metrics["gradient_norm"] ** 2, rel=1e-4)
+    assert state["signal"] == pytest.approx(state["power"], rel=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 2), (4, 2, 3, 2, 2)])
+def test_power_is_that_of_the_step_taken_however_the_groups_divide(sizes: tuple[int, ...]) -> None:
+    metrics, state = trained_on(sizes, same=False)
+    assert state["power"] == pytest.approx(metrics["gradient_norm"] ** 2, rel=1e-4)
+
+
+def test_power_of_an_odd_number_of_prompts_on_enumerable() -> None:
+    loop = EnumerableLoop(get_method("oblr-po"), Enumerable(prompts=3), seeds=[0], steps=3)
+    loop.step()
+    gradient_now = loop.policy.logits[0].grad
+    assert gradient_now is not None and 0 < float(gradient_now.norm()) < 1  # not clipped
+    power = loop.methods[0].optimizer.state["power"]
+    assert power == pytest.approx(0.1 * float(gradient_now.square().sum()), rel=1e-12)
 
 
 def test_log_probabilities_are_not_touched(logprobs, make_batch) -> None:

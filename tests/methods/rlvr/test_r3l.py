@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from etude.advantages.group import group_mean, group_sum
-from etude.core.batches import Episode, Segment, StopReason, TokenLogProbs
+from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.retry import ReflectThenRetry, Report, read_report, without_prefix
+from etude.experience.retry import ReflectThenRetry, Report, imitated, read_report, without_prefix
 from etude.experience.rows import to_batch
 from etude.loops.losses import loss_terms, with_shares
 from etude.methods.rlvr.r3l import OPMD, AmplifiedAdvantage, r3l
@@ -214,6 +214,20 @@ def test_a_retry_that_is_no_better_is_not_imitated() -> None:
     """An attempt that had succeeded, reported as slow, and a retry that succeeds too."""
     _, rows = collect(ReflectThenRetry(size=2), paid(1.0, 0.5, 1.0, 1.0), reporter("<slow 0 W>"))
     assert [e.group for e in rows if e.info.get("auxiliary")] == [1, 1]
+
+
+@pytest.mark.parametrize(("size", "better"), [(6, 0), (5, 2), (7, 0)])
+def test_a_slow_success_that_succeeds_again_in_fewer_steps_is_imitated(size: int, better: int) -> None:
+    """As in the published code: both are paid 1, and what decides is the number of steps."""
+    steps = [Segment("assistant", "a", [5], [1], [0.0], reward=float(i == 0)) for i in range(7)]
+    attempt, retry = (Episode(Problem("p", "?"), steps[:n]) for n in (6, size))
+    task = Toy(max_turns=9)
+    part = ReflectThenRetry(size=2)
+    context = Context(task, None, Stream(0))
+    shorter = part._steps(retry, context) < part._steps(attempt, context)
+    report = Episode(Problem("p", "?"), [Segment("critique", "<slow 1 W>")], info={"auxiliary": True})
+    found = imitated(attempt, report, Report("slow", 1, "W"), retry, task, shorter)
+    assert len(found) == better and all(e.info["auxiliary"] for e in found)
 
 
 def test_rejected_reports_leave_the_attempt_as_it_is() -> None:

@@ -15,6 +15,7 @@ from etude.evaluation.budget import accuracy_by_budget, forced
 from etude.evaluation.difficulty import guessable, pass_rates
 from etude.evaluation.exact import expected_gradient, gradient
 from etude.loops.bed import Bed
+from etude.loops.losses import loss_terms, with_shares
 from etude.methods.rlvr.t1 import ScaledKL, TrialAndError, log_ratios, mistaken, scaled_kl
 from etude.policies.language import LanguagePolicy
 from etude.policies.tabular import SoftmaxTree
@@ -51,6 +52,16 @@ def test_without_entropy_kl_and_penalty_it_is_rloo() -> None:
         found = expected_gradient(method, at, 2)
         torch.testing.assert_close(found, expected_gradient(RLOO, at, 2), atol=1e-12, rtol=0)
     assert not torch.allclose(expected_gradient(T1.replace(rewards=RLOO.rewards), at, 2), found)
+
+
+@pytest.mark.parametrize("limit", [3, 3000])
+def test_the_entropy_bonus_is_a_mean_per_token_whatever_the_limit_of_length(make_batch, logprobs, limit: int) -> None:
+    """Entropies 1 and 3 in one completion, 5 in the other: -0.001 (2 + 5) / 2, not their sum over B L."""
+    batch = make_batch([[0, 1, 1], [0, 1, 0]]).replace(advantages=torch.zeros(2, 3, dtype=torch.float64))
+    batch = with_shares(T1, batch, limit)
+    said = logprobs([[0.0] * 3] * 2, entropy=[[9.0, 1.0, 3.0], [9.0, 5.0, 9.0]])
+    terms = loss_terms(T1, batch, said)
+    assert float(terms["regularizer/per-completion"].total) == pytest.approx(-0.0035, abs=1e-15)
 
 
 def test_advantages_sum_to_zero_and_tend_to_the_exact_mean(make_batch) -> None:

@@ -15,6 +15,12 @@ The paper reads SFT and the policy-gradient methods as one estimator, m * (1 / p
 
 The loss of a minibatch is the mean of its problems' losses, however a batch is cut into minibatches: the loop averages
 each kind of rows that the gate kept, and counts it by its share of the minibatch's problems.
+
+The released code (TsinghuaC3I/Unify-Post-Training) normalises otherwise. Of each micro-batch it takes the sum, not the
+mean, of all completions' token losses over L, the width of the response; the mean over all demonstrated tokens at
+once, so that long answers count for more and one demonstration for as much as many; and 0.001 times the mean entropy
+of all tokens, those of worked answers included. Micro-batches, cut by memory, are then added. What a problem weighs
+there depends on the cut; here on nothing. The entropy bonus here is summed over a completion and divided by L, as L_RL.
 """
 
 from __future__ import annotations

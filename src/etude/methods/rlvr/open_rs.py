@@ -12,8 +12,11 @@ experiment, which changes GRPO in four places:
 The first two experiments, `accuracy_and_format`, pay 1 for a right answer instead of the cosine: one on hard problems
 only, the other on hard and easy ones.
 
-The paper curates once, by whether other models solve a problem; here the policy's own groups measure it. Released code
-lets the cosine wrap beyond its full length; here it is clamped.
+The paper curates once, by whether other models solve a problem; here the policy's own groups measure it. Differences
+from the released code (knoveleng/open-rs): it measures a completion in characters, of which 1,000 are full length (its
+recipe sets no other), and lets the cosine wrap beyond; here length is in tokens, the completion limit is full length,
+and the cosine is clamped. Its recipe leaves the KL term of its trainer (TRL of February 2025) at the default, 0.04 k3
+to the first policy; here, as in GRPO, there is none: `--with kl-to-reference` adds just that.
 """
 
 from __future__ import annotations

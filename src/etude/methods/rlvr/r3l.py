@@ -9,15 +9,16 @@ Changes GRPO in four places:
 2. pivotal credit: the k steps that attempt and retry have in common get no gradient in either;
 3. A = r - mean(r) over the attempts and retries of a problem, times alpha = 3 where it is not negative
    (`AmplifiedAdvantage`): where most fail, what worked still weighs more than the many things that did not. Reports
-   that led from failure to success, the retries they led to with the advice in view, and true reports of success are
-   further rows, with A = 1;
+   that led to a success that was paid better or took fewer steps than the attempt, the retries they led to with the
+   advice in view, and true reports of success are further rows, with A = 1;
 4. the loss has neither ratio nor clip nor standard deviation:
 
        loss = -1/(1 + tau) mean_t A log pi,    tau = 1    (`OPMD`).
 
 The published code gives every completion with full reward A = 1 in the end, whatever its group (`full=1`); the default
 is the paper's rule alone. Reports are the paper's JSON shrunk to what a small model can say: outcome, step, a word.
-What was worth a retry, r2 > r1, is judged by what the environment paid.
+That r2 > r1 is judged by what the environment paid; that fewer steps count too is from the published code (a slow
+success may be worth a retry), and steps that attempt and retry have in common count in both.
 """
 
 from __future__ import annotations

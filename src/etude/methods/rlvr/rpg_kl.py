@@ -21,8 +21,10 @@ Changes GRPO in five places:
 `RegularizedPolicyGradient` is the same family as differentiable losses. The other correction of the paper, GRPO's own
 KL term against a fixed reference times w, is `KLToReference(weighted=True)`.
 
-The published code computes the KL part of W with w clipped to [1 - low, 1 + high], so that it no longer sees how far
-a token is, and one of its clips goes by the sign of A log pi alone; here the KL part is exact and the sign is W's.
+The published code (complex-reasoning/RPG) computes C with w clipped to [1 - low, 1 + high], so that it no longer sees
+how far a token is. Of its two clips, `clip_ppo`, which its scripts name, goes by the sign of A alone, without C; and
+`clip_ppo_v3` by that of (A + C / w) log pi, which is the opposite of W's, as log pi < 0: there the upper bound stops
+tokens of negative weight, and the lower one and c those of positive weight. Here C is exact and the sign is W's.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ Changes RLOO in six places:
        r_i <- r_i - c sum_t k_{i,t} / std(k),      A_i = r_i - 1/(K-1) sum_{j != i} r_j;
 
 5. the anchor follows the policy, theta_ref <- a theta_ref + (1 - a) theta after every step (`MovingAverage(1 - a)`);
-6. an entropy bonus of alpha.
+6. an entropy bonus: alpha times the mean entropy of a completion's tokens, averaged over completions, whatever the
+   constant that the parent's sums over tokens are divided by (`PerCompletion`).
 
 One update per batch, without a ratio, so that a truncated distribution may be sampled; k_t is of the whole
 distribution. The paper's first stage fine-tunes on attempts that go wrong, notice it and go on rightly:
@@ -29,11 +30,11 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import equal_groups
-from etude.core.batches import Episode, Problem, TokenBatch
+from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Probability
 from etude.core.method import Claim
 from etude.core.part import Need
-from etude.core.slots import Context, Filter, GroupReward
+from etude.core.slots import Context, Filter, GroupReward, TokenRegularizer
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.data import Demonstrations, written
@@ -93,6 +94,19 @@ class UnequalOutcomes(Filter):
         return (~equal_groups(batch.extras.get("outcome", batch.scores), batch.group)).to(batch.scores.dtype)
 
 
+class PerCompletion(TokenRegularizer):
+    """Another regularizer, averaged over each row's tokens and then over rows, whatever the method's aggregation.
+
+    Shapes: [B].
+    """
+
+    of: TokenRegularizer = EntropyBonus(coefficient=0.001)
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        each = self.of(batch, policy)
+        return torch.where(batch.action_mask, each, 0.0).sum(1) / batch.action_counts.clamp(min=1)
+
+
 class TrialAndError(Demonstrations):
     """Worked answers in which a step is first got wrong: the wrong step, a mark, then the right steps to the end.
 
@@ -142,7 +156,7 @@ t1 = rloo.replace(
     experience=Groups(size=16, temperature=1.2, top_p=0.95),
     rewards=(*rloo.rewards, PatternPenalty(), ScaledKL()),
     filters=(UnequalOutcomes(),),
-    regularizers=(EntropyBonus(coefficient=0.001),),
+    regularizers=(PerCompletion(of=EntropyBonus(coefficient=0.001)),),
     reference=MovingAverage(rate=0.01),
     problems=16,
     claim=Claim(

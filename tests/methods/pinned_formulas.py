@@ -1,0 +1,261 @@
+"""The loss of every token method, written out from its paper's equation and from nothing of the library.
+
+Each formula takes a `World` and gives the loss of one optimizer step as a scalar, differentiable in `new`, `entropy`
+and `values_now`. What a paper treats as a constant is detached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pinned_rlvr as rlvr
+import pinned_world as worlds
+import torch
+from pinned_shared import (
+    EPSILON,
+    Losses,
+    centred,
+    clipped,
+    dapo_scores,
+    deviation,
+    k3,
+    left_out,
+    likelihoods,
+    mean,
+    paid,
+    sequence_mean,
+    standardised,
+    summed,
+    surrogates,
+    token_mean,
+)  # fmt: skip
+from pinned_world import World
+from torch import Tensor
+
+# Foundation
+
+
+def reinforce(w: World) -> Tensor:
+    base = mean(w.rewards)
+    return token_mean(likelihoods(w, {i: r - base for i, r in paid(w).items()}))
+
+
+def sft(w: World) -> Tensor:
+    return token_mean({i: -w.of("new", i) for i in range(w.count)})
+
+
+def gae(w: World, rewards: dict[int, list[float]], lam: float = 0.95) -> dict[int, list[float]]:
+    """Undiscounted; the value after the last token is 0, cut or not: the reward has been paid."""
+    found = {}
+    for i, r in rewards.items():
+        v, credit, ahead = [*w.of("values", i).tolist(), 0.0], [], 0.0
+        for t in reversed(range(len(r))):
+            ahead = r[t] + v[t + 1] - v[t] + lam * ahead
+            credit.insert(0, ahead)
+        found[i] = credit
+    return found
+
+
+def at_the_end(w: World) -> dict[int, list[float]]:
+    return {i: [0.0] * (w.lengths[i] - 1) + [r] for i, r in paid(w).items()}
+
+
+def actor_and_critic(w: World, advantages: dict[int, list[float]], targets: dict[int, list[float]]) -> Losses:
+    """PPO's surrogate on advantages standardised over all tokens, and half of half the clipped squared error."""
+    every = [a for row in advantages.values() for a in row]
+    base, size = mean(every), deviation(every)
+    found = {}
+    for i, row in advantages.items():
+        found[i] = clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64))
+        now, before, goal = w.of("values_now", i), w.of("values", i), torch.tensor(targets[i], dtype=torch.float64)
+        moved = now - before
+        near = before + torch.where(moved.abs() < 0.2, moved, 0.2 * moved.sign())
+        found[i] = found[i] + 0.25 * torch.maximum((now - goal) ** 2, (near - goal) ** 2)
+    return found
+
+
+def returns(w: World, advantages: dict[int, list[float]]) -> dict[int, list[float]]:
+    return {i: [a + v for a, v in zip(row, w.of("values", i).tolist())] for i, row in advantages.items()}
+
+
+def ppo(w: World) -> Tensor:
+    advantages = gae(w, at_the_end(w))
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
+# Preference
+
+
+def dpo(w: World) -> Tensor:
+    gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
+    return -sum(torch.nn.functional.logsigmoid(0.1 * (gain[i] - gain[j])) for i, j in better(w)) / 3
+
+
+def reward_model(w: World) -> Tensor:
+    last = [w.of("values_now", i)[-1] for i in range(w.count)]
+    return -sum(torch.nn.functional.logsigmoid(last[i] - last[j]) for i, j in better(w)) / 3
+
+
+def better(w: World) -> list[tuple[int, int]]:
+    rows = range(w.count)
+    return [(i, j) for i in rows for j in rows if w.groups[i] == w.groups[j] and w.rewards[i] > w.rewards[j]]
+
+
+def ppo_rlhf(w: World) -> Tensor:
+    rewards = {}
+    for i in range(w.count):
+        rewards[i] = (-0.02 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += 0.2 * w.notes["judged"][i]
+    advantages = gae(w, rewards)
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
+# From verifiable rewards: what differs in credit or aggregation alone
+
+
+def grpo(w: World) -> Tensor:
+    return sequence_mean(surrogates(w, standardised(paid(w), w)))
+
+
+def dr_grpo(w: World) -> Tensor:
+    return summed(surrogates(w, centred(paid(w), w)), w)
+
+
+def dapo(w: World) -> Tensor:
+    return token_mean(surrogates(w, standardised(dapo_scores(w), w), 0.2, 0.28))
+
+
+def gpg(w: World) -> Tensor:
+    """Two of three problems teach: 67 % is enough, so all stay, and alpha = 3 / 2."""
+    return token_mean(likelihoods(w, {i: 1.5 * a for i, a in centred(paid(w), w).items()}))
+
+
+def lite_ppo(w: World) -> Tensor:
+    size = deviation(w.rewards) + EPSILON
+    return token_mean(surrogates(w, {i: a / size for i, a in centred(paid(w), w).items()}))
+
+
+def maxrl(w: World) -> Tensor:
+    scores = paid(w)
+    size = {i: mean(scores[j] for j in w.group(i)) + EPSILON for i in scores}
+    return sequence_mean(surrogates(w, {i: a / size[i] for i, a in centred(scores, w).items()}))
+
+
+def rloo(w: World) -> Tensor:
+    return summed(likelihoods(w, left_out(paid(w), w)), w)
+
+
+def chain_traversal_rl(w: World) -> Tensor:
+    base = mean(w.rewards)
+    return summed(likelihoods(w, {i: r - base for i, r in paid(w).items()}), w)
+
+
+def rl_knowledge_traversal(w: World) -> Tensor:
+    return grpo(w) + sequence_mean({i: 0.001 * k3(w, i) for i in range(w.count)})
+
+
+def planning_pg_vs_q(w: World) -> Tensor:
+    losses = likelihoods(w, paid(w))
+    return summed({i: x + 0.001 * (w.of("ref", i) - w.of("new", i)) ** 2 / 2 for i, x in losses.items()}, w)
+
+
+def bilevel_mle(w: World) -> Tensor:
+    """-1 for a wrong answer, and a hundredth of each token's surprise."""
+    scores = {i: (0.0 if w.solved[i] else -1.0) - 0.01 * float(w.of("old", i).sum()) for i in range(w.count)}
+    return summed(likelihoods(w, left_out(scores, w)), w)
+
+
+def forking_tokens(w: World) -> Tensor:
+    losses = surrogates(w, standardised(dapo_scores(w), w), 0.2, 0.28)
+    every = sorted((float(h) for i in losses for h in w.of("entropy", i).detach()), reverse=True)
+    least = every[math.floor(0.2 * (len(every) - 1))]
+    return sum((x * (w.of("entropy", i).detach() >= least)).sum() for i, x in losses.items()) / len(every)
+
+
+def open_rs(w: World) -> Tensor:
+    scores = {}
+    for i in range(w.count):
+        right = w.solved[i] and i not in w.cut
+        wave = (1 + math.cos(math.pi * w.lengths[i] / w.limit)) / 2
+        form = i not in w.cut and "=" in w.text(i)
+        scores[i] = 2 * (0.5 + 0.5 * wave if right else -0.5 - 0.5 * wave) + float(form)
+    return sequence_mean(surrogates(w, standardised(scores, w)))
+
+
+def derl(w: World) -> Tensor:
+    """The formula is the one that the outer policy wrote."""
+    scores = {}
+    for i in range(w.count):
+        said = w.text(i)
+        marks = (w.solved[i], i not in w.cut and "=" in said, "," in said, "3" in said)
+        g = {f"g{k + 1}": float(mark) + 1e-6 for k, mark in enumerate(marks)}
+        scores[i] = float(eval(w.notes["formula"], {"__builtins__": {}}, g))  # arithmetic of four names
+    return sequence_mean(surrogates(w, standardised(scores, w)))
+
+
+# Sets of completions
+
+
+def poly_ppo(w: World) -> Tensor:
+    """Six continuations of each state in four random sets of four; the first six tokens get the sets' credit."""
+    each = gae(w, at_the_end(w))
+    advantages, drawn = {i: list(row) for i, row in each.items()}, w.notes["sets"]
+    for state, sets in enumerate(drawn):
+        own = [i for i in range(w.count) if w.info[i].get("vine") == state]
+        scores = []
+        for chosen in sets:
+            said = {w.info[own[k]]["signature"] for k in chosen}
+            scores.append(mean(w.rewards[own[k]] for k in chosen) * len(said) / len(chosen))
+        for k, i in enumerate(own):
+            inside = [s - mean(scores) for s, chosen in zip(scores, sets) if k in chosen]
+            for t in range(min(6, w.lengths[i]) if inside else 0):
+                advantages[i][t] = mean(inside)
+    losses = actor_and_critic(w, advantages, returns(w, each))
+    for i in losses:
+        d = w.of("new", i) - w.of("old", i)
+        losses[i] = losses[i] + 0.01 * (d.exp() - d - 1)
+    return token_mean(losses)
+
+
+plain = worlds.plain
+FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
+    "agro": (plain, rlvr.agro),
+    "alpine": (worlds.demonstrations, sft),
+    "bilevel-mle": (plain, bilevel_mle),
+    "capo": (plain, rlvr.capo),
+    "chain-traversal-rl": (plain, chain_traversal_rl),
+    "dapo": (plain, dapo),
+    "derl": (plain, derl),
+    "dpo": (worlds.pairs, dpo),
+    "dr-grpo": (plain, dr_grpo),
+    "forking-tokens": (plain, forking_tokens),
+    "g2rl": (plain, rlvr.g2rl),
+    "gdro-grpo": (worlds.large_group, rlvr.gdro_grpo),
+    "gpg": (plain, gpg),
+    "grpo": (plain, grpo),
+    "hpt": (worlds.with_demonstrations, rlvr.hpt),
+    "kimi-k1-5": (worlds.continued, rlvr.kimi_k1_5),
+    "lens": (plain, rlvr.lens),
+    "lite-ppo": (plain, lite_ppo),
+    "max-at-k": (plain, rlvr.max_at_k),
+    "maxrl": (plain, maxrl),
+    "oblr-po": (plain, rlvr.oblr_po),
+    "open-rs": (worlds.even_lengths, open_rs),
+    "pacs": (plain, rlvr.pacs),
+    "planning-pg-vs-q": (plain, planning_pg_vs_q),
+    "poly-ppo": (worlds.vines, poly_ppo),
+    "ppo": (plain, ppo),
+    "ppo-rlhf": (plain, ppo_rlhf),
+    "r3l": (worlds.retries, rlvr.r3l),
+    "rapid": (plain, rlvr.rapid),
+    "reinforce": (plain, reinforce),
+    "reward-model": (worlds.pairs, reward_model),
+    "rl-knowledge-traversal": (plain, rl_knowledge_traversal),
+    "rlanything": (plain, rlvr.rlanything),
+    "rloo": (plain, rloo),
+    "rpg-kl": (plain, rlvr.rpg_kl),
+    "sft": (worlds.demonstrations, sft),
+    "t1": (worlds.truncated, rlvr.t1),
+}
+"""By method: the batch, and the loss on it."""

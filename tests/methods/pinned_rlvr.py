@@ -1,0 +1,238 @@
+"""The losses of methods for verifiable rewards that compare completions, look at the last layer or bend the loss."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from math import comb
+
+import torch
+from pinned_shared import (
+    centred,
+    clipped,
+    dapo_scores,
+    deviation,
+    differing,
+    k3,
+    left_out,
+    likelihoods,
+    log_ratio,
+    mean,
+    paid,
+    sequence_mean,
+    standardised,
+    summed,
+    surrogates,
+    token_mean,
+)  # fmt: skip
+from pinned_world import COMMA, RATE, World
+from torch import Tensor
+
+# What differs in how completions are compared
+
+
+def agro(w: World) -> Tensor:
+    """R - mean of the others' R, R = r - 0.1 log pi / ref, times -log pi."""
+    gain = {i: float((w.of("new", i) - w.of("ref", i)).detach().sum()) for i in range(w.count)}
+    return summed(likelihoods(w, left_out({i: r - 0.1 * gain[i] for i, r in paid(w).items()}, w)), w)
+
+
+def rapid(w: World) -> Tensor:
+    weight = {i: min(math.exp(float(log_ratio(w, i).detach())), 2.0) for i in range(w.count)}
+    value = {i: mean(weight[j] * w.rewards[j] for j in w.group(i)) for i in range(w.count)}
+    return summed(likelihoods(w, {i: weight[i] * (w.rewards[i] - value[i]) for i in range(w.count)}), w)
+
+
+def pacs(w: World) -> Tensor:
+    implicit = {i: log_ratio(w, i) for i in range(w.count)}
+    psi, found = left_out(implicit, w), 0.0
+    for i in range(w.count):
+        own = w.group(i)
+        alike = sum(w.solved[j] == w.solved[i] for j in own)
+        omega = len(own) / (2 * alike) if alike < len(own) else 1.0
+        chance = torch.sigmoid(psi[i])
+        found = found - omega * (chance if w.solved[i] else 1 - chance).log() / w.count
+    return found
+
+
+def kimi_k1_5(w: World) -> Tensor:
+    """0.2 of the length reward, 1 less for a loop; of the first problem, two completions ended earlier."""
+    scores = {}
+    for i in range(w.count):
+        own = [w.lengths[j] for j in w.group(i)]
+        lam = 0.5 - (w.lengths[i] - min(own)) / (max(own) - min(own))
+        looped = i == 1  # nine times the same token
+        scores[i] = w.rewards[i] + 0.2 * (lam if w.solved[i] else min(0.0, lam)) - float(looped)
+    found = 0.0
+    for i in range(w.count):
+        earlier = [1.0, 0.0] if w.groups[i] == 0 else []
+        advantage = scores[i] - mean([scores[j] for j in w.group(i)] + earlier)
+        found = found + (advantage - 0.1 * log_ratio(w, i)) ** 2 / (2 * 0.1) / w.count
+    return found
+
+
+def t1(w: World) -> Tensor:
+    """Loops, cuts and garbled text cost 1; the KL of all tokens is divided by its deviation over the batch."""
+    k = {i: w.of("whole", i) - w.of("ref", i) for i in range(w.count)}
+    size = deviation(float(x) for row in k.values() for x in row)
+    outcome = {i: r - float(i in {1, 6} | w.cut) for i, r in paid(w).items()}
+    scores = {i: outcome[i] - 0.01 * float(k[i].sum()) / size for i in outcome}
+    kept = {i: scores[i] for i in differing(outcome, w)}
+    bonus = sequence_mean({i: 0.001 * w.of("entropy", i) for i in kept})
+    return summed(likelihoods(w, left_out(kept, w)), w) - bonus
+
+
+def lens(w: World) -> Tensor:
+    sure = {i: math.exp(mean(w.of("old", i).tolist())) for i in range(w.count)}
+    scores, alpha = {}, {}
+    for i in range(w.count):
+        own = w.group(i)
+        most, right = 2 * max(sure[j] for j in own), mean(w.rewards[j] / sure[j] for j in own)
+        hardness = max(1 / right, most) if right else most
+        scores[i] = w.rewards[i] - (1 - w.rewards[i]) / len(own) * sure[i] / (hardness - sure[i])
+        alpha[i] = 1.0 if right else 0.25
+    mixed, failed = standardised(scores, w), centred(scores, w)
+    losses = surrogates(w, {i: mixed[i] if alpha[i] == 1 else failed[i] for i in scores})
+    return sequence_mean({i: alpha[i] * x for i, x in losses.items()})
+
+
+def max_at_k(w: World) -> Tensor:
+    """All subsets of 4 of a problem's 5 completions, one by one; a completion's own delta is left to its ratio."""
+    delta = {i: min(math.exp(float(log_ratio(w, i).detach())) - 1, 1.0) for i in range(w.count)}
+    worth = dict.fromkeys(range(w.count), 0.0)
+    for g in set(w.groups):
+        own = [i for i in range(w.count) if w.groups[i] == g]
+        for chosen in combinations(own, 4):
+            best = max(w.rewards[j] for j in chosen)
+            for i in chosen:
+                worth[i] += (1 + sum(delta[j] for j in chosen if j != i)) * best / comb(len(own), 4)
+    teaches = differing(paid(w), w)
+    advantages = {i: a if i in teaches else 0.0 for i, a in standardised(worth, w).items()}
+    losses = surrogates(w, advantages)
+    return sequence_mean({i: x + 0.01 * k3(w, i) for i, x in losses.items()})
+
+
+def gdro_grpo(w: World) -> Tensor:
+    """All problems are in the easiest bin, at score 0.8: their weight is exp(0.65 * 0.8), on advantages up to 5."""
+    advantages = standardised(paid(w), w)
+    assert max(advantages.values()) > 5
+    weighed = {i: math.exp(0.65 * 0.8) * min(max(a, -5.0), 5.0) for i, a in advantages.items()}
+    return sequence_mean(surrogates(w, weighed, 0.2, 0.28))
+
+
+# What looks at the policy's last layer
+
+
+def residuals(w: World, i: int) -> Tensor:
+    """[T, V] onehot(y) - p under the policy that sampled."""
+    p = w.sampling[i, : w.lengths[i]].exp()
+    return torch.nn.functional.one_hot(w.tokens[i, : w.lengths[i]], p.shape[1]) - p
+
+
+def oblr_po(w: World) -> Tensor:
+    """The others' rewards weighted by |sum_t d_t h_t'|^2."""
+    size, advantages = {}, {}
+    for i in range(w.count):
+        size[i] = float((residuals(w, i).T @ w.hidden[i, : w.lengths[i]]).square().sum())
+    for i in differing(paid(w), w):
+        others = [j for j in w.group(i) if j != i]
+        advantages[i] = w.rewards[i] - sum(size[j] * w.rewards[j] for j in others) / sum(size[j] for j in others)
+    return summed(likelihoods(w, {i: advantages.get(i, 0.0) for i in range(w.count)}), w)
+
+
+def g2rl(w: World) -> Tensor:
+    feature = [(residuals(w, i) @ w.head).mean(0) for i in range(w.count)]
+    sign = [2 * r - 1 for r in w.rewards]
+    nu, scores = {}, {}
+    for i in range(w.count):
+        others = [j for j in w.group(i) if j != i]
+        look = {j: math.exp(sign[j]) for j in others}
+        alike = {j: float(torch.cosine_similarity(feature[i], feature[j], dim=0)) ** 2 for j in others}
+        nu[i] = max(1 - sum(look[j] * alike[j] for j in others) / sum(look.values()), 0.0)
+    for i in range(w.count):
+        own = [nu[j] for j in w.group(i)]
+        scores[i] = min(max(sign[i] * (1 + (nu[i] - min(own)) / (max(own) - min(own))), -3.0), 3.0)
+    return sequence_mean(surrogates(w, standardised(scores, w)))
+
+
+def capo(w: World) -> Tensor:
+    """A step along one token's gradient g = A v h' moves the logits by RATE u, u = A v |h|^2."""
+    advantages, found = centred(paid(w), w), {}
+    for i, a in advantages.items():
+        kept = []
+        for t in range(w.lengths[i]):
+            h = w.hidden_now[i, t]
+            p = (w.head @ h).softmax(0)
+            v = torch.nn.functional.one_hot(w.tokens[i, t], len(p)) - p
+            u = a * v * (h @ h)
+            spread = (p * u**2).sum() - (p @ u) ** 2
+            objective = RATE * a * (v @ u) + RATE**2 / 2 * a * ((v @ u) ** 2 - spread)
+            policy = RATE**2 / 2 * (v @ u) ** 2
+            kept.append(-0.01 <= float(objective) <= 0.01 and float(policy) <= 1e-4)
+        losses = clipped(w, i, a)
+        found[i] = losses[torch.tensor(kept)].sum() / max(1, sum(kept)) / w.count
+    return sum(found.values())
+
+
+# What differs in the loss
+
+
+def rpg_kl(w: World) -> Tensor:
+    """URKL with beta 1e-4: W = w (A - beta log w); which tokens still teach goes by the sign of W."""
+    found = {}
+    for i, a in centred(dapo_scores(w), w).items():
+        terms = []
+        for new, old in zip(w.of("new", i), w.of("old", i)):
+            ratio = math.exp(float(new.detach() - old))
+            weight = ratio * (a - 1e-4 * math.log(ratio))
+            teaches = ratio < 1.28 if weight >= 0 else 0.8 < ratio < 10
+            terms.append(-weight * (new if teaches else new.detach()))
+        found[i] = torch.stack(terms)
+    return token_mean(found)
+
+
+def hpt(w: World) -> Tensor:
+    """The mean over problems of Dr. GRPO's loss without a clip, or of imitation where nothing was right."""
+    found, advantages = 0.0, centred(paid(w), w)
+    for g in sorted(set(w.groups)):
+        rows = [i for i in range(w.count) if w.groups[i] == g]
+        own = [i for i in rows if i not in w.written]
+        if any(w.solved[i] for i in own):
+            for i in own:
+                rho = (w.of("new", i) - w.of("old", i)).exp()
+                each = -rho * advantages[i] - 0.001 * w.of("entropy", i)
+                found = found + each.sum() / (len(own) * w.limit) / 3
+        else:
+            (shown,) = (i for i in rows if i in w.written)
+            found = found - w.of("new", shown).mean() / 3
+    return found
+
+
+def r3l(w: World) -> Tensor:
+    advantages = {}
+    compared = {i: w.rewards[i] for i in range(w.count) if not w.info[i]}
+    for i, a in centred(compared, w).items():
+        advantages[i] = 3 * a if a >= 0 else a
+    advantages |= {i: 1.0 for i in range(w.count) if w.info[i]}
+    return token_mean({i: x / 2 for i, x in likelihoods(w, advantages).items()})
+
+
+def rlanything(w: World) -> Tensor:
+    """A step earns the outcome, +1 or -1, and the mean of its three verdicts; solved between 1/8 and 7/8."""
+    earned, place = {}, {}
+    for i in differing({i: float(s) for i, s in enumerate(w.solved)}, w):
+        tokens = w.tokens[i, : w.lengths[i]].tolist()
+        ends = [t for t, token in enumerate(tokens) if token == COMMA or t == len(tokens) - 1]
+        place[i] = [sum(e < t for e in ends) for t in range(len(tokens))]
+        verdicts = w.notes["verdicts"][i]
+        earned[i] = [(1.0 if w.solved[i] else -1.0) + mean(verdicts[e]) for e in ends]
+    found = {}
+    for i, own in earned.items():
+        credit = []
+        for k, value in enumerate(own):
+            compared = [earned[j][k] for j in w.group(i, earned) if len(earned[j]) > k]
+            size = deviation(compared)
+            credit.append((value - mean(compared)) / size if size > 1e-6 else 0.0)
+        each = clipped(w, i, torch.tensor([credit[k] for k in place[i]], dtype=torch.float64))
+        found[i] = each + 0.01 * k3(w, i)
+    return sequence_mean(found)

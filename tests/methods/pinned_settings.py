@@ -1,0 +1,126 @@
+"""What the loss on one batch cannot show of a method: how often it is used, how it is sampled, what it learns by.
+
+By method, then by path: what its paper says, or, where the numbers are ours, what its docstring says. A part stands by
+its name, a tuple of parts by their names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Settings = dict[str, Any]
+
+ONCE: Settings = {"epochs": 1, "minibatches": 1}
+"""One step on every batch."""
+TWICE: Settings = {"epochs": 2, "minibatches": 2}
+IN_FOUR: Settings = {"epochs": 1, "minibatches": 4}
+SAMPLED: Settings = {
+    "experience": "groups", "experience.size": 8, "experience.temperature": 1.0, "experience.top_p": 1.0,
+    "experience.top_k": 0, "problems": 32, "optimizer.schedule": "constant", "optimizer.clip_norm": 1.0,
+}  # fmt: skip
+"""Eight completions of each of 32 problems from the whole distribution, and AdamW at a constant rate."""
+SHOWN: Settings = {**ONCE, "experience": "demonstrations", "optimizer.clip_norm": 1.0}
+PAIRS: Settings = {**ONCE, "experience": "pairs", "problems": 32}
+PLAIN: Settings = {**SAMPLED, **ONCE, "reference": None, "critic": None}
+ADAM_IN_CONTROL: Settings = {
+    "optimizer.epsilon": 1e-5, "optimizer.clip_norm": 0.5, "optimizer.schedule": "linear", "aggregation": "token-mean",
+}  # fmt: skip
+NORMALISED: Settings = {"policy.observations": ("normalize-observations",), "rewards": ("normalize-rewards",)}
+TRUST: Settings = {
+    **ONCE, **NORMALISED, "experience.environments": 8, "experience.steps": 64, "optimizer.delta": 0.01,
+    "optimizer.damping": 0.1, "optimizer.iterations": 10,
+}  # fmt: skip
+FITTED: Settings = {"critic": "fitted-value", "critic.epochs": 10, "critic.minibatches": 8, "critic.lr": 1e-3}
+
+SETTINGS: dict[str, Settings] = {
+    "a2c": {
+        **ONCE, **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 8,
+        "advantages.per_minibatch": False, "optimizer.lr": 3e-3,
+    },
+    "agro": {**PLAIN, "reference": "frozen"},
+    "alpine": {**SHOWN, "problems": 256, "optimizer.lr": 3e-3, "optimizer.schedule": "cosine", "optimizer.floor": 0.0},
+    "bilevel-mle": {**PLAIN, "experience.size": 5},
+    "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
+             "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
+    "chain-traversal-rl": PLAIN,
+    "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
+    "derl": {**PLAIN, "rewards.0.size": 4, "rewards.0.inner": 5, "rewards.0.window": 2, "rewards.0.writer.kl": 0.001},
+    "dpo": {**PAIRS, "reference": "frozen", "objective.label_smoothing": 0.0},
+    "dr-grpo": PLAIN,
+    "forking-tokens": {**PLAIN, "filters.0.resample": True, "token_weights.0.complement": False,
+        "objective.high": 0.28},
+    "g2rl": {**PLAIN, "rewards.1.limit": 3.0},
+    "gae": {
+        **TRUST, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10,
+        "critic": "trust-region-value", "critic.epsilon": 0.1, "critic.iterations": 10,
+    },
+    "gdro-grpo": {
+        **PLAIN, **IN_FOUR, "advantages.beta": 0.12, "advantages.limit": 3.0, "advantages.largest": 15.0,
+        "advantages.by_share": True, "advantages.explore": 0.01, "advantages.outcomes.history": 100,
+        "advantages.outcomes.margin": 0.03,
+        "advantages.outcomes.any_of": True, "advantages.outcomes.edges": tuple(k / 10 for k in range(1, 10)),
+    },
+    "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
+    "grpo": PLAIN,
+    "hpt": {**PLAIN, "minibatches": 2, "experience": "groups-and-demonstrations", "filters.0.gamma": 0.0},
+    "kimi-k1-5": {
+        **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,
+        "rewards.1.times": 5, "rewards.1.longest": 16,
+        "optimizer": "restarting-adam-w", "optimizer.every": 1,
+    },
+    "lens": PLAIN,
+    "lite-ppo": {**PLAIN, "advantages.scale": "batch"},
+    "max-at-k": {**PLAIN, "epochs": 3, "reference": "frozen", "rewards.1.k": 4, "rewards.1.baseline": "none"},
+    "maxrl": PLAIN,
+    "npg": {**TRUST, **FITTED, "optimizer": "natural-gradient"},
+    "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
+    "open-rs": {
+        **PLAIN, "experience.size": 6, "experience.temperature": 0.7, "optimizer.warmup": 0.1,
+        "optimizer.schedule": "cosine", "optimizer.floor": 0.1, "curriculum": "curated", "curriculum.size": 7000,
+        "rewards.0.length": None,
+    },
+    "pacs": {**PLAIN, **IN_FOUR, "objective.threshold": 0.5, "optimizer.clip_norm": None},
+    "planning-pg-vs-q": {**PLAIN, "reference": "taught", "stages.0.like": "alpine", "stages.0.end": 0.5,
+                         "optimizer.lr": 5e-4},
+    "poly-ppo": {
+        **TWICE, "experience": "vine", "experience.size": 2, "experience.states": 2, "experience.continuations": 8,
+        "experience.temperature": 1.0, "problems": 8,
+    },
+    "ppo": {**SAMPLED, **TWICE},
+    "ppo in control": {
+        **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 64, "advantages.per_minibatch": True,
+        "optimizer.lr": 1e-3, "epochs": 10, "minibatches": 2, "policy.observations": (), "rewards": (),
+    },
+    "ppo-continuous": {
+        **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 1, "experience.steps": 2048, "epochs": 10,
+        "minibatches": 32, "advantages.per_minibatch": True, "optimizer.lr": 3e-4,
+    },
+    "ppo-rlhf": {**SAMPLED, **TWICE, "reference": "frozen"},
+    "r3l": {
+        **PLAIN, "experience": "reflect-then-retry", "experience.pivotal": True, "experience.imitate": True,
+        "advantages.full": None,
+    },
+    "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
+    "reinforce": PLAIN,
+    "reinforce in control": {
+        **ONCE, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 128, "optimizer.lr": 3e-3,
+        "advantages.per_minibatch": False, "policy.observations": (), "rewards": (),
+    },
+    "reward-model": PAIRS,
+    "rl-knowledge-traversal": {**PLAIN, "reference": "frozen"},
+    "rlanything": {
+        **PLAIN, **IN_FOUR, "reference": "frozen", "curriculum": "adapted-tasks", "filters.0.low": 1 / 8,
+        "filters.0.high": 7 / 8, "rewards.0.low": 0.2, "rewards.0.high": 0.8, "rewards.0.verdicts": 3,
+        "rewards.0.epochs": 4, "rewards.0.clip": 0.2,
+    },
+    "rloo": PLAIN,
+    "rpg-kl": {**PLAIN, **IN_FOUR, "filters.0.resample": True, "objective.low": 0.2, "objective.dual": 10.0},
+    "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
+    "t1": {
+        **PLAIN, "experience.size": 16, "experience.temperature": 1.2, "experience.top_p": 0.95, "problems": 16,
+        "rewards.1.times": 5, "rewards.1.longest": 16,
+        "reference": "moving-average", "reference.rate": 0.01,
+    },
+    "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
+}  # fmt: skip
+"""By method; `in control` for those that are another composition there."""

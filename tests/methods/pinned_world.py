@@ -1,0 +1,152 @@
+"""Small batches of hand-made completions, as plain numbers: what the pinned losses are computed on.
+
+Nothing here imports the library. Columns of [B, T] tensors are the tokens of completions, the prompt left out; `old` is
+the policy that sampled, `new` the policy as it is. Ratios of the two are far from 1 on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+VOCABULARY, WIDTH = 7, 3
+LOOP, COMMA = 3, 2
+"""A token that one completion repeats; the token that ends a step."""
+RATE = 0.02
+"""The learning rate that parts are told of."""
+
+
+class World:
+    """Rows of completions of several problems, what three policies say of them, and what they were paid.
+
+    Args:
+        groups, lengths, rewards: [B] problem, tokens and reward of each row.
+        limit: most tokens of a completion.
+        cut: rows that the limit ended.
+        written: rows that were written, not sampled.
+        skip: [B] tokens at the beginning that are not learned.
+        info: [B] what is noted on the episodes.
+        temperature: logits are divided by it.
+        sampled_above: what truncation added to the log-probabilities that were recorded.
+    """
+
+    def __init__(
+        self, groups: Sequence[int], lengths: Sequence[int], rewards: Sequence[float], *, limit: int = 10,
+        cut: Iterable[int] = (), written: Iterable[int] = (), skip: Sequence[int] = (), info: Sequence[dict] = (),
+        temperature: float = 1.0, sampled_above: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.groups, self.lengths, self.rewards, self.limit = list(groups), list(lengths), list(rewards), limit
+        self.count, self.cut, self.written = len(self.groups), set(cut), set(written)
+        self.skip, self.info = list(skip) or [0] * self.count, list(info) or [{} for _ in self.groups]
+        self.temperature, random = temperature, torch.Generator().manual_seed(11)
+        shape = (self.count, max(self.lengths))
+
+        def noise(*last: int) -> Tensor:
+            return torch.randn(*shape, *last, generator=random, dtype=torch.float64)
+
+        self.head = 1.2 * torch.randn(VOCABULARY, WIDTH, generator=random, dtype=torch.float64)
+        self.tokens = torch.randint(1, VOCABULARY, shape, generator=random)
+        self.tokens[1] = LOOP
+        self.hidden = noise(WIDTH)
+        self.hidden_now = self.hidden + 0.4 * noise(WIDTH)
+        self.sampling, now = self.logp(self.hidden), self.logp(self.hidden_now)
+        self.whole = self._chosen(self.sampling)
+        self.old = self.whole + sampled_above
+        self.new = self._chosen(now).requires_grad_(True)
+        self.ref = self._chosen(self.logp(self.hidden + 0.3 * noise(WIDTH)))
+        self.entropy = -(now.exp() * now).sum(-1).requires_grad_(True)
+        self.values = 0.4 * noise()
+        self.values_now = (self.values + 0.4 * noise()).requires_grad_(True)
+        self.notes: dict[str, Any] = {}
+        """What parts drew at random while the batch was scored."""
+
+    def logp(self, hidden: Tensor) -> Tensor:
+        """[B, T, V] log-probabilities of all tokens."""
+        return (hidden @ self.head.T / self.temperature).log_softmax(-1)
+
+    def _chosen(self, logp: Tensor) -> Tensor:
+        return logp.gather(-1, self.tokens[..., None])[..., 0]
+
+    def of(self, name: str, row: int) -> Tensor:
+        """The learned tokens of a row."""
+        found: Tensor = getattr(self, name)[row, self.skip[row] : self.lengths[row]]
+        return found
+
+    @property
+    def solved(self) -> list[bool]:
+        return [r >= 1 for r in self.rewards]
+
+    def group(self, row: int, among: Iterable[int] | None = None) -> list[int]:
+        """Rows of the same problem, written ones left out."""
+        rows = range(self.count) if among is None else among
+        return [j for j in rows if self.groups[j] == self.groups[row] and j not in self.written]
+
+    def text(self, row: int) -> str:
+        """What a completion says: without an answer, garbled, or a step and an answer."""
+        return {0: "nothing", 6: "a\ufffd=1"}.get(row, "a,b=3" if row % 2 else "b=3")
+
+
+def plain(**changes: Any) -> World:
+    """Two problems that are solved now and then and one that never is, five completions each."""
+    groups, lengths = [0] * 5 + [1] * 5 + [2] * 5, [3, 9, 5, 10, 2, 4, 6, 8, 2, 7, 3, 5, 8, 4, 6]
+    rewards = [1.0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0]
+    return World(groups, lengths, rewards, **{"cut": (3,), **changes})
+
+
+def continued() -> World:
+    """Of the first problem two completions had ended in an earlier step, one of them right."""
+    return plain(info=[{"visit": "0", "earlier": (1.0, 0.0)}] * 5 + [{"visit": "1"}] * 10)
+
+
+def truncated() -> World:
+    """Hot samples of a truncated distribution, whose log-probabilities are not the policy's."""
+    return plain(temperature=1.2, sampled_above=0.1)
+
+
+def even_lengths() -> World:
+    """Lengths at which the cosine of the share of the limit is a round number."""
+    return World([0] * 4 + [1] * 4, [4, 6, 8, 12, 6, 6, 4, 12], [1.0, 0, 1, 0, 0, 1, 1, 0], limit=12, cut=(3,),
+                 temperature=0.7)  # fmt: skip
+
+
+def pairs() -> World:
+    """A better and a worse answer to each of three problems; of the second, the worse one comes first."""
+    return World([0, 0, 1, 1, 2, 2], [3, 5, 4, 2, 6, 1], [1.0, 0, 0, 1, 1, 0], written=range(6))
+
+
+def demonstrations() -> World:
+    return World([0, 1, 2], [2, 5, 3], [0.0] * 3, written=range(3))
+
+
+def with_demonstrations() -> World:
+    """Three completions and a worked answer of each of three problems, the second of which is never solved."""
+    rewards = [1.0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0]
+    return World([0] * 4 + [1] * 4 + [2] * 4, [3, 5, 2, 4, 6, 2, 3, 5, 7, 1, 4, 3], rewards, written=(3, 7, 11))
+
+
+def large_group() -> World:
+    """One right answer among thirty, which lies more than five deviations above the mean, and another problem."""
+    lengths = [1 + i % 3 for i in range(36)]
+    rewards = [1.0] + [0.0] * 29 + [0.0, 1, 0, 0, 1, 0]
+    return World([0] * 30 + [1] * 3 + [2] * 3, lengths, rewards)
+
+
+def retries() -> World:
+    """Attempts and retries that learn from where they part, and three rows that are only imitated."""
+    info = [{}, {}, {}, {}, {}, {"auxiliary": True}, {}, {}, {}, {"auxiliary": True}]
+    return World([0] * 6 + [1] * 4, [4, 6, 5, 3, 7, 4, 2, 5, 3, 6], [0.0, 1, 0, 1, 0.5, 1, 0, 0.25, 1, 1],
+                 skip=[0, 2, 2, 0, 1, 0, 0, 0, 1, 2], info=info)  # fmt: skip
+
+
+def vines() -> World:
+    """Two seed rollouts, six continuations of each of two states, and a problem without continuations."""
+    kinds = "aabcbbadbcad"
+    info = [{}, {}] + [{"vine": k // 6, "signature": kinds[k]} for k in range(12)] + [{}, {}]
+    lengths, rewards = (
+        [5, 3, 7, 2, 4, 8, 3, 2, 6, 7, 1, 5, 3, 9, 4, 6],
+        [1.0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0.5, 1, 0, 0, 1],
+    )
+    return World([0] * 14 + [1] * 2, lengths, rewards, info=info)

@@ -1,0 +1,305 @@
+"""The loss of every method, end to end, against its paper's equation written out a second time.
+
+The batch of a `World` goes through a shipped composition's own rewards, filters, advantages, objective, token weights,
+aggregation, regularizers and critic, as in its loop. Loss and gradient must be those of `pinned_formulas` and
+`pinned_control`, and hyper-parameters those of `pinned_settings`, neither of which knows the library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pinned_control import CONTROL, Steps
+from pinned_formulas import FORMULAS
+from pinned_settings import SETTINGS
+from pinned_world import COMMA, RATE, VOCABULARY, World, plain
+from torch import Tensor
+
+from etude.core.batches import (
+    ActionLogProbs,
+    Episode,
+    Head,
+    Problem,
+    Segment,
+    StopReason,
+    TokenBatch,
+    TokenLogProbs,
+    Transitions,
+)
+from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.method import Method
+from etude.core.part import Part
+from etude.core.registry import compositions, files
+from etude.core.slots import Context
+from etude.core.streams import Stream
+from etude.loops.control_update import Minibatch
+from etude.loops.update import Updater
+from etude.methods.rlvr.poly_ppo import chosen_sets
+from etude.optimizers.adam import AdamW
+from etude.rewards.model import RewardModel
+from etude.rewards.scoring import score
+
+METHODS = sorted(files("methods"))
+OF_TOKENS: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, TokenMethod)}
+IN_CONTROL: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, RolloutMethod)}
+BOTH = [m for m in OF_TOKENS if m in IN_CONTROL]
+TOLERANCE = 1e-9
+SINGLE = {"capo", "derl", "g2rl", "kimi-k1-5"}
+"""Methods with something in single precision on the way (rewards, a factor, an epsilon of 1e-8): 1e-7 for them."""
+PROMPT = 2
+"""Tokens before a completion."""
+
+
+# A world as the library sees it
+
+
+class Answers:
+    """A task of one turn: right is what is paid 1, an answer what follows a sign of equality."""
+
+    id, max_turns, stop = "pinned", 1, ()
+
+    def success(self, episode: Episode) -> bool:
+        return episode.reward >= 1
+
+    def answer(self, text: str) -> str:
+        return text.partition("=")[2]
+
+
+class Tokens:
+    """A tokenizer that knows one separator."""
+
+    def __len__(self) -> int:
+        return VOCABULARY
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join("," if i == COMMA else "x" for i in ids)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
+
+
+class Policy:
+    """Says of every row what the world says, as leaves that a gradient arrives at."""
+
+    shadow = autocast = False
+
+    def __init__(self, world: World) -> None:
+        self.world, self.tokenizer = world, Tokens()
+        self.leaves = {
+            "logp": padded(world.new.detach()).requires_grad_(True),
+            "entropy": padded(world.entropy.detach()).requires_grad_(True),
+            "values": padded(world.values_now.detach()).requires_grad_(True),
+        }
+
+    def parameters(self) -> list[Tensor]:
+        return list(self.leaves.values())
+
+    def add_value_head(self) -> None:
+        """It has values."""
+
+    def updated(self) -> None:
+        """Nothing samples from it."""
+
+    def head(self, temperature: float) -> Head:
+        return Head(self.world.head, temperature=temperature)
+
+    def evaluate(self, rows: TokenBatch, needs: Any) -> TokenLogProbs:
+        place, width = rows.extras["row"], rows.tokens.shape[1]
+        said = {k: v[place, :width] * rows.action_mask for k, v in self.leaves.items() if k == "logp" or k in needs}
+        if "hidden" in needs:
+            said["hidden"] = padded(self.world.hidden_now)[place, :width]
+        return TokenLogProbs(**said, head=self.head(rows.temperature) if "hidden" in needs else None)
+
+
+def padded(values: Tensor) -> Tensor:
+    """[B, PROMPT + T, ...] with nothing at the prompt."""
+    return torch.cat([values.new_zeros(len(values), PROMPT, *values.shape[2:]), values], 1)
+
+
+def episode(world: World, i: int) -> Episode:
+    size, skip = world.lengths[i], world.skip[i]
+    asked = Segment("user", "?", [1] * PROMPT, [0] * PROMPT, [0.0] * PROMPT)
+    mask, tokens = [0] * skip + [1] * (size - skip), world.tokens[i, :size].tolist()
+    said = Segment("assistant", world.text(i), tokens, mask, [0.0] * size, reward=world.rewards[i])
+    stop = StopReason.MAX_TOKENS if i in world.cut else StopReason.END_OF_TEXT
+    group = world.groups[i]
+    return Episode(Problem(f"p{group}", "?", "3"), [asked, said], group, stop=stop, info=dict(world.info[i]))
+
+
+def batch_of(world: World) -> TokenBatch:
+    """In double precision. Rows count as sampled elsewhere, so that no loop holds them against the policy as it is."""
+    places = torch.arange(PROMPT + world.old.shape[1])
+    size, skip = torch.tensor(world.lengths)[:, None], torch.tensor(world.skip)[:, None]
+    real, action = places < PROMPT + size, (places >= PROMPT + skip) & (places < PROMPT + size)
+    row = torch.zeros(world.count, dtype=torch.float64)
+    rows = range(world.count)
+    return TokenBatch(
+        tokens=padded(world.tokens) * real, attention_mask=real, action_mask=action,
+        behaviour_logp=padded(world.old) * action, rewards=torch.zeros(real.shape, dtype=torch.float64),
+        group=torch.tensor(world.groups), weights=row + 1, scores=row,
+        truncated=torch.tensor([i in world.cut for i in rows]), solved=torch.tensor(world.solved),
+        written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.ones_like(row, dtype=torch.bool),
+        reference_logp=padded(world.ref) * action, episodes=[episode(world, i) for i in rows],
+        temperature=world.temperature, extras={"row": torch.arange(world.count)},
+    )  # fmt: skip
+
+
+def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Method:
+    """The method bound, in its last stage, with what it would have from elsewhere: a judge, what it learned before."""
+    whole = AdamW(lr=RATE, clip_norm=None)
+    method = method.stages[-1].apply(method) if method.stages else method
+    method = method.replace(optimizer=whole, epochs=1, minibatches=1, stages=(), curriculum=None).bind()
+    world.notes["judged"] = [2.5 * (-1) ** i + 1.25 * (i % 3) for i in range(world.count)]
+    for part in method.parts().values():
+        if isinstance(part, RewardModel):
+            part.__dict__["_scorer"] = SimpleNamespace(tokenizer=Tokens())
+            monkeypatch.setattr("etude.rewards.model.values", lambda scorer, episodes: world.notes["judged"])
+        if part.name == "prompt-gdro":
+            part.state["scores"] = {"9": 0.8}
+    return method
+
+
+@dataclass
+class Found:
+    """What a composition makes of a world: its loss, and the gradients with respect to what the policy says."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+
+
+def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Found:
+    """One step of a token method on the world's batch, in the order of its loop: the only place that knows it."""
+    method, policy, batch = prepared(method, world, monkeypatch), Policy(world), batch_of(world)
+    context = Context(Answers(), policy, Stream(0), 1, 2, world.limit, {"record": frozenset(), "method": method})
+    if "hidden" in method.needs("rewards", "filters", "advantages"):
+        extras = {**batch.extras, "hidden": padded(world.hidden)}
+        batch = batch.replace(extras=extras, head=policy.head(world.temperature))
+    batch = score(batch, method.rewards, context)
+    for part in method.parts().values():
+        part.before_update(batch)
+    for part in method.filters:
+        batch = batch.replace(weights=batch.weights * part.weigh(batch))
+    batch = batch.rows((batch.weights != 0).nonzero()[:, 0])
+    batch.values = padded(world.values)[batch.extras["row"]] * batch.action_mask
+    advantages = torch.zeros_like(batch.rewards) if method.advantages is None else method.advantages(batch)
+    batch = batch.replace(advantages=advantages)
+    updater = Updater(policy, method, 2, 30, world.limit)  # type: ignore[arg-type]  # several micro-batches
+    loss = updater.run(method, batch, 1, Stream(0))["loss"]
+    note(world, method, batch)
+    gradients = {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in policy.leaves.items()}
+    return Found(loss, {k: v[:, PROMPT:] for k, v in gradients.items()})
+
+
+def note(world: World, method: Method, batch: TokenBatch) -> None:
+    """Random draws are not formulas: what was drawn is handed to whoever computes the loss again."""
+    for part in method.rewards:
+        if part.name == "meta-reward":
+            world.notes["formula"] = part.formula  # type: ignore[union-attr]
+    if "verdicts" in batch.extras:
+        rows = zip(batch.extras["row"].tolist(), batch.extras["verdicts"][:, PROMPT:].tolist())
+        world.notes["verdicts"] = dict(rows)
+    if method.advantages is not None and method.advantages.name == "polychromic":
+        drawn = chosen_sets(torch.ones(2, 6, dtype=torch.bool), 4, 4, Stream(0).split("sets", 1))
+        world.notes["sets"] = [[s.nonzero()[:, 0].tolist() for s in state] for state in drawn]
+
+
+# Tokens
+
+
+def entry(table: dict[str, Any], name: str, what: str) -> Any:
+    assert name in table, (
+        f"{name} has no entry in {what}: add one, worked out from the paper and without the library's parts, so that "
+        "nobody can change the method without a test that says so."
+    )
+    return table[name]
+
+
+@pytest.mark.parametrize("name", OF_TOKENS)
+def test_loss_and_gradient_are_those_of_the_equation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, formula = entry(FORMULAS, name, "tests/methods/pinned_formulas.py (FORMULAS)")
+    world = build()
+    found = loss_of(OF_TOKENS[name], world, monkeypatch)
+    loss = formula(world)
+    near = 1e-7 if name in SINGLE else TOLERANCE
+    assert found.loss == pytest.approx(float(loss.detach()), abs=near)
+    leaves = {"logp": world.new, "entropy": world.entropy, "values": world.values_now}
+    wanted = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    assert wanted[0].abs().max() > 1e-3 or name == "reward-model"
+    for key, gradient in zip(leaves, wanted):
+        torch.testing.assert_close(found.gradients[key], gradient, atol=near, rtol=0, msg=f"gradient of {key}")
+
+
+def test_ratios_are_off_one_on_both_sides() -> None:
+    """So that every clip binds, for gains and for losses."""
+    world = plain()
+    for rows in ([i for i in range(10) if r_is(world, i)], [i for i in range(10) if not r_is(world, i)]):
+        ratios = torch.cat([(world.of("new", i) - world.of("old", i)).exp() for i in rows])
+        assert bool((ratios > 1.3).any() & (ratios < 0.75).any())
+        assert bool(((ratios > 1.2) & (ratios < 1.28)).any() | ((ratios > 0.8) & (ratios < 1.2)).any())
+
+
+def r_is(world: World, row: int) -> bool:
+    return world.rewards[row] == 1
+
+
+# Control
+
+
+@pytest.mark.parametrize("name", IN_CONTROL)
+def test_loss_in_control_is_that_of_the_equation(name: str) -> None:
+    formula = entry(CONTROL, name, "tests/methods/pinned_control.py (CONTROL)")
+    steps = Steps()
+    found, batch = control_loss_of(IN_CONTROL[name].bind(), steps)
+    loss, targets = formula(steps)
+    assert found == pytest.approx(loss.tolist(), abs=TOLERANCE)
+    assert batch.returns is not None
+    torch.testing.assert_close(batch.returns, targets, atol=TOLERANCE, rtol=0)
+    (wanted,) = torch.autograd.grad(loss.sum(), [steps.new])
+    torch.testing.assert_close(batch.extras["gradient"], wanted, atol=TOLERANCE, rtol=0)
+
+
+def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Transitions]:
+    """The population's losses on one minibatch that is the whole rollout, in the order of its loop."""
+    batch = Transitions(
+        observations=steps.rewards[..., None], actions=steps.rewards, rewards=steps.rewards,
+        terminated=steps.terminated, truncated=steps.truncated, behaviour=steps.rewards[..., None],
+        behaviour_logp=steps.old, values=steps.values, next_values=steps.next_values,
+    )  # fmt: skip
+    for part in method.rewards:
+        batch.rewards = part.shape(batch)  # type: ignore[union-attr]
+    assert method.advantages is not None
+    batch.advantages = method.advantages.of_transitions(batch)
+    joint = method.critic is not None and method.critic.joint
+    actor = SimpleNamespace(see=lambda observations: observations)
+    updater: Any = SimpleNamespace(method=method, actor=actor, joint=joint, part=method.critic, past=lambda batch: None)
+    logp = steps.new.detach().flatten(1).requires_grad_(True)
+    said = ActionLogProbs(logp, entropy=steps.entropy.flatten(1), values=steps.values_now.flatten(1))
+    loss, _ = Minibatch(updater, batch.flat(), fresh=False, reports=False).loss(said)
+    loss.sum().backward()
+    assert logp.grad is not None
+    batch.extras["gradient"] = logp.grad.view_as(steps.new)
+    return loss.tolist(), batch
+
+
+# Settings that no loss shows
+
+
+def setting(method: Method, path: str) -> Any:
+    """A field by its path; a part by its name."""
+    found: Any = method
+    for name in path.split("."):
+        found = found[int(name)] if name.isdigit() else getattr(found, name)
+    if isinstance(found, tuple) and all(isinstance(x, Part) for x in found):
+        return tuple(x.name for x in found)
+    return found.name if isinstance(found, Part) else found
+
+
+@pytest.mark.parametrize("name", [*METHODS, *(f"{m} in control" for m in BOTH)])
+def test_settings_are_the_papers(name: str) -> None:
+    wanted = entry(SETTINGS, name, "tests/methods/pinned_settings.py (SETTINGS)")
+    method = OF_TOKENS.get(name) or IN_CONTROL[name.removesuffix(" in control")]
+    assert {path: setting(method, path) for path in wanted} == wanted
