@@ -75,15 +75,18 @@ class LanguagePolicy:
     @classmethod
     def load(
         cls, name: str, *, device: str = "auto", dtype: str = "auto", adapter: Adapter | None = None,
-        gradient_checkpointing: bool = False, **options: Any,
+        gradient_checkpointing: bool = False, stream: Stream | None = None, **options: Any,
     ) -> LanguagePolicy:  # fmt: skip
-        """Load `tiny`, a local folder, or a hub name. Raises ConfigError in a sentence if it cannot."""
+        """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
+
+        Raises ConfigError in a sentence if it cannot.
+        """
         where = choose_device(device)
         model = load_model(name, choose_dtype(dtype, where), where)
         layers = recomputing_layers(model) if gradient_checkpointing else []
         if layers:
             options["share_prompts"] = False  # layers that are computed again cannot keep a cache
-        policy = cls(adapter.wrap(model) if adapter else model, load_tokenizer(name), **options)
+        policy = cls(adapter.wrap(model, stream or Stream(0)) if adapter else model, load_tokenizer(name), **options)
         policy._recomputing = layers
         policy._load_value_head(Path(resolve(name)))
         return policy
