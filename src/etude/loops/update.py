@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,7 @@ from etude.core.method import Method
 from etude.core.streams import Stream
 from etude.experience.rows import micro_batches, split_groups
 from etude.loops.losses import loss_terms, loss_weights, per_row
+from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
 from etude.policies.language import LanguagePolicy, fingerprint
 
@@ -39,7 +41,7 @@ class Updater:
         self.optimizer = method.optimizer.build(policy.parameters())
         self.rate = float(self.optimizer.param_groups[0]["lr"])
         self.bad_steps = self.step = 0
-        self.halved = False
+        self.halved = self.told_still = False
         self.row_loss: Tensor | None = None
         self.first_half: list[Tensor] | None = None
 
@@ -91,8 +93,11 @@ class Updater:
         rate = self.rate * method.optimizer.rate(step, self.steps) * pace
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        movement = Movement(parameters)
         self.optimizer.step()
         self.policy.updated()
+        if float(norm) > 0 and rate > 0:
+            self._watch(movement.share(), rate, step, tally)
         tally.add("gradient_norm", float(norm))
         tally.add("learning_rate", rate)
         return float(norm) > 0 and rate > 0
@@ -210,6 +215,13 @@ class Updater:
                 "rounding. The sampler used other weights, another temperature or a truncated distribution, or tokens "
                 "were changed after sampling. Nothing was updated with this batch."
             )
+
+    def _watch(self, share: float, rate: float, step: int, tally: Tally) -> None:
+        """Report how many weights moved; say once if they are too few."""
+        tally.add("weights_moved", share)
+        if 0 < share < LEAST and not self.told_still:  # none at all is an error of its own
+            self.told_still = True
+            warnings.warn(still(share, rate, step), stacklevel=2)
 
     def _skip(self, batch: TokenBatch, step: int, tally: Tally) -> None:
         self.bad_steps += 1
