@@ -42,6 +42,7 @@ class Updater:
         self.rate = float(self.optimizer.param_groups[0]["lr"])
         self.bad_steps = self.step = 0
         self.halved = self.told_still = False
+        self.still: str | None = None
         self.row_loss: Tensor | None = None
         self.first_half: list[Tensor] | None = None
 
@@ -68,6 +69,9 @@ class Updater:
                 f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
                 "hold the policy's parameters, or the learning rate is too small for the dtype."
             )
+        if self.still and not self.told_still:  # not before it is known that something moved
+            self.told_still = True
+            warnings.warn(self.still, stacklevel=2)
         return tally.means()
 
     def _step(self, method: Method, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
@@ -217,11 +221,10 @@ class Updater:
             )
 
     def _watch(self, share: float, rate: float, step: int, tally: Tally) -> None:
-        """Report how many weights moved; say once if they are too few."""
+        """Report how many weights moved; if they are too few, `run` says so at its end, once."""
         tally.add("weights_moved", share)
-        if 0 < share < LEAST and not self.told_still:  # none at all is an error of its own
-            self.told_still = True
-            warnings.warn(still(share, rate, step), stacklevel=2)
+        if share < LEAST and self.still is None:
+            self.still = still(share, rate, step)
 
     def _skip(self, batch: TokenBatch, step: int, tally: Tally) -> None:
         self.bad_steps += 1
