@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from etude.core.errors import UnknownNameError
 from etude.core.method import Method
 from etude.core.slots import Reward
+from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.training import Options
 
@@ -52,6 +53,7 @@ def build(method: Method, task: LanguageTask, options: Options) -> LanguageLoop:
     policy = LanguagePolicy.load(
         options.model, device=options.device, dtype=options.dtype, adapter=adapter(options.adapter),
         gradient_checkpointing=options.gradient_checkpointing, autocast=options.autocast,
+        stream=Stream(options.seed).split("adapter"),
     )  # fmt: skip
     torch.set_num_threads(options.threads or threads(policy))
     assert options.steps is not None

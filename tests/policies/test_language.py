@@ -10,12 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import etude
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
 from etude.policies.language import LanguagePolicy, fingerprint
 from etude.policies.loading import Adapter, choose_device, choose_dtype
 from etude.policies.sampling import Sampling
-from language_toys import KINDS, gradients, random_batch, random_model, random_policy, random_prompts, tokenizer
+from etude.training import Options
+from etude.training_language import build
+from language_toys import KINDS, Toy, gradients, random_batch, random_model, random_policy, random_prompts, tokenizer
 
 BATCH = random_batch((3, 1, 2), turns=2)
 ADAPTERS = {
@@ -119,6 +122,29 @@ def test_an_adapter_needs_no_second_copy(name: str, saved: Path) -> None:
     trained = {k for k, v in policy.model.named_parameters() if v.grad is not None}
     assert trained and all("lora_" in k for k in trained)
     assert sum(p.numel() for p in policy.parameters()) < 0.3 * sum(p.numel() for p in policy.model.parameters())
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_first_weights_of_an_adapter_follow_the_seed(name: str, saved: Path) -> None:
+    def made(seed: int) -> list[torch.Tensor]:
+        stream = Stream(seed).split("adapter")
+        return LanguagePolicy.load(str(saved), device="cpu", adapter=ADAPTERS[name], stream=stream).parameters()
+
+    before = torch.get_rng_state()
+    first, again, other = made(0), made(0), made(1)
+    assert torch.equal(torch.get_rng_state(), before), "nobody else's random numbers move"
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert any(p.any() for p in first) and sum(not torch.equal(a, b) for a, b in zip(first, other)) >= len(first) // 3
+
+
+def test_a_run_draws_its_adapter_from_its_seed(saved: Path) -> None:
+    def made(seed: int) -> list[torch.Tensor]:
+        options = Options(model=str(saved), steps=1, seed=seed, adapter="lora", device="cpu")
+        return build(etude.method("grpo"), Toy(), options).policy.parameters()
+
+    first, again, other = made(3), made(3), made(4)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
 def test_an_adapter_samples_what_it_trains(saved: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
@@ -77,7 +77,13 @@ class LanguageTask(Task):
     """A task whose episodes are text.
 
     A single-turn task defines `score`; a multi-turn one overrides `environment`.
+
+    Args:
+        add_bos: whether plain-text prompts begin with the tokenizer's beginning-of-text token; None for as the
+            tokenizer does it by itself. A conversation begins as its chat template says.
     """
+
+    add_bos: bool | None = field(default=None, kw_only=True)
 
     max_tokens: ClassVar[int] = 64
     """Default limit of one completion."""

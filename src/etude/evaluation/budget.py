@@ -63,7 +63,7 @@ def forced(
         return []
     views = []
     for problem, text in asked:
-        prompt = opening(SingleTurn(task).reset(problem, 0), policy)
+        prompt = opening(SingleTurn(task).reset(problem, 0), policy, task.add_bos)
         views.append([t for part in prompt for t in part] + policy.encode(text))
     said = policy.generate(views, Sampling(max_tokens=tokens, stop=tuple(task.stop)), stream)
     right = []

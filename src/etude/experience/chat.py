@@ -1,33 +1,72 @@
-"""What the policy is shown of a conversation, as tokens: the opening, and each reply of the environment."""
+"""What the policy is shown of a conversation, as tokens: the opening, a written turn, each reply of the environment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from etude.core.batches import Segment
 from etude.core.errors import ConfigError
-
-SAID = "\u2060said\u2060"
-"""Stands for the assistant's words when a template is rendered around them: nothing that a template contains."""
+from etude.policies.templates import SAID, beginning, first_special, render
 
 
-def opening(segments: Sequence[Segment], policy: Any) -> list[list[int]]:
+def opening(segments: Sequence[Segment], policy: Any, add_bos: bool | None = None) -> list[list[int]]:
     """Tokens of each opening segment.
 
-    Plain text is encoded as it is. Chat messages (problems whose prompt is a list of messages) go through the
-    tokenizer's chat template with the assistant's turn opened; the whole is attributed to the last segment.
+    Plain text is encoded as it is, after what the tokenizer begins texts with (`add_bos`: None as the tokenizer says,
+    else with or without its beginning-of-text token; one that the text has itself is not repeated). Chat messages
+    (problems whose prompt is a list of messages) go through the tokenizer's chat template with the assistant's turn
+    opened; the whole is attributed to the last segment.
 
     Raises ConfigError if the problem is a conversation and the tokenizer has no chat template, or one that refuses it.
     """
     if not conversational(segments):
-        return [policy.encode(s.text) for s in segments]
+        return _begun([policy.encode(s.text) for s in segments], beginning(policy.tokenizer, add_bos))
     if not policy.tokenizer.chat_template:
         raise ConfigError(
             "The problems are conversations but the model's tokenizer has no chat template: set `chat_template` in "
             "its tokenizer_config.json, or give prompts as plain text."
         )
-    return [[] for _ in segments[:-1]] + [policy.encode(_render(_messages(segments), policy, opened=True))]
+    return [[] for _ in segments[:-1]] + [policy.encode(render(_messages(segments), policy.tokenizer, opened=True))]
+
+
+def _begun(texts: list[list[int]], begin: list[int]) -> list[list[int]]:
+    """The texts with these tokens before the first."""
+    if not texts or texts[0][: len(begin)] == begin:
+        return texts
+    return [begin + texts[0], *texts[1:]]
+
+
+class Turn(NamedTuple):
+    """A written turn of a conversation: tokens before it, its own with the mark that ends it, and those after."""
+
+    before: list[int]
+    said: list[int]
+    after: list[int]
+
+
+def turn(segments: Sequence[Segment], said: Segment, policy: Any) -> Turn:
+    """What the assistant says after `segments`, so that the three together are the tokens of the rendered whole.
+
+    `before` is the opening wherever the rendering begins with it; templates that open a turn with more than they keep
+    of it (thoughts) are taken at what they keep. Where the text is so written that its first token would fuse with the
+    opening's last, the two are encoded apart, as they are when the policy samples. A template that marks no end gets
+    the tokenizer's end token.
+    """
+    words, history = policy.tokenizer, _messages(segments)
+    shown = render([*history, {"role": "assistant", "content": SAID}], words, opened=False)
+    whole = render([*history, *_messages([said])], words, opened=False)
+    before = render(history, words, opened=True)
+    before = before if whole.startswith(before) else shown.partition(SAID)[0]
+    tail = shown.rpartition(SAID)[2]
+    text = whole.removeprefix(before)
+    end = first_special(after := policy.encode(tail), words)
+    if end is None or not text.endswith(tail):
+        return Turn(policy.encode(before), [*policy.encode(text.removesuffix(tail)), words.eos_token_id], [])
+    first, everything = policy.encode(before), policy.encode(before + text)
+    rest = everything[len(first) :] if everything[: len(first)] == first else policy.encode(text)
+    cut = len(rest) - (len(after) - after.index(end) - 1)
+    return Turn(first, rest[:cut], rest[cut:])
 
 
 def reply(segments: Sequence[Segment], policy: Any, closed: bool) -> list[list[int]]:
@@ -41,9 +80,9 @@ def reply(segments: Sequence[Segment], policy: Any, closed: bool) -> list[list[i
     if not segments:
         return []
     said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SAID}]
-    after = _render([*said, *_messages(segments)], policy, opened=True).rpartition(SAID)[2]
+    after = render([*said, *_messages(segments)], policy.tokenizer, opened=True).rpartition(SAID)[2]
     if closed:
-        alone = _render(said, policy, opened=False).rpartition(SAID)[2]
+        alone = render(said, policy.tokenizer, opened=False).rpartition(SAID)[2]
         after = after.removeprefix(alone[: _past_end_mark(alone, policy)])
     return [[] for _ in segments[:-1]] + [policy.encode(after)]
 
@@ -61,13 +100,3 @@ def _past_end_mark(text: str, policy: Any) -> int:
     """Where the first end-of-turn token of a text is over; 0 if it has none."""
     marks = [policy.tokenizer.decode([i]) for i in policy.end_ids]
     return min((text.index(m) + len(m) for m in marks if m and m in text), default=0)
-
-
-def _render(messages: list[dict[str, str]], policy: Any, opened: bool) -> str:
-    from jinja2 import TemplateError
-
-    try:
-        return policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opened)  # type: ignore[no-any-return]
-    except TemplateError as error:
-        roles = ", ".join(m["role"] for m in messages)
-        raise ConfigError(f"The model's chat template refuses a conversation of the roles {roles}: {error}.") from None

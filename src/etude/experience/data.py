@@ -11,7 +11,7 @@ from etude.core.errors import DataError
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
-from etude.experience.chat import opening
+from etude.experience.chat import conversational, opening, reply, turn
 
 
 class Demonstrations(TokenExperience):
@@ -43,7 +43,7 @@ class Demonstrations(TokenExperience):
             if sentence := self.missing(problem, context.task):
                 raise DataError(sentence)
             segments = _shown(problem, context, context.stream.split("demonstration", group))
-            found.append(written(problem, segments, group, context.policy))
+            found.append(written(problem, segments, group, context.policy, context.task.add_bos))
         return found
 
 
@@ -83,25 +83,28 @@ class Pairs(TokenExperience):
             for which, reward in (("chosen", 1.0), ("rejected", 0.0)):
                 answer = Segment("assistant", str(problem.info[which]), reward=reward)
                 segments = [*SingleTurn(context.task).reset(problem, 0), answer]
-                pair.append(written(problem, segments, group, context.policy))
+                pair.append(written(problem, segments, group, context.policy, context.task.add_bos))
             complete = all(e.action_count for e in pair)
             found += pair if complete else [Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)] * 2
         return found
 
 
-def written(problem: Problem, segments: Sequence[Segment], group: int, policy: Any) -> Episode:
-    """An episode from written segments: what the assistant says is learned and closed by the end token.
+def written(
+    problem: Problem, segments: Sequence[Segment], group: int, policy: Any, add_bos: bool | None = None
+) -> Episode:
+    """An episode from written segments: what the assistant says is learned, with the token that ends it.
 
-    One that does not fit the model's context is never cut: it comes back empty, with a warning, and loops leave
-    episodes without an action token out.
+    In a conversation that is what the chat template ends a turn with, and the episode's tokens are those of the
+    rendered whole; elsewhere it is the tokenizer's end token. An episode that does not fit the model's context is never
+    cut: it comes back empty, with a warning, and loops leave episodes without an action token out.
     """
     start = next((i for i, s in enumerate(segments) if s.role == "assistant"), len(segments))
-    texts = opening(segments[:start], policy) + [policy.encode(s.text) for s in segments[start:]]
-    for segment, tokens in zip(segments, texts):
-        mine = segment.role == "assistant"
-        segment.tokens = [*tokens, policy.tokenizer.eos_token_id] if mine else tokens
-        segment.action_mask = [int(mine)] * len(segment.tokens)
-        segment.behaviour_logp = [0.0] * len(segment.tokens)
+    encode = _conversation if conversational(segments) else _text
+    opened = opening(segments[:start], policy, add_bos)
+    for segment, (tokens, learned) in zip(segments, encode(segments, start, opened, policy)):
+        segment.tokens = tokens
+        segment.action_mask = [1] * learned + [0] * (len(tokens) - learned)
+        segment.behaviour_logp = [0.0] * len(tokens)
     episode = Episode(problem, list(segments), group, info={"written": True})
     if (size := len(episode.tokens)) > policy.context:
         warnings.warn(
@@ -111,6 +114,31 @@ def written(problem: Problem, segments: Sequence[Segment], group: int, policy: A
         )
         return Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)
     return episode
+
+
+Encoded = list[tuple[list[int], int]]
+"""Tokens of each segment, and how many of them, from the first on, are learned."""
+
+
+def _text(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: Any) -> Encoded:
+    found: Encoded = [(tokens, 0) for tokens in opened]
+    for segment in segments[start:]:
+        tokens, mine = policy.encode(segment.text), segment.role == "assistant"
+        found.append(([*tokens, policy.tokenizer.eos_token_id], len(tokens) + 1) if mine else (tokens, 0))
+    return found
+
+
+def _conversation(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: Any) -> Encoded:
+    found: Encoded = [(tokens, 0) for tokens in opened]
+    turns = [i for i, s in enumerate(segments) if s.role == "assistant"]
+    for place, following in zip(turns, [*turns[1:], len(segments)]):
+        made = turn(segments[:place], segments[place], policy)
+        if place == start and place:
+            found[-1] = (made.before, 0)
+        answer = reply(segments[place + 1 : following], policy, closed=True)
+        found.append((made.said if answer else made.said + made.after, len(made.said)))
+        found += [(tokens, 0) for tokens in answer]
+    return found
 
 
 def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:

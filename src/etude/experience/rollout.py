@@ -97,7 +97,7 @@ def _start(start: Start, episode: Episode, world: Any, context: Context, faults:
         return faults.lost(episode, error)
     faults.fine()
     _check_observations(segments, episode, context)
-    for segment, tokens in zip(segments, opening(segments, context.policy)):
+    for segment, tokens in zip(segments, opening(segments, context.policy, context.task.add_bos)):
         _observe(episode, segment, tokens)
     if not episode.tokens:
         raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")

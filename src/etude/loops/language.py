@@ -85,7 +85,8 @@ class LanguageLoop:
         from etude.tasks.language.files import fit_prompts
 
         def size(problem: Problem) -> int:
-            return sum(map(len, opening(self.task.environment().reset(problem, 0), self.policy)))
+            segments = self.task.environment().reset(problem, 0)
+            return sum(map(len, opening(segments, self.policy, self.task.add_bos)))
 
         limit = self.task.prompt_limit or self.policy.context - self._limit()
         kept, sentence = fit_prompts(pool, size, max(1, min(limit, self.policy.context - 1)), self.task.on_long_prompt)

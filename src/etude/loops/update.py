@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,7 @@ from etude.core.streams import Stream
 from etude.experience.rows import micro_batches, split_groups
 from etude.loops.agreement import Noise
 from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
+from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
 from etude.policies.language import LanguagePolicy, fingerprint
 
@@ -38,7 +40,8 @@ class Updater:
         self.optimizer = method.optimizer.build(policy.parameters())
         self.rate = float(self.optimizer.param_groups[0]["lr"])
         self.bad_steps = self.step = 0
-        self.halved = False
+        self.halved = self.told_still = False
+        self.still: str | None = None
         self.row_loss: Tensor | None = None
         self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps = Noise(), list[Tensor]()
@@ -66,6 +69,9 @@ class Updater:
                 f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
                 "hold the policy's parameters, or the learning rate is too small for the dtype."
             )
+        if self.still and not self.told_still:  # not before it is known that something moved
+            self.told_still = True
+            warnings.warn(self.still, stacklevel=2)
         return tally.means()
 
     def _step(self, method: Method, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
@@ -91,8 +97,11 @@ class Updater:
         rate = self.rate * method.optimizer.rate(step, self.steps) * pace
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        movement = Movement(parameters)
         self.optimizer.step()
         self.policy.updated()
+        if float(norm) > 0 and rate > 0:
+            self._watch(movement.share(), rate, step, tally)
         tally.add("gradient_norm", float(norm))
         tally.add("learning_rate", rate)
         return float(norm) > 0 and rate > 0
@@ -219,6 +228,12 @@ class Updater:
                 "were changed after sampling. Nothing was updated with this batch."
             )
         self.noise.observe(gaps)  # the sampler's weights carried the right fingerprint when the step began
+
+    def _watch(self, share: float, rate: float, step: int, tally: Tally) -> None:
+        """Report how many weights moved; if they are too few, `run` says so at its end, once."""
+        tally.add("weights_moved", share)
+        if share < LEAST and self.still is None:
+            self.still = still(share, rate, step)
 
     def _skip(self, batch: TokenBatch, step: int, tally: Tally) -> None:
         self.bad_steps += 1

@@ -1,7 +1,12 @@
-"""Key/value caches for decoding: preallocated, shared by a group's completions, rows dropped as they finish."""
+"""Caches for decoding: preallocated, shared by a group's completions, rows dropped as they finish.
+
+Recurrent layers (Mamba, linear attention, convolutions) keep a state of fixed size instead of keys and values.
+"""
 
 from __future__ import annotations
 
+import inspect
+from functools import cache as remembered
 from typing import Any
 
 import torch
@@ -59,6 +64,46 @@ def decoding_cache(config: Any, capacity: int) -> Cache:
     return Cache(layers=[PreallocatedLayer(capacity) for _ in range(config.num_hidden_layers)])
 
 
+def recurrent(config: Any) -> bool:
+    """Whether some layer keeps a recurrent state."""
+    return any(hasattr(layer, "conv_states") for layer in DynamicCache(config=config).layers)
+
+
+def select_rows(cache: Cache, rows: Tensor) -> None:
+    """Keep (or repeat) rows of every layer, whatever it holds."""
+    for layer in cache.layers:
+        if hasattr(layer, "conv_states"):
+            layer.reorder_cache(rows)
+        else:
+            layer.batch_select_indices(rows)
+
+
+def row_bytes(cache: Cache) -> tuple[int, int]:
+    """Bytes of a cache that grow with its tokens, and those of states that do not."""
+    grown, fixed = 0, 0
+    for layer in cache.layers:
+        grown += sum(x.nbytes for x in (getattr(layer, "keys", None), getattr(layer, "values", None)) if x is not None)
+        for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
+            fixed += sum(x.nbytes for x in states.values() if x is not None)
+    return grown, fixed
+
+
+@remembered
+def _cache_name(kind: type) -> str:
+    """What a model's forward pass calls its cache."""
+    known = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
+    for name in ("past_key_values", "cache_params"):
+        if name in known:
+            return name
+    raise TypeError("it keeps its state outside of transformers' caches")
+
+
+def feed(backbone: Any, cache: Cache, **inputs: Any) -> Tensor:
+    """Hidden states [N, T, H] of tokens that follow what is in the cache, which takes them up."""
+    name = _cache_name(type(backbone))
+    return backbone(**inputs, **{name: cache}, use_cache=True).last_hidden_state  # type: ignore[no-any-return]
+
+
 def rope_positions(mask: Tensor) -> Tensor:
     """Positions [U, P] of tokens that are padded on the left, counted from the first real one."""
     return (mask.cumsum(1) - 1).clamp_(min=0)
@@ -76,23 +121,21 @@ class CachedDecoder:
     """
 
     def __init__(self, backbone: Any, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
-        self.model, self.cache, self.width = backbone, cache, mask.shape[1]
+        self.model, self.cache = backbone, cache
         if len(owner) > len(mask):
-            cache.batch_select_indices(owner)
-        self.real = None if bool(mask.all()) else mask[owner]
+            select_rows(cache, owner)
+        attends = any(hasattr(layer, "keys") for layer in cache.layers)  # recurrent states have taken padding in
+        self.real = mask[owner] if attends and not bool(mask.all()) else None
 
     def keep(self, rows: Tensor) -> None:
         """Drop all other rows."""
-        self.cache.batch_select_indices(rows)
+        select_rows(self.cache, rows)
         self.real = None if self.real is None else self.real[rows]
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        mask = None
         if self.real is not None:
-            past = self.cache.get_seq_length() - self.width + 1
-            mask = torch.cat([self.real, self.real.new_ones(len(self.real), past)], 1)
-        out = self.model(
-            input_ids=tokens[:, None], attention_mask=mask, position_ids=positions[:, None],
-            past_key_values=self.cache, use_cache=True,
-        )  # fmt: skip
-        return out.last_hidden_state[:, -1]  # type: ignore[no-any-return]
+            self.real = torch.cat([self.real, self.real.new_ones(len(self.real), 1)], 1)
+        hidden = feed(
+            self.model, self.cache, input_ids=tokens[:, None], attention_mask=self.real, position_ids=positions[:, None]
+        )
+        return hidden[:, -1]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
+from etude.policies.cache import decoding_cache, feed, row_bytes
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     Adapter,
@@ -30,7 +31,10 @@ from etude.policies.loading import (
     resolve,
 )
 from etude.policies.logprobs import token_logprobs
+from etude.policies.masters import Masters
+from etude.policies.probe import check_model, check_tokens
 from etude.policies.sampling import Completion, Sampling, generate
+from etude.policies.templates import end_of_turn
 
 SHADOW_PARAMETERS = 50_000_000
 """Model size from which bfloat16 decoding gains on hardware with bfloat16 matrix units."""
@@ -65,26 +69,31 @@ class LanguagePolicy:
         self.version = 0
         self.emitted: set[int] = set()
         self.shadow = self._shadow_pays() if shadow is None else shadow
+        self._masters: Masters | None = None
+        self._reference_masters: Masters | None = None
         self._sampler: Any = None
         self._sampler_version = -1
         self._mark: tuple[Any, tuple[float, ...]] = (None, ())
         self._recomputing: list[nn.Module] = []
         if autocast and self.device.type == "cpu":
             attend_in_float32(self._causal(model), self.backbone(self._causal(model)))
-        self._check_head()
+        check_model(self, self._causal(model))
 
     @classmethod
     def load(
         cls, name: str, *, device: str = "auto", dtype: str = "auto", adapter: Adapter | None = None,
-        gradient_checkpointing: bool = False, **options: Any,
+        gradient_checkpointing: bool = False, stream: Stream | None = None, **options: Any,
     ) -> LanguagePolicy:  # fmt: skip
-        """Load `tiny`, a local folder, or a hub name. Raises ConfigError in a sentence if it cannot."""
+        """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
+
+        Raises ConfigError in a sentence if it cannot.
+        """
         where = choose_device(device)
         model = load_model(name, choose_dtype(dtype, where), where)
         layers = recomputing_layers(model) if gradient_checkpointing else []
         if layers:
             options["share_prompts"] = False  # layers that are computed again cannot keep a cache
-        policy = cls(adapter.wrap(model) if adapter else model, load_tokenizer(name), **options)
+        policy = cls(adapter.wrap(model, stream or Stream(0)) if adapter else model, load_tokenizer(name), **options)
         policy._recomputing = layers
         policy._load_value_head(Path(resolve(name)))
         return policy
@@ -93,19 +102,30 @@ class LanguagePolicy:
 
     @property
     def end_ids(self) -> list[int]:
-        """Tokens that end a completion."""
+        """Tokens that end a completion: the model's, the tokenizer's, and the one that ends a turn in its template."""
         found = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ids = found if isinstance(found, list) else [] if found is None else [found]
-        return sorted({*ids, self.tokenizer.eos_token_id})
+        turn = end_of_turn(self.tokenizer)
+        return sorted({*ids, self.tokenizer.eos_token_id, *([] if turn is None else [turn])})
 
     @property
     def context(self) -> int:
         """Most tokens that the model can attend to."""
         return int(getattr(self.config, "max_position_embeddings", None) or 1 << 30)
 
+    @torch.no_grad()
+    def cache_bytes(self, length: int) -> int:
+        """Bytes that the cache of one completion takes while it is sampled, at `length` tokens with the prompt."""
+        cache, token = decoding_cache(self.config, 1), torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        feed(self.backbone(self._causal(self.model)), cache, input_ids=token)
+        growing, fixed = row_bytes(cache)
+        return (growing * length + fixed) // (2 if self.shadow else 1)
+
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, no special tokens added."""
-        return self.tokenizer.encode(text, add_special_tokens=False)  # type: ignore[no-any-return]
+        """Token ids of a text, no special tokens added. Raises ConfigError for one that the model does not embed."""
+        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        check_tokens(tokens, self._causal(self.model).get_input_embeddings().weight.shape[0])
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without the special ones: a view for people and verifiers."""
@@ -185,8 +205,12 @@ class LanguagePolicy:
         """reference <- (1 - fraction) reference + fraction policy."""
         if self.has_adapter:
             raise ConfigError("A reference that moves needs full weights: with an adapter the reference is the base.")
-        for mine, theirs in zip(self.reference.parameters(), self.model.parameters(), strict=True):
-            mine.lerp_(theirs, fraction)
+        if self._reference_masters is None:  # of a 16-bit reference a small fraction would be lost to rounding
+            self._reference_masters = Masters(self.reference.named_parameters())
+        exact = self.masters.parameters
+        for name, mine in self._reference_masters.parameters.items():
+            mine.lerp_(exact[name], fraction)
+        self._reference_masters.publish()
 
     def _evaluate(self, model: Any, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
         mask, causal = batch.action_mask, self._causal(model)
@@ -220,22 +244,31 @@ class LanguagePolicy:
         """Whether only adapters are trained."""
         return hasattr(self.model, "disable_adapter")
 
+    @property
+    def masters(self) -> Masters:
+        """The trained weights as the optimizer knows them, made on first use: most policies are never trained."""
+        if self._masters is None:
+            self._masters = Masters((k, p) for k, p in self.model.named_parameters() if p.requires_grad)
+        return self._masters
+
     def parameters(self) -> list[nn.Parameter]:
-        """What is trained."""
+        """What is trained: of weights in 16 bits their float32 masters."""
         extra = [] if self.value_head is None else list(self.value_head.parameters())
-        return [p for p in self.model.parameters() if p.requires_grad] + extra
+        return [*self.masters.parameters.values(), *extra]
 
     def add_value_head(self) -> nn.Linear:
         """The value head, [H] -> 1 in float32 (float64 for a float64 model), made with zero weights on first use."""
         if self.value_head is None:
             kind = torch.float64 if self.model.dtype == torch.float64 else torch.float32
-            self.value_head = nn.Linear(self.config.hidden_size, 1, device=self.device, dtype=kind)
+            width = self._causal(self.model).get_output_embeddings().weight.shape[1]  # hidden_size may be another
+            self.value_head = nn.Linear(width, 1, device=self.device, dtype=kind)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         return self.value_head
 
     def updated(self) -> None:
-        """Say that an optimizer step changed the weights."""
+        """Say that an optimizer step changed the parameters."""
+        self.masters.publish()
         self.version += 1
 
     def backbone(self, causal: Any) -> Any:
@@ -272,11 +305,13 @@ class LanguagePolicy:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every trained tensor and the reference, by name: what an exact resume needs."""
-        found = {f"model.{k}": v for k, v in self.model.named_parameters() if v.requires_grad}
+        found: dict[str, Tensor] = {f"model.{k}": v for k, v in self.masters.parameters.items()}
         if self.value_head is not None:
             found |= {f"value_head.{k}": v for k, v in self.value_head.named_parameters()}
         if self.reference is not None:
-            found |= {f"reference.{k}": v for k, v in self.reference.named_parameters()}
+            exact = self._reference_masters
+            named = self.reference.named_parameters() if exact is None else exact.parameters.items()
+            found |= {f"reference.{k}": v for k, v in named}
         return {k: v.detach() for k, v in found.items()}
 
     @torch.no_grad()
@@ -286,8 +321,13 @@ class LanguagePolicy:
             self.add_value_head()
         if any(k.startswith("reference.") for k in tensors):
             self.keep_reference()
+        kept = next((v for k, v in tensors.items() if k.startswith("reference.")), None)
+        if kept is not None and kept.dtype != self.reference.dtype:
+            self._reference_masters = Masters(self.reference.named_parameters())
         for name, mine in self.tensors().items():
             mine.copy_(tensors[name])
+        for masters in filter(None, (self._masters, self._reference_masters)):
+            masters.publish()
         self._sampler_version = -1  # a sampler of the same version number may hold other weights
 
     def _load_value_head(self, folder: Path) -> None:
@@ -303,19 +343,6 @@ class LanguagePolicy:
         count = sum(p.numel() for p in self.model.parameters())
         fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
         return fast and count >= SHADOW_PARAMETERS and self.model.dtype == torch.float32
-
-    @torch.no_grad()
-    def _check_head(self) -> None:
-        """The library computes logits itself; refuse a model whose own logits differ."""
-        causal, ids = self._causal(self.model), torch.tensor([[0, 1, 2, 3]], device=self.device)
-        seen = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        own = causal(**seen).logits.float()
-        ours = self.head_logits(causal, self.backbone(causal)(**seen).last_hidden_state).float()
-        if not torch.allclose(own, ours, atol=1e-2 * float(own.abs().max().clamp(min=1))):
-            raise ConfigError(
-                f"{type(causal).__name__} scales its logits in a way that etude does not know; its log-probabilities "
-                "would be wrong, so it cannot be trained here."
-            )
 
 
 def fingerprint(parameters: Iterable[Tensor], dtype: torch.dtype | None = None) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from etude.core.errors import ConfigError, MissingExtraError
 from etude.core.fields import Count, Positive, Probability
 from etude.core.part import Part
+from etude.core.streams import Stream
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +49,13 @@ class Adapter(Part):
     weight_decomposed: bool = False
     targets: str = "all-linear"
 
-    def wrap(self, model: Any) -> Any:
-        """The model with adapters inside. Raises MissingExtraError without peft."""
+    def wrap(self, model: Any, stream: Stream) -> Any:
+        """The model with adapters inside, their first weights drawn from `stream`.
+
+        Raises MissingExtraError without peft.
+        """
+        import torch
+
         try:
             from peft import LoraConfig, get_peft_model
         except ImportError:
@@ -59,8 +65,10 @@ class Adapter(Part):
             r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets,
             use_rslora=self.rank_stabilized, use_dora=self.weight_decomposed, task_type="CAUSAL_LM",
         )  # fmt: skip
-        with warnings.catch_warnings():  # peft asks transformers by names that will be removed in its version 6
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            # peft asks transformers by names that will be removed in its version 6
             warnings.simplefilter("ignore", FutureWarning)
+            torch.random.default_generator.manual_seed(stream.key)  # peft draws from it, on the CPU
             return get_peft_model(model, config)
 
 

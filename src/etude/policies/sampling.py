@@ -16,7 +16,7 @@ from torch import Tensor
 from etude.core.batches import StopReason
 from etude.core.errors import ConfigError
 from etude.core.streams import Stream
-from etude.policies.cache import decoding_cache, rope_positions
+from etude.policies.cache import decoding_cache, feed, rope_positions
 from etude.policies.native import decoder
 
 if TYPE_CHECKING:
@@ -145,11 +145,8 @@ class _Rows:
         cache = decoding_cache(config, width + sampling.max_tokens)
         ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in distinct], device=self.device)
         mask = torch.arange(width, device=self.device) >= (width - lengths)[:, None]
-        out = backbone(
-            input_ids=ids, attention_mask=None if bool(mask.all()) else mask, position_ids=rope_positions(mask),
-            past_key_values=cache, use_cache=True,
-        )  # fmt: skip
-        last = out.last_hidden_state[:, -1]
+        seen = None if bool(mask.all()) else mask
+        last = feed(backbone, cache, input_ids=ids, attention_mask=seen, position_ids=rope_positions(mask))[:, -1]
         self.logits, self.hidden = policy.head_logits(self.model, last)[owner], last[owner]
         self.decoder = decoder(backbone, config, cache, mask, owner, sampling.max_tokens)
         self.index = torch.arange(len(prompts), device=self.device)

@@ -12,22 +12,17 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def estimate(policy: Any, rows: int, length: int) -> tuple[int, int]:
-    """Bytes for weights, gradients, Adam's moments and copies; and for the keys and values of one step's rollouts.
+    """Bytes for weights, masters, gradients, Adam's moments and copies; and for the cache of one step's rollouts.
 
     Args:
         policy: an `etude.policies.language.LanguagePolicy`.
         rows: completions sampled at a time.
         length: tokens of the longest row that is to be expected.
     """
-    model, config = policy.model, policy.config
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.parameters())
     copies = (weights if policy.reference is not None else 0) + (weights // 2 if policy.shadow else 0)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    size = 2 if policy.shadow else model.dtype.itemsize
-    cache = 2 * config.num_hidden_layers * heads * width * size * rows * length
-    return weights + 3 * trained + copies, cache
+    return weights + policy.masters.extra_bytes + 3 * trained + copies, rows * policy.cache_bytes(length)
 
 
 def sentence(policy: Any, rows: int, length: int) -> str:

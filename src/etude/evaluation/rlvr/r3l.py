@@ -41,12 +41,14 @@ class Lessons(TokenExperience):
             stream = context.stream.split("lesson", group)
             kind = stream.numpy.random()
             if kind < self.walks:
-                rows.append(written(problem, walk(context.task, problem, stream), group, context.policy))
+                rows.append(
+                    written(problem, walk(context.task, problem, stream), group, context.policy, context.task.add_bos)
+                )
                 continue
             shown = walk(context.task, problem, stream, self.slips)
             make = reported if kind < self.walks + self.reports else advised
             segments, learned = make(context.task, problem, shown, stream)
-            rows.append(only(written(problem, segments, group, context.policy), learned))
+            rows.append(only(written(problem, segments, group, context.policy, context.task.add_bos), learned))
         return rows
 
 

@@ -135,7 +135,7 @@ class TrialAndError(Demonstrations):
         steps.insert(place, mistaken(steps[place], stream) + self.mark)
         segments = SingleTurn(context.task).reset(episode.problem, 0)
         again = [*segments, type(episode.segments[-1])("assistant", self.separator.join(steps))]
-        return written(episode.problem, again, episode.group, context.policy)
+        return written(episode.problem, again, episode.group, context.policy, context.task.add_bos)
 
 
 def mistaken(step: str, stream: Stream) -> str:

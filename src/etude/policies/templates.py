@@ -1,0 +1,59 @@
+"""What a tokenizer and its chat template put around a text: the beginning of the text, the end of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from etude.core.errors import ConfigError
+
+SAID = "\u2060said\u2060"
+"""Stands for the assistant's words when a template is rendered around them: nothing that a template contains."""
+
+
+def render(messages: Sequence[dict[str, str]], tokenizer: Any, opened: bool) -> str:
+    """A conversation as text, the assistant's next turn `opened` or not. Raises ConfigError if the template refuses."""
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened)  # type: ignore[no-any-return]
+    except TemplateError as error:
+        roles = ", ".join(m["role"] for m in messages)
+        raise ConfigError(f"The model's chat template refuses a conversation of the roles {roles}: {error}.") from None
+
+
+def end_of_turn(tokenizer: Any) -> int | None:
+    """The special token that the template puts after the assistant's words; None if there is none."""
+    if not tokenizer.chat_template:
+        return None
+    try:
+        shown = render([{"role": "user", "content": "?"}, {"role": "assistant", "content": SAID}], tokenizer, False)
+    except ConfigError:
+        return None
+    return first_special(tokenizer.encode(shown.rpartition(SAID)[2], add_special_tokens=False), tokenizer)
+
+
+def first_special(tokens: Sequence[int], tokenizer: Any) -> int | None:
+    """The first special token among these."""
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
+    return next((t for t in tokens if t in special), None)
+
+
+def beginning(tokenizer: Any, add_bos: bool | None) -> list[int]:
+    """Tokens that a plain text begins with.
+
+    Args:
+        add_bos: whether that is the beginning-of-text token; None for whatever the tokenizer puts before a text.
+
+    Raises: ConfigError if the token is asked for and the tokenizer has none.
+    """
+    if add_bos is None:
+        whole, bare = tokenizer.encode("a"), tokenizer.encode("a", add_special_tokens=False)
+        added = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
+        return list(whole[:added])
+    if add_bos and tokenizer.bos_token_id is None:
+        raise ConfigError(
+            "task.add_bos asks for a beginning-of-text token and the tokenizer has none: set `bos_token` in its "
+            "tokenizer_config.json, or leave add_bos out."
+        )
+    return [tokenizer.bos_token_id] if add_bos else []
