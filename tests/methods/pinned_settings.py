@@ -23,7 +23,7 @@ SHOWN: Settings = {**ONCE, "experience": "demonstrations", "optimizer.clip_norm"
 PAIRS: Settings = {**ONCE, "experience": "pairs", "problems": 32}
 PLAIN: Settings = {**SAMPLED, **ONCE, "reference": None, "critic": None}
 ADAM_IN_CONTROL: Settings = {
-    "optimizer.epsilon": 1e-5, "optimizer.clip_norm": 0.5, "optimizer.schedule": "linear", "aggregation": "token-mean",
+    "optimizer.epsilon": 1e-5, "optimizer.clip_norm": 0.5, "optimizer.schedule": "linear",
 }  # fmt: skip
 NORMALISED: Settings = {"policy.observations": ("normalize-observations",), "rewards": ("normalize-rewards",)}
 TRUST: Settings = {
