@@ -12,6 +12,7 @@ from etude.core.slots import Context, Experience
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.chat import opening
+from etude.experience.rollout import occurrences
 
 
 class Demonstrations(Experience):
@@ -36,10 +37,10 @@ class Demonstrations(Experience):
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         found = []
-        for group, problem in enumerate(problems):
+        for group, (problem, number) in enumerate(zip(problems, occurrences(problems))):
             if sentence := self.lacks(problem, context.task):
                 raise DataError(sentence)
-            segments = _shown(problem, context, context.stream.split("demonstration", group))
+            segments = _shown(problem, context, context.stream.split("demonstration", problem.id, number))
             found.append(written(problem, segments, group, context.policy))
         return found
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
+from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
-from etude.core.streams import Stream
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     Adapter,
@@ -141,9 +141,11 @@ class LanguagePolicy:
                 "policy than the one being trained. Nothing was updated; resume from the last checkpoint."
             )
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream) -> list[Completion]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = ()
+    ) -> list[Completion]:
         """One completion per prompt; see `etude.policies.sampling.generate`. What it emitted is remembered."""
-        said = generate(self, prompts, sampling, stream)
+        said = generate(self, prompts, sampling, draws, begun)
         self.emitted.update(hash(tuple(c.tokens)) for c in said)
         return said
 
