@@ -66,7 +66,7 @@ def group(size: int, folder: str) -> dict[str, float]:
     import torch
 
     from etude.core.batches import Episode, Problem, Segment
-    from etude.core.streams import Stream
+    from etude.core.draws import Draw
     from etude.experience.rows import to_batch
     from etude.policies.language import LanguagePolicy
     from etude.policies.sampling import Sampling
@@ -76,7 +76,8 @@ def group(size: int, folder: str) -> dict[str, float]:
     policy.model.generation_config.eos_token_id = policy.tokenizer.eos_token_id = 2  # practically never drawn
     prompt = torch.randint(3, 500, (256,), generator=torch.Generator().manual_seed(0)).tolist()
     sampling = Sampling(max_tokens=32)
-    said = policy.generate([prompt] * size, sampling, Stream(0))
+    draws = [Draw.at(0, row) for row in range(size)]
+    said = policy.generate([prompt] * size, sampling, draws)
     count = sum(len(s.tokens) for s in said)
 
     def episode(tokens: list[int], logp: list[float]) -> Episode:
@@ -90,7 +91,7 @@ def group(size: int, folder: str) -> dict[str, float]:
         policy.evaluate(batch).logp.sum().backward()
 
     times = {
-        "sampling": processor_time(lambda: policy.generate([prompt] * size, sampling, Stream(0))),
+        "sampling": processor_time(lambda: policy.generate([prompt] * size, sampling, draws)),
         "update_shared": processor_time(lambda: update(True)),
         "update_repeated": processor_time(lambda: update(False)),
     }

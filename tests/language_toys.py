@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from etude.core.batches import Episode, Problem, Segment, TokenBatch
+from etude.core.draws import Draw
 from etude.core.method import Method
 from etude.core.task import Environment, LanguageTask, SingleTurn
 from etude.experience.rows import to_batch
@@ -55,6 +56,11 @@ def random_policy(
 ) -> LanguagePolicy:
     """A policy around a random model."""
     return LanguagePolicy(random_model(kind, context=context, seed=seed).to(dtype), tokenizer(), **options)
+
+
+def draws(count: int, seed: int = 0) -> list[Draw]:
+    """A draw for each of `count` rows."""
+    return [Draw.at(seed, row) for row in range(count)]
 
 
 def random_prompts(count: int, *, seed: int = 0, low: int = 2, high: int = 12) -> list[list[int]]:

@@ -13,7 +13,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.chat import opening, reply
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.sampling import Completion, Sampling
 from language_toys import Toy, random_policy
@@ -109,7 +109,7 @@ def test_a_rollout_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, task = policy_with(CHATML), Toy(world=Chat, max_turns=3)
     words = iter([[60, 61, 1], [62, 63], [64, 1]])
 
-    def generate(prompts: Any, sampling: Sampling, stream: Stream) -> list[Completion]:
+    def generate(prompts: Any, sampling: Sampling, draws: Any, begun: Any) -> list[Completion]:
         from etude.core.batches import StopReason
 
         said = next(words)
@@ -117,7 +117,7 @@ def test_a_rollout_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Completion(said, [-1.0] * len(said), [], stop) for _ in prompts]
 
     monkeypatch.setattr(policy, "generate", generate)
-    (episode,) = rollout([(task.problems("train")[0], 0)], Context(task, policy, Stream(0)), Sampling())
+    (episode,) = rollout(fresh(task.problems("train")[:1], 1, Stream(0)), Context(task, policy, Stream(0)), Sampling())
     a, b, c = (policy.tokenizer.decode(t) for t in ([60, 61], [62, 63], [64]))
     assert policy.tokenizer.decode(episode.tokens) == (
         f"<user>start<|end|>\n<assistant>{a}<|end|>\n<user>answer 1<|end|>\n<assistant>{b}"

@@ -16,7 +16,7 @@ from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.deadline import deadline
 from etude.experience.groups import Groups
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 from etude.experience.rows import concatenate, micro_batches, split_groups, to_batch
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
@@ -35,8 +35,9 @@ def tiny() -> LanguagePolicy:
 @pytest.fixture(scope="module")
 def games(tiny: LanguagePolicy) -> list[Episode]:
     context = Context(attr_20q, tiny, Stream(1), max_tokens=attr_20q.max_tokens)
-    jobs = [(p, g) for g, p in enumerate(attr_20q.problems("train")[:4]) for _ in range(4)]
-    return rollout(jobs, context, Sampling(max_tokens=attr_20q.max_tokens))
+    return rollout(
+        fresh(attr_20q.problems("train")[:4], 4, context.stream), context, Sampling(max_tokens=attr_20q.max_tokens)
+    )
 
 
 def test_several_turns_alternate(games: list[Episode]) -> None:
@@ -156,9 +157,8 @@ def test_a_last_answer_that_does_not_fit_the_context_is_left_out() -> None:
 
 def test_one_turn_takes_the_same_path() -> None:
     policy, task = random_policy(), Toy()
-    episodes = rollout(
-        [(p, 0) for p in task.problems("train")], Context(task, policy, Stream(0)), Sampling(max_tokens=4)
-    )
+    starts = fresh(task.problems("train"), 1, Stream(0))
+    episodes = rollout(starts, Context(task, policy, Stream(0)), Sampling(max_tokens=4))
     for e in episodes:
         assert [s.role for s in e.segments] == ["user", "assistant"]
         assert e.reward == e.segments[1].reward == task.score(e.problem, e.segments[1].text)

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from etude.core.batches import Episode
+from etude.core.draws import Draw
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.rollout import Start, first_tokens, rollout
+from etude.experience.rollout import Start, first_tokens, fresh, rollout
 from etude.experience.rows import to_batch
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
@@ -24,8 +25,8 @@ def tiny() -> LanguagePolicy:
     return LanguagePolicy.load("tiny", device="cpu")
 
 
-def play(policy: LanguagePolicy, task: object, jobs: list[Start], seed: int = 1) -> list[Episode]:
-    return rollout(jobs, Context(task, policy, Stream(seed)), Sampling(max_tokens=12))
+def play(policy: LanguagePolicy, task: object, starts: list[Start]) -> list[Episode]:
+    return rollout(starts, Context(task, policy, Stream(0)), Sampling(max_tokens=12))
 
 
 def said(episode: Episode) -> list[list[int]]:
@@ -38,10 +39,10 @@ def turns(episode: Episode) -> tuple[list[int], ...]:
 
 def test_saying_the_same_again_meets_the_same_answers(tiny: LanguagePolicy) -> None:
     problem = attr_20q.problems("train")[3]
-    (first,) = play(tiny, attr_20q, [Start(problem, 0)])
+    (first,) = play(tiny, attr_20q, [Start(problem, 0, Draw.at(2))])
     spoken = tuple(s for s in first.segments if s.role == "assistant")
     assert len(spoken) > 2
-    (again,) = play(tiny, attr_20q, [Start(problem, 0, said=spoken[:2], seed=first.seed, parent=0)], seed=9)
+    (again,) = play(tiny, attr_20q, [Start(problem, 0, Draw.at(9), spoken[:2], seed=first.seed, parent=0)])
     assert turns(again)[:5] == turns(first)[:5]  # prompt, two turns and their answers
     assert (again.parent, again.fork_turn, again.seed) == (0, 2, first.seed)
     masks = [s.action_mask for s in again.segments if s.role == "assistant"]
@@ -50,10 +51,11 @@ def test_saying_the_same_again_meets_the_same_answers(tiny: LanguagePolicy) -> N
 
 def test_a_turn_is_gone_on_with(tiny: LanguagePolicy) -> None:
     problem = sums.problems("train")[0]
-    (first,) = play(tiny, sums, [Start(problem, 0)])
+    (first,) = play(tiny, sums, [Start(problem, 0, Draw.at(1))])
     whole = next(s for s in first.segments if s.role == "assistant")
     begun = first_tokens(whole, 2, tiny)
-    found = play(tiny, sums, [Start(problem, 0, (begun,), open=True, seed=first.seed, parent=0) for _ in range(4)])
+    at = Start(problem, 0, Draw.at(1), (begun,), open=True, seed=first.seed, parent=0)
+    found = play(tiny, sums, [at._replace(draw=at.draw.child("fork", k)) for k in range(4)])
     for e in found:
         (turn,) = said(e)
         assert turn[:2] == whole.tokens[:2] and len(turn) > 2
@@ -68,7 +70,7 @@ def test_a_turn_is_gone_on_with(tiny: LanguagePolicy) -> None:
 
 def test_a_hint_is_seen_and_not_learned(tiny: LanguagePolicy) -> None:
     problem = sums.problems("train")[1]
-    (episode,) = play(tiny, sums, [Start(problem, 0, hint="7,")])
+    (episode,) = play(tiny, sums, [Start(problem, 0, Draw.at(1), hint="7,")])
     assert [s.role for s in episode.segments] == ["user", "critique", "assistant"]
     assert episode.segments[1].tokens == tiny.encode("7,") and not any(episode.segments[1].action_mask)
 
@@ -77,15 +79,14 @@ class Branches(Groups):
     """Two fresh completions, and two that begin with the first token of the first."""
 
     def collect(self, problems, context):  # type: ignore[no-untyped-def]
-        fresh = rollout([(p, g) for g, p in enumerate(problems) for _ in range(2)], context, self.sampling(context))
+        whole = rollout(fresh(problems, 2, context.stream), context, self.sampling(context))
         starts = []
-        for i, e in enumerate(fresh):
+        for i, e in enumerate(whole):
             begun = next(s for s in e.segments if s.role == "assistant")
             if len(begun.tokens) > 1:
-                starts.append(Start(e.problem, e.group, (first_tokens(begun, 1, context.policy),), True, "", e.seed, i))
-        from dataclasses import replace
-
-        return fresh + rollout(starts, replace(context, stream=context.stream.split("branch")), self.sampling(context))
+                draw, shared = e.draw.child("fork", 0, 0), first_tokens(begun, 1, context.policy)
+                starts.append(Start(e.problem, e.group, draw, (shared,), True, "", e.seed, i))
+        return whole + rollout(starts, context, self.sampling(context))
 
 
 def test_the_loop_learns_from_branches_and_checks_them(tiny: LanguagePolicy) -> None:

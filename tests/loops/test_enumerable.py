@@ -14,6 +14,7 @@ from etude.core.errors import ConfigError, RewardError
 from etude.core.fit import check as check_fit
 from etude.core.registry import files, get_method
 from etude.core.slots import Context, GroupReward, Reward, TokenReward
+from etude.experience.groups import Groups
 from etude.loops.enumerable import EnumerableLoop
 from etude.rewards.outcome import TaskReward
 from etude.tasks import resolve_task
@@ -61,6 +62,24 @@ def test_it_resumes_as_if_it_had_never_stopped(method: str, tmp_path: Path) -> N
     again.step(), again.step()
     for a, b in zip(whole.policy.logits, again.policy.logits):
         assert torch.equal(a, b)
+
+
+def test_samples_are_drawn_by_member_step_prompt_and_number() -> None:
+    """More members and more samples leave those that there were; everything else makes others."""
+
+    def responses(seeds: list[int], size: int, finished: int = 0) -> torch.Tensor:
+        method = get_method("grpo").replace(experience=Groups(size=size), filters=())
+        loop = EnumerableLoop(method, TASK, seeds=seeds, steps=4)
+        loop.finished = finished
+        batches = loop._collect()
+        assert len(torch.cat([b.draw for b in batches]).unique()) == len(seeds) * 3 * size
+        return torch.stack([b.extras["response"].view(3, size) for b in batches])
+
+    whole = responses([5, 6], 64)
+    assert torch.equal(responses([6], 64)[0], whole[1])
+    assert torch.equal(responses([6, 5], 16).flip(0), whole[:, :, :16])
+    rows = [*whole.flatten(0, 1), *responses([5], 64, finished=1)[0]]
+    assert len({tuple(row.tolist()) for row in rows}) == 9
 
 
 def test_the_usual_methods_are_among_those_tested() -> None:

@@ -287,11 +287,11 @@ def test_a_truncated_distribution_with_ratios_is_refused() -> None:
 def test_masks_and_stops_reach_the_batch() -> None:
     """A completion that the limit of tokens cut is no row that the environment truncated."""
     from etude.core.slots import Context
-    from etude.experience.rollout import rollout
+    from etude.experience.rollout import fresh, rollout
     from etude.policies.sampling import Sampling
 
     policy, task = random_policy(), Toy(max_tokens=3)
     context = Context(task, policy, Stream(0))
-    episodes = rollout([(p, i) for i, p in enumerate(task.problems("train"))], context, Sampling(max_tokens=3))
+    episodes = rollout(fresh(task.problems("train"), 1, Stream(0)), context, Sampling(max_tokens=3))
     batch = to_batch(episodes, 0, 1.0, policy.device)
     assert any(e.stop is StopReason.MAX_TOKENS for e in episodes) and not batch.truncated.any()

@@ -18,7 +18,17 @@ from etude.policies.loading import Adapter, choose_device, choose_dtype
 from etude.policies.sampling import Sampling
 from etude.training import Options
 from etude.training_language import build
-from language_toys import KINDS, Toy, gradients, random_batch, random_model, random_policy, random_prompts, tokenizer
+from language_toys import (
+    KINDS,
+    Toy,
+    draws,
+    gradients,
+    random_batch,
+    random_model,
+    random_policy,
+    random_prompts,
+    tokenizer,
+)
 
 BATCH = random_batch((3, 1, 2), turns=2)
 ADAPTERS = {
@@ -150,9 +160,9 @@ def test_a_run_draws_its_adapter_from_its_seed(saved: Path) -> None:
 def test_an_adapter_samples_what_it_trains(saved: Path) -> None:
     policy = LanguagePolicy.load(str(saved), device="cpu", adapter=ADAPTERS["lora"])
     step(policy)
-    said = policy.generate(random_prompts(4), Sampling(max_tokens=6), Stream(0))
+    said = policy.generate(random_prompts(4), Sampling(max_tokens=6), draws(4))
     merged = LanguagePolicy(policy.merged(), tokenizer())
-    assert [c.tokens for c in merged.generate(random_prompts(4), Sampling(max_tokens=6), Stream(0))] == [
+    assert [c.tokens for c in merged.generate(random_prompts(4), Sampling(max_tokens=6), draws(4))] == [
         c.tokens for c in said
     ]
 
@@ -202,7 +212,7 @@ def test_tensors_restore_everything(adapter: str | None, saved: Path, tmp_path: 
 def test_a_shadow_sampler_follows_every_update() -> None:
     policy = random_policy(shadow=True)
     for _ in range(3):
-        policy.generate([[5, 6]], Sampling(max_tokens=2), Stream(0))
+        policy.generate([[5, 6]], Sampling(max_tokens=2), draws(1))
         sampler = policy.sampler()
         assert sampler.dtype == torch.bfloat16 and sampler is not policy.model
         for mine, theirs in zip(policy.model.parameters(), sampler.parameters(), strict=True):
@@ -214,7 +224,7 @@ def test_a_shadow_sampler_follows_every_update() -> None:
 
 def test_a_stale_shadow_sampler_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = random_policy(shadow=True)
-    policy.generate([[5, 6]], Sampling(max_tokens=2), Stream(0))
+    policy.generate([[5, 6]], Sampling(max_tokens=2), draws(1))
     step(policy)
     monkeypatch.setattr(policy, "refresh_sampler", lambda: None)
     with pytest.raises(InvariantError, match="does not hold the weights of version 1"):
@@ -258,7 +268,7 @@ def test_gradient_checkpointing_changes_no_gradient(kind: str, tmp_path: Path) -
 
         layer = next(m for m in policy.model.modules() if type(m).__name__ in ("GPT2MLP", "LlamaMLP", "Qwen2MLP"))
         layer.register_forward_pre_hook(count)
-        said = policy.generate([[5, 6, 7]] * 2, Sampling(max_tokens=4), Stream(0))
+        said = policy.generate([[5, 6, 7]] * 2, Sampling(max_tokens=4), draws(2))
         policy.share_prompts, computed = False, 0
         policy.evaluate(BATCH).logp.sum().backward()
         assert computed == (2 if on else 1), "the backward pass computes the layer again"

@@ -14,12 +14,11 @@ from scipy.stats import chisquare
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
-from etude.core.streams import Stream
 from etude.experience.rows import to_batch
 from etude.policies import sampling as module
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling, generate, truncate
-from language_toys import KINDS, random_model, random_policy, random_prompts, tokenizer
+from language_toys import KINDS, draws, random_model, random_policy, random_prompts, tokenizer
 
 F64 = torch.float64
 PROMPTS = [*random_prompts(3, seed=1) * 3, *random_prompts(2, seed=2)]
@@ -42,7 +41,7 @@ def batch_of(prompts: Sequence[Sequence[int]], said: Sequence[Completion], tempe
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_recorded_logp_is_that_of_the_training_forward(kind: str, temperature: float) -> None:
     policy = random_policy(kind, dtype=F64)
-    said = policy.generate(PROMPTS, Sampling(temperature, max_tokens=12, entropy=True), Stream(0))
+    said = policy.generate(PROMPTS, Sampling(temperature, max_tokens=12, entropy=True), draws(len(PROMPTS)))
     batch = batch_of(PROMPTS, said, temperature)
     trained = policy.evaluate(batch, {"entropy"})
     torch.testing.assert_close(trained.logp.float(), batch.behaviour_logp, rtol=0, atol=2e-6)
@@ -56,7 +55,7 @@ def test_dropping_finished_rows_changes_no_token(monkeypatch: pytest.MonkeyPatch
     for share in (0.0, 0.75, 1.0):
         monkeypatch.setattr(module, "COMPACT_BELOW", share)
         monkeypatch.setattr(LanguagePolicy, "end_ids", property(lambda self: list(range(1, 40))))
-        results.append(policy.generate(PROMPTS, Sampling(max_tokens=30), Stream(4)))
+        results.append(policy.generate(PROMPTS, Sampling(max_tokens=30), draws(len(PROMPTS), 4)))
     assert len({len(c.tokens) for c in results[0]}) > 3, "rows end at different times"
     for other in results[1:]:
         assert [c.tokens for c in other] == [c.tokens for c in results[0]]
@@ -66,14 +65,12 @@ def test_dropping_finished_rows_changes_no_token(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shared_prefill_changes_no_token(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each prompt alone, given the random numbers that it had in the batch, says the same."""
+def test_a_shared_prefill_changes_no_token(kind: str) -> None:
+    """Each prompt alone, with the draw that it had in the batch, says the same."""
     policy, wanted = random_policy(kind, dtype=F64), Sampling(max_tokens=10)
-    together = policy.generate(PROMPTS, wanted, Stream(7))
-    uniforms = torch.rand(10, len(PROMPTS), generator=Stream(7).torch, dtype=F64)
-    for row, prompt in enumerate(PROMPTS):
-        monkeypatch.setattr(torch, "rand", lambda *a, row=row, **k: uniforms[:, row : row + 1].clone())
-        (alone,) = policy.generate([prompt], wanted, Stream(0))
+    together = policy.generate(PROMPTS, wanted, draws(len(PROMPTS), 7))
+    for row, (prompt, draw) in enumerate(zip(PROMPTS, draws(len(PROMPTS), 7))):
+        (alone,) = policy.generate([prompt], wanted, [draw])
         assert (alone.tokens, alone.stop) == (together[row].tokens, together[row].stop)
         assert alone.logp == pytest.approx(together[row].logp, abs=1e-6)
 
@@ -82,7 +79,7 @@ def test_a_shared_prefill_changes_no_token(kind: str, monkeypatch: pytest.Monkey
 def test_greedy_is_hugging_faces_greedy(kind: str) -> None:
     model = random_model(kind, seed=3).double()
     policy = LanguagePolicy(model, tokenizer())
-    said = policy.generate(PROMPTS, Sampling(temperature=0, max_tokens=15, entropy=True), Stream(0))
+    said = policy.generate(PROMPTS, Sampling(temperature=0, max_tokens=15, entropy=True), draws(len(PROMPTS)))
     for prompt, completion in zip(PROMPTS, said):
         ids = torch.tensor([prompt])
         out = model.generate(
@@ -99,7 +96,7 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     for temperature, top_k in ((1.0, 0), (0.6, 0), (1.0, 4)):
         wanted = Sampling(temperature, top_k=top_k, max_tokens=1)
         expected = (truncate(logits[None] / temperature, wanted)[0]).softmax(-1).double().detach()
-        drawn = Counter(c.tokens[0] for c in policy.generate([prompt] * n, wanted, Stream(11)))
+        drawn = Counter(c.tokens[0] for c in policy.generate([prompt] * n, wanted, draws(n, 11)))
         often = [v for v in range(len(expected)) if expected[v] * n >= 5]
         counts = [drawn[v] for v in often] + [n - sum(drawn[v] for v in often)]
         shares = [float(expected[v]) for v in often] + [1 - sum(float(expected[v]) for v in often)]
@@ -145,7 +142,7 @@ def test_truncated_supports_by_hand() -> None:
 @pytest.mark.parametrize("wanted", [Sampling(top_k=3, max_tokens=6), Sampling(0.7, top_p=0.6, max_tokens=6)])
 def test_truncated_logp_is_renormalised(wanted: Sampling) -> None:
     policy = random_policy(dtype=F64)
-    said = policy.generate(PROMPTS, wanted, Stream(3))
+    said = policy.generate(PROMPTS, wanted, draws(len(PROMPTS), 3))
     for prompt, completion in zip(PROMPTS, said):
         seen = list(prompt)
         for token, logp in zip(completion.tokens, completion.logp):
@@ -169,9 +166,11 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Completion]]:
         script: Sequence[Sequence[int]], wanted: Sampling, prompts: Sequence[Sequence[int]] = ()
     ) -> list[Completion]:
         padded = [[*said, *[50] * (wanted.max_tokens - len(said))][: wanted.max_tokens] for said in script]
-        monkeypatch.setattr(torch, "rand", lambda *a, **k: torch.tensor(padded, dtype=F64).T)
+        given = torch.tensor(padded, dtype=F64).T
+        monkeypatch.setattr(module, "uniforms", lambda keys, first, count: given[int(first[0]) :][:count])
         monkeypatch.setattr(module, "_draw", lambda logits, sampling, u: (u.long(), torch.zeros(len(u)), None))
-        return generate(random_policy(), prompts or [[10 + i] for i in range(len(script))], wanted, Stream(0))
+        asked = prompts or [[10 + i] for i in range(len(script))]
+        return generate(random_policy(), asked, wanted, draws(len(asked)))
 
     return run
 
@@ -216,7 +215,7 @@ def test_a_row_that_fills_the_context_ends_and_leaves_the_others_alone(kind: str
     policy = random_policy(kind, dtype=F64, context=16)
     policy.__class__ = type("Endless", (LanguagePolicy,), {"end_ids": property(lambda self: [1000])})
     long, short = [7] * 14, [8, 9]
-    a, b = policy.generate([long, short], Sampling(max_tokens=10), Stream(0))
+    a, b = policy.generate([long, short], Sampling(max_tokens=10), draws(2))
     assert (len(a.tokens), a.stop) == (2, StopReason.CONTEXT_OVERFLOW)
     assert (len(b.tokens), b.stop) == (10, StopReason.MAX_TOKENS)
     batch = batch_of([long, short], [a, b])
@@ -227,17 +226,17 @@ def test_a_row_that_fills_the_context_ends_and_leaves_the_others_alone(kind: str
 def test_prompts_that_leave_no_room_are_refused(size: int) -> None:
     policy = random_policy(context=16)
     with pytest.raises(ConfigError, match=rf"from 1 to 15 tokens, as the model attends to 16; got {size}\."):
-        policy.generate([[5], [7] * size], Sampling(max_tokens=4), Stream(0))
+        policy.generate([[5], [7] * size], Sampling(max_tokens=4), draws(2))
 
 
 def test_no_prompts_no_completions() -> None:
-    assert random_policy().generate([], Sampling(), Stream(0)) == []
+    assert random_policy().generate([], Sampling(), []) == []
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5))
 @settings(max_examples=10, deadline=None)
-def test_the_same_stream_says_the_same(seed: int, count: int) -> None:
+def test_the_same_draws_say_the_same(seed: int, count: int) -> None:
     policy, prompts = random_policy(), random_prompts(count, seed=seed)
-    a, b = (policy.generate(prompts, Sampling(max_tokens=5), Stream(seed)) for _ in range(2))
+    a, b = (policy.generate(prompts, Sampling(max_tokens=5), draws(count, seed)) for _ in range(2))
     assert a == b
     assert all(hash(tuple(c.tokens)) in policy.emitted for c in a)

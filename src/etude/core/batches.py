@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
+from etude.core.draws import Draw
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -98,6 +100,7 @@ class Episode:
         player: role among several players (proposer, solver, critic, ...).
         parent: index of the episode this one was branched from, at turn `fork_turn`.
         seed: what its environment was reset with.
+        draw: where its random numbers come from; None: nothing of it was sampled.
         scores: reward by component, filled in by the rewards; `total` is their sum, and `outcome` that of the parts
             that judge outcomes: the total without penalties on how it came about.
     """
@@ -109,6 +112,7 @@ class Episode:
     parent: int | None = None
     fork_turn: int | None = None
     seed: int = 0
+    draw: Draw | None = None
     stop: StopReason = StopReason.TERMINATED
     scores: dict[str, float] = field(default_factory=dict)
     total: float = 0.0
@@ -204,6 +208,7 @@ class TokenBatch:
         behaviour_logp: [B, T] log-probability under the distribution that was sampled from.
         rewards: [B, T] each on the last action token of its segment.
         group: [B] which rows are compared with each other.
+        draw: [B] int64 key of each row's random numbers (`etude.core.draws`), 0 on written rows.
         weights: [B] how much each row counts (filters).
         scores: [B] total reward of each row's episode.
         truncated: [B] True where the environment's own limit stopped the episode (`StopReason.truncated`); what was cut
@@ -242,6 +247,7 @@ class TokenBatch:
     shares: Tensor | None = None
     row_shares: Tensor | None = None
     objective_shares: Tensor | None = None
+    draw: Tensor | None = None
     head: Head | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)

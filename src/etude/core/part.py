@@ -1,6 +1,6 @@
 """A part: a small frozen dataclass whose fields are its hyper-parameters.
 
-Writing `class Clip(Objective): low: Fraction = 0.2` is all it takes: the class becomes a frozen dataclass,
+Writing `class Clip(TokenObjective): low: Fraction = 0.2` is all it takes: the class becomes a frozen dataclass,
 its fields are checked when it is made, and its name (`clip`) can be used on the command line and in JSON.
 """
 

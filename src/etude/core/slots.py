@@ -31,7 +31,7 @@ class Context:
     Args:
         task: what is being learned.
         policy: the language model being trained (an `etude.policies.language.LanguagePolicy`).
-        stream: random numbers for this step.
+        stream: random numbers for this step and round; episodes draw at addresses below it (`Stream.draw`).
         step: training steps finished so far; `steps` in total.
         max_tokens: length limit of one completion.
     """

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from etude.core.draws import Draw
+
 if TYPE_CHECKING:
     import torch
 
@@ -37,6 +39,10 @@ class Stream:
     def split(self, *names: str | int) -> Stream:
         """The stream below this one with the given names; independent of every other."""
         return Stream(self.seed, (*self.path, *names))
+
+    def draw(self, *names: str | int) -> Draw:
+        """The draw at the names below this stream: numbers that are addressed one by one, for rows of a batch."""
+        return Draw.at(self.seed, *self.path, *names)
 
     @cached_property
     def key(self) -> int:

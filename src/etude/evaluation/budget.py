@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from etude.core.batches import Problem
+from etude.core.draws import Draw
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.chat import opening
 from etude.experience.groups import Groups
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 from etude.policies.sampling import Sampling
 
 
@@ -38,25 +39,26 @@ def accuracy_by_budget(
     chosen = [pool[i] for i in range(min(problems, len(pool)))]
     stream, how = Stream(seed).split("budget"), Groups()
     context = Context(task, policy, stream, max_tokens=task.max_tokens)
-    jobs = [(problem, group) for group, problem in enumerate(chosen) for _ in range(samples)]
-    episodes = rollout(jobs, context, how.sampling(context))
+    episodes = rollout(fresh(chosen, samples, stream), context, how.sampling(context))
     found = []
     for budget in budgets:
         whole = [e for e in episodes if e.action_count <= budget]
         cut = [e for e in episodes if e.action_count > budget]
         asked = [(e.problem, closing(e.problem, policy.decode(e.segments[-1].tokens[:budget]))) for e in cut]
-        right = forced(policy, task, asked, tokens=tokens, stream=stream.split("answers", budget), until=until)
+        draws = [e.draw.child("answer", budget) for e in cut if e.draw]
+        right = forced(policy, task, asked, tokens=tokens, draws=draws, until=until)
         found.append((sum(map(task.success, whole)) + sum(right)) / len(episodes))
     return found
 
 
 def forced(
-    policy: Any, task: Any, asked: Sequence[tuple[Problem, str]], *, tokens: int, stream: Stream, until: str = ""
+    policy: Any, task: Any, asked: Sequence[tuple[Problem, str]], *, tokens: int, draws: Sequence[Draw], until: str = ""
 ) -> list[bool]:  # fmt: skip
     """Whether the policy is right when it has to go on from this text with at most `tokens` more.
 
     Args:
         asked: problems, each with what has been said so far.
+        draws: one for each of them.
         until: the answer ends before the first match of this regular expression.
     """
     if not asked:
@@ -65,7 +67,7 @@ def forced(
     for problem, text in asked:
         prompt = opening(SingleTurn(task).reset(problem, 0), policy, task.add_bos)
         views.append([t for part in prompt for t in part] + policy.encode(text))
-    said = policy.generate(views, Sampling(max_tokens=tokens, stop=tuple(task.stop)), stream)
+    said = policy.generate(views, Sampling(max_tokens=tokens, stop=tuple(task.stop)), draws)
     right = []
     for (problem, text), completion in zip(asked, said):
         answer = policy.decode(completion.tokens)

@@ -9,7 +9,7 @@ from etude.core.batches import Problem
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 
 
 def pass_rates(
@@ -24,9 +24,9 @@ def pass_rates(
     """
     how = experience or Groups()
     context = Context(task, policy, Stream(seed).split("difficulty"), max_tokens=how.max_tokens or task.max_tokens)
-    jobs = [(problem, group) for group, problem in enumerate(problems) for _ in range(samples)]
+    starts = fresh(problems, samples, context.stream)
     solved = [0] * len(problems)
-    for episode in rollout(jobs, context, how.sampling(context)):
+    for episode in rollout(starts, context, how.sampling(context)):
         solved[episode.group] += bool(task.success(episode))
     return [n / samples for n in solved]
 
@@ -43,6 +43,7 @@ def guessable(
     """
     from etude.evaluation.budget import forced
 
-    asked = [(problem, closing(problem)) for problem in problems for _ in range(tries)]
-    right = forced(policy, task, asked, tokens=tokens, stream=Stream(seed).split("guesses"))
+    starts = fresh(problems, tries, Stream(seed).split("guesses"))
+    asked = [(start.problem, closing(start.problem)) for start in starts]
+    right = forced(policy, task, asked, tokens=tokens, draws=[start.draw for start in starts])
     return [any(right[i * tries : (i + 1) * tries]) for i in range(len(problems))]

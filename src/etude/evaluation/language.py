@@ -60,7 +60,8 @@ def evaluate_split(
 ) -> Evaluation:
     """Sample `samples` episodes for each of the first `problems` problems of a split.
 
-    The same seed draws the same random numbers for every policy, so before and after are compared on equal terms.
+    The same seed draws the same random numbers for every policy, so before and after are compared on equal terms; more
+    problems or samples leave those that there were as they are.
 
     Args:
         experience: how completions come about (an `etude.experience.groups.Groups`); temperature 1 by default.
@@ -70,19 +71,19 @@ def evaluate_split(
     Raises: RewardError if that leaves no problem.
     """
     from etude.experience.groups import Groups
-    from etude.experience.rollout import rollout
+    from etude.experience.rollout import fresh, rollout
     from etude.experience.rows import to_batch
     from etude.rewards.scoring import score
 
     how = experience or Groups()
     pool = task.problems(split)
     chosen = [pool[i] for i in range(min(problems, len(pool)))]
-    jobs = [(problem, row) for row, problem in enumerate(chosen) for _ in range(samples)]
+    stream = Stream(seed).split("evaluation", split)
+    context = Context(task, policy, stream, max_tokens=how.max_tokens or task.max_tokens)
+    starts = fresh(chosen, samples, stream)
     played: list[Episode] = []
-    for number, start in enumerate(range(0, len(jobs), BATCH)):
-        stream = Stream(seed).split("evaluation", split, number)
-        context = Context(task, policy, stream, max_tokens=how.max_tokens or task.max_tokens)
-        episodes = rollout(jobs[start : start + BATCH], context, how.sampling(context))
+    for place in range(0, len(starts), BATCH):
+        episodes = rollout(starts[place : place + BATCH], context, how.sampling(context))
         if rewards:
             score(to_batch(episodes, policy.tokenizer.pad_token_id, 1.0, policy.device), rewards, context)
         played += episodes

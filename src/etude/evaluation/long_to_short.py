@@ -20,7 +20,7 @@ from etude.core.method import Method
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 
 LONGER = 1.5
 """How many times longer than the chosen answer a right one has to be to be rejected."""
@@ -77,8 +77,7 @@ def sampled(policy: Any, task: Any, problems: Sequence[Problem], samples: int, s
     """`samples` completions of each problem."""
     how = Groups()
     context = Context(task, policy, Stream(seed).split("short"), max_tokens=task.max_tokens)
-    jobs = [(problem, group) for group, problem in enumerate(problems) for _ in range(samples)]
-    episodes = rollout(jobs, context, how.sampling(context))
+    episodes = rollout(fresh(problems, samples, context.stream), context, how.sampling(context))
     return [episodes[i : i + samples] for i in range(0, len(episodes), samples)]
 
 

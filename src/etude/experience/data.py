@@ -12,6 +12,7 @@ from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.chat import conversational, opening, reply, turn
+from etude.experience.rollout import occurrences
 
 
 class Demonstrations(TokenExperience):
@@ -39,10 +40,10 @@ class Demonstrations(TokenExperience):
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         found = []
-        for group, problem in enumerate(problems):
+        for group, (problem, number) in enumerate(zip(problems, occurrences(problems))):
             if sentence := self.missing(problem, context.task):
                 raise DataError(sentence)
-            segments = _shown(problem, context, context.stream.split("demonstration", group))
+            segments = _shown(problem, context, context.stream.split("demonstration", problem.id, number))
             found.append(written(problem, segments, group, context.policy, context.task.add_bos))
         return found
 

@@ -9,7 +9,7 @@ from etude.core.batches import Episode, Problem
 from etude.core.fields import Count, Ge, PositiveProbability, WholeNumber
 from etude.core.slots import Context, TokenExperience
 from etude.core.worlds import World
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 from etude.policies.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -61,5 +61,4 @@ class Groups(TokenExperience):
         )  # fmt: skip
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
-        jobs = [(problem, group) for group, problem in enumerate(problems) for _ in range(self.size)]
-        return rollout(jobs, context, self.sampling(context))
+        return rollout(fresh(problems, self.size, context.stream), context, self.sampling(context))

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from etude.core.batches import Episode, Problem, Segment, StopReason, TokenBatch
+from etude.core.draws import Draw
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.slots import Context
 from etude.experience.groups import Groups
-from etude.experience.rollout import Start, rollout
+from etude.experience.rollout import Start, fresh, rollout
 from etude.rewards.unexpected import repeats
 
 
@@ -42,17 +43,17 @@ class PartialRollouts(Groups):
         if context.task.max_turns > 1:
             raise ConfigError("PartialRollouts cuts a single turn into pieces, and this task has several; use groups.")
         waiting = [self._restored(item) for item in self.state["open"]]
-        for problem in problems:
-            self.state["visits"] += 1
-            waiting += [(problem, f"{self.state['visits']}/{problem.id}", None)] * self.size
+        visits, self.state["visits"] = self.state["visits"] + 1, self.state["visits"] + len(problems)
+        for start in fresh(problems, self.size, context.stream):
+            waiting.append((start.problem, f"{visits + start.group}/{start.problem.id}", None, start.draw))
         done: list[Episode] = []
-        for turn in range(-(-self._limit(context) // self.cap)):
-            ended, waiting = self._extend(waiting, dataclasses.replace(context, stream=context.stream.split(turn)))
+        for _ in range(-(-self._limit(context) // self.cap)):
+            ended, waiting = self._extend(waiting, context)
             done += ended
             if done or not waiting:
                 break
         self.state["open"] = [_stored(*item) for item in waiting]
-        going = {visit for _, visit, _ in waiting} | {e.info["visit"] for e in done}
+        going = {visit for _, visit, *_ in waiting} | {e.info["visit"] for e in done}
         self.state["scores"] = {v: s for v, s in self.state["scores"].items() if v in going}
         return done
 
@@ -66,19 +67,20 @@ class PartialRollouts(Groups):
 
     def _extend(self, waiting: list[Any], context: Context) -> tuple[list[Episode], list[Any]]:
         """Let completions grow by one piece: those that ended, and what is left to do."""
-        visits = list(dict.fromkeys(visit for _, visit, _ in waiting))
+        visits = list(dict.fromkeys(visit for _, visit, *_ in waiting))
         number = {visit: i for i, visit in enumerate(visits)}
         limit, done, left = self._limit(context), [], []
-        rooms = [min(self.cap, limit - (len(said.tokens) if said else 0)) for _, _, said in waiting]
+        rooms = [min(self.cap, limit - (len(said.tokens) if said else 0)) for _, _, said, _ in waiting]
         for room in sorted(set(rooms), reverse=True):
             chosen = [item for item, r in zip(waiting, rooms) if r == room]
-            starts = [Start(p, number[v], (said,) if said else (), said is not None) for p, v, said in chosen]
+            starts = [
+                Start(p, number[v], draw, (said,) if said else (), said is not None) for p, v, said, draw in chosen
+            ]
             sampling = dataclasses.replace(self.sampling(context), max_tokens=room)
-            here = dataclasses.replace(context, stream=context.stream.split("room", room))
-            for episode, (problem, visit, _) in zip(rollout(starts, here, sampling), chosen):
+            for episode, (problem, visit, _, draw) in zip(rollout(starts, context, sampling), chosen):
                 episode.info |= {"visit": visit, "earlier": list(self.state["scores"].get(visit, ()))}
                 if self._goes_on(episode, limit):
-                    left.append((problem, visit, episode.segments[-1]))
+                    left.append((problem, visit, episode.segments[-1], draw))
                 else:
                     done.append(episode)
         return sorted(done, key=lambda e: e.group), left
@@ -88,13 +90,13 @@ class PartialRollouts(Groups):
         cut = episode.stop is StopReason.MAX_TOKENS and len(said) < limit
         return cut and not repeats(said, self.times, self.longest)
 
-    def _restored(self, item: dict[str, Any]) -> tuple[Problem, str, Segment]:
-        return Problem(**item["problem"]), item["visit"], Segment("assistant", **item["said"])
+    def _restored(self, item: dict[str, Any]) -> tuple[Problem, str, Segment, Draw]:
+        return Problem(**item["problem"]), item["visit"], Segment("assistant", **item["said"]), Draw(item["draw"])
 
 
-def _stored(problem: Problem, visit: str, said: Segment) -> dict[str, Any]:
+def _stored(problem: Problem, visit: str, said: Segment, draw: Draw) -> dict[str, Any]:
     """An unfinished completion as JSON values."""
     kept = {"text": said.text, "tokens": list(said.tokens), "action_mask": list(said.action_mask),
             "behaviour_logp": list(said.behaviour_logp), "version": said.version}  # fmt: skip
     facts = {f.name: getattr(problem, f.name) for f in dataclasses.fields(problem)}
-    return {"problem": {**facts, "info": dict(problem.info)}, "visit": visit, "said": kept}
+    return {"problem": {**facts, "info": dict(problem.info)}, "visit": visit, "said": kept, "draw": draw.key}

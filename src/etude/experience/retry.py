@@ -12,7 +12,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, Ge
 from etude.core.slots import Context
 from etude.experience.groups import Groups
-from etude.experience.rollout import Start, first_tokens, rollout
+from etude.experience.rollout import Start, first_tokens, fresh, rollout
 
 FORM = re.compile(r"<(?:(ok)|(slow|fail) (\d{1,3}) ([^\s<>]{1,16}))>", re.ASCII)
 
@@ -84,14 +84,12 @@ class ReflectThenRetry(Groups):
         return dict.fromkeys(("attempts", "rejected", "retries", "attempt_successes", "retry_successes", "helped"), 0)
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
-        jobs = [(problem, group) for group, problem in enumerate(problems) for _ in range(self.size // 2)]
-        attempts = rollout(jobs, context, self.sampling(context))
+        attempts = rollout(fresh(problems, self.size // 2, context.stream), context, self.sampling(context))
         reflections = self._reflect(attempts, context)
         reports = [None if r is None else self._read(r, e, context) for r, e in zip(reflections, attempts)]
         again = [i for i, report in enumerate(reports) if report and report.outcome != "ok"]
         starts = [self._start(i, attempts[i], reports[i], context) for i in again]
-        apart = dataclasses.replace(context, stream=context.stream.split("retry"))
-        guided = dict(zip(again, rollout(starts, apart, self.sampling(context))))
+        guided = dict(zip(again, rollout(starts, context, self.sampling(context))))
         self._count(attempts, reports, guided, context)
         rows, retries, extra = [], [], []
         for i, (attempt, reflection, report) in enumerate(zip(attempts, reflections, reports)):
@@ -117,7 +115,7 @@ class ReflectThenRetry(Groups):
                 found[i] = None
         able = [e for e in found if e is not None]
         sampling = dataclasses.replace(self.sampling(context), max_tokens=self.report_tokens, stop=(">",))
-        said = policy.generate([e.tokens for e in able], sampling, context.stream.split("report"))
+        said = policy.generate([e.tokens for e in able], sampling, [e.draw for e in able])
         for e, c in zip(able, said):
             report = Segment("critique", policy.decode(c.tokens), c.tokens, [1] * len(c.tokens), c.logp, policy.version)
             if c.entropy:
@@ -151,8 +149,10 @@ class ReflectThenRetry(Groups):
         said = [s for s in attempt.segments if s.role == "assistant"]
         begun = (first_tokens(said[turns], tokens, context.policy),) if tokens else ()
         hint = self.guidance.replace("{}", report.advice)
+        assert attempt.draw is not None
         return Start(
-            attempt.problem, attempt.group, (*said[:turns], *begun), bool(begun), hint, attempt.seed, number
+            attempt.problem, attempt.group, attempt.draw.child("retry"), (*said[:turns], *begun), bool(begun), hint,
+            attempt.seed, number,
         )  # fmt: skip
 
     def _unguided(self, retry: Episode, cut: tuple[int, int] | None) -> Episode:
@@ -220,4 +220,8 @@ def _shown(episode: Episode, request: Segment, tokens: list[int]) -> Episode:
     read = [
         dataclasses.replace(s, action_mask=[0] * len(s.tokens), reward=0.0, info={}) for s in episode.segments
     ]  # fmt: skip
-    return dataclasses.replace(episode, segments=[*read, request], info={"auxiliary": True}, stop=StopReason.TERMINATED)
+    assert episode.draw is not None
+    return dataclasses.replace(
+        episode, segments=[*read, request], draw=episode.draw.child("report"), info={"auxiliary": True},
+        stop=StopReason.TERMINATED,
+    )  # fmt: skip

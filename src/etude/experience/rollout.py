@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.draws import Draw
 from etude.core.errors import DataError, EnvironmentFault, EtudeError
 from etude.core.slots import Context
+from etude.core.streams import Stream
 from etude.core.task import StepResult
 from etude.experience.chat import conversational, opening, reply
 from etude.experience.deadline import deadline
@@ -27,6 +30,8 @@ class Start(NamedTuple):
     """Where an episode begins: at its problem, or inside another episode of the same problem.
 
     Args:
+        draw: where its random numbers come from: a child of its own for each turn, and one for its environment. Those
+            of another episode, at the same turn, say again what that one said, wherever it was interrupted.
         said: what the policy said there, to be said again; the environment answers it anew, under the same `seed`.
             None of these tokens are trained on.
         open: whether the last of them is only the beginning of a turn, which the policy goes on with.
@@ -36,11 +41,46 @@ class Start(NamedTuple):
 
     problem: Problem
     group: int
+    draw: Draw
     said: tuple[Segment, ...] = ()
     open: bool = False
     hint: str = ""
     seed: int | None = None
     parent: int | None = None
+
+    @property
+    def turns(self) -> int:
+        """Whole turns before the first that the policy says something in."""
+        return len(self.said) - self.open
+
+    @property
+    def begun(self) -> int:
+        """Tokens of that turn that were said already."""
+        return len(self.said[-1].tokens) if self.open else 0
+
+
+def fresh(problems: Sequence[Problem], size: int | Sequence[int], stream: Stream) -> list[Start]:
+    """`size` starts at each problem, or as many as `size` says of each; their group is the problem's place.
+
+    The stream says when: its address, the problem, how often the problem stood in the list before, and the number of
+    the sample are the address of an episode's draw. So the starts of a step are made together, and played in any order.
+    """
+    sizes = [size] * len(problems) if isinstance(size, int) else size
+    found = []
+    for group, (problem, number, count) in enumerate(zip(problems, occurrences(problems), sizes, strict=True)):
+        draw = stream.draw("problem", problem.id, number)
+        found += [Start(problem, group, draw.child(sample)) for sample in range(count)]
+    return found
+
+
+def occurrences(problems: Sequence[Problem]) -> list[int]:
+    """How often each problem stood in the list before."""
+    seen: Counter[str] = Counter()
+    found = []
+    for problem in problems:
+        found.append(seen[problem.id])
+        seen[problem.id] += 1
+    return found
 
 
 def first_tokens(segment: Segment, count: int, policy: Any) -> Segment:
@@ -52,38 +92,36 @@ def first_tokens(segment: Segment, count: int, policy: Any) -> Segment:
     )  # fmt: skip
 
 
-def rollout(
-    jobs: Sequence[Start | tuple[Problem, int]], context: Context, sampling: Sampling
-) -> list[Episode]:  # fmt: skip
-    """One episode per job. Episodes whose environment raised end with `StopReason.FAULT`.
+def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+    """One episode per start; which others are played with it changes none of them.
+
+    Episodes whose environment raised end with `StopReason.FAULT`.
 
     Raises EnvironmentFault if the environment keeps raising, hangs, or returns a reward that is not a finite number
     or an observation that is not text.
     """
-    starts = [Start(*job) for job in jobs]
-    episodes = [_blank(start, number, context) for number, start in enumerate(starts)]
+    episodes = [_blank(start) for start in starts]
     worlds = [context.task.environment() for _ in starts]
     faults = _Faults()
     going = [i for i, start in enumerate(starts) if _start(start, episodes[i], worlds[i], context, faults)]
-    for turn in range(context.task.max_turns):
-        going = [i for i in going if _fits(episodes[i], context)]
-        if not going:
-            break
+    turn = 0
+    while going := [i for i in going if _fits(episodes[i], starts[i].turns + turn, context)]:
         views = [episodes[i].tokens for i in going]
-        said = context.policy.generate(views, sampling, context.stream.split("turn", turn))
+        draws = [starts[i].draw.child("turn", starts[i].turns + turn, "tokens") for i in going]
+        begun = [0 if turn else starts[i].begun for i in going]
+        said = context.policy.generate(views, sampling, draws, begun)
         going = [i for i, c in zip(going, said) if _answer(episodes[i], worlds[i], c, context, faults)]
-    for i in going:
-        episodes[i].stop = StopReason.MAX_TURNS
+        turn += 1
     return episodes
 
 
-def _blank(start: Start, number: int, context: Context) -> Episode:
+def _blank(start: Start) -> Episode:
     """An episode in which nothing has happened yet."""
-    seed = context.stream.split("environment", number).key % (1 << 31) if start.seed is None else start.seed
-    turns = len(start.said) - start.open
+    seed = start.draw.child("environment").key % (1 << 31) if start.seed is None else start.seed
     return Episode(
-        start.problem, group=start.group, seed=seed, parent=start.parent, fork_turn=turns if start.said else None
-    )
+        start.problem, group=start.group, seed=seed, draw=start.draw, parent=start.parent,
+        fork_turn=start.turns if start.said else None,
+    )  # fmt: skip
 
 
 def _start(start: Start, episode: Episode, world: Any, context: Context, faults: _Faults) -> bool:
@@ -101,7 +139,7 @@ def _start(start: Start, episode: Episode, world: Any, context: Context, faults:
         _observe(episode, segment, tokens)
     if not episode.tokens:
         raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")
-    for said in start.said[: len(start.said) - start.open]:
+    for said in start.said[: start.turns]:
         again = dataclasses.replace(said, action_mask=[0] * len(said.tokens), info={"replayed": True})
         episode.segments.append(again)
         if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults):
@@ -112,13 +150,16 @@ def _start(start: Start, episode: Episode, world: Any, context: Context, faults:
     if start.open:
         begun = start.said[-1]
         episode.segments.append(
-            dataclasses.replace(begun, action_mask=[0] * len(begun.tokens), info={"replayed": True})
+            dataclasses.replace(begun, action_mask=[0] * len(begun.tokens), info={"replayed": True, "open": True})
         )
     return True
 
 
-def _fits(episode: Episode, context: Context) -> bool:
-    """Whether at least one more token fits the context; otherwise the episode ends here."""
+def _fits(episode: Episode, turn: int, context: Context) -> bool:
+    """Whether there is this turn, and room for at least one more token; otherwise the episode ends here."""
+    if turn >= context.task.max_turns:
+        episode.stop = StopReason.MAX_TURNS
+        return False
     if len(episode.tokens) < context.policy.context:
         return True
     episode.stop = StopReason.CONTEXT_OVERFLOW
@@ -135,7 +176,7 @@ def _answer(episode: Episode, world: Any, said: Completion, context: Context, fa
         segment.info["entropy"] = said.entropy
     if said.hidden is not None:
         segment.info["hidden"] = said.hidden
-    if before.info.get("replayed"):  # a turn that was begun elsewhere
+    if before.info.get("open"):  # a turn that was begun elsewhere
         segment = _joined(before, segment, policy)
         episode.segments.pop()
     episode.segments.append(segment)

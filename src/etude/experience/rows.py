@@ -42,6 +42,7 @@ def to_batch(episodes: Sequence[Episode], pad: int, temperature: float, device: 
         truncated=torch.tensor([e.stop.truncated for e in episodes], device=device),
         written=torch.tensor([bool(e.info.get("written")) for e in episodes], device=device),
         elsewhere=torch.tensor([bool(e.info.get("elsewhere")) for e in episodes], device=device),
+        draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
         episodes=list(episodes),
         temperature=temperature,
     )

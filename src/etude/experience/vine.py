@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,21 +43,24 @@ class Vine(Groups):
         starts: list[Start] = []
         for number, episode in enumerate(seeds):
             if episode.stop is not StopReason.FAULT and episode.action_count:
-                starts += [s for s in self._states(number, episode, context) for _ in range(self.continuations)]
-        apart = dataclasses.replace(context, stream=context.stream.split("vine"))
-        found = rollout(starts, apart, self.sampling(context))
+                starts += self._continuations(number, episode, context)
+        found = rollout(starts, context, self.sampling(context))
         for number, episode in enumerate(found):
             episode.info |= {"vine": number // self.continuations, "signature": signature(episode, context.task)}
         return seeds + found
 
-    def _states(self, number: int, episode: Episode, context: Context) -> list[Start]:
+    def _continuations(self, number: int, episode: Episode, context: Context) -> list[Start]:
         """Where to go on from, in the seed rollout of this number."""
         turns = [s for s in episode.segments if s.role == "assistant"]
         whole = context.task.max_turns > 1
         length = len(turns) if whole else len(turns[0].tokens)
         places = [0] * self.prompt + [i * length // (self.states + 1) for i in range(1, self.states + 1)]
-        at = Start(episode.problem, episode.group, seed=episode.seed, parent=number)
-        return [at._replace(said=_before(turns, n, whole, context), open=not whole and n > 0) for n in places]
+        assert episode.draw is not None
+        at, found = Start(episode.problem, episode.group, episode.draw, seed=episode.seed, parent=number), []
+        for state, place in enumerate(places):
+            here = at._replace(said=_before(turns, place, whole, context), open=not whole and place > 0)
+            found += [here._replace(draw=at.draw.child("fork", state, k)) for k in range(self.continuations)]
+        return found
 
 
 def _before(turns: Sequence[Segment], place: int, whole: bool, context: Context) -> tuple[Segment, ...]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
+from etude.core.draws import bits, uniforms
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.slots import Context
@@ -75,9 +76,8 @@ class EnumerableLoop:
     def _collect(self) -> list[TokenBatch]:
         size = self.methods[0].experience.size  # type: ignore[union-attr]
         streams = [Stream(seed).split("step", self.finished) for seed in self.seeds]
-        shape = (self.policy.prompts, size)
-        uniform = torch.stack([torch.rand(shape, generator=s.torch, dtype=torch.float64) for s in streams])
-        responses = self.policy.sample(uniform)
+        draws = self._draws(streams, size)
+        responses = self.policy.sample(uniforms(draws.flatten(), 0, 1).view(draws.shape))
         prompt = torch.arange(self.policy.prompts).repeat_interleave(size)
         with torch.no_grad():
             table = self.policy.table()
@@ -89,9 +89,14 @@ class EnumerableLoop:
                 held_logp = None if held is None else self.policy.rows(k, prompt, response, held).logp
                 context = Context(self.task, self.policy, streams[k], self.finished, self.steps, self.policy.length)
                 batch = self.bed.batch(prompt, response, said, held_logp)
-                batch.extras["response"] = response
+                batch.extras["response"], batch.draw = response, draws[k].flatten()
                 found.append(self.bed.credit(method, batch, k, context))
         return found
+
+    def _draws(self, streams: Sequence[Stream], size: int) -> Tensor:
+        """[P, X, n] keys of the random numbers of each member's samples: the outputs of the draw of their prompt."""
+        keys = [s.draw("problem", problem.id).key for s in streams for problem in self.bed.problems]
+        return bits(torch.tensor(keys), 0, size).T.reshape(len(streams), self.policy.prompts, size)
 
     def _minibatches(self, member: int, batch: TokenBatch, epoch: int) -> list[TokenBatch]:
         count = self.methods[member].minibatches

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.draws import uniforms
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Ge, NonNegative, Positive, WholeNumber
 from etude.core.part import Part
@@ -77,7 +78,8 @@ class FormulaPolicy(Part):
 
     def write(self, count: int, stream: Stream) -> Tensor:
         """Sample formulas [count, L]; after its end a row is filled up with ends."""
-        uniform = torch.rand(self.length, count, generator=stream.torch, dtype=torch.float64)
+        keys = [stream.draw("formula", number).key for number in range(count)]
+        uniform = uniforms(torch.tensor(keys), 0, self.length)
 
         def draw(place: int, logp: Tensor) -> Tensor:
             below = logp.exp().cumsum(1)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
+from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
 from etude.policies.cache import decoding_cache, feed, row_bytes
@@ -175,9 +176,11 @@ class LanguagePolicy:
     def _key(self, dtype: torch.dtype) -> Any:
         return dtype, fingerprint(self.parameters())
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream) -> list[Completion]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = ()
+    ) -> list[Completion]:
         """One completion per prompt; see `etude.policies.sampling.generate`. What it emitted is remembered."""
-        said = generate(self, prompts, sampling, stream)
+        said = generate(self, prompts, sampling, draws, begun)
         self.emitted.update(hash(tuple(c.tokens)) for c in said)
         return said
 

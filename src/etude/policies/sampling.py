@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import StopReason
+from etude.core.draws import Draw, uniforms
 from etude.core.errors import ConfigError
-from etude.core.streams import Stream
 from etude.policies.cache import decoding_cache, feed, rope_positions
 from etude.policies.native import decoder
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 COMPACT_BELOW = 0.75
 """Fraction of rows still going at which finished ones are cut out of the cache: copying is not free."""
+BLOCK = 64
+"""Tokens of every row for which random numbers are computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +66,45 @@ class Completion:
 
 @torch.inference_mode()
 def generate(
-    policy: LanguagePolicy, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream
-) -> list[Completion]:
+    policy: LanguagePolicy, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw],
+    begun: Sequence[int] = (),
+) -> list[Completion]:  # fmt: skip
     """One completion per prompt. Equal prompts are prefilled once.
 
-    Row i draws its t-th token with the t-th number of row i, so dropping finished rows changes nothing. A row that
-    fills the model's context ends there, whatever room the others have.
+    Token t of a turn is drawn with number t of the row's draw, so no row depends on which others there are, or on
+    where its turn was interrupted. A row that fills the model's context ends there, whatever room the others have.
+
+    Args:
+        draws: one for each prompt.
+        begun: how many tokens of its turn each prompt ends with; () is none.
 
     Raises: ConfigError for a prompt that is empty or leaves no room for a token.
     """
     if not prompts:
         return []
     rows = _Rows(policy, prompts, sampling)
-    uniforms = torch.rand(sampling.max_tokens, len(prompts), generator=stream.torch, dtype=torch.float64)
+    numbers = _Numbers(draws, begun or [0] * len(prompts), sampling.max_tokens, rows.device)
     for step in range(sampling.max_tokens):
-        tokens, logp, entropy = _draw(rows.logits, sampling, uniforms[step].to(rows.device)[rows.index])
+        tokens, logp, entropy = _draw(rows.logits, sampling, numbers.at(step)[rows.index])
         if rows.record(tokens, logp, entropy) or step + 1 == sampling.max_tokens:
             break
         rows.advance(tokens)
     return rows.completions()
+
+
+class _Numbers:
+    """The uniform random numbers of the rows that decoding began with, a block of tokens at a time."""
+
+    def __init__(self, draws: Sequence[Draw], begun: Sequence[int], limit: int, device: torch.device) -> None:
+        self.limit = limit
+        self.keys = torch.tensor([draw.key for draw in draws], device=device)
+        self.first = torch.tensor(begun, device=device)
+
+    def at(self, step: int) -> Tensor:
+        """[B] numbers of the rows' tokens at this step; steps are asked for in order."""
+        if step % BLOCK == 0:
+            self.block = uniforms(self.keys, self.first + step, min(BLOCK, self.limit - step))
+        return self.block[step % BLOCK]
 
 
 def distinct_prompts(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.draws import children, uniforms
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative, Positive, Probability, WholeNumber
 from etude.core.part import Need
@@ -101,8 +102,7 @@ class StepVerdicts(TokenReward):
             self.state.update(fresh_judge(features.shape[1], self.width, context.stream.split("judge")))
         self._watch(features)
         chance = self.judge(features, self.state["weights"]).sigmoid()
-        random = context.stream.split("verdicts").torch
-        drawn = torch.rand(len(features), self.verdicts, generator=random, dtype=torch.float64)
+        drawn = self._numbers(batch)[ends.cpu()]
         said = 2.0 * (drawn < chance[:, None]).double() - 1
         verdicts = torch.zeros(*step.shape, self.verdicts, dtype=torch.float64, device=step.device)
         verdicts[ends] = said.to(step.device)
@@ -154,6 +154,12 @@ class StepVerdicts(TokenReward):
         both = torch.stack([hidden[first], hidden[ends]], 1).detach().cpu().double()
         size = (both**2).mean(-1, keepdim=True).sqrt().clamp(min=1e-6)
         return (both / size).flatten(1)
+
+    def _numbers(self, batch: TokenBatch) -> Tensor:
+        """[B, T, m] uniform random numbers for verdicts at each token, by the rows' draws."""
+        assert batch.draw is not None
+        keys, count = batch.draw.cpu(), batch.tokens.shape[1]
+        return torch.stack([uniforms(children(keys, "verdict", i), 0, count).T for i in range(self.verdicts)], -1)
 
     def _separates(self, tokenizer: Any) -> Tensor:
         """[V] which tokens hold the separator."""

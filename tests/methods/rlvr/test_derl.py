@@ -70,7 +70,9 @@ def test_every_formula_that_is_written_parses_and_means_what_python_says() -> No
 def test_formulas_keep_to_the_length_and_their_probabilities_add_up_to_one() -> None:
     policy = FormulaPolicy(symbols=("g1", "2", "-", "(", ")", ""), length=6, cold=0).bind()
     policy.begin(Stream(0))
-    seen = policy.write(4000, Stream(3)).unique(dim=0)
+    written = policy.write(4000, Stream(3))
+    assert torch.equal(policy.write(9, Stream(3)), written[:9]), "formula n, however many are written"
+    seen = written.unique(dim=0)
     assert all(parse(f) for f in policy.text(seen))
     whole = {"g1", "2", "(g1)", "(2)", "((g1))", "((2))", *("".join(p) for p in product(("g1", "2"), "-", ("g1", "2")))}
     assert whole <= set(policy.text(seen))

@@ -12,14 +12,13 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method
-from etude.core.streams import Stream
 from etude.evaluation.tokens import entropy_by_token, entropy_change, high_entropy_overlap, token_entropies
 from etude.loops.losses import loss_terms, with_factors, with_shares
 from etude.methods.rlvr.forking_tokens import ForkingGroups
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.policies.sampling import Sampling, _draw
 from etude.token_weights.entropy import HighEntropyTokens
-from language_toys import make_loop, random_batch, random_policy
+from language_toys import draws, make_loop, random_batch, random_policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FORKING, DAPO = get_method("forking-tokens"), get_method("dapo")
@@ -147,9 +146,9 @@ def test_forking_tokens_are_drawn_at_their_own_temperature() -> None:
 
 def test_equal_temperatures_change_nothing() -> None:
     policy, prompts = random_policy(dtype=F64), [[5, 9, 33], [7, 8]] * 4
-    plain = policy.generate(prompts, Sampling(0.7, max_tokens=12), Stream(0))
-    same = policy.generate(prompts, Sampling(0.7, max_tokens=12, fork_temperature=0.7), Stream(0))
-    other = policy.generate(prompts, Sampling(0.7, max_tokens=12, fork_temperature=1.5), Stream(0))
+    plain = policy.generate(prompts, Sampling(0.7, max_tokens=12), draws(8))
+    same = policy.generate(prompts, Sampling(0.7, max_tokens=12, fork_temperature=0.7), draws(8))
+    other = policy.generate(prompts, Sampling(0.7, max_tokens=12, fork_temperature=1.5), draws(8))
     assert [c.tokens for c in same] == [c.tokens for c in plain] != [c.tokens for c in other]
 
 

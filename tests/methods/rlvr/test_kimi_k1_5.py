@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from etude.curricula.prioritised import Prioritised
 from etude.evaluation.exact import expected_gradient
 from etude.evaluation.long_to_short import average_weights, length_pairs, rejected, second_phase, shortest_correct
 from etude.experience.groups import Groups
-from etude.experience.partial import PartialRollouts, _stored
+from etude.experience.partial import PartialRollouts
 from etude.loops.bed import Bed
 from etude.methods.rlvr.kimi_k1_5 import LengthReward, MeanBaseline, MirrorDescent, RestartingAdamW, length_reward
 from etude.objectives.policy_gradient import PolicyGradient
@@ -169,44 +170,32 @@ def test_easy_levels_come_first() -> None:
 # Completions in pieces
 
 
-class OneStream(Stream):
-    """A stream that never splits, so that pieces draw the numbers that the whole would have drawn."""
-
-    def split(self, *names: Any) -> Stream:
-        return self
-
-
 def collected(part: Any, policy: Any, problems: list[Problem], stream: Stream) -> list[Episode]:
     return part.collect(problems, Context(Toy(), policy, stream, max_tokens=12))
 
 
-def test_pieces_are_the_tokens_of_the_whole() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_are_the_tokens_of_the_whole(seed: int) -> None:
+    """Also where some end before others: what a completion draws depends on neither piece nor company."""
     policy, problems = random_policy(dtype=torch.float64), Toy().problems("train")[:2]
-    whole = collected(Groups(size=3), policy, problems, OneStream(6))
-    assert all(e.stop is StopReason.MAX_TOKENS for e in whole)  # this seed ends none, so that rows stay in place
-    part, stream = PartialRollouts(size=3, cap=4, times=12).bind(), OneStream(6)
-    done: list[Episode] = []
+    policy.__class__ = type("Ends", (LanguagePolicy,), {"end_ids": property(lambda self: list(range(1, 40)))})
+    whole = collected(Groups(size=8), policy, problems, Stream(seed))
+    part, done = PartialRollouts(size=8, cap=4, times=12).bind(), []
     for step in range(3):
-        assert not done
-        done = _one_piece(part, policy, [] if step else problems, stream)
-    assert [e.segments[-1].tokens for e in done] == [e.segments[-1].tokens for e in whole]
-    for piece, other in zip(done, whole):
+        state = json.loads(json.dumps(part.state))  # as a checkpoint keeps it
+        part = part.bind()
+        part.state.update(state)
+        done += collected(part, policy, [] if step else problems, Stream(seed if step == 0 else 100 + step))
+    by_draw = {e.draw: e.segments[-1] for e in done}
+    assert len(by_draw) == 16 and len({len(said.tokens) for said in by_draw.values()}) > 4
+    for piece, other in ((by_draw[e.draw], e.segments[-1]) for e in whole):
+        assert piece.tokens == other.tokens
         torch.testing.assert_close(
-            torch.tensor(piece.segments[-1].behaviour_logp), torch.tensor(other.segments[-1].behaviour_logp),
-            atol=1e-9, rtol=0,
-        )  # fmt: skip
-        assert piece.segments[-1].action_mask == [0] * 8 + [1] * 4
-        assert piece.segments[-1].info["begun"] == 8
-
-
-def _one_piece(part: Any, policy: Any, problems: list[Problem], stream: Stream) -> list[Episode]:
-    """One step of `cap` tokens, even if nothing ends in it."""
-    context = Context(Toy(), policy, stream, max_tokens=12)
-    waiting = [part._restored(i) for i in part.state["open"]]
-    waiting += [(p, f"{n}", None) for n, p in enumerate(problems) for _ in range(part.size)]
-    done, left = part._extend(waiting, context)
-    part.state["open"] = [_stored(*item) for item in left]
-    return done
+            torch.tensor(piece.behaviour_logp), torch.tensor(other.behaviour_logp), atol=1e-9, rtol=0
+        )
+        size, old = len(piece.tokens), (len(piece.tokens) - 1) // 4 * 4
+        assert piece.action_mask == [0] * old + [1] * (size - old)
+        assert piece.info.get("begun", 0) == old
 
 
 def test_what_ends_in_a_step_is_given_back_and_the_rest_goes_on() -> None:

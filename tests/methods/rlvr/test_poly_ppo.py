@@ -27,11 +27,12 @@ from etude.methods.rlvr.poly_ppo import (
 from etude.policies.language import LanguagePolicy
 from etude.tasks.agents.attr_20q import attr_20q
 from etude.tasks.language.triangles import triangles
-from language_toys import Toy, make_loop, random_batch, random_policy
+from language_toys import Toy, draws, make_loop, random_batch, random_policy
 
 
 def all_sets(number: int, size: int) -> Tensor:
-    return chosen_sets(torch.ones(1, number, dtype=torch.bool), comb(number, size), size, Stream(0))
+    real = torch.ones(1, number, dtype=torch.bool)
+    return chosen_sets(real, real.long(), comb(number, size), size)
 
 
 def diverse(returns: list[float], kinds: list[int]) -> float:
@@ -130,13 +131,17 @@ def test_without_diversity_the_advantage_is_the_centred_return_scaled(number: in
 
 def test_random_sets_have_their_size_and_leave_out_what_was_lost() -> None:
     real = torch.tensor([[True] * 8, [True] * 5 + [False] * 3, [True] * 3 + [False] * 5])
-    sets = chosen_sets(real, 4, 4, Stream(3))
+    draw = torch.tensor([d.key for d in draws(24, 3)]).view(3, 8)
+    sets = chosen_sets(real, draw, 4, 4)
     assert sets.shape == (3, 4, 8)
     assert sets.sum(-1).tolist() == [[4] * 4, [4] * 4, [0] * 4]  # three are too few for a set
     assert not (sets & ~real[:, None]).any()
-    assert torch.equal(sets, chosen_sets(real, 4, 4, Stream(3)))
-    assert not torch.equal(sets, chosen_sets(real, 4, 4, Stream(4)))
-    everything = chosen_sets(real, comb(8, 4), 4, Stream(3))
+    assert torch.equal(sets, chosen_sets(real, draw, 4, 4))
+    assert not torch.equal(sets, chosen_sets(real, draw + 1, 4, 4))
+    order = torch.tensor([6, 2, 0, 7, 1, 3, 5, 4])
+    moved = chosen_sets(real[:, order].flip(0), draw[:, order].flip(0), 4, 4)
+    assert torch.equal(moved, sets[:, :, order].flip(0)), "by the continuations' draws, wherever they stand"
+    everything = chosen_sets(real, draw, comb(8, 4), 4)
     assert everything.sum((1, 2)).tolist() == [70 * 4, comb(5, 4) * 4, 0]
 
 
@@ -174,13 +179,14 @@ def test_the_first_tokens_of_continuations_get_the_set_advantage_and_all_others_
     assert batch.returns is not None  # what the critic learns
 
 
-def test_sets_change_from_batch_to_batch_and_come_again_after_a_resume() -> None:
+def test_sets_change_from_batch_to_batch_and_not_with_the_order_of_rows() -> None:
     batch = vine_batch([1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0], list("abcabcde"))
-    part, again = Polychromic(standardize=False).bind(), Polychromic(standardize=False).bind()
-    first, second = part(batch), part(batch)
-    assert not torch.equal(first, second)
-    again.state["batches"] = 1
-    assert torch.equal(again(batch), second)
+    first, second = (batch.replace(draw=torch.tensor([d.key for d in draws(9, seed)])) for seed in range(2))
+    part = Polychromic(standardize=False).bind()
+    found = part(first)
+    assert not torch.equal(found, part(second)) and torch.equal(found, part(first))
+    order = torch.tensor([0, 5, 3, 8, 1, 2, 7, 6, 4])
+    assert torch.allclose(part(first.rows(order)), found[order], atol=1e-6)
 
 
 def test_the_penalty_is_an_unbiased_estimate_of_the_forward_divergence() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from etude.advantages.group import group_mean, group_sum
 from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
+from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.slots import Context
 from etude.core.streams import Stream
@@ -30,8 +31,10 @@ class Reporter(LanguagePolicy):
 
     reports: tuple[str, ...] = ()
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, stream: Stream) -> list[Completion]:
-        said = super().generate(prompts, sampling, stream)
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = ()
+    ) -> list[Completion]:
+        said = super().generate(prompts, sampling, draws, begun)
         if sampling.stop != (">",):
             return said
         given = [self.encode(self.reports[i % len(self.reports)]) for i in range(len(said))]
@@ -49,7 +52,7 @@ def reporter(*reports: str, name: str | None = None) -> Reporter:
 
 def collect(experience: ReflectThenRetry, task: Any, policy: Any, count: int = 2) -> tuple[Any, list[Episode]]:
     bound, pool = experience.bind(), task.problems("train")
-    context = Context(task, policy, Stream(3), max_tokens=task.max_tokens)
+    context = Context(task, policy, Stream(4), max_tokens=task.max_tokens)
     return bound, bound.collect([pool[i] for i in range(count)], context)
 
 
@@ -177,7 +180,7 @@ def test_a_single_completion_is_cut_at_its_separators() -> None:
     found = ReflectThenRetry(size=2, imitate=False, separator="a")
     tokens = policy.encode("xyazbacc")
     whole = Segment("assistant", "xyazbacc", tokens, [1] * 8, [0.0] * 8)
-    attempt = Episode(task.problems("train")[0], [Segment("user", "one:"), whole])
+    attempt = Episode(task.problems("train")[0], [Segment("user", "one:"), whole], draw=Draw.at(0))
     context = Context(task, policy, Stream(0))
     assert found._places(attempt, context) == [(0, 0), (0, 3), (0, 6)]
     start = found._start(0, attempt, Report("fail", 1, "W"), context)

@@ -20,6 +20,7 @@ from etude.methods.rlvr.rlanything import SolvedBand, StepAdvantage, unit_test_r
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.rewards.step_judge import StepVerdicts, consistency, fresh_judge, steps, verdict_advantages
 from etude.tasks.language.sums import Sums
+from language_toys import draws
 
 Make = Callable[..., TokenBatch]
 
@@ -236,11 +237,21 @@ def test_steps_end_at_separators_and_at_the_end_of_a_turn(make_batch: Make) -> N
     features = part._features(turns, step, ends)
     assert features.shape == (2, 4)
     part = StepVerdicts(weight=0.5, failure=0).bind()
-    turns = turns.replace(solved=torch.tensor([True]), tokens=torch.zeros(1, 7, dtype=torch.long))
+    keys = torch.tensor([draw.key for draw in draws(1)])
+    turns = turns.replace(solved=torch.tensor([True]), tokens=torch.zeros(1, 7, dtype=torch.long), draw=keys)
     paid_for = part.shape_in(turns, SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), stream=Stream(0)))
     mean = turns.extras["verdicts"].mean(-1)
     torch.testing.assert_close(paid_for, (1 + 0.5 * mean) * ends, atol=1e-12, rtol=0)
     assert set(turns.extras["verdicts"][ends].flatten().tolist()) <= {-1.0, 1.0}
+
+
+def test_verdicts_are_drawn_by_row_and_token(make_batch: Make) -> None:
+    part, keys = StepVerdicts(), torch.tensor([draw.key for draw in draws(3)])
+    whole = part._numbers(make_batch([[0, 1, 1, 1]] * 3).replace(draw=keys))
+    assert whole.shape == (3, 4, 3) and len(whole.unique()) == 36
+    order = torch.tensor([2, 0])
+    found = part._numbers(make_batch([[0, 1, 1, 1, 1, 1]] * 2).replace(draw=keys[order]))
+    assert torch.equal(found[:, :4], whole[order]), "whatever rows there are, and however wide the batch"
 
 
 def test_step_advantages_need_steps_and_problems_need_slots() -> None:

@@ -22,7 +22,7 @@ from etude.policies.tabular import SoftmaxTree
 from etude.references.frozen import Frozen, Periodic
 from etude.rewards.unexpected import PatternPenalty, is_garbled, repeats
 from etude.tasks.language.sums import sums
-from language_toys import Toy, make_loop, random_policy
+from language_toys import Toy, draws, make_loop, random_policy
 
 T1, RLOO = get_method("t1"), get_method("rloo")
 
@@ -188,5 +188,5 @@ def test_accuracy_by_budget_of_everything_is_accuracy_and_of_nothing_a_guess() -
     assert none < all_
     problem = easy.problems("test")[0]
     said = sums.demonstration(problem)
-    assert forced(policy, easy, [(problem, said)] * 2, tokens=1, stream=Stream(0), until=r"(?s).*") == [True, True]
+    assert forced(policy, easy, [(problem, said)] * 2, tokens=1, draws=draws(2), until=r"(?s).*") == [True, True]
     assert guessable(policy, easy, [problem], lambda p: said, tries=2, tokens=1)[0] in (True, False)

@@ -40,7 +40,7 @@ from etude.core.part import Need
 from etude.core.slots import Context, TokenAdvantages
 from etude.curricula.outcomes import Outcomes
 from etude.experience.groups import Groups
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import ClippedSurrogate
 
@@ -195,8 +195,7 @@ class RolloutGDRO(Groups):
         sizes = [self.size if b is None else played[b] for b in bands]
         self.state["chosen"] = {p.id: b for p, b in zip(problems, bands) if b is not None}
         self.state["played"] = {str(b): n for b, n in played.items()}
-        jobs = [(p, group) for group, (p, n) in enumerate(zip(problems, sizes)) for _ in range(n)]
-        return rollout(jobs, context, self.sampling(context))
+        return rollout(fresh(problems, sizes, context.stream), context, self.sampling(context))
 
     def values(self, band: int, counts: Mapping[int, int]) -> list[float]:
         """What each arm is worth to a bin: log p_b(n)."""

@@ -35,11 +35,11 @@ from torch import Tensor
 
 from etude.advantages.returns import GAE, standardized
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.draws import children, uniforms
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, WholeNumber
 from etude.core.method import Claim
 from etude.core.slots import TokenAdvantages, TokenRegularizer
-from etude.core.streams import Stream
 from etude.experience.vine import Vine
 from etude.methods.foundation.ppo import ppo
 from etude.regularizers.kl import kl_estimate
@@ -79,12 +79,8 @@ class Polychromic(TokenAdvantages):
             return f"needs more continuations than a set has: set experience.continuations above {self.set_size}."
         return None
 
-    def initial_state(self) -> dict[str, Any]:
-        return {"batches": 0}
-
     def __call__(self, batch: TokenBatch) -> Tensor:
         advantages = self.of(batch)
-        self.state["batches"] += 1
         rows = _by_vine(batch)
         if rows.shape[1] >= self.set_size:
             found, inside = self._of_sets(batch, rows)
@@ -99,8 +95,8 @@ class Polychromic(TokenAdvantages):
         number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
         kind = torch.tensor([number[k] for k in kinds], device=rows.device)
         returns = ((batch.scores - self.lowest) / (self.highest - self.lowest)).clamp(0, 1)
-        stream = Stream(0).split("sets", self.state["batches"])
-        sets = chosen_sets(real, self.sets, self.set_size, stream)
+        assert batch.draw is not None
+        sets = chosen_sets(real, batch.draw[rows], self.sets, self.set_size)
         scores = polychromic(returns[rows][:, None].expand(sets.shape), kind[rows], sets)
         credit, inside = set_advantages(scores, sets)
         found, has = torch.zeros_like(batch.scores), torch.zeros_like(batch.sampled)
@@ -108,9 +104,10 @@ class Polychromic(TokenAdvantages):
         return found, has
 
 
-def chosen_sets(real: Tensor, count: int, size: int, stream: Stream) -> Tensor:
+def chosen_sets(real: Tensor, draw: Tensor, count: int, size: int) -> Tensor:
     """[S, M, N] which of each state's continuations (those that are `real` [S, N]) are in each of M sets.
 
+    Number m of their draws [S, N] puts the continuations in an order; the first of it are set m.
     Every set is a uniformly random one of `size`; all of them, in order, if there are no more than `count`. A set for
     which too few continuations are left is empty.
     """
@@ -120,7 +117,8 @@ def chosen_sets(real: Tensor, count: int, size: int, stream: Stream) -> Tensor:
         sets.scatter_(1, torch.tensor(list(combinations(range(number), size))), True)
         found = sets.to(real.device).expand(states, -1, -1)
         return found & (found <= real[:, None]).all(-1, keepdim=True)
-    keys = torch.rand(states, count, number, generator=stream.torch, dtype=torch.float64).to(real.device)
+    numbers = uniforms(children(draw.flatten(), "set"), 0, count).view(count, states, number)
+    keys = numbers.transpose(0, 1)
     first = keys.masked_fill(~real[:, None], 2.0).argsort(-1)[..., :size]
     found = torch.zeros_like(keys, dtype=torch.bool).scatter(2, first, True)
     return found & (real.sum(1) >= size)[:, None, None]

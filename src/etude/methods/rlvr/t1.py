@@ -39,6 +39,7 @@ from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.data import Demonstrations, written
 from etude.experience.groups import Groups
+from etude.experience.rollout import occurrences
 from etude.methods.rlvr.rloo import rloo
 from etude.policies.logprobs import token_logprobs
 from etude.references.frozen import MovingAverage
@@ -124,7 +125,8 @@ class TrialAndError(Demonstrations):
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         shown = super().collect(problems, context)
-        return [self._wrong(e, context, context.stream.split("wrong", e.group)) for e in shown]
+        numbers = occurrences(problems)
+        return [self._wrong(e, context, context.stream.split("wrong", e.problem.id, n)) for e, n in zip(shown, numbers)]
 
     def _wrong(self, episode: Episode, context: Context, stream: Stream) -> Episode:
         text, random = str(context.task.demonstration(episode.problem) or ""), stream.numpy
