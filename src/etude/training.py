@@ -106,9 +106,9 @@ def compose_method(
 ) -> Method:
     """The method that a run trains in a world: with parts stacked, fields set, the user's reward.
 
-    Whether its parts go together, and with a task, is for `core.fit.check` to say.
+    Whether a task fits it is for `core.fit.check` to say.
 
-    Raises: EtudeError for a name, a field or a value that does not fit.
+    Raises: EtudeError for a name, a field or a value that does not fit, and for parts that contradict each other.
     """
     found = get_method(method, world) if isinstance(method, str) else method
     if world not in found.worlds:
@@ -120,7 +120,9 @@ def compose_method(
 
         kept = tuple(p for p in found.rewards if not (isinstance(p, TokenReward) and p.name == "task-reward"))
         found = found.replace(rewards=(reward_part(reward), *kept))
-    return set_values(found, changes)
+    found = set_values(found, changes)
+    found.check()
+    return found
 
 
 def _of_another_world(method: Method, world: World) -> str:

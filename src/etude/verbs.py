@@ -69,7 +69,7 @@ def train(
         "reward": _text(reward),
     }
     code = [s for s in (method, *parts) if isinstance(s, str)]
-    model = "" if goal.loop != "language" or is_shipped(chosen.model) else chosen.model
+    model = "" if goal.world is not World.LANGUAGE or is_shipped(chosen.model) else chosen.model
     new = not where.exists()
     with RunFolder.create(where, composed.to_json(), config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started

@@ -8,6 +8,7 @@ import pytest
 from command import Cli
 
 import etude
+from etude.core.kinds import all_slots
 
 
 def test_methods_json(cli: Cli) -> None:
@@ -67,7 +68,7 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     answer = cli("parts")
     heads = [line for line in answer.out.splitlines() if line and not line.startswith(" ")]
     assert "objective" in heads
-    assert set(heads) <= set(etude.method("grpo").slots())
+    assert set(heads) <= set(all_slots())
     assert "low = 0.2: a number in (0, 1)" in answer.out
     only = cli("parts", "critic").out
     assert "token-critic" in only

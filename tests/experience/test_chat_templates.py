@@ -13,7 +13,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.chat import opening
 from etude.experience.data import Demonstrations, Pairs, written
-from etude.experience.rollout import rollout
+from etude.experience.rollout import fresh, rollout
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
@@ -140,7 +140,7 @@ def test_texts_begin_as_the_tokenizer_or_the_task_says(begins: bool, add_bos: bo
     begin, problem = [policy.tokenizer.bos_token_id] * expected, Problem("1", "x=", info={"demonstration": "y"})
     (shown,) = Demonstrations().collect([problem], Context(task, policy, Stream(0)))
     assert shown.tokens == begin + policy.encode("x=") + policy.encode("y") + [policy.tokenizer.eos_token_id]
-    (sampled,) = rollout([(problem, 0)], Context(task, policy, Stream(0)), Sampling(max_tokens=2))
+    (sampled,) = rollout(fresh([problem], 1, Stream(0)), Context(task, policy, Stream(0)), Sampling(max_tokens=2))
     assert sampled.segments[0].tokens == begin + policy.encode("x=")
     if begins and add_bos is None:
         assert sampled.segments[0].tokens == policy.tokenizer.encode("x="), "as the tokenizer says"

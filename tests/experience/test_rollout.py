@@ -16,7 +16,7 @@ from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.deadline import deadline
 from etude.experience.groups import Groups
-from etude.experience.rollout import fresh, rollout
+from etude.experience.rollout import Start, fresh, rollout
 from etude.experience.rows import concatenate, micro_batches, split_groups, to_batch
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
@@ -121,6 +121,11 @@ class Limited(SingleTurn):
         return StepResult([Segment("user", self.answer)], 0.0, **(self.ends if self.turn > 1 else {}))
 
 
+def starts_of(task: Toy) -> list[Start]:
+    """One sample of the first problem."""
+    return fresh(task.problems("train")[:1], 1, Stream(0))
+
+
 @pytest.mark.parametrize(
     ("ends", "turns", "size", "expected"),
     [
@@ -138,7 +143,9 @@ def test_limits_of_the_environment_and_limits_of_completions(
     world = type("World", (Limited,), {"ends": ends})
     task, policy = Toy(("x=",), world=world, max_turns=turns), random_policy(context=64)
     policy.__class__ = type("Endless", (type(policy),), {"end_ids": property(lambda self: [])})
-    (episode,) = rollout([(task.problems("train")[0], 0)], Context(task, policy, Stream(0)), Sampling(max_tokens=size))
+    (episode,) = rollout(
+        fresh([task.problems("train")[0]], 1, Stream(0)), Context(task, policy, Stream(0)), Sampling(max_tokens=size)
+    )
     assert episode.stop == expected
     assert (episode.stop.cut, episode.stop.truncated) == (
         expected in ("max_tokens", "context_overflow"), expected in ("truncated", "max_turns")
@@ -151,7 +158,9 @@ def test_a_last_answer_that_does_not_fit_the_context_is_left_out() -> None:
     world = type("World", (Limited,), {"ends": {"truncated": True}, "answer": "n" * 30})
     task, policy = Toy(("x=",), world=world, max_turns=3), random_policy("gpt2", context=64)
     policy.__class__ = type("Endless", (type(policy),), {"end_ids": property(lambda self: [])})
-    (episode,) = rollout([(task.problems("train")[0], 0)], Context(task, policy, Stream(0)), Sampling(max_tokens=4))
+    (episode,) = rollout(
+        fresh([task.problems("train")[0]], 1, Stream(0)), Context(task, policy, Stream(0)), Sampling(max_tokens=4)
+    )
     assert episode.stop is StopReason.TRUNCATED and len(episode.tokens) == 2 + 4 + 30 + 4
 
 

@@ -48,7 +48,7 @@ SETTINGS: dict[str, Settings] = {
     "dpo": {**PAIRS, "reference": "frozen", "objective.label_smoothing": 0.0},
     "dr-grpo": PLAIN,
     "forking-tokens": {**PLAIN, "filters.0.resample": True, "token_weights.0.complement": False,
-        "objective.high": 0.28},
+                       "objective.high": 0.28},
     "g2rl": {**PLAIN, "rewards.1.limit": 3.0},
     "gae": {
         **TRUST, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10,
@@ -56,8 +56,8 @@ SETTINGS: dict[str, Settings] = {
     },
     "gdro-grpo": {
         **PLAIN, **IN_FOUR, "advantages.beta": 0.12, "advantages.limit": 3.0, "advantages.largest": 15.0,
-        "advantages.by_share": True, "advantages.explore": 0.01, "advantages.outcomes.history": 100,
-        "advantages.outcomes.margin": 0.03,
+        "advantages.by_share": True, "advantages.explore": 0.01,
+        "advantages.outcomes.history": 100, "advantages.outcomes.margin": 0.03,
         "advantages.outcomes.any_of": True, "advantages.outcomes.edges": tuple(k / 10 for k in range(1, 10)),
     },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},

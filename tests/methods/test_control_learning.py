@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from etude.core.registry import files, get_method
+from etude.core.registry import compositions, files, get_method
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
 from etude.tasks.control.cartpole import cartpole
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 STEPS = 24_000
-CONTROL = [m for m in sorted(files("methods")) if get_method(m).on_control or get_method(m).policy]
+CONTROL = [name for name in sorted(files("methods")) if any("control" in m.worlds for m in compositions(name))]
 BOUNDS = {"reinforce": 30.0}
 ELSEWHERE = {"ppo-continuous"}  # a configuration for continuous actions
 

@@ -146,7 +146,7 @@ def batch_of(world: World) -> TokenBatch:
         truncated=torch.tensor([i in world.cut for i in rows]), solved=torch.tensor(world.solved),
         written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.ones_like(row, dtype=torch.bool),
         reference_logp=padded(world.ref) * action, episodes=[episode(world, i) for i in rows],
-        temperature=world.temperature, extras={"row": torch.arange(world.count)},
+        draw=torch.arange(world.count), temperature=world.temperature, extras={"row": torch.arange(world.count)},
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
         rows = zip(batch.extras["row"].tolist(), batch.extras["verdicts"][:, PROMPT:].tolist())
         world.notes["verdicts"] = dict(rows)
     if method.advantages is not None and method.advantages.name == "polychromic":
-        drawn = chosen_sets(torch.ones(2, 6, dtype=torch.bool), 4, 4, Stream(0).split("sets", 1))
+        drawn = chosen_sets(torch.ones(2, 6, dtype=torch.bool), torch.arange(2, 14).view(2, 6), 4, 4)
         world.notes["sets"] = [[s.nonzero()[:, 0].tolist() for s in state] for state in drawn]
 
 

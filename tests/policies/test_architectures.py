@@ -9,13 +9,12 @@ import torch
 
 from etude.core.batches import Episode, Problem, Segment, TokenBatch
 from etude.core.errors import ConfigError
-from etude.core.streams import Stream
 from etude.experience.rows import to_batch
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
 from etude.runtime import memory
-from language_toys import VOCABULARY, random_model, random_prompts, tokenizer
+from language_toys import VOCABULARY, draws, random_model, random_prompts, tokenizer
 
 SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -78,7 +77,7 @@ def model_of(name: str, shape: dict[str, Any]) -> Any:
 
 def sampled(policy: LanguagePolicy) -> TokenBatch:
     """Rows of several lengths, some prompts shared."""
-    said = policy.generate(PROMPTS, Sampling(max_tokens=6), Stream(0))
+    said = policy.generate(PROMPTS, Sampling(max_tokens=6), draws(len(PROMPTS)))
     rows = [
         [Segment("user", "", p, [0] * len(p), [0.0] * len(p)),
          Segment("assistant", "", c.tokens, [1] * len(c.tokens), c.logp)]

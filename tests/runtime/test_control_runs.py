@@ -136,12 +136,22 @@ def test_members_are_every_setting_with_every_seed() -> None:
 @pytest.mark.parametrize(
     ("method", "task", "options", "sentence"),
     [
-        ("grpo", "cartpole", {}, "grpo has no policy for tasks of control"),
+        (
+            "grpo",
+            "cartpole",
+            {},
+            "grpo learns in tasks of enumerable and language, and this is one of control. There fit: a2c",
+        ),
         ("a2c", "compose", {}, "a2c"),
-        ("ppo", "compose", {"population": ["lr=1,2"]}, "A population is for tasks of control"),
-        ("ppo", "cartpole", {"adapter": "lora"}, "--adapter is for language models"),
+        (
+            "ppo",
+            "compose",
+            {"population": ["lr=1,2"]},
+            "--population ('lr=1,2',) means nothing for compose, a task of language",
+        ),
+        ("ppo", "cartpole", {"adapter": "lora"}, "--adapter lora means nothing for cartpole, a task of control"),
         ("ppo", "cartpole", {"set": {"minibatches": 9999}}, "cannot be divided into 9999 minibatches"),
-        ("ppo", "cartpole", {"with_": "kl-to-reference"}, "is for tasks of language"),
+        ("ppo", "cartpole", {"with_": "kl-to-reference"}, "must be a list of StepRegularizer parts, got KLToReference"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_a_folder_is_made(
