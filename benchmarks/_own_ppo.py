@@ -61,10 +61,10 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
+    from etude.runs.training import Options, compose_method, compose_task, world_of
     from etude.runtime.folder import RunFolder
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
-    from etude.training import Options, compose_method, compose_task, world_of
 
     case = SPEED[chosen.case]
     task = compose_task(chosen.task or case.task, [f"task.backend={chosen.backend}"] if chosen.backend else [])

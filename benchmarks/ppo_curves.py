@@ -35,7 +35,7 @@ from etude.evaluation.intervals import Band, curve_band, difference_interval, pr
 from etude.evaluation.plots import draw_panels
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
-from etude.training import compose_method, compose_task
+from etude.runs.training import compose_method, compose_task
 
 Episodes = list[list[float]]
 """[environment steps so far, return] of every training episode, in order."""

@@ -27,7 +27,7 @@ from etude.core.streams import Stream
 from etude.critics.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
-from etude.training import compose_method
+from etude.runs.training import compose_method
 
 BOUND = 1e-5
 BASE = {"lr": 3e-3, "anneal": False, "epochs": 10, "steps": 256, "minibatches": 8}

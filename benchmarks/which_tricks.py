@@ -20,11 +20,11 @@ from etude.core.edit import set_values
 from etude.core.method import Method
 from etude.core.registry import family, files, get_method
 from etude.evaluation.aggregates import interquartile_mean
-from etude.evaluation.arms import SEEDS, Training, spread, train
 from etude.evaluation.comparison import difference
 from etude.evaluation.intervals import Interval, bootstrap_interval
 from etude.evaluation.plots import interval_bars
 from etude.experience.groups import Groups
+from etude.experiments.arms import SEEDS, Training, spread, train
 from etude.tasks import resolve_task
 from etude.tasks.language.sums import Sums
 

@@ -12,8 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
-from etude.comparing import Job, curve, jobs_for, run_jobs
 from etude.evaluation.plots import learning_curves
+from etude.runs.comparing import Job, curve, jobs_for, run_jobs
 
 IMAGES = Path(__file__).resolve().parent / "images"
 STEPS, SEEDS = 150, 3

@@ -19,20 +19,20 @@ _kernels.request()
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from etude.comparing import compare
     from etude.core.method import Method
     from etude.core.task import Task
     from etude.core.worlds import World
-    from etude.training import Result
-    from etude.verbs import evaluate, export, resume, train
+    from etude.runs.comparing import compare
+    from etude.runs.training import Result
+    from etude.runs.verbs import evaluate, export, resume, train
 
 _HOMES = {
-    "train": "etude.verbs",
-    "resume": "etude.verbs",
-    "evaluate": "etude.verbs",
-    "export": "etude.verbs",
-    "compare": "etude.comparing",
-    "Result": "etude.training",
+    "train": "etude.runs.verbs",
+    "resume": "etude.runs.verbs",
+    "evaluate": "etude.runs.verbs",
+    "export": "etude.runs.verbs",
+    "compare": "etude.runs.comparing",
+    "Result": "etude.runs.training",
     "Method": "etude.core.method",
     "Task": "etude.core.task",
 }

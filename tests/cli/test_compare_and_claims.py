@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from etude import comparing
-from etude.comparing import Job, jobs_for
+from etude.runs import comparing
+from etude.runs.comparing import Job, jobs_for
 
 MINE = """
 from etude.core.method import Claim

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etude.cli import shows
-from etude.training import Result
+from etude.runs.training import Result
 
 SPREAD = {"low": 0.0, "high": 2.0}
 

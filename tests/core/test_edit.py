@@ -12,8 +12,8 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check as check_fit
 from etude.core.part import Part
 from etude.regularizers.kl import KLToReference
+from etude.runs.training import compose_method, compose_task
 from etude.tasks import resolve_task
-from etude.training import compose_method, compose_task
 
 
 @pytest.fixture

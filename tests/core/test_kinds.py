@@ -18,8 +18,8 @@ from etude.core.slots import TokenAdvantages, TokenRegularizer
 from etude.core.worlds import World
 from etude.experience.vine import Vine
 from etude.regularizers.behaviour_kl import BehaviourKL
+from etude.runs.training import Options, check_options, compose_method
 from etude.tasks import resolve_task
-from etude.training import Options, check_options, compose_method
 
 
 def test_an_id_may_have_one_composition_of_each_kind() -> None:
@@ -54,13 +54,13 @@ def test_what_a_loop_does_not_read_cannot_be_set(task: str, change: str, slot: s
 @pytest.mark.parametrize(
     ("task", "option", "sentence"),
     [
-        ("cartpole", {"device": "cuda"}, "--device cuda means nothing for cartpole, a task of control"),
-        ("cartpole", {"dtype": "float64"}, "--dtype float64 means nothing"),
-        ("cartpole", {"model": "foo"}, "--model foo means nothing"),
-        ("enumerable", {"model": "foo"}, "--model foo means nothing"),
-        ("enumerable", {"population": ("lr=1,2",)}, "--population .* means nothing for enumerable"),
-        ("compose", {"seeds": 4}, "--seeds 4 means nothing for compose"),
-        ("compose", {"population": ("lr=1,2",)}, "--population .* means nothing for compose"),
+        ("cartpole", {"device": "cuda"}, "--device means nothing for cartpole, a task of control"),
+        ("cartpole", {"dtype": "float64"}, "--dtype means nothing"),
+        ("cartpole", {"model": "foo"}, "--model means nothing"),
+        ("enumerable", {"model": "foo"}, "--model means nothing"),
+        ("enumerable", {"population": ("lr=1,2",)}, "--population means nothing for enumerable"),
+        ("compose", {"seeds": 4}, "--seeds means nothing for compose"),
+        ("compose", {"population": ("lr=1,2",)}, "--population means nothing for compose"),
     ],
 )
 def test_options_that_a_run_would_not_read_are_refused(task: str, option: dict[str, Any], sentence: str) -> None:

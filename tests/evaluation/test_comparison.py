@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from etude.comparing import Job, evaluations
 from etude.core.errors import ConfigError, DataError
 from etude.evaluation.comparison import Comparison, compare_arms, difference, verdict
 from etude.evaluation.intervals import interquartile_mean
+from etude.runs.comparing import Job, evaluations
 
 RANDOM = np.random.default_rng(0)
 STEPS = np.arange(0, 50, 10)

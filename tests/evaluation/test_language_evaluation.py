@@ -17,9 +17,9 @@ from etude.methods.rlvr.dapo import dapo
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW
 from etude.rewards.function import CallableReward
+from etude.runs.language import look
+from etude.runs.training import Options, compose_method, compose_task
 from etude.tasks.language.files import DataFile
-from etude.training import Options, compose_method, compose_task
-from etude.training_language import look
 from language_toys import Toy, make_loop
 
 small = grpo.replace(problems=2, experience=Groups(size=4), optimizer=AdamW(lr=1e-3))

@@ -8,8 +8,8 @@ import pytest
 
 from etude.core.errors import ConfigError
 from etude.policies.language import LanguagePolicy
+from etude.runs.training import compose_method
 from etude.tasks import resolve_task
-from etude.training import compose_method
 from language_toys import make_loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,8 +16,8 @@ from etude.core.streams import Stream
 from etude.policies.language import LanguagePolicy, fingerprint
 from etude.policies.loading import Adapter, choose_device, choose_dtype
 from etude.policies.sampling import Sampling
-from etude.training import Options
-from etude.training_language import build
+from etude.runs.language import build
+from etude.runs.training import Options
 from language_toys import (
     KINDS,
     Toy,

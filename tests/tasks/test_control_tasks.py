@@ -22,12 +22,12 @@ from etude.experience.envpool_vector import EnvPoolVector
 from etude.experience.gymnasium_vector import GymnasiumVector
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
+from etude.runs.training import compose_task
 from etude.tasks import resolve_task
 from etude.tasks.control import _names
 from etude.tasks.control.cartpole import CartPoleArrays
 from etude.tasks.control.environment import EnvironmentTask
 from etude.tasks.control.pendulum import PendulumArrays
-from etude.training import compose_task
 from solo_runs import alike
 
 MODULE = TOYS.rpartition(":")[0]

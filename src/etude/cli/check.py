@@ -35,7 +35,7 @@ def check(
     """
     from etude.core.errors import ConfigError
     from etude.evaluation.environment_check import check_environment
-    from etude.training import compose_task
+    from etude.runs.training import compose_task
 
     if steps < 1:
         raise ConfigError(f"--steps must be at least 1, got {steps}.")

@@ -16,7 +16,7 @@ def list_claims() -> None:
     from rich.table import Table
 
     from etude.core.registry import files, get_method
-    from etude.evaluation.claims import recorded
+    from etude.runs.claims import recorded
 
     table = Table(box=None, pad_edge=False)
     for name in ("method", "claim", "verdict", "difference"):
@@ -47,7 +47,7 @@ def run(
     workers
         Runs at a time; all cores by default.
     """
-    from etude.evaluation.claims import run_claim
+    from etude.runs.claims import run_claim
 
     found = run_claim(method, out=out, runs=runs, workers=workers)
     print(f"{method}: {found['verdict']}. {found['statement']}")

@@ -44,7 +44,7 @@ def compare(
     """
     from rich.console import Console
 
-    from etude.comparing import compare as run
+    from etude.runs.comparing import compare as run
 
     found = run(
         methods,

@@ -66,7 +66,7 @@ def evaluate(
     json
         Print JSON.
     """
-    from etude.verbs import evaluate as run
+    from etude.runs.verbs import evaluate as run
 
     try:
         ks = tuple(int(x) for x in k.split(","))

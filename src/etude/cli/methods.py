@@ -43,7 +43,7 @@ def list_methods(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
 def entry(name: str) -> dict[str, Any]:
     """A method as `etude methods --json` shows it."""
     from etude.core.registry import compositions, family, files
-    from etude.evaluation.claims import recorded
+    from etude.runs.claims import recorded
 
     found = compositions(name)
     method, claim = found[0], None
@@ -89,7 +89,7 @@ def show(method: str, *, world: str | None = None) -> None:
     for composition in found:
         _show(console, composition)
     if found[0].claim:
-        from etude.evaluation.claims import recorded
+        from etude.runs.claims import recorded
 
         verdict = recorded(method)
         console.print("\nClaim:", style="bold")

@@ -19,6 +19,6 @@ def pretrain(model: str = "tiny", *, out: Path | None = None, seed: int = 0) -> 
     """
     if model != "tiny":
         raise UnknownNameError("base model to pretrain", model, ["tiny"])
-    from etude.policies.pretrain import pretrain as run
+    from etude.runs.pretrain import pretrain as run
 
     run(out or Path(f"tiny-{seed}"), seed)

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etude.training import Result
+    from etude.runs.training import Result
 
 
 def result(done: Result, quiet: bool = False, method: str = "") -> None:

@@ -75,8 +75,8 @@ def show(
     from rich.console import Console
 
     from etude.core.control import ControlTask
+    from etude.runs.training import compose_task
     from etude.runtime.progress import printable
-    from etude.training import compose_task
 
     found = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
     console = Console(highlight=False)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from etude.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from etude.training import Result
+    from etude.runs.training import Result
 
 Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -104,8 +104,8 @@ def train(
     """
     given = dict(locals())
     from etude.cli import shows
-    from etude.verbs import resume as go_on
-    from etude.verbs import train as run
+    from etude.runs.verbs import resume as go_on
+    from etude.runs.verbs import train as run
 
     if resume is not None:
         _refuse_changes(given)

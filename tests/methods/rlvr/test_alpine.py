@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from etude.core.registry import get_method
-from etude.evaluation.rlvr.path_models import (
+from etude.experiments.rlvr.path_models import (
     entropy_bound,
     fit_two_matrices,
     greedy_accuracy,

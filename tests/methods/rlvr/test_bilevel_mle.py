@@ -11,7 +11,7 @@ from torch import Tensor
 from etude.advantages.group import scaled
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient, gradient
-from etude.evaluation.rlvr.bilevel_mle import (
+from etude.experiments.rlvr.bilevel_mle import (
     best_metric,
     best_scale,
     conjugate_gradient,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from etude.core.registry import get_method
-from etude.evaluation.rlvr.chain_model import (
+from etude.experiments.rlvr.chain_model import (
     ChainModel,
     Problems,
     Said,

@@ -23,7 +23,7 @@ from etude.methods.rlvr.gdro_grpo import (
     choose,
     square_root,
 )
-from etude.training import compose_method
+from etude.runs.training import compose_method
 from language_toys import Toy, make_loop
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from etude.core.registry import get_method
-from etude.evaluation.rlvr.rl_knowledge_traversal import STYLES, careless, consistency, forms, reading
+from etude.experiments.rlvr.rl_knowledge_traversal import STYLES, careless, consistency, forms, reading
 from etude.tasks.language.hierarchy import Hierarchy, worked
 
 SMALL = Hierarchy(depth=3, branching=2, withheld=0.25)

@@ -37,7 +37,7 @@ reinforce = TokenMethod(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
         steps=20,
         seeds=5,
-        experiment="etude.evaluation.experiments:rewards_alone",
+        experiment="etude.experiments.language:rewards_alone",
     ),
 )
 

@@ -114,6 +114,6 @@ gae = trpo.replace(
         metric="return",
         steps=30_000,
         seeds=20,
-        experiment="etude.evaluation.experiments_control:intermediate_lambda",
+        experiment="etude.experiments.control:intermediate_lambda",
     ),
 )

@@ -35,6 +35,6 @@ ppo_rlhf = ppo.replace(
         statement="A reward model that only saw pairs raises the accuracy of answers that nobody checked.",
         task="preferences",
         steps=40,
-        experiment="etude.evaluation.experiments:learned_reward",
+        experiment="etude.experiments.language:learned_reward",
     ),
 )

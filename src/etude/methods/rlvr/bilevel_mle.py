@@ -12,7 +12,7 @@ changes REINFORCE in three places:
 3. five completions of a problem are compared with the mean of the others, and the tokens of each are summed.
 
 Where y is a vector, U is learned: from the residual covariance by the closed form U* = (lambda/2) Sigma^-1, or by
-implicit differentiation (`etude.evaluation.rlvr.bilevel_mle`, which also does the claim's experiments).
+implicit differentiation (`etude.experiments.rlvr.bilevel_mle`, which also does the claim's experiments).
 
 Warning: published code subtracts a group's least reward, the group's own sample included. That, like its mean, shrinks
 the gradient of the reward but not that of an entropy computed exactly, and so moves the optimum; leaving one out does
@@ -65,6 +65,6 @@ bilevel_mle = reinforce.replace(
         baseline="reinforce",
         steps=60,
         seeds=5,
-        experiment="etude.evaluation.rlvr.bilevel_mle:experiment",
+        experiment="etude.experiments.rlvr.bilevel_mle:experiment",
     ),
 )

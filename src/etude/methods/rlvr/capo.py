@@ -238,6 +238,6 @@ capo = grpo.replace(
         task="sums",
         steps=40,
         seeds=3,
-        experiment="etude.evaluation.rlvr.capo:experiment",
+        experiment="etude.experiments.rlvr.capo:experiment",
     ),
 )

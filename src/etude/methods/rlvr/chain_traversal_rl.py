@@ -6,7 +6,7 @@ where only the last vertex is rewarded and `starts` decides how hard the problem
     loss = -1/B sum_i (r_i - mean r) sum_t log pi(y_{i,t})
 
 What is claimed is about a model that can be read, linear attention with one table of queries and one of values
-(`evaluation/rlvr/chain_model.py`): with counts c_t of the context's tokens (vertices and edges) and current vertex v,
+(`experiments/rlvr/chain_model.py`): with counts c_t of the context's tokens (vertices and edges) and current vertex v,
 
     logits over vertices = ((c_t * A[v]) V) / temperature.
 
@@ -33,6 +33,6 @@ chain_traversal_rl = reinforce.replace(
         metric="accuracy on the hardest start",
         steps=200,
         seeds=3,
-        experiment="etude.evaluation.rlvr.chain_traversal_rl:experiment",
+        experiment="etude.experiments.rlvr.chain_traversal_rl:experiment",
     ),
 )

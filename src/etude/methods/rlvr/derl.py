@@ -13,7 +13,7 @@ worked chain is there, g4 the right answer occurs somewhere), are combined by an
 Within one run this is DERL-pop: the inner policy goes on from formula to formula, `inner` steps each, and v is its
 success rate in the last `window` of them, on fresh training problems, whatever the reward says. So v also rises with
 time; formulas are in no order within a group, which makes that noise and no bias. DERL proper, each inner run from the
-first policy, is `evaluation/rlvr/derl.py`, and `FormulaReward(formula=...)` trains with the best formula from scratch
+first policy, is `experiments/rlvr/derl.py`, and `FormulaReward(formula=...)` trains with the best formula from scratch
 (`--set rewards=formula-reward`).
 
 The released code (sitaocheng/DERL) goes on from the best of a group and scores greedy answers on a held-out set; its
@@ -124,6 +124,6 @@ derl = grpo.replace(
         baseline="grpo",
         steps=60,
         seeds=12,
-        experiment="etude.evaluation.rlvr.derl:experiment",
+        experiment="etude.experiments.rlvr.derl:experiment",
     ),
 )

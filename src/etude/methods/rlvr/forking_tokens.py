@@ -82,6 +82,6 @@ forking_tokens = dapo.replace(
         task="sums",
         steps=30,
         seeds=3,
-        experiment="etude.evaluation.rlvr.forking_tokens:experiment",
+        experiment="etude.experiments.rlvr.forking_tokens:experiment",
     ),
 )

@@ -109,6 +109,6 @@ g2rl = grpo.replace(
         task="countdown",
         steps=60,
         seeds=3,
-        experiment="etude.evaluation.rlvr.g2rl:experiment",
+        experiment="etude.experiments.rlvr.g2rl:experiment",
     ),
 )

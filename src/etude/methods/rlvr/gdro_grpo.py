@@ -311,6 +311,6 @@ gdro_grpo = grpo.replace(
         metric="pass@8",
         steps=32,
         seeds=3,
-        experiment="etude.evaluation.rlvr.gdro_grpo:experiment",
+        experiment="etude.experiments.rlvr.gdro_grpo:experiment",
     ),
 )

@@ -113,6 +113,6 @@ hpt = grpo.replace(
         baseline="grpo",
         steps=14,
         seeds=3,
-        experiment="etude.evaluation.rlvr.hpt:experiment",
+        experiment="etude.experiments.rlvr.hpt:experiment",
     ),
 )

@@ -145,6 +145,6 @@ kimi_k1_5 = reinforce.replace(
         baseline="reinforce",
         steps=12,
         seeds=3,
-        experiment="etude.evaluation.rlvr.kimi_k1_5:experiment",
+        experiment="etude.experiments.rlvr.kimi_k1_5:experiment",
     ),
 )

@@ -116,6 +116,6 @@ lens = grpo.replace(
         metric="pass@1",
         steps=40,
         seeds=3,
-        experiment="etude.evaluation.rlvr.lens:experiment",
+        experiment="etude.experiments.rlvr.lens:experiment",
     ),
 )

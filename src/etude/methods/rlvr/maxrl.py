@@ -35,6 +35,6 @@ maxrl = grpo.replace(
         metric="pass@64",
         steps=50,
         seeds=64,
-        experiment="etude.evaluation.rlvr.maxrl:experiment",
+        experiment="etude.experiments.rlvr.maxrl:experiment",
     ),
 )

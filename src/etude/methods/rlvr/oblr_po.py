@@ -101,6 +101,6 @@ oblr_po = rloo.replace(
         metric="pass@1",
         steps=40,
         seeds=3,
-        experiment="etude.evaluation.rlvr.oblr_po:experiment",
+        experiment="etude.experiments.rlvr.oblr_po:experiment",
     ),
 )

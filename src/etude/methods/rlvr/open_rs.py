@@ -113,7 +113,7 @@ open_rs = grpo.replace(
         baseline="grpo",
         steps=100,
         seeds=3,
-        experiment="etude.evaluation.rlvr.open_rs:experiment",
+        experiment="etude.experiments.rlvr.open_rs:experiment",
     ),
 )
 

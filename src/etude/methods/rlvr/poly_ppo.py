@@ -182,6 +182,6 @@ poly_ppo = ppo.replace(
         baseline="ppo",
         steps=20,
         seeds=3,
-        experiment="etude.evaluation.rlvr.poly_ppo:experiment",
+        experiment="etude.experiments.rlvr.poly_ppo:experiment",
     ),
 )

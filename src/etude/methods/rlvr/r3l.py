@@ -87,6 +87,6 @@ r3l = grpo.replace(
         baseline="grpo",
         steps=20,
         seeds=3,
-        experiment="etude.evaluation.rlvr.r3l:experiment",
+        experiment="etude.experiments.rlvr.r3l:experiment",
     ),
 )

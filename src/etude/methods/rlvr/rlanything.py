@@ -123,6 +123,6 @@ rlanything = grpo.replace(
         task="sums",
         steps=40,
         seeds=3,
-        experiment="etude.evaluation.rlvr.rlanything:experiment",
+        experiment="etude.experiments.rlvr.rlanything:experiment",
     ),
 )

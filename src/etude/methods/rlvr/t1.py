@@ -167,6 +167,6 @@ t1 = rloo.replace(
         baseline="rloo",
         steps=16,
         seeds=3,
-        experiment="etude.evaluation.rlvr.t1:experiment",
+        experiment="etude.experiments.rlvr.t1:experiment",
     ),
 )

@@ -1,0 +1,1 @@
+"""What the claims of methods do, where comparing two runs does not say it."""

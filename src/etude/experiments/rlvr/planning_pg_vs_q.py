@@ -1,0 +1,250 @@
+"""Policy gradient against Q-learning on a free table f(target, current)[next], several graphs at a time.
+
+After supervised learning on the training pairs' paths, the same table is trained by more of it, by policy gradient with
+and without KL, and by Q-learning with process rewards (on and off policy) and with outcome rewards. Everything is as in
+arXiv:2509.22613, sections 3 to 5, on the smaller graphs of the catalogue's tiny task: 30 nodes, 10 paths per pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from etude.experiments.arms import SEEDS, Question, findings, spread
+from etude.experiments.rlvr.path_models import (
+    Graphs,
+    Walks,
+    distinct_paths,
+    excess,
+    greedy_accuracy,
+    pairs_tensor,
+    path_numbers,
+    walk,
+)
+from etude.tasks.language.paths import Paths, data
+
+Kind = Literal["sft", "pg", "q"]
+GRAPHS, NODES = 8, 30
+TAUGHT, STEPS, BATCH = 150, 1500, 128
+RATE = 2e-2
+LIMIT = 12
+"""Most steps of a walk; the longest path of these graphs has fewer."""
+LOOKS, PAIRS, SAMPLES = 6, 40, 100
+COLD = 0.1
+"""Temperature at which Q-values are read as a policy for the diversity of its paths."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to go on after supervised learning.
+
+    Args:
+        penalty: lambda, the weight of the divergence from the supervised table.
+        process: rewards of single steps instead of whole paths.
+        behaviour: who walks: the table itself, or the supervised table with a share of uniformly random steps.
+    """
+
+    name: str
+    kind: Kind
+    penalty: float = 0.0
+    process: bool = True
+    behaviour: Literal["own", "taught"] = "own"
+
+
+ARMS = (
+    Arm("supervised", "sft"),
+    Arm("policy gradient", "pg"),
+    Arm("policy gradient with KL", "pg", penalty=0.1),
+    Arm("Q, process", "q"),
+    Arm("Q, process, off policy", "q", behaviour="taught"),
+    Arm("Q, outcome", "q", process=False),
+)
+EPSILON = 0.3
+"""Share of uniformly random steps of the off-policy behaviour."""
+
+
+# Gradients of minus what is wanted, by the table [S, n, n, n]
+
+
+def pg_gradient(table: Tensor, base: Tensor, walks: Walks, penalty: float) -> Tensor:
+    """Of -1/B sum sum_m (R - lambda sg[log(pi / base)]) log pi(u_{m+1}), R = 1 for a valid path, else 0."""
+    found, logp, held = torch.zeros_like(table).flatten(0, 2), _rows(table).log_softmax(-1), _rows(base).log_softmax(-1)
+    for m in range(walks.going.shape[-1]):
+        place, step = walks.places(m), walks.nodes[:, :, m + 1, None]
+        said = logp[place]
+        credit = walks.solved.to(table)[..., None]
+        if penalty:
+            credit = credit - penalty * (said.gather(-1, step) - held[place].gather(-1, step))
+        credit = torch.where(walks.going[:, :, m, None], credit, 0.0)
+        slope = said.exp() * credit
+        slope.scatter_add_(-1, step, -credit)
+        found.index_add_(0, place.flatten(), slope.flatten(0, 1))
+    return (found / walks.target.shape[1]).view_as(table)
+
+
+def q_gradient(table: Tensor, walks: Walks, process: bool) -> Tensor:
+    """Of 1/B sum sum_m (f[u_{m+1}] - r(u, m) - sg[max f of the next row])^2, with 0 for the maximum at the target."""
+    found, values = torch.zeros_like(table).flatten(), _rows(table)
+    for m in range(walks.going.shape[-1]):
+        entry = walks.places(m) * walks.size + walks.nodes[:, :, m + 1]
+        wrong = values.flatten()[entry] - q_target(table, walks, m, process)
+        found.index_add_(0, entry.flatten(), torch.where(walks.going[:, :, m], 2 * wrong, 0.0).flatten())
+    return (found / walks.target.shape[1]).view_as(table)
+
+
+def q_target(table: Tensor, walks: Walks, step: int, process: bool) -> Tensor:
+    """r(u, m) + max f of the next row [S, B] of step number `step`; a walk that was cut off has no next row either."""
+    there = walks.nodes[:, :, step + 1] == walks.target
+    last = torch.tensor(step + 1 == walks.going.shape[-1])
+    arrived = there.to(table)
+    reward = arrived - (~walks.legal[:, :, step]).to(table) if process else arrived * walks.solved.to(table)
+    seeds = torch.arange(len(walks.target))[:, None]
+    row = (seeds * walks.size + walks.target) * walks.size + walks.nodes[:, :, step + 1]
+    return reward + torch.where(there | last, 0.0, _rows(table)[row].amax(-1))
+
+
+def _rows(table: Tensor) -> Tensor:
+    return table.reshape(-1, table.shape[-1])
+
+
+# Training
+
+
+def teach(graphs: Graphs, table: Tensor, steps: int, look: Callable[[int, Tensor], None] | None = None) -> Tensor:
+    """Supervised steps on all training paths: the table after them."""
+    counts = graphs.counts.to(table) / graphs.counts.sum((1, 2, 3)).to(table)[:, None, None, None]
+    return _descend(table, steps, lambda f: excess(f, counts), look)
+
+
+def _descend(
+    table: Tensor, steps: int, gradient: Callable[[Tensor], Tensor], look: Callable[[int, Tensor], None] | None = None
+) -> Tensor:
+    """Adam on given gradients."""
+    weights = torch.nn.Parameter(table.clone())
+    optimizer = torch.optim.Adam([weights], lr=RATE)
+    for step in range(steps):
+        weights.grad = gradient(weights.data)
+        optimizer.step()
+        if look is not None:
+            look(step + 1, weights.data)
+    return weights.data
+
+
+def behaviour_table(base: Tensor, share: float) -> Tensor:
+    """log of (1 - share) softmax(f) + share uniform."""
+    return ((1 - share) * base.softmax(-1) + share / base.shape[-1]).log()
+
+
+@dataclass
+class Looked:
+    """What was true at one moment, a number per graph."""
+
+    train: list[float]
+    test: list[float]
+    diversity: list[float]
+
+
+def look_at(graphs: Graphs, table: Tensor, cold: bool, seed: int) -> Looked:
+    """Greedy accuracy on training and test pairs, and distinct valid paths among 100 samples of a training pair.
+
+    Diversity is measured on pairs that have several paths.
+    """
+    train, test = ([getattr(d, split) for d in graphs.sets] for split in ("train", "test"))
+    several = [[p for p in pairs if ways[p] > 1] for pairs, ways in zip(train, path_numbers(graphs.edges))]
+    source, target = pairs_tensor(several, PAIRS)
+    each = [x.repeat_interleave(SAMPLES, 1) for x in (source, target)]
+    random = torch.Generator().manual_seed(seed)
+    walks = walk(table, graphs.edges, *each, LIMIT, random, COLD if cold else 1.0)
+    return Looked(
+        greedy_accuracy(table, graphs.edges, train),
+        greedy_accuracy(table, graphs.edges, test),
+        [float(x) for x in distinct_paths(walks, SAMPLES).double().mean(1)],
+    )
+
+
+def go_on(graphs: Graphs, base: Tensor, arm: Arm, seed: int, steps: int = STEPS) -> list[Looked]:
+    """Train on after supervised learning; what was true before and at LOOKS moments."""
+    cold = arm.kind == "q"
+    looks = [look_at(graphs, base, False, seed)]
+
+    def look(step: int, table: Tensor) -> None:
+        if step % (steps // LOOKS) == 0:
+            looks.append(look_at(graphs, table, cold, seed))
+
+    if arm.kind == "sft":
+        teach(graphs, base, steps, look)
+        return looks
+    source, target = pairs_tensor([d.train for d in graphs.sets])
+    counts = torch.tensor([len(d.train) for d in graphs.sets])[:, None]
+    random = torch.Generator().manual_seed(seed)
+    fixed = behaviour_table(base, EPSILON)
+
+    def gradient(table: Tensor) -> Tensor:
+        chosen = (torch.rand(len(base), BATCH, generator=random) * counts).long()
+        asked = source.gather(1, chosen), target.gather(1, chosen)
+        walks = walk(table if arm.behaviour == "own" else fixed, graphs.edges, *asked, LIMIT, random)
+        return pg_gradient(table, base, walks, arm.penalty) if arm.kind == "pg" else q_gradient(
+            table, walks, arm.process
+        )  # fmt: skip
+
+    _descend(base, steps, gradient, look)
+    return looks
+
+
+# The claim
+
+
+def run_arm(arm: Arm) -> list[Looked]:
+    """One arm on graphs of fresh seeds."""
+    torch.set_num_threads(1)
+    tasks = [Paths(nodes=NODES, demonstrations=10, seed=SEEDS + k) for k in range(GRAPHS)]
+    graphs = Graphs.of([data(t) for t in tasks])
+    base = teach(graphs, torch.zeros_like(graphs.counts, dtype=torch.float32), TAUGHT)
+    return go_on(graphs, base, arm, SEEDS)
+
+
+def experiment() -> dict[str, Any]:
+    """Every arm from the same supervised table."""
+    found = dict(zip((a.name for a in ARMS), spread(run_arm, ARMS)))
+    figures = {name: {k: _means(looks, k) for k in ("train", "test", "diversity")} for name, looks in found.items()}
+    return findings(
+        questions(found), task="paths", steps=STEPS, seeds=GRAPHS, model="a free table per target and node",
+        figures=figures,
+    )  # fmt: skip
+
+
+def _means(looks: Sequence[Looked], what: str) -> list[float]:
+    return [round(float(torch.tensor(getattr(x, what)).mean()), 4) for x in looks]
+
+
+def questions(found: dict[str, list[Looked]]) -> list[Question]:
+    """The four parts of the claim; of paths what changed on each graph, whose numbers of paths differ."""
+    sft, pg, held = found["supervised"], found["policy gradient"], found["policy gradient with KL"]
+    on, off, outcome = found["Q, process"], found["Q, process, off policy"], found["Q, outcome"]
+    solved = [next((x.diversity[k] for x in pg if x.train[k] >= 0.99), pg[-1].diversity[k]) for k in range(GRAPHS)]
+
+    def change(looks: Sequence[Looked], what: str, since: Sequence[float] | None = None) -> list[float]:
+        return [b - a for a, b in zip(since or getattr(sft[0], what), getattr(looks[-1], what))]
+
+    def line(at: float) -> list[float]:
+        return [at] * GRAPHS
+
+    return [
+        Question("change of test accuracy by more supervised steps, less than a point", {
+            "supervised": change(sft, "test"), "0.01": line(0.01)}, "lower"),
+        Question("policy gradient, accuracy on training pairs", {
+            "policy gradient": pg[-1].train, "0.98": line(0.98)}),
+        Question("policy gradient, change of distinct paths since every training pair was solved", {
+            "policy gradient": change(pg, "diversity", solved), "0": line(0.0)}, "lower"),
+        Question("change of distinct paths with and without KL", {
+            "with KL": change(held, "diversity"), "without": change(pg, "diversity")}),
+        Question("test accuracy, process-reward Q on policy", {"Q": on[-1].test, "policy gradient": pg[-1].test}),
+        Question("test accuracy, process-reward Q off policy", {"Q": off[-1].test, "policy gradient": pg[-1].test}),
+        Question("change of distinct paths, process-reward Q", {
+            "Q": change(on, "diversity"), "policy gradient": change(pg, "diversity")}),
+        Question("test accuracy, outcome-reward Q", {"Q, outcome": outcome[-1].test, "0.1": line(0.1)}, "lower"),
+    ]  # fmt: skip

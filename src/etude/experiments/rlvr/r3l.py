@@ -1,0 +1,147 @@
+"""R3L's claim: a grid world in text, by a policy that was first taught to walk, to report, and to take advice."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from etude.core.batches import Episode, Problem, Segment
+from etude.core.fields import Probability
+from etude.core.slots import Context, TokenExperience
+from etude.core.streams import Stream
+from etude.experience.data import written
+from etude.experience.groups import Groups
+from etude.experience.retry import ReflectThenRetry
+from etude.experiments.arms import SEEDS, Question, Training, findings, train, variant
+from etude.experiments.rlvr.watched import Run, ends, runs, scores
+from etude.tasks.agents.keys import Grid, Keys, keys, walk
+
+LESSONS, RATE = 150, 1e-3
+STEPS, COUNT = 25, 3
+CHANGES = {"problems": 8, "optimizer.lr": 2e-4}
+
+
+class Lessons(TokenExperience):
+    """What a policy has to know before it can reflect: walking, reporting (as an oracle would), and taking advice.
+
+    Args:
+        walks, reports: shares of the problems that show the first and the second; the others show advice being taken.
+        slips: share of the steps of what is reported on, and of what comes before advice, that are random.
+    """
+
+    samples: ClassVar[bool] = False
+    walks: Probability = 0.3
+    reports: Probability = 0.4
+    slips: Probability = 0.4
+
+    def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        rows = []
+        for group, problem in enumerate(problems):
+            stream = context.stream.split("lesson", group)
+            kind = stream.numpy.random()
+            if kind < self.walks:
+                rows.append(
+                    written(problem, walk(context.task, problem, stream), group, context.policy, context.task.add_bos)
+                )
+                continue
+            shown = walk(context.task, problem, stream, self.slips)
+            make = reported if kind < self.walks + self.reports else advised
+            segments, learned = make(context.task, problem, shown, stream)
+            rows.append(only(written(problem, segments, group, context.policy, context.task.add_bos), learned))
+        return rows
+
+
+def reported(task: Keys, problem: Problem, shown: list[Segment], stream: Stream) -> tuple[list[Segment], int]:
+    """A walk and the oracle's report on it, and the number of turns of which nothing is learned."""
+    turns = sum(s.role == "assistant" for s in shown)
+    request = Segment("user", ReflectThenRetry().request)
+    return [*shown, request, Segment("assistant", oracle(task, problem, shown))], turns
+
+
+def advised(task: Keys, problem: Problem, shown: list[Segment], stream: Stream) -> tuple[list[Segment], int]:
+    """A walk up to some step, advice, and a shortest way from there."""
+    said = [s.text for s in shown if s.role == "assistant"]
+    place = int(stream.numpy.integers(len(said)))
+    game = Grid(task)
+    segments = game.reset(problem, 0)
+    for letter in said[:place]:
+        segments += [Segment("assistant", letter), *game.step(Segment("assistant", letter)).segments]
+    over, first = False, True
+    while not over:
+        letter = game.best()[0]
+        if first:
+            segments.append(Segment("critique", ReflectThenRetry().guidance.replace("{}", letter)))
+        result = game.step(Segment("assistant", letter))
+        over, first = result.terminated or result.truncated, False
+        segments += [Segment("assistant", letter), *([] if over else result.segments)]
+    return segments, place
+
+
+def oracle(task: Keys, problem: Problem, segments: Sequence[Segment]) -> str:
+    """The report on a walk: its first step that was not on a shortest way, and a letter that is."""
+    game, wasted = Grid(task), None
+    game.reset(problem, 0)
+    for number, letter in enumerate(s.text.strip() for s in segments if s.role == "assistant"):
+        best = game.best()
+        if wasted is None and letter not in best:
+            wasted = (number, best[0])
+        result = game.step(Segment("assistant", letter))
+    if wasted is None:
+        return "<ok>" if result.terminated else "<fail 0 ?>"
+    return f"<{'slow' if result.terminated else 'fail'} {wasted[0]} {wasted[1]}>"
+
+
+def only(episode: Episode, turns: int) -> Episode:
+    """The episode with nothing learned of its first turns."""
+    said = [s for s in episode.segments if s.role == "assistant"]
+    for s in said[:turns]:
+        s.action_mask = [0] * len(s.tokens)
+    return episode
+
+
+def counts(loop: Any) -> dict[str, float]:
+    """What `ReflectThenRetry` counted in a run."""
+    state = loop.method.experience.state
+    return {k: float(v) for k, v in state.items()} if "retries" in state else {}
+
+
+def arms() -> dict[str, Any]:
+    """R3L, without retries, and GRPO."""
+    ours = variant("r3l", CHANGES)
+    return {"r3l": ours, "without retries": ours.replace(experience=Groups(size=8)), "grpo": variant("grpo", CHANGES)}
+
+
+def warm(folder: str) -> float:
+    """Teach `tiny` the lessons; success of what is kept in the folder."""
+    method = variant("sft", {"problems": 64, "optimizer.lr": RATE}, experience=Lessons())
+    return train(Training("start", method, keys, SEEDS - 1, LESSONS, keep=folder, problems=64, samples=2)).pass_at(1)
+
+
+def experiment() -> dict[str, Any]:
+    """Success on new grids after as many updates with at most as many episodes each."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = warm(folder)
+        options: dict[str, Any] = {"start": folder, "after": counts, "problems": 64, "samples": 4}
+        found = runs(arms(), keys, seeds=COUNT, steps=STEPS, **options)
+    solved = {arm: scores(found[arm], "pass@1") for arm in found}
+    questions = [Question(f"success against {arm}", {"r3l": solved["r3l"], arm: solved[arm]})
+                 for arm in ("grpo", "without retries")]  # fmt: skip
+    rates = {
+        "retries": [_share(r, "retry_successes", "retries") for r in found["r3l"]],
+        "attempts": [_share(r, "attempt_successes", "attempts") for r in found["r3l"]],
+    }
+    questions.append(Question("success while training", rates))
+    figures = {
+        "start": start,
+        "rejected reports": [_share(r, "rejected", "attempts") for r in found["r3l"]],
+        "retries that helped": [_share(r, "helped", "retries") for r in found["r3l"]],
+        "accuracy of the last quarter": {
+            arm: [ends([m["accuracy"] for m in r.metrics])[1] for r in found[arm]] for arm in found
+        },
+    }
+    return findings(questions, task="keys", steps=STEPS, seeds=COUNT, metric="pass@1", figures=figures)
+
+
+def _share(run: Run, of: str, among: str) -> float:
+    return run.scores[of] / max(1.0, run.scores[among])

@@ -1,0 +1,118 @@
+"""Runs of language of which more is kept than metrics: what a part thinks after every step, accuracy elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude.core.batches import Problem
+from etude.core.fields import Count
+from etude.core.method import Method
+from etude.experiments.arms import SEEDS, spread
+from etude.tasks.language.compose import Compose
+from etude.tasks.pool import Pool
+
+
+class FewCompose(Compose):
+    """Compose of which only the first `size` problems are trained on, so that each comes again."""
+
+    size: Count = 256
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        pool = super().problems(split)
+        return Pool(lambda i: pool[i], self.size) if split == "train" else pool
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a method on a task from `start`, then samples of the tests of `tests` (the task itself if empty).
+
+    Args:
+        watch: a number about the loop after every step; a function of a module, so that processes can share the work.
+        after: more figures from the loop once it is done.
+    """
+
+    label: str
+    method: Method
+    task: Any
+    seed: int
+    steps: int
+    start: str = "tiny"
+    watch: Callable[[Any], float] | None = None
+    after: Callable[[Any], Mapping[str, float]] | None = None
+    tests: Mapping[str, Any] = field(default_factory=dict)
+    problems: int = 100
+    samples: int = 8
+    keep: str | None = None
+
+
+@dataclass
+class Run:
+    """What a job came to: `scores` by name ('pass@1', 'pass@8', 'length', each '/test' of `tests`), metrics by step."""
+
+    label: str
+    seed: int
+    metrics: list[dict[str, float]]
+    watched: list[float]
+    scores: dict[str, float]
+
+
+def run(job: Job) -> Run:
+    """Do one job."""
+    import torch
+
+    from etude.loops.language import LanguageLoop
+    from etude.policies.language import LanguagePolicy
+
+    torch.set_num_threads(1)
+    policy = LanguagePolicy.load(job.start, device="cpu")
+    loop = LanguageLoop(job.method, job.task, policy, seed=job.seed, steps=job.steps)
+    metrics, watched = [], []
+    for _ in range(job.steps):
+        metrics.append(loop.step().metrics)
+        if job.watch is not None:
+            watched.append(float(job.watch(loop)))
+    if job.keep:
+        policy.save(Path(job.keep))
+    scores: dict[str, float] = {}
+    for name, task in (job.tests or {"": job.task}).items():
+        found = look(policy, task, job.problems, job.samples)
+        scores |= {f"{k}/{name}" if name else k: v for k, v in found.items()}
+    return Run(job.label, job.seed, metrics, watched, scores | dict(job.after(loop) if job.after else {}))
+
+
+def look(policy: Any, task: Any, problems: int, samples: int) -> dict[str, float]:
+    """pass@1, pass@8 if there are so many samples, and tokens per completion on a task's test problems."""
+    from etude.evaluation.language import evaluate_split
+    from etude.evaluation.pass_at_k import pass_at_k
+
+    looked = evaluate_split(policy, task, "test", problems=problems, samples=samples, seed=SEEDS)
+    counts = [e.action_count for row in looked.episodes for e in row]
+    found = {f"pass@{k}": float(pass_at_k(looked.correct, k).mean()) for k in (1, 8) if k <= samples}
+    return found | {"length": sum(counts) / len(counts)}
+
+
+def runs(
+    methods: Mapping[str, Method], task: Any, *, seeds: int, steps: int, **options: Any
+) -> dict[str, list[Run]]:  # fmt: skip
+    """Every method with the same seeds; `options` are those of `Job`."""
+    jobs = [
+        Job(label, method, task, SEEDS + k, steps, **options) for k in range(seeds) for label, method in methods.items()
+    ]
+    found: dict[str, list[Run]] = {}
+    for result in spread(run, jobs):
+        found.setdefault(result.label, []).append(result)
+    return found
+
+
+def scores(found: Sequence[Run], name: str) -> list[float]:
+    """One score of every run."""
+    return [r.scores[name] for r in found]
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    """Means of the first and the last quarter of a series."""
+    size = max(1, len(values) // 4)
+    return sum(values[:size]) / size, sum(values[-size:]) / size

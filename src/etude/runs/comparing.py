@@ -1,0 +1,309 @@
+"""Several methods on equal terms: train what is missing, side by side, then compare with statistics."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.core.edit import assignments
+from etude.core.errors import ConfigError, EtudeError, UnknownNameError
+from etude.core.fields import Count, check
+from etude.core.fit import check as check_fit
+from etude.core.worlds import World
+
+if TYPE_CHECKING:
+    from etude.core.task import Task
+    from etude.evaluation.comparison import Comparison
+
+POLL = 0.2
+POINTS = 100
+"""Points of a learning curve in control."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be had: an arm ('grpo+kl-to-reference') with one seed, or with all of them if they train together.
+
+    Args:
+        members: seeds of a population, from `seed` on; 0 for a run of language.
+    """
+
+    arm: str
+    task: str
+    model: str
+    seed: int
+    steps: int
+    fields: tuple[str, ...]
+    folder: Path
+    reward: str | None = None
+    members: int = 0
+
+    def command(self) -> list[str]:
+        """What trains it, in a process of its own with one thread."""
+        if any((self.folder / "checkpoints").glob("step-*")):
+            return [sys.executable, "-m", "etude", "train", "--resume", str(self.folder), "--quiet"]
+        name, *parts = self.arm.split("+")
+        extra = [x for p in parts for x in ("--with", p)] + [x for f in self.fields for x in ("--set", f)]
+        extra += ["--reward", self.reward] if self.reward else []
+        extra += ["--seeds", str(self.members)] if self.members else ["--model", self.model]
+        return [
+            sys.executable, "-m", "etude", "train", name, "--task", self.task, "--seed", str(self.seed), "--steps",
+            str(self.steps), "--out", str(self.folder), "--threads", "1", "--quiet", *extra,
+        ]  # fmt: skip
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is there, with this many steps."""
+        needed = [self.folder / name for name in ("FINISHED", "evaluation.json", "config.json")]
+        return all(p.is_file() for p in needed) and json.loads(needed[2].read_text())["steps"] == self.steps
+
+    @property
+    def done_steps(self) -> int:
+        """Steps so far, for the progress bar."""
+        log = self.folder / "metrics.jsonl"
+        if not log.is_file():
+            return 0
+        lines = log.read_bytes().split(b"\n")
+        if not self.members or len(lines) < 2:
+            return len(lines) - 1
+        last = json.loads(lines[-2])
+        return int(last.get("environment_steps", last["step"]))
+
+
+def jobs_for(
+    arm: str, task: str, model: str, seeds: int, steps: int, fields: Sequence[str], root: Path, first: int = 0,
+    reward: str | None = None, together: bool = False,
+) -> list[Job]:  # fmt: skip
+    """The runs of an arm; one of all seeds if they are trained together.
+
+    Their folders are named by all that matters, so equal runs are found again.
+
+    What matters includes the content of all that is the user's own (files, modules that they import, data, models) and
+    etude's version: after a change of one, the runs are done again.
+    """
+    import hashlib
+
+    from etude.policies.loading import is_shipped
+    from etude.runtime import sources
+
+    values = [part for f in fields for part in f.partition("=")[2].split(",")]
+    start = "" if together or is_shipped(model) else model
+    own = sources.key([task, *([reward] if reward else []), *values], arm.split("+"), start)
+    matters = [arm, task, model, steps, list(fields), *([reward] if reward else []), *own]
+    key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
+    label = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{arm}-{Path(task).stem}")
+    home, last = root / f"{label}-{steps}-{key}", first + seeds - 1
+    if together:
+        name = f"seeds-{first}-to-{last}"
+        return [Job(arm, task, model, first, steps, tuple(fields), home / name, reward, members=seeds)]
+    return [
+        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", reward)
+        for seed in range(first, first + seeds)
+    ]
+
+
+def run_jobs(jobs: Sequence[Job], workers: int | None = None, quiet: bool = False) -> None:
+    """Train what is missing, `workers` runs at a time. Raises EtudeError with the run's own sentence if one fails."""
+    missing = [j for j in jobs if not j.finished]
+    if not quiet:
+        print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already.", file=sys.stderr)
+    if not missing:
+        return
+    count = workers or os.cpu_count() or 1
+    with _bar(sum(j.steps for j in missing), quiet) as advance:
+        waiting, running = list(missing), dict[Job, subprocess.Popen[str]]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < count:
+                    job = waiting.pop(0)
+                    running[job] = _start(job)
+                time.sleep(POLL)
+                advance(sum(min(j.done_steps, j.steps) for j in missing))
+                for job in [j for j, p in running.items() if p.poll() is not None]:
+                    _check(job, running.pop(job))
+        finally:
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.wait()
+
+
+def _start(job: Job) -> subprocess.Popen[str]:
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    log = (job.folder.parent / f"{job.folder.name}.log").open("w")
+    with log:
+        return subprocess.Popen(
+            job.command(), stdout=log, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+        )
+
+
+def _check(job: Job, process: subprocess.Popen[str]) -> None:
+    if process.returncode:
+        log = job.folder.parent / f"{job.folder.name}.log"
+        tail = log.read_text(errors="replace").strip().splitlines()[-3:]
+        raise EtudeError(f"The run of {job.arm} with seed {job.seed} failed ({log}): {' '.join(tail)}")
+
+
+class _bar:
+    """A progress bar over all runs, with the time left."""
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("training steps"), BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
+        self.task = self.progress.add_task("", total=total)
+
+    def __enter__(self) -> Any:
+        self.progress.start()
+        return lambda done: self.progress.update(self.task, completed=done)
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+
+def final_scores(jobs: Sequence[Job], metric: str, split: str) -> list[float]:
+    """A number of every seed from the evaluation of finished runs. Raises ConfigError naming what there is."""
+    found: list[float] = []
+    for job in jobs:
+        after = json.loads((job.folder / "evaluation.json").read_text())["after"]
+        if split not in after or metric not in after[split]:
+            there = sorted({f"{s}: {', '.join(after[s])}" for s in after})
+            raise ConfigError(f"The evaluation in {job.folder} has no {metric} on {split}; it has {'; '.join(there)}.")
+        entry = after[split][metric]
+        found += [float(x) for x in entry.get("members", [entry["value"]])]
+    return found
+
+
+def evaluations(jobs: Sequence[Job], metric: str, split: str) -> list[list[float]]:
+    """A number of every seed before and after training, nan where it was not evaluated."""
+    found: list[list[float]] = []
+    for job in jobs:
+        sides = json.loads((job.folder / "evaluation.json").read_text())
+        entries = [sides.get(when, {}).get(split, {}).get(metric, {}) for when in ("before", "after")]
+        members = [e.get("members", [e.get("value", math.nan)]) for e in entries]
+        several = max(map(len, members))
+        found += zip(*(m if len(m) == several else [math.nan] * several for m in members))  # type: ignore[arg-type]
+    return found
+
+
+def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[list[float]]:
+    """A metric of every seed at these steps; nan where there is none.
+
+    In control, where methods take environment steps in pieces of different size, values in between are interpolated.
+    """
+    import numpy as np
+
+    from etude.runtime.jsonl import JsonLines
+
+    found: list[list[float]] = []
+    for job in jobs:
+        lines = list(JsonLines.read(job.folder / "metrics.jsonl"))
+        if not job.members:
+            values = [line.get(metric) for line in lines]
+            found.append([math.nan if v is None else float(v) for v in values])
+            continue
+        rows = [(x.get("environment_steps", x["step"]), x["members"][metric]) for x in lines if metric in x["members"]]
+        at, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+        found += [np.interp(steps, at, values[:, m]).tolist() for m in range(values.shape[1])]
+    return found
+
+
+def _check_arms(
+    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None, metric: str, split: str
+) -> None:
+    """Raise ConfigError unless all of the methods can be trained on the task and compared by this metric."""
+    from etude.runs.training import compose_method, world_of
+
+    if isinstance(methods, str) or len(methods) < 2:
+        raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
+    if len(dict.fromkeys(methods)) < len(methods):
+        raise ConfigError(f"A method can be compared only with others; {', '.join(methods)} has one twice.")
+    for arm in methods:
+        name, *parts = arm.split("+")
+        method = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
+        check_fit(method, goal)
+        if method.objective is not None and not method.objective.generates:
+            raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
+    world_of(goal).prepare(method, goal)
+    known, splits = world_of(goal).measured(goal)
+    if metric not in known:
+        raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")
+    if split not in splits:
+        raise UnknownNameError("evaluated split", split, splits, f"There are: {', '.join(splits)}.")
+
+
+def _samples(arm: str, task: Task) -> bool:
+    """Whether the method samples while it trains, so that its rewards make a learning curve."""
+    from etude.core.registry import get_method
+
+    return bool(get_method(arm.split("+")[0], task.world).experience.samples)
+
+
+@dataclass
+class Compared:
+    """The comparison, and the files that show it."""
+
+    comparison: Comparison
+    folder: Path
+    files: list[Path]
+    notes: list[str]
+
+
+def compare(
+    methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int | None = None,
+    steps: int | None = None, metric: str | None = None, split: str | None = None, out: Path | str = "runs",
+    set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | None = None, workers: int | None = None,
+    quiet: bool = False,
+) -> Compared:  # fmt: skip
+    """Train what is missing, then compare the methods' final scores and learning curves.
+
+    Args:
+        methods: names; parts stack with +, as in 'grpo+kl-to-reference'. The first is the baseline.
+        seeds: runs of each, 3 by default; in control members of each, 10 by default.
+        steps: 100 training steps by default; in control environment steps of each member, by default the task's.
+        metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
+        reward: the function that scores, for all of them: 'file.py:function' or 'module:function'.
+
+    Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
+    """
+    from etude.evaluation.comparison import compare_arms
+    from etude.runs.training import compose_task, world_of
+
+    fields = assignments(set)
+    for name, number in {"seeds": seeds, "steps": steps, "workers": workers}.items():
+        check(name, Count, 1 if number is None else number)
+    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
+    kind, together = world_of(goal), goal.together
+    known, splits = kind.measured(goal)
+    seeds, steps = seeds or kind.SEEDS, steps or getattr(goal, "steps", 100)
+    metric, split = metric or known[0], split or splits[0]
+    _check_arms(methods, goal, fields, reward, metric, split)
+    arms = {
+        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=together)
+        for arm in methods
+    }
+    run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
+    long = goal.world is World.CONTROL
+    grid = [steps * (i + 1) / POINTS for i in range(POINTS)] if long else list(range(1, steps + 1))
+    scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
+    name, curve, axis = kind.curve(metric)
+    lines = {arm: {goal.id: curves(jobs, grid, name)} for arm, jobs in arms.items() if together or _samples(arm, goal)}
+    title = f"{metric} ({split})"
+    points = {} if curve == title else {a: {goal.id: evaluations(jobs, metric, split)} for a, jobs in arms.items()}
+    found = compare_arms(
+        scores, lines, grid, evaluated=points, evaluated_at=[0, steps], metric=title, curve=curve, axis=axis
+    )
+    label = "-vs-".join(a.replace("+", "_") for a in methods)
+    folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
+    written = found.write(folder)
+    return Compared(found, folder, list(written.files), list(written.notes))

@@ -1,0 +1,209 @@
+"""One training run, from names to a finished folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, get_type_hints
+
+from etude.core.edit import assignments, set_values, stack
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Count, WholeNumber, check, parse
+from etude.core.loop import Loop
+from etude.core.method import Method
+from etude.core.part import hints
+from etude.core.registry import compositions, files, get_method, not_for
+from etude.core.task import Task
+from etude.core.worlds import World
+from etude.runtime.sinks import SINKS
+from etude.tasks import resolve_task
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is started with besides the method: the names are the command line's.
+
+    Args:
+        steps: training steps of language, environment steps of each member in control; None: 150, or the task's.
+        seeds: members of a population in control, with seeds from `seed` on; None: 10.
+        population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
+        out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
+        evaluate: problems per split, or episodes per member, sampled before and after training; 0 for none.
+        adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
+        threads: CPU threads; None: one for small models, all cores for others.
+    """
+
+    model: str = "tiny"
+    steps: Count | None = None
+    seed: WholeNumber = 0
+    seeds: Count | None = None
+    population: tuple[str, ...] = ()
+    out: str | None = None
+    evaluate: WholeNumber = 100
+    checkpoint_every: Count | None = None
+    micro_tokens: Count = 8192
+    adapter: Literal["lora", "rslora", "dora"] | None = None
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    autocast: bool = False
+    gradient_checkpointing: bool = False
+    threads: Count | None = None
+    sinks: tuple[str, ...] = ()
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(Options, include_extras=True).items():
+            object.__setattr__(self, name, check(name, hint, getattr(self, name)))
+        for sink in self.sinks:
+            if sink not in SINKS:
+                raise UnknownNameError("sink", sink, SINKS)
+
+
+EVERYWHERE = frozenset({"steps", "seed", "out", "evaluate", "checkpoint_every", "threads", "sinks", "quiet"})
+"""Options that every run reads."""
+
+
+@dataclass
+class Result:
+    """What a run left behind.
+
+    Args:
+        evaluation: {'before': {split: {metric: Interval JSON}}, 'after': ...}; empty if nothing was sampled.
+        notes: sentences about what went wrong without stopping the run.
+    """
+
+    folder: Path
+    method: str
+    task: str
+    steps: int
+    seconds: float
+    checkpoint: Path
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of `metrics.jsonl`."""
+        from etude.runtime.jsonl import JsonLines
+
+        return list(JsonLines.read(self.folder / "metrics.jsonl"))
+
+    def score(self, metric: str = "pass@1", split: str = "test", when: str = "after") -> float:
+        """One number of the evaluation; of control, 'return' (sampled actions) or 'return/deterministic'."""
+        return float(self.evaluation[when][split][metric]["value"])
+
+
+def compose_method(
+    method: str | Method,
+    changes: Sequence[str] | Mapping[str, Any] = (),
+    parts: str | Sequence[str] = (),
+    reward: Any = None,
+    world: World = World.LANGUAGE,
+) -> Method:
+    """The method that a run trains in a world: with parts stacked, fields set, the user's reward.
+
+    Whether a task fits it is for `core.fit.check` to say.
+
+    Raises: EtudeError for a name, a field or a value that does not fit, and for parts that contradict each other.
+    """
+    found = get_method(method, world) if isinstance(method, str) else method
+    if world not in found.worlds:
+        raise ConfigError(_of_another_world(found, world))
+    found = stack(found, parts)
+    if reward is not None:
+        from etude.core.slots import TokenReward
+        from etude.rewards.function import reward_part
+
+        kept = tuple(p for p in found.rewards if not (isinstance(p, TokenReward) and p.name == "task-reward"))
+        found = found.replace(rewards=(reward_part(reward), *kept))
+    found = set_values(found, changes)
+    found.check()
+    return found
+
+
+def _of_another_world(method: Method, world: World) -> str:
+    """Why a Method object does not fit, and how to get the composition that does, if there is one of its name."""
+    if method.id in files("methods") and any(world in m.worlds for m in compositions(method.id)):
+        return (
+            f"This {method.id} is a {type(method).__name__}, for tasks of {' and '.join(sorted(method.worlds))}; the "
+            f'one for {world} is etude.method("{method.id}", world="{world}").'
+        )
+    return not_for(method.id, [method], world)
+
+
+def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Any = None) -> Task:
+    """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
+    found = resolve_task(task) if isinstance(task, str) else task
+    for change in assignments(changes):
+        name, equals, text = change.removeprefix("task.").partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes PATH=VALUE, as in task.levels=2,3; got {change!r}.")
+        if name not in hints(type(found)):
+            raise UnknownNameError(f"field of task {found.id}", name, hints(type(found)))
+        found = found.replace(**{name: parse(f"{found.id}.{name}", hints(type(found))[name], text)})
+    return found.replace(scored=False) if reward is not None and "scored" in found.fields() else found
+
+
+class WorldOf(Protocol):
+    """What differs between runs in different worlds: `runs.language`, `.control` and `.enumerable`."""
+
+    SEEDS: int
+    """Seeds that are compared where nothing else is said."""
+    READS: frozenset[str]
+    """Options that mean something in it, besides those that every run reads."""
+
+    def measured(self, task: Any) -> tuple[list[str], list[str]]:
+        """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
+
+    def curve(self, metric: str) -> tuple[str, str, str]:
+        """A learning curve: the name in `metrics.jsonl`, what it is of in words, and what its axis counts."""
+
+    def prepare(self, method: Method, task: Any) -> None:
+        """Do what may fail before anything is written or a large model loads."""
+
+    def steps(self, method: Method, task: Any, options: Options) -> int:
+        """Budget in the user's unit: training steps of language, environment steps of each member in control."""
+
+    def training_steps(self, method: Method, steps: int) -> int:
+        """How many steps of the loop a budget is."""
+
+    def build(self, method: Method, task: Any, options: Options) -> Loop:
+        """The loop, from a whole budget in `options.steps`."""
+
+    def sentence(self, loop: Any, method: Method, task: Any) -> str:
+        """What the run will need, for people."""
+
+    def found_here(self, loop: Any) -> dict[str, Any]:
+        """What was tried on this machine when the loop was built, for `environment.json`."""
+
+    def looks(self, method: Method, task: Any, options: Options) -> bool:
+        """Whether the policy is evaluated before and after training."""
+
+    def look(self, loop: Any, task: Any, options: Options, when: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """What an evaluation found, {split: {metric: interval as JSON}}, and samples to show."""
+
+
+def world_of(task: Task) -> WorldOf:
+    """How runs of this task are made."""
+    return cast(WorldOf, importlib.import_module(f"etude.runs.{task.world}"))
+
+
+def check_options(options: Options, task: Task) -> None:
+    """Raise ConfigError for an option that was set and that a run of this task would not read."""
+    read = EVERYWHERE | world_of(task).READS
+    for option in dataclasses.fields(Options):
+        value = getattr(options, option.name)
+        if option.name not in read and value != option.default:
+            raise ConfigError(
+                f"--{option.name.replace('_', '-')} means nothing for {task.id}, a task of {task.world}: leave it out."
+            )
+
+
+def say(sentence: str, quiet: bool = False) -> None:
+    """A line for the user, on stderr like the progress."""
+    if not quiet:
+        print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,67 @@
+"""Names, signatures and flags that users rely on. A wanted change is written down by running this file."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import etude
+from etude.cli import check, claims, compare, evaluate, export, methods, parts, pretrain, report, tasks, train
+from etude.runs.training import Options, Result
+
+STORED = Path(__file__).parent / "surface.json"
+
+
+def signature(function: Any) -> list[str]:
+    """Each parameter as 'name' or 'name = default', after a '*' if it takes a keyword only."""
+    found = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        star = {parameter.KEYWORD_ONLY: "* ", parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        found.append(f"{star.get(parameter.kind, '')}{name}{default}")
+    return found
+
+
+def surface() -> dict[str, Any]:
+    """The public surface as JSON values."""
+    verbs = ("train", "resume", "evaluate", "compare", "export", "method", "task")
+    commands = {
+        "train": train.train, "evaluate": evaluate.evaluate, "compare": compare.compare, "parts": parts.parts,
+        "methods": methods.list_methods, "methods show": methods.show, "tasks": tasks.list_tasks,
+        "tasks show": tasks.show, "claims": claims.list_claims, "claims run": claims.run,
+        "pretrain": pretrain.pretrain, "report": report.report, "check": check.check, "export": export.export,
+    }  # fmt: skip
+    return {
+        "names": sorted(etude.__all__),
+        "verbs": {name: signature(getattr(etude, name)) for name in verbs},
+        "options": {f.name: repr(f.default) for f in dataclasses.fields(Options)},
+        "result": [*(f.name for f in dataclasses.fields(Result)), "metrics", "score"],
+        "method": sorted(n for n in dir(etude.Method) if not n.startswith("_")),
+        "commands": {name: signature(function) for name, function in commands.items()},
+    }
+
+
+def test_the_public_surface_is_as_written_down() -> None:
+    stored, now = json.loads(STORED.read_text()), json.loads(json.dumps(surface()))
+    for section, content in now.items():
+        assert content == stored[section], f"{section} changed; if that is wanted: python {Path(__file__).name}"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in etude.__all__:
+        assert getattr(etude, name).__doc__, name
+
+
+def test_shell_and_python_have_the_same_options() -> None:
+    flags = set(inspect.signature(train.train).parameters)
+    assert {f.name for f in dataclasses.fields(Options)} - {"sinks"} <= flags
+    for name, default in {f.name: f.default for f in dataclasses.fields(Options)}.items():
+        if name not in ("sinks", "steps"):
+            assert inspect.signature(train.train).parameters[name].default == default, name
+
+
+if __name__ == "__main__":
+    STORED.write_text(json.dumps(surface(), indent=1) + "\n")
