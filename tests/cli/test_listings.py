@@ -24,7 +24,7 @@ def test_methods_json(cli: Cli) -> None:
         assert bool(entry["changes"]) == (entry["parent"] is not None)
         assert entry["worlds"] in (["control"], ["enumerable", "language"], ["control", "enumerable", "language"])
         if entry["claim"] is not None:
-            assert set(entry["claim"]) == {"statement", "verdict"}
+            assert set(entry["claim"]) == {"statement", "verdict", "stale"}
             assert entry["claim"]["verdict"] in (None, "held", "not held", "inconclusive")
     changed = {e["id"]: e["changes"] for e in entries}
     assert changed["dr-grpo"] == ["advantages", "aggregation"]

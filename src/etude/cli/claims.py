@@ -16,7 +16,7 @@ def list_claims() -> None:
     from rich.table import Table
 
     from etude.core.registry import files, get_method
-    from etude.runs.claims import recorded
+    from etude.runs.claims import recorded, verdict_of
 
     table = Table(box=None, pad_edge=False)
     for name in ("method", "claim", "verdict", "difference"):
@@ -26,7 +26,7 @@ def list_claims() -> None:
         if claim is not None:
             spread = found.get("difference") if found else None
             text = f"{spread['value']:+.3f} ({spread['low']:+.3f} to {spread['high']:+.3f})" if spread else ""
-            table.add_row(name, claim.statement, found["verdict"] if found else "not run", text)
+            table.add_row(name, claim.statement, verdict_of(name) or "not run", text)
     Console().print(table)
 
 

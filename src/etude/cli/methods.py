@@ -49,7 +49,11 @@ def entry(name: str) -> dict[str, Any]:
     method, claim = found[0], None
     if method.claim is not None:
         verdict = recorded(name)
-        claim = {"statement": method.claim.statement, "verdict": verdict["verdict"] if verdict else None}
+        claim = {
+            "statement": method.claim.statement,
+            "verdict": verdict["verdict"] if verdict else None,
+            "stale": bool(verdict and "stale" in verdict),
+        }
     return {
         "id": method.id, "title": method.title, "family": family("methods", name) if name in files("methods") else "",
         "row": method.row, "kinds": [type(m).__name__ for m in found],
@@ -89,11 +93,10 @@ def show(method: str, *, world: str | None = None) -> None:
     for composition in found:
         _show(console, composition)
     if found[0].claim:
-        from etude.runs.claims import recorded
+        from etude.runs.claims import verdict_of
 
-        verdict = recorded(method)
         console.print("\nClaim:", style="bold")
-        outcome = verdict["verdict"] if verdict else "not run yet"
+        outcome = verdict_of(method) or "not run yet"
         console.print(f"  {found[0].claim.statement}  ({outcome})", markup=False, soft_wrap=True)
 
 

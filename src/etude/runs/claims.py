@@ -21,11 +21,23 @@ FRESH = 100
 
 
 def recorded(method: str) -> dict[str, Any] | None:
-    """What `claims/<id>.json` says; None if the claim was never run."""
+    """What `claims/<id>.json` says; None if the claim was never run.
+
+    A change of the code that changes what an experiment computes marks its record with 'stale' and the reason, until
+    the claim is run again.
+    """
     for place in PLACES:
         if (path := place / f"{method}.json").is_file():
             return dict(json.loads(path.read_text()))
     return None
+
+
+def verdict_of(method: str) -> str | None:
+    """The recorded verdict, 'stale' added where the code has since changed what the experiment computes."""
+    found = recorded(method)
+    if found is None:
+        return None
+    return f"{found['verdict']} (stale)" if "stale" in found else str(found["verdict"])
 
 
 def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None) -> dict[str, Any]:
