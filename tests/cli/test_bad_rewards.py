@@ -47,7 +47,7 @@ def test_the_run_is_safe_and_goes_on_with_a_mended_function(cli: Cli, tmp_path: 
         assert "completion was '" in answer.sentence
 
     (tmp_path / "faulty.py").write_text(GOOD)
-    mended = cli("train", "--resume", "run", "--quiet")
+    mended = cli("train", "--resume", "run", "--accept-changes", "--quiet")
     assert mended.code == 0, mended.err
     steps = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3]
