@@ -30,11 +30,11 @@ from _control_cases import CURVES, Control
 
 from etude.advantages.returns import GAE
 from etude.core.batches import Transitions
+from etude.core.population import Member
 from etude.evaluation.aggregates import interquartile_mean
 from etude.evaluation.intervals import Band, curve_band, difference_interval, probability_of_improvement
 from etude.evaluation.plots import draw_panels
 from etude.loops.on_policy import OnPolicyLoop
-from etude.policies.control.population import Member
 from etude.runs.training import compose_method, compose_task
 
 Episodes = list[list[float]]

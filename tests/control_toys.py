@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.method import Method
+from etude.core.population import FlatParameters, Member
 from etude.loops.on_policy import OnPolicyLoop
-from etude.policies.control.population import FlatParameters, Member
 from etude.tasks.control.cartpole import cartpole
 
 torch.set_num_threads(1)

@@ -16,11 +16,11 @@ from torch import Tensor
 from etude.core.control import ControlTask
 from etude.core.edit import set_values
 from etude.core.method import Method
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.probe import members_are_exact
 from etude.policies.control.networks import MLP
-from etude.policies.control.population import Member
 from etude.tasks.control.cartpole import cartpole
 
 torch.set_num_threads(1)

@@ -15,12 +15,12 @@ from control_toys import control_loop
 from etude.core.batches import Transitions
 from etude.core.errors import NonFiniteError
 from etude.core.method import Method
+from etude.core.population import FlatParameters, Member, PerMember, Population
 from etude.core.registry import get_method
 from etude.core.slots import StateCritic
 from etude.critics.fitted import FittedValue
 from etude.methods.onpolicy.gae import TrustRegionValue
 from etude.policies.control.networks import MLP
-from etude.policies.control.population import FlatParameters, Member, PerMember, Population
 from solo_runs import alike
 
 P, N, D = 3, 24, 4

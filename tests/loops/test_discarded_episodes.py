@@ -14,6 +14,7 @@ from etude.advantages.returns import GAE, RewardToGo
 from etude.core.batches import Transitions
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.method import Method
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.critics.fitted import FittedValue
 from etude.critics.state import StateValue
@@ -21,7 +22,6 @@ from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.memory import GRU
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations, RunningMoments
-from etude.policies.control.population import Member
 from etude.rewards.running import NormalizeRewards
 from etude.tasks.control.cartpole import CartPoleArrays
 from solo_runs import assert_same, member, results

@@ -13,13 +13,13 @@ from etude.advantages.returns import transition_gae
 from etude.core.control import ControlTask
 from etude.core.errors import InvariantError
 from etude.core.method import Method
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.critics.state import StateValue
 from etude.loops.control_update import Minibatch
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations
-from etude.policies.control.population import Member
 from etude.rewards.running import NormalizeRewards
 from etude.runtime.checkpoints import load_tensors
 from etude.tasks.control.cartpole import cartpole

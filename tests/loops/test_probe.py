@@ -15,6 +15,7 @@ import etude
 from etude.core.control import ControlTask
 from etude.core.kernels import LATE, requested
 from etude.core.method import Method
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.critics.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
@@ -22,7 +23,6 @@ from etude.loops.probe import members_are_exact
 from etude.policies.control import networks
 from etude.policies.control.memory import GRU
 from etude.policies.control.networks import MLP
-from etude.policies.control.population import Member
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum
 from image_toys import Dot

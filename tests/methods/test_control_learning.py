@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+from etude.core.population import Member
 from etude.core.registry import compositions, files, get_method
 from etude.loops.on_policy import OnPolicyLoop
-from etude.policies.control.population import Member
 from etude.tasks.control.cartpole import cartpole
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

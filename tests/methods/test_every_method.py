@@ -15,12 +15,12 @@ from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
 from etude.core.kinds import TokenMethod
 from etude.core.method import Method
+from etude.core.population import Member
 from etude.core.registry import compositions, declared, docstring, files, get_method, load_attribute, parent_of
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
-from etude.policies.control.population import Member
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
 from etude.tasks import resolve_task

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from etude.core.batches import Transitions
 from etude.core.edit import set_values
+from etude.core.population import FlatParameters, Member, Population
 from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.loops.control_update import ControlUpdater
-from etude.policies.control.population import FlatParameters, Member, Population
 
 STEPS, ENVIRONMENTS, SEEN, NUMBER = 24, 4, 5, 3
 SEEDS = (7, 8)

@@ -19,13 +19,13 @@ from etude.advantages.returns import transition_gae
 from etude.core.batches import Transitions
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.method import Method
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.critics.fitted import FittedValue
 from etude.critics.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.onpolicy.gae import TrustRegionValue
 from etude.policies.control.networks import MLP
-from etude.policies.control.population import Member
 from etude.tasks.control._batched import ArrayEnvironment
 
 GAMMA, LIMIT, VALUE = 0.9, 8, 10.0

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from control_toys import MDP, EveryPair, control_loop, solved
 from etude.core.errors import ConfigError, NonFiniteError
+from etude.core.population import PerMember
 from etude.core.registry import get_method
 from etude.critics.state import StateValue
 from etude.optimizers.population import MAX_FAILURES
@@ -22,7 +23,6 @@ from etude.optimizers.trust_region import (
     flat_gradient,
     hessian_product,
 )
-from etude.policies.control.population import PerMember
 
 
 def random_pairs(members: int, seed: int = 0, scale: float = 1.0, states: int = 4, actions: int = 3) -> EveryPair:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import Transitions
-from etude.policies.control.population import PerMember
+from etude.core.population import PerMember
 from etude.rewards.running import NormalizeRewards
 
 P, T, E = 2, 7, 3

@@ -17,11 +17,11 @@ from environment_toys import TOYS
 from etude.core.control import ControlTask
 from etude.core.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError
 from etude.core.part import from_json, to_json
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.experience.envpool_vector import EnvPoolVector
 from etude.experience.gymnasium_vector import GymnasiumVector
 from etude.loops.on_policy import OnPolicyLoop
-from etude.policies.control.population import Member
 from etude.runs.training import compose_task
 from etude.tasks import resolve_task
 from etude.tasks.control import _names

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from etude.core.control import VectorEnvironment
-    from etude.policies.control.population import FlatParameters, Population
+    from etude.core.population import FlatParameters, Population
 
 
 @dataclass

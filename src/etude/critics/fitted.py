@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from etude.core.batches import Transitions
 from etude.core.fields import Count, Positive
+from etude.core.population import FlatParameters, Population
 from etude.core.slots import Network, StateCritic
 from etude.critics.state import StateValue
 from etude.optimizers.population import PopulationAdam
 from etude.policies.control.networks import MLP
-from etude.policies.control.population import FlatParameters, Population
 
 
 class FittedValue(StateCritic):

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
+from etude.core.population import Population
 from etude.core.slots import Network, StateCritic
 from etude.critics.token import value_loss
 from etude.policies.control.networks import MLP, Linear, Plain
-from etude.policies.control.population import Population
 
 
 class Value(Plain):

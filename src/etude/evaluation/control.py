@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from etude.core.control import ControlTask
+from etude.core.population import Member
 from etude.evaluation.intervals import Interval, bootstrap_interval
 from etude.policies.control.actor import Player
-from etude.policies.control.population import Member
 
 SIDE_BY_SIDE = 10
 """Environments of each member that are played at a time."""

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from etude.core.batches import Transitions
 from etude.core.control import Step, VectorEnvironment
+from etude.core.population import Population
 from etude.core.slots import StepExperience
 from etude.policies.control.actor import Actor, Player
 from etude.policies.control.memory import Past
-from etude.policies.control.population import Population
 
 Value = Callable[[Tensor], Tensor]
 Worth = Callable[[np.ndarray, Past], Tensor]

@@ -18,9 +18,9 @@ def intermediate_lambda() -> dict[str, Any]:
     """
     import torch
 
+    from etude.core.population import Member
     from etude.evaluation.control import play
     from etude.loops.on_policy import OnPolicyLoop
-    from etude.policies.control.population import Member
     from etude.tasks import resolve_task
 
     torch.set_num_threads(1)

@@ -12,8 +12,8 @@ from torch import Tensor
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import InvariantError
 from etude.core.method import Method
+from etude.core.population import FlatParameters, PerMember, Population
 from etude.policies.control.memory import Past
-from etude.policies.control.population import FlatParameters, PerMember, Population
 
 GAP = 2e-3
 """Largest mean |log-probability gap| between acting and learning, in nats; float32 gives about 1e-7."""

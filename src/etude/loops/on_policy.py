@@ -14,12 +14,12 @@ from etude.core.batches import Transitions
 from etude.core.control import ControlTask
 from etude.core.loop import StepReport
 from etude.core.method import Method
+from etude.core.population import FlatParameters, Member, Population, per_member, settle
 from etude.experience.spaces import observation_shape
 from etude.experience.vector import Collector, Rollouts
 from etude.loops.control_update import ControlUpdater
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.observations import moments
-from etude.policies.control.population import FlatParameters, Member, Population, per_member, settle
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
 WINDOW = 100

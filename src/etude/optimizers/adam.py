@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 
 from etude.core.fields import Fraction, NonNegative, Positive, Probability
+from etude.core.population import FlatParameters
 from etude.core.slots import StepOptimizer, TokenOptimizer
 from etude.optimizers.population import PopulationAdam
-from etude.policies.control.population import FlatParameters
 
 CONTROL_RATE = 3e-4
 """The learning rate of control where none is chosen."""

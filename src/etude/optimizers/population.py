@@ -10,7 +10,7 @@ from torch import Tensor
 
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import ConfigError, NonFiniteError
-from etude.policies.control.population import FlatParameters, PerMember
+from etude.core.population import FlatParameters, PerMember
 
 Metrics = dict[str, Tensor]
 MAX_FAILURES = 3

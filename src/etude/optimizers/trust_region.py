@@ -15,9 +15,9 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative, Positive
 from etude.core.part import Need
+from etude.core.population import FlatParameters
 from etude.core.slots import StepOptimizer
 from etude.optimizers.population import Failures, Metrics, Surrogate, column
-from etude.policies.control.population import FlatParameters
 
 if TYPE_CHECKING:
     from etude.core.method import Method

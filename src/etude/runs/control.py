@@ -13,7 +13,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import parse
 from etude.core.method import Method
 from etude.core.part import hints
-from etude.policies.control.population import Member
+from etude.core.population import Member
 from etude.runs.training import Options
 from etude.runtime.sources import opened
 

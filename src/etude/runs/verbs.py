@@ -308,7 +308,7 @@ def export(checkpoint: str | Path, out: str | Path, *, member: int = 0) -> Path:
 
     Raises: ConfigError for a run of language (whose checkpoints are Hugging Face folders already), or no such member.
     """
-    from etude.policies.control.export import export_policy
+    from etude.evaluation.export import export_policy
     from etude.runs.control import restore
 
     place, config = locate(checkpoint)

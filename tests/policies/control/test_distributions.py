@@ -15,12 +15,12 @@ from torch import Tensor
 
 from etude.core.control import ControlTask, VectorEnvironment
 from etude.core.errors import ConfigError
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.experience.spaces import action_decoder
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.distributions import Distribution, distribution
 from etude.policies.control.networks import sigmoid, softplus
-from etude.policies.control.population import Member
 from etude.tasks.control._batched import ArrayEnvironment
 from solo_runs import assert_members_are_alone
 

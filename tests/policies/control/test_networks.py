@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from etude.core.errors import ConfigError
 from etude.core.method import Method
+from etude.core.population import Member, Population
 from etude.core.registry import get_method
 from etude.critics.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
@@ -21,7 +22,6 @@ from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.frames import FrameStack, Stacked
 from etude.policies.control.networks import ACTIVATIONS, CNN, MLP, Conv, affine
 from etude.policies.control.observations import NormalizeObservations
-from etude.policies.control.population import Member, Population
 from etude.tasks.control.cartpole import cartpole
 from image_toys import CounterArrays, Dot
 from solo_runs import alike, assert_members_are_alone

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from etude.core.control import ControlTask, VectorEnvironment
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.method import Method
+from etude.core.population import Member, Population
 from etude.core.registry import get_method
 from etude.critics.state import StateValue
 from etude.loops.control_update import Minibatch
@@ -23,7 +24,6 @@ from etude.policies.control.actor import Player
 from etude.policies.control.memory import GRU, Gated, Past
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations
-from etude.policies.control.population import Member, Population
 from etude.rewards.running import NormalizeRewards
 from etude.tasks.control._batched import ArrayEnvironment
 from etude.tasks.control.cartpole import cartpole

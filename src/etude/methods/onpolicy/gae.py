@@ -29,13 +29,13 @@ from etude.advantages.returns import StepGAE
 from etude.core.batches import Transitions
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.method import Claim
+from etude.core.population import FlatParameters, Population
 from etude.core.slots import Network, StateCritic
 from etude.critics.state import StateValue
 from etude.methods.onpolicy.trpo import trpo
 from etude.optimizers.population import Failures, column
 from etude.optimizers.trust_region import conjugate_gradients, dot, flat_gradient, hessian_product
 from etude.policies.control.networks import MLP
-from etude.policies.control.population import FlatParameters, Population
 
 
 class MonteCarloGAE(StepGAE):

@@ -11,8 +11,8 @@ from torch import nn
 
 from etude.core.control import Step, VectorEnvironment
 from etude.core.fields import Count
+from etude.core.population import Population
 from etude.core.slots import Observations
-from etude.policies.control.population import Population
 
 
 class FrameStack(Observations):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.fields import Count
+from etude.core.population import Population
 from etude.core.slots import Memory
 from etude.policies.control.networks import Linear, affine, orthogonal, sigmoid
-from etude.policies.control.population import Population
 
 
 @dataclass

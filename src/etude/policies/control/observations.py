@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.fields import Positive
+from etude.core.population import Population
 from etude.core.slots import Observations
-from etude.policies.control.population import Population
 
 
 def moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -14,13 +14,13 @@ from torch import Tensor
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.method import Method
+from etude.core.population import Member, PerMember, Population, settle
 from etude.core.registry import compositions, files, get_method
 from etude.experience.vector import FINAL_ROWS
 from etude.loops.on_policy import OnPolicyLoop
 from etude.optimizers.adam import AdamW
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations
-from etude.policies.control.population import Member, PerMember, Population, settle
 from etude.rewards.running import NormalizeRewards
 from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.pendulum import pendulum
@@ -238,7 +238,7 @@ def test_a_number_per_member_has_no_single_truth() -> None:
 
 
 def test_warmup_may_differ() -> None:
-    from etude.policies.control.population import per_member
+    from etude.core.population import per_member
 
     part = settle(method("ppo").bind(), Population([Member(0, {"optimizer.warmup": 0.5}), Member(1)])).optimizer
     assert per_member(part, lambda p: p.rate(1, 10)).numbers == (AdamW(warmup=0.5, schedule="linear").rate(1, 10), 0.9)

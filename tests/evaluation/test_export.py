@@ -17,17 +17,17 @@ from gymnasium import spaces
 
 from etude.core.control import ControlTask, VectorEnvironment
 from etude.core.errors import ConfigError
+from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.critics.state import StateValue
+from etude.evaluation.export import decode, encode, example, export_policy, plain_policy
 from etude.experience.spaces import action_decoder, batch_of, observation_encoder
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.actor import Player
-from etude.policies.control.export import decode, encode, example, export_policy, plain_policy
 from etude.policies.control.frames import FrameStack
 from etude.policies.control.memory import GRU
 from etude.policies.control.networks import CNN, MLP
 from etude.policies.control.observations import NormalizeObservations
-from etude.policies.control.population import Member
 from etude.tasks.control._batched import ArrayEnvironment
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum

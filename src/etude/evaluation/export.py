@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from etude.core.errors import ConfigError
+from etude.core.population import PerMember
 from etude.experience.spaces import action_size, batch_of, channels_last, is_image, observation_shape
 from etude.policies.control.actor import Actor
 from etude.policies.control.frames import FrameStack
 from etude.policies.control.memory import Past
-from etude.policies.control.population import PerMember
 
 DESCRIPTION = "policy.json"
 """File inside the archive that says what goes in and comes out."""
