@@ -67,7 +67,7 @@ def group(size: int, folder: str) -> dict[str, float]:
 
     from etude.core.batches import Episode, Problem, Segment
     from etude.core.draws import Draw
-    from etude.experience.rows import to_batch
+    from etude.core.rows import to_batch
     from etude.policies.language import LanguagePolicy
     from etude.policies.sampling import Sampling
 

@@ -12,8 +12,8 @@ import torch
 from etude.core.batches import Episode, Problem, Segment, TokenBatch
 from etude.core.draws import Draw
 from etude.core.method import Method
+from etude.core.rows import to_batch
 from etude.core.task import Environment, LanguageTask, SingleTurn
-from etude.experience.rows import to_batch
 from etude.loops.language import LanguageLoop
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.language import LanguagePolicy

@@ -11,13 +11,13 @@ import torch
 
 from etude.core.batches import Episode, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.rows import concatenate, micro_batches, split_groups, to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.deadline import deadline
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, fresh, rollout
-from etude.experience.rows import concatenate, micro_batches, split_groups, to_batch
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling

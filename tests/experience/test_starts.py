@@ -7,11 +7,11 @@ import torch
 
 from etude.core.batches import Episode
 from etude.core.draws import Draw
+from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, first_tokens, fresh, rollout
-from etude.experience.rows import to_batch
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling

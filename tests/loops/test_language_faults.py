@@ -12,11 +12,11 @@ import torch
 
 from etude.core.batches import Problem, Segment, StopReason, TokenLogProbs
 from etude.core.errors import ConfigError, DataError, EnvironmentFault, EtudeError, NonFiniteError
+from etude.core.rows import to_batch
 from etude.core.slots import TokenObjective
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.groups import Groups
-from etude.experience.rows import to_batch
 from etude.loops.language import LanguageLoop
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW

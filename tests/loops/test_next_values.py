@@ -11,9 +11,9 @@ from torch import Tensor
 from etude.advantages.returns import GAE
 from etude.core.batches import Segment, StopReason, TokenBatch
 from etude.core.registry import get_method
+from etude.core.rows import to_batch
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.groups import Groups
-from etude.experience.rows import to_batch
 from etude.loops.update import values_all
 from etude.policies.language import LanguagePolicy
 from language_toys import Toy, make_loop, random_episodes, random_policy

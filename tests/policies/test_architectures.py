@@ -9,7 +9,7 @@ import torch
 
 from etude.core.batches import Episode, Problem, Segment, TokenBatch
 from etude.core.errors import ConfigError
-from etude.experience.rows import to_batch
+from etude.core.rows import to_batch
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from etude.core.batches import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
-from etude.experience.rows import to_batch
+from etude.core.rows import to_batch
 from etude.policies import sampling as module
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling, generate, truncate

@@ -10,10 +10,10 @@ import torch
 from etude.core.batches import Episode
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
+from etude.core.rows import last_action, to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.data import Pairs
-from etude.experience.rows import last_action, to_batch
 from etude.policies.language import LanguagePolicy
 from etude.rewards.kl import KLPenalty
 from etude.rewards.model import RewardModel

@@ -11,9 +11,9 @@ from etude.core.draws import Draw
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
-from etude.experience.chat import opening
 from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
+from etude.policies.chat import opening
 from etude.policies.sampling import Sampling
 
 

@@ -70,9 +70,9 @@ def evaluate_split(
 
     Raises: RewardError if that leaves no problem.
     """
+    from etude.core.rows import to_batch
     from etude.experience.groups import Groups
     from etude.experience.rollout import fresh, rollout
-    from etude.experience.rows import to_batch
     from etude.rewards.scoring import score
 
     how = experience or Groups()

@@ -11,8 +11,8 @@ from etude.core.errors import DataError
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
-from etude.experience.chat import conversational, opening, reply, turn
 from etude.experience.rollout import occurrences
+from etude.policies.chat import conversational, opening, reply, turn
 
 
 class Demonstrations(TokenExperience):

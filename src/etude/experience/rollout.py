@@ -18,8 +18,8 @@ from etude.core.errors import DataError, EnvironmentFault, EtudeError
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import StepResult
-from etude.experience.chat import conversational, opening, reply
 from etude.experience.deadline import deadline
+from etude.policies.chat import conversational, opening, reply
 from etude.policies.sampling import Completion, Sampling
 
 MAX_FAULTS = 3

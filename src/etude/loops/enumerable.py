@@ -13,10 +13,10 @@ from etude.core.batches import TokenBatch
 from etude.core.draws import bits, uniforms
 from etude.core.loop import StepReport
 from etude.core.method import Method
+from etude.core.rows import split_groups
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.rows import split_groups
 from etude.loops.bed import Bed
 from etude.loops.states import join_tensors, split_tensors
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors

@@ -15,16 +15,16 @@ from etude.core.batches import Episode, Problem, StopReason, TokenBatch
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.loop import StepReport
 from etude.core.method import Method
+from etude.core.rows import concatenate, to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
-from etude.experience.chat import opening
-from etude.experience.rows import concatenate, to_batch
 from etude.loops.differences import METRIC, Differences
 from etude.loops.language_report import describe, record
 from etude.loops.recorded import recorded_entropies, recorded_hidden
 from etude.loops.states import join_tensors, split_tensors
 from etude.loops.update import Updater, evaluate_all, reference_all, values_all
+from etude.policies.chat import opening
 from etude.policies.language import LanguagePolicy
 from etude.rewards.scoring import NO_REWARD, score
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors

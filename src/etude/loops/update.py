@@ -12,8 +12,8 @@ from torch import Tensor
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import EtudeError, InvariantError, NonFiniteError
 from etude.core.method import Method
+from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
-from etude.experience.rows import micro_batches, split_groups
 from etude.loops.agreement import Noise
 from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
 from etude.loops.movement import LEAST, Movement, still

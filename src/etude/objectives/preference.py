@@ -11,8 +11,8 @@ from torch.nn.functional import logsigmoid
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Interval, Positive
 from etude.core.part import Need
+from etude.core.rows import last_action
 from etude.core.slots import TokenObjective
-from etude.experience.rows import last_action
 
 
 def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.registry import get_method
+from etude.core.rows import concatenate
 from etude.core.streams import Stream
 from etude.evaluation.exact import every_group, expected_gradient, gradient
-from etude.experience.rows import concatenate
 from etude.loops.bed import Bed
 from etude.loops.enumerable import EnumerableLoop
 from etude.loops.update import Updater

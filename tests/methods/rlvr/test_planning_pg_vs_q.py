@@ -12,10 +12,10 @@ from torch import Tensor
 
 from etude.core.batches import Problem, Segment, TokenBatch, TokenLogProbs
 from etude.core.registry import get_method
+from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.data import written
-from etude.experience.rows import to_batch
 from etude.experiments.rlvr.path_models import Graphs, Walks, excess, log_likelihood, pairs_tensor, walk
 from etude.experiments.rlvr.planning_pg_vs_q import pg_gradient, q_gradient, q_target, teach
 from etude.loops.language import LanguageLoop

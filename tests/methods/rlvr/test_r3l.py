@@ -13,11 +13,11 @@ from etude.advantages.group import group_mean, group_sum
 from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
+from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.retry import ReflectThenRetry, Report, imitated, read_report, without_prefix
-from etude.experience.rows import to_batch
 from etude.loops.losses import loss_terms, with_shares
 from etude.methods.rlvr.r3l import OPMD, AmplifiedAdvantage, r3l
 from etude.policies.language import LanguagePolicy

@@ -99,8 +99,8 @@ class Offline(NamedTuple):
 
 def offline(job: Offline) -> dict[str, float]:
     """pass@1 on test problems and KL(pi || pi_ref) in nats per completion, after all epochs over the one batch."""
+    from etude.core.rows import to_batch
     from etude.evaluation.language import evaluate_split
-    from etude.experience.rows import to_batch
     from etude.loops.language import MICRO_TOKENS, LanguageLoop
     from etude.loops.update import reference_all
     from etude.policies.language import LanguagePolicy

@@ -76,8 +76,8 @@ def _cosine(folder: Path) -> float:
     """Mean |cosine| of the features of right answers to the same problem, two of each, over test problems."""
     import torch
 
+    from etude.core.rows import to_batch
     from etude.evaluation.language import evaluate_split
-    from etude.experience.rows import to_batch
     from etude.loops.update import evaluate_all
     from etude.methods.rlvr.g2rl import completion_features
     from etude.policies.language import LanguagePolicy

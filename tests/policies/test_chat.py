@@ -12,9 +12,9 @@ from etude.core.errors import ConfigError
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
-from etude.experience.chat import opening, reply
 from etude.experience.rollout import fresh, rollout
 from etude.policies.byte_tokenizer import build_tokenizer
+from etude.policies.chat import opening, reply
 from etude.policies.sampling import Completion, Sampling
 from language_toys import Toy, random_policy
 
