@@ -19,13 +19,14 @@ from etude.core.part import Need
 from etude.core.registry import get_method
 from etude.core.slots import Context, Filter, GroupReward, TokenAdvantages, TokenObjective, TokenWeights
 from etude.critics.token import TokenCritic
-from etude.experience.data import Demonstrations, written
+from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
 from etude.loops.losses import loss_shares
 from etude.loops.update import Tally, Updater
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.aggregation import token_shares
 from etude.optimizers.adam import AdamW
+from etude.policies.written import written
 from etude.regularizers.entropy import EntropyBonus
 from etude.regularizers.kl import KLToReference
 from language_toys import Toy, gradients, make_loop, random_batch, random_policy

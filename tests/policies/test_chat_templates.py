@@ -11,12 +11,13 @@ from etude.core.batches import Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.experience.data import Demonstrations, Pairs, written
+from etude.experience.data import Demonstrations, Pairs
 from etude.experience.rollout import fresh, rollout
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.chat import opening
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
+from etude.policies.written import written
 from language_toys import Toy, random_model
 
 CHATML = (

@@ -21,7 +21,8 @@ from etude.core.registry import load_task
 from etude.core.streams import Stream
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.measure import measure, sample
-from etude.runs.pretrain import POSITIONS, Row, accumulate, architecture, careless, examples, pretrain, rows
+from etude.policies.worked_examples import Row, accumulate, rows
+from etude.runs.pretrain import POSITIONS, architecture, careless, examples, pretrain
 from etude.tasks.agents.attr_20q import attr_20q, scripted_episode
 from etude.tasks.language.compose import Compose, trains
 from etude.tasks.language.countdown import countdown

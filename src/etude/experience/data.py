@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.rollout import occurrences
-from etude.policies.chat import conversational, opening, reply, turn
+from etude.policies.written import written
 
 
 class Demonstrations(TokenExperience):
@@ -88,58 +87,6 @@ class Pairs(TokenExperience):
             complete = all(e.action_count for e in pair)
             found += pair if complete else [Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)] * 2
         return found
-
-
-def written(
-    problem: Problem, segments: Sequence[Segment], group: int, policy: Any, add_bos: bool | None = None
-) -> Episode:
-    """An episode from written segments: what the assistant says is learned, with the token that ends it.
-
-    In a conversation that is what the chat template ends a turn with, and the episode's tokens are those of the
-    rendered whole; elsewhere it is the tokenizer's end token. An episode that does not fit the model's context is never
-    cut: it comes back empty, with a warning, and loops leave episodes without an action token out.
-    """
-    start = next((i for i, s in enumerate(segments) if s.role == "assistant"), len(segments))
-    encode = _conversation if conversational(segments) else _text
-    opened = opening(segments[:start], policy, add_bos)
-    for segment, (tokens, learned) in zip(segments, encode(segments, start, opened, policy)):
-        segment.tokens = tokens
-        segment.action_mask = [1] * learned + [0] * (len(tokens) - learned)
-        segment.behaviour_logp = [0.0] * len(tokens)
-    episode = Episode(problem, list(segments), group, info={"written": True})
-    if (size := len(episode.tokens)) > policy.context:
-        warnings.warn(
-            f"Problem {problem.id!r} and its written answer have {size} tokens, more than the {policy.context} that "
-            "the model can attend to: left out.",
-            stacklevel=2,
-        )
-        return Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)
-    return episode
-
-
-Encoded = list[tuple[list[int], int]]
-"""Tokens of each segment, and how many of them, from the first on, are learned."""
-
-
-def _text(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: Any) -> Encoded:
-    found: Encoded = [(tokens, 0) for tokens in opened]
-    for segment in segments[start:]:
-        tokens, mine = policy.encode(segment.text), segment.role == "assistant"
-        found.append(([*tokens, policy.tokenizer.eos_token_id], len(tokens) + 1) if mine else (tokens, 0))
-    return found
-
-
-def _conversation(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: Any) -> Encoded:
-    found: Encoded = [(tokens, 0) for tokens in opened]
-    turns = [i for i, s in enumerate(segments) if s.role == "assistant"]
-    for place, following in zip(turns, [*turns[1:], len(segments)]):
-        made = turn(segments[:place], segments[place], policy)
-        if place == start and place:
-            found[-1] = (made.before, 0)
-        answer = reply(segments[place + 1 : following], policy, closed=True)
-        found.append((made.said if answer else made.said + made.after, len(made.said)))
-        found += [(tokens, 0) for tokens in answer]
-    return found
 
 
 def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:

@@ -14,7 +14,7 @@ from etude.core.batches import Episode
 from etude.core.errors import ConfigError
 from etude.core.rows import last_action, micro_batches, to_batch
 from etude.core.slots import Context, Reward
-from etude.experience.data import written
+from etude.policies.written import written
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy

@@ -17,11 +17,12 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from etude.core.batches import Problem, Segment
 from etude.core.fields import Count, Positive, check
 from etude.core.streams import Stream
+from etude.policies.worked_examples import Row, accumulate, rows
 from etude.tasks.agents.attr_20q import Attr20Q, scripted_episode
 from etude.tasks.language.compose import FUNCTIONS, Compose, functions_of, trains, worked
 from etude.tasks.language.countdown import Countdown
@@ -29,7 +30,6 @@ from etude.tasks.language.sums import Sums
 
 if TYPE_CHECKING:
     from numpy.random import Generator
-    from torch import Tensor
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 POSITIONS = 512
@@ -38,13 +38,6 @@ RATE = 2e-3
 RIGHT = 0.12
 """Share of the shown chains that are as intended (more give the right answer: many functions commute)."""
 MISTAKES = ("stop early",) * 3 + ("any function",) * 2 + ("outside in",)
-
-
-class Row(NamedTuple):
-    """One training example: token ids, and for each whether the model is trained to say it."""
-
-    tokens: list[int]
-    learned: list[bool]
 
 
 # What is shown
@@ -104,21 +97,6 @@ def careless(problem: Problem, random: Generator) -> str:
     return worked(functions if all(map(trains, functions, functions[1:])) else early, text)
 
 
-def rows(tokenizer: PreTrainedTokenizerFast, shown: Sequence[list[Segment]]) -> list[Row]:
-    """Examples as tokens; what the assistant says is learned and closed by the end token."""
-    ids = iter(tokenizer([s.text for example in shown for s in example])["input_ids"])
-    found = []
-    for example in shown:
-        row = Row([], [])
-        for segment in example:
-            mine = segment.role == "assistant"
-            said = next(ids) + [tokenizer.eos_token_id] * mine
-            row.tokens.extend(said)
-            row.learned.extend([mine] * len(said))
-        found.append(row)
-    return found
-
-
 # How it is learned
 
 
@@ -158,34 +136,6 @@ def learn(model: LlamaForCausalLM, data: Sequence[Row], steps: int, stream: Stre
         optimizer.zero_grad()
     tail = losses[-max(1, steps // 10) :]
     return sum(tail) / len(tail)
-
-
-def accumulate(model: LlamaForCausalLM, chosen: Sequence[Row]) -> float:
-    """Add the gradient of the mean loss per learned token; short and long rows apart, so that little is padding."""
-    import torch.nn.functional as F
-
-    ordered = sorted(chosen, key=lambda r: len(r.tokens))
-    cut = len(ordered) * 3 // 4
-    total, count = 0.0, sum(sum(r.learned[1:]) for r in ordered)
-    for part in (ordered[:cut], ordered[cut:]):
-        if not part:
-            continue
-        tokens, learned = collate(part)
-        hidden = model.model(input_ids=tokens).last_hidden_state[:, :-1][learned[:, 1:]]
-        loss = F.cross_entropy(model.lm_head(hidden), tokens[:, 1:][learned[:, 1:]], reduction="sum") / count
-        loss.backward()
-        total += loss.item()
-    return total
-
-
-def collate(data: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """Tokens and learned, both [B, T], padded on the right (attention is causal: no mask is needed)."""
-    import torch
-
-    width = max(len(r.tokens) for r in data)
-    tokens = torch.tensor([r.tokens + [0] * (width - len(r.tokens)) for r in data])
-    learned = torch.tensor([r.learned + [False] * (width - len(r.learned)) for r in data])
-    return tokens, learned
 
 
 def pretrain(out: Path, seed: int = 0, steps: int = 2500, scale: float = 1.0, report: bool = True) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.experience.data import written
 from etude.experiments.rlvr.path_models import Graphs, Walks, excess, log_likelihood, pairs_tensor, walk
 from etude.experiments.rlvr.planning_pg_vs_q import pg_gradient, q_gradient, q_target, teach
 from etude.loops.language import LanguageLoop
 from etude.methods.rlvr.planning_pg_vs_q import LogitsAsValues, PathSteps, Taught, q_learning, q_targets
 from etude.policies.language import LanguagePolicy
+from etude.policies.written import written
 from etude.tasks.language.paths import Paths, data
 
 pytestmark = pytest.mark.usefixtures("one_thread")

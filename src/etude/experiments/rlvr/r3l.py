@@ -10,11 +10,11 @@ from etude.core.batches import Episode, Problem, Segment
 from etude.core.fields import Probability
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
-from etude.experience.data import written
 from etude.experience.groups import Groups
 from etude.experience.retry import ReflectThenRetry
 from etude.experiments.arms import SEEDS, Question, Training, findings, train, variant
 from etude.experiments.rlvr.watched import Run, ends, runs, scores
+from etude.policies.written import written
 from etude.tasks.agents.keys import Grid, Keys, keys, walk
 
 LESSONS, RATE = 150, 1e-3

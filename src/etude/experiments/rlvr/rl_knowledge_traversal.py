@@ -86,7 +86,7 @@ def read(policy: Any, task: Hierarchy, seed: int) -> None:
     """Pre-train with warm-up and cosine."""
     import torch
 
-    from etude.runs.pretrain import accumulate, rows
+    from etude.policies.worked_examples import accumulate, rows
 
     data, stream = rows(policy.tokenizer, reading(task, seed)), Stream(seed).split("order").numpy
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)

@@ -37,11 +37,12 @@ from etude.core.part import Need
 from etude.core.slots import Context, Filter, GroupReward, TokenRegularizer
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
-from etude.experience.data import Demonstrations, written
+from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
 from etude.experience.rollout import occurrences
 from etude.methods.rlvr.rloo import rloo
 from etude.policies.logprobs import token_logprobs
+from etude.policies.written import written
 from etude.references.frozen import MovingAverage
 from etude.regularizers.entropy import EntropyBonus
 from etude.rewards.unexpected import PatternPenalty
