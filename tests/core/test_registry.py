@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from etude.core import registry
 from etude.core.errors import ConfigError, UnknownNameError, nearest
 from etude.core.method import Method
-from etude.core.registry import docstring, family, files, get_method, load_attribute, load_task, summary
+from etude.core.registry import (
+    docstring,
+    family,
+    files,
+    get_method,
+    load_attribute,
+    load_task,
+    module_at,
+    summary,
+)
 from etude.core.task import Task
 
 OWN = """
@@ -27,6 +37,30 @@ def test_files_name_methods_and_tasks() -> None:
     assert family("methods", "grpo") == "rlvr"
     assert summary("methods", "grpo").startswith("GRPO: group relative policy optimization")
     assert docstring("tasks", "attr-20q").startswith(summary("tasks", "attr-20q"))
+
+
+def test_a_large_method_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = tmp_path / "methods" / "rlvr" / "large_one"
+    large.mkdir(parents=True)
+    (large / "__init__.py").write_text(
+        '"""Large: it has parts of its own."""\nlarge_one = grpo.replace(id="large-one")\n'
+    )
+    (large / "judge.py").write_text("number = 3\n")
+    (large.parent / "small.py").write_text('small = grpo.replace(id="small")\n')
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    files.cache_clear()
+    try:
+        assert files("methods") == {"large-one": large / "__init__.py", "small": large.parent / "small.py"}
+        assert family("methods", "large-one") == family("methods", "small") == "rlvr"
+        assert summary("methods", "large-one") == "Large: it has parts of its own."
+    finally:
+        files.cache_clear()
+
+
+def test_a_folder_is_imported_once() -> None:
+    found = registry.ROOT / "tasks" / "control"
+    assert module_at(found / "__init__.py").__name__ == "etude.tasks.control"
+    assert module_at(found / "cartpole.py").__name__ == "etude.tasks.control.cartpole"
 
 
 def test_load_by_name() -> None:

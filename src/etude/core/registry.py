@@ -1,5 +1,7 @@
 """Finding methods and tasks: `methods/<family>/<id>.py` holds the method `<id>`, nothing has to be listed.
 
+A large method is a folder, `methods/<family>/<id>/`: the composition in `__init__.py`, its parts in files beside it.
+
 Names are read from the folder, so an unknown name or `etude methods` costs no import.
 """
 
@@ -16,17 +18,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.rooms import part_rooms
 
 if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.worlds import World
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOTS = (
-    "advantages", "critics", "curricula", "experience", "filters", "objectives", "optimizers", "policies/control",
-    "references",
-    "regularizers", "rewards", "stages", "token_weights",
-)  # fmt: skip
 Shelf = Literal["methods", "tasks"]
 METHOD = re.compile(r'^(\w+) = [\w.]+\(\s*id="([^"]+)"', re.MULTILINE)
 """A method at the top level of a file: the variable, and the id that comes first."""
@@ -47,6 +45,7 @@ def files(shelf: Shelf) -> dict[str, Path]:
     """File of every built-in method or task, by id. A file of methods may hold several, and several of one id."""
     paths = [p for p in sorted((ROOT / shelf).glob("*/*.py")) if p.stem[0] != "_"]
     if shelf == "methods":
+        paths = sorted([*paths, *(ROOT / shelf).glob("*/*/__init__.py")])
         return {name: path for path in paths for name in declared(path)}
     return {p.stem.replace("_", "-"): p for p in paths if _defines(p, p.stem)}
 
@@ -69,7 +68,7 @@ def _defines(path: Path, name: str) -> bool:
 
 def family(shelf: Shelf, name: str) -> str:
     """The folder that holds it."""
-    return files(shelf)[name].parent.name
+    return files(shelf)[name].relative_to(ROOT / shelf).parts[0]
 
 
 def summary(shelf: Shelf, name: str) -> str:
@@ -89,14 +88,16 @@ def load_task(name: str) -> Any:
     """
     known = files("tasks")
     if name in known:
-        return getattr(_module(known[name]), known[name].stem)
+        return getattr(module_at(known[name]), known[name].stem)
     if ":" in name or name.endswith(".py"):
         return _load_outside(name)
     raise UnknownNameError("task", name, known, "`etude tasks` lists them all.")
 
 
-def _module(path: Path) -> ModuleType:
-    return importlib.import_module(".".join(("etude", *path.relative_to(ROOT).with_suffix("").parts)))
+def module_at(path: Path) -> ModuleType:
+    """The module of a file of the library; a folder's is its `__init__.py`."""
+    whole = path.parent if path.stem == "__init__" else path.with_suffix("")
+    return importlib.import_module(".".join(("etude", *whole.relative_to(ROOT).parts)))
 
 
 def load_attribute(reference: str) -> Any:
@@ -164,7 +165,7 @@ def compositions(name: str) -> list[Method]:
 
     known = files("methods")
     if name in known:
-        module = _module(known[name])
+        module = module_at(known[name])
         found = [getattr(module, variable) for variable in declared(known[name])[name]]
     elif ":" in name or name.endswith(".py"):
         found = [_load_outside(name)]
@@ -210,10 +211,13 @@ def parent_of(method: Method) -> Method | None:
 
 @cache
 def import_parts() -> None:
-    """Import every slot folder and method file, so that all parts are known by name."""
-    for folder in SLOTS:
-        for path in sorted((ROOT / folder).glob("*.py")):
-            package = f"etude.{folder.replace('/', '.')}"
-            importlib.import_module(f"{package}.{path.stem}" if path.stem != "__init__" else package)
+    """Import every room of parts and every method file, so that all parts are known by name."""
+    for path in sorted(p for room in part_rooms() for p in part_files(room)):
+        module_at(path)
     for path in sorted(set(files("methods").values())):
-        _module(path)
+        module_at(path)
+
+
+def part_files(room: str) -> list[Path]:
+    """Files of a room that may hold parts. Those of policies are in its folders: its own files load models."""
+    return list((ROOT / room).glob("*/*.py" if room == "policies" else "*.py"))
