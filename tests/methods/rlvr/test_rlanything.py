@@ -15,8 +15,8 @@ from etude.core.batches import TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.streams import Stream
-from etude.curricula.adapted import AdaptedTasks, accepted, wish
 from etude.methods.rlvr.rlanything import SolvedBand, StepAdvantage, unit_test_rewards
+from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks, accepted, wish
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.rewards.step_judge import StepVerdicts, consistency, fresh_judge, steps, verdict_advantages
 from etude.tasks.language.sums import Sums

@@ -13,10 +13,10 @@ from etude.core.batches import TokenBatch
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.slots import Filter
-from etude.curricula.adapted import AdaptedTasks
 from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, findings, variant
 from etude.experiments.rlvr.watched import runs
+from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
 from etude.tasks.language.sums import Sums
 
 STEPS, SEEDS = 40, 3

@@ -36,8 +36,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Probability
 from etude.core.method import Claim
 from etude.core.slots import Filter, TokenAdvantages
-from etude.curricula.adapted import AdaptedTasks
 from etude.methods.rlvr.grpo import grpo
+from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
 from etude.rewards.step_judge import StepVerdicts, standardised
