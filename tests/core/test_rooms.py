@@ -98,4 +98,4 @@ def test_every_file_that_fills_a_slot_is_found() -> None:
     files = [path for folder in below for path in folder.rglob("*.py")]
     filling = {path for path in files if "etude.core.slots" in imports(path.read_text(encoding="utf-8"))}
     assert len(filling) > 40
-    assert filling <= read
+    assert filling - read <= {SOURCE / "policies" / "formulas.py"}  # reads a Context; its home is derl
