@@ -16,7 +16,8 @@ from scipy.stats import t as student
 
 from etude.cli.methods import shown
 from etude.core.method import Method
-from etude.core.registry import compositions, docstring, family, files, get_method, parent_of, summary
+from etude.core.registry import ROOT, compositions, docstring, family, files, get_method, parent_of, summary
+from etude.experiments import experiment_file
 from etude.runs.claims import recorded, verdict_of
 
 DOCS = Path(__file__).resolve().parent
@@ -49,8 +50,7 @@ def page(name: str) -> str:
 def heading(name: str, method: Method) -> str:
     """Title, paper and file."""
     paper = linked(method.paper)
-    source = files("methods")[name]
-    place = f"{source.parent.name}/{source.name}"
+    place = files("methods")[name].relative_to(ROOT / "methods").as_posix()
     title = f"*{method.title}*" + (f", {paper}" if paper else "") if method.title else paper
     return f"{title}\n\nSource: [`methods/{place}`](../../src/etude/methods/{place})".strip()
 
@@ -86,8 +86,9 @@ def claim(name: str, method: Method) -> str:
     against = f" against `{c.baseline}`" if c.baseline else ""
     both = ", ".join(f"`{k}={v}`" for k, v in c.changes.items())
     how = f"`{c.metric}`{against} on `{c.task}`, {c.steps} steps, {c.seeds} seeds" + (f"; with {both}" if both else "")
-    if c.experiment:
-        how = f"an experiment of its own, `{c.experiment}`" + experiment(found)
+    if own := experiment_file(name):
+        path = f"experiments/{own.parent.name}/{own.name}"
+        how = f"an experiment of its own, [`{path}`](../../src/etude/{path})" + experiment(found)
     outcome = f"**{found['verdict']}**. {found.get('summary', '')}".strip() if found else "not run yet"
     if found and "stale" in found:
         outcome += f" Stale: {found['stale']}."

@@ -129,4 +129,4 @@ def test_a_claim_without_a_baseline_is_refused(cli: Cli, tmp_path: Path) -> None
     (tmp_path / "alone.py").write_text(MINE.replace('baseline="grpo",', "").replace("mine", "alone"))
     answer = cli("claims", "run", "alone.py:alone")
     assert answer.code == 2
-    assert "names neither a baseline nor an experiment" in answer.sentence
+    assert "names no baseline and has no experiment" in answer.sentence

@@ -21,12 +21,12 @@ from etude.core.registry import (
     docstring,
     files,
     get_method,
-    load_attribute,
     module_at,
     parent_of,
 )
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
+from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.language import LanguagePolicy
@@ -175,7 +175,7 @@ def test_its_claim_can_be_run(name: str) -> None:
     claim = get_method(name).claim
     assert claim is not None
     assert claim.statement.endswith(".")
-    assert claim.baseline in METHODS or (claim.experiment and callable(load_attribute(claim.experiment)))
+    assert claim.baseline in METHODS or callable(experiment_of(name))
     assert claim.margin >= 0
     limit = 900 if resolve_task(claim.task).world is World.LANGUAGE else 10**7
     assert claim.steps * claim.seeds <= limit  # two arms in five minutes, at 3 or 60,000 steps a second

@@ -21,6 +21,8 @@ META = ("id", "title", "paper", "row", "parent", "claim")
 class Claim:
     """What the paper says, small enough to check here.
 
+    A claim that is not a comparison of runs has an experiment of its own, `experiments/<family>/<id>.py`.
+
     Args:
         statement: the claim as a sentence about this experiment.
         baseline: id of the method it is compared with.
@@ -29,7 +31,6 @@ class Claim:
         margin: the smallest difference that counts.
         changes: fields set on both arms, by path (`{"optimizer.lr": 1e-3}`).
         steps, seeds: the budget of each arm; five minutes on two cores for everything.
-        experiment: 'module:function' of an experiment of its own, for claims that are not a comparison of runs.
     """
 
     statement: str
@@ -42,7 +43,6 @@ class Claim:
     steps: int = 60
     seeds: int = 3
     changes: Mapping[str, Any] = field(default_factory=dict)
-    experiment: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,23 @@
-"""What the claims of methods do, where comparing two runs does not say it."""
+"""What the claims of methods do where comparing two runs does not say it: `experiments/<family>/<id>.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from etude.core.registry import family, files, module_at
+
+
+def experiment_file(method: str) -> Path | None:
+    """The file of a built-in method's own experiment, by its id; None if its claim is a comparison of runs."""
+    if method not in files("methods"):
+        return None
+    path = Path(__file__).parent / family("methods", method) / f"{method.replace('-', '_')}.py"
+    return path if path.is_file() else None
+
+
+def experiment_of(method: str) -> Callable[[], dict[str, Any]] | None:
+    """What `claims run` calls for this method instead of a comparison: `experiment` of its file."""
+    path = experiment_file(method)
+    return None if path is None else module_at(path).experiment

@@ -10,7 +10,8 @@ from typing import Any
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.method import Claim
-from etude.core.registry import ROOT, get_method, load_attribute
+from etude.core.registry import ROOT, get_method
+from etude.experiments import experiment_of
 from etude.tasks import resolve_task
 
 PLACES = (ROOT / "claims", ROOT.parent.parent / "claims")
@@ -51,7 +52,8 @@ def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None)
     if claim is None:
         raise ConfigError(f"{method} makes no claim.")
     began = time.monotonic()
-    found = load_attribute(claim.experiment)() if claim.experiment else _compare(method, claim, runs, workers)
+    own = experiment_of(method)
+    found = own() if own else _compare(method, claim, runs, workers)
     from etude.runtime.environment import record
 
     about = {"method": method, "statement": claim.statement, **found, "seconds": round(time.monotonic() - began, 1)}
@@ -69,7 +71,9 @@ def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict
     from etude.runs.comparing import final_scores, jobs_for, run_jobs
 
     if not claim.baseline:
-        raise ConfigError(f"The claim of {method} names neither a baseline nor an experiment, so it cannot be checked.")
+        raise ConfigError(
+            f"The claim of {method} names no baseline and has no experiment of its own, so it cannot be checked."
+        )
     fields = tuple(assignments(claim.changes))
     metric, _, split = claim.metric.partition(":")
     together = resolve_task(claim.task).together

@@ -6,7 +6,7 @@ from typing import Any
 
 from etude.advantages.group import GroupAdvantage
 from etude.experiments.arms import Question, findings, variant
-from etude.experiments.rlvr.watched import FewCompose, ends, runs, scores
+from etude.experiments.watched import FewCompose, ends, runs, scores
 from etude.tasks.language.compose import Compose
 
 STEPS, COUNT, PROBLEMS = 32, 3, 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etude.experiments.arms import Question, findings, variant
-from etude.experiments.rlvr.watched import ends, runs, scores
+from etude.experiments.watched import ends, runs, scores
 from etude.stages.phases import Phase
 from etude.tasks.language.compose import Compose
 

@@ -10,7 +10,7 @@ from etude.advantages.group import GroupAdvantage
 from etude.core.method import Method
 from etude.curricula.uniform import Uniform
 from etude.experiments.arms import SEEDS, Question, findings, spread, variant
-from etude.experiments.rlvr.watched import Job, look, run, runs, scores
+from etude.experiments.watched import Job, look, run, runs, scores
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.tasks.language.compose import Compose
 

@@ -13,7 +13,7 @@ from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.retry import ReflectThenRetry
 from etude.experiments.arms import SEEDS, Question, Training, findings, train, variant
-from etude.experiments.rlvr.watched import Run, ends, runs, scores
+from etude.experiments.watched import Run, ends, runs, scores
 from etude.policies.written import written
 from etude.tasks.agents.keys import Grid, Keys, keys, walk
 

@@ -15,7 +15,7 @@ from etude.core.registry import get_method
 from etude.core.slots import Filter
 from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, findings, variant
-from etude.experiments.rlvr.watched import runs
+from etude.experiments.watched import runs
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
 from etude.tasks.language.sums import Sums
 

@@ -37,7 +37,6 @@ reinforce = TokenMethod(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
         steps=20,
         seeds=5,
-        experiment="etude.experiments.language:rewards_alone",
     ),
 )
 

@@ -114,6 +114,5 @@ gae = trpo.replace(
         metric="return",
         steps=30_000,
         seeds=20,
-        experiment="etude.experiments.control:intermediate_lambda",
     ),
 )

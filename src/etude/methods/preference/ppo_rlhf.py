@@ -35,6 +35,5 @@ ppo_rlhf = ppo.replace(
         statement="A reward model that only saw pairs raises the accuracy of answers that nobody checked.",
         task="preferences",
         steps=40,
-        experiment="etude.experiments.language:learned_reward",
     ),
 )

@@ -32,6 +32,5 @@ reward_model = sft.replace(
         margin=0.3,
         steps=200,
         changes={"optimizer.lr": 3e-4},
-        experiment="etude.experiments.language:reward_model",
     ),
 )

@@ -93,6 +93,5 @@ agro = rloo.replace(
         statement="From data of the reference alone, AGRO reaches the exact KL-regularised optimum and policy gradient "
         "with a KL term does not; on language it beats policy gradient and DPO offline and is no worse online.",
         baseline="rloo",
-        experiment="etude.experiments.rlvr.agro:experiment",
     ),
 )

@@ -35,6 +35,5 @@ alpine = sft.replace(
         metric="accuracy by degree",
         steps=250,
         seeds=3,
-        experiment="etude.experiments.rlvr.alpine:experiment",
     ),
 )

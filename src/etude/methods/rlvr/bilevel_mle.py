@@ -65,6 +65,5 @@ bilevel_mle = reinforce.replace(
         baseline="reinforce",
         steps=60,
         seeds=5,
-        experiment="etude.experiments.rlvr.bilevel_mle:experiment",
     ),
 )

@@ -238,6 +238,5 @@ capo = grpo.replace(
         task="sums",
         steps=40,
         seeds=3,
-        experiment="etude.experiments.rlvr.capo:experiment",
     ),
 )

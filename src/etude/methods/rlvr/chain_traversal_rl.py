@@ -33,6 +33,5 @@ chain_traversal_rl = reinforce.replace(
         metric="accuracy on the hardest start",
         steps=200,
         seeds=3,
-        experiment="etude.experiments.rlvr.chain_traversal_rl:experiment",
     ),
 )

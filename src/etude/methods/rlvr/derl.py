@@ -124,6 +124,5 @@ derl = grpo.replace(
         baseline="grpo",
         steps=60,
         seeds=12,
-        experiment="etude.experiments.rlvr.derl:experiment",
     ),
 )

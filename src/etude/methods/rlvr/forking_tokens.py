@@ -82,6 +82,5 @@ forking_tokens = dapo.replace(
         task="sums",
         steps=30,
         seeds=3,
-        experiment="etude.experiments.rlvr.forking_tokens:experiment",
     ),
 )

@@ -109,6 +109,5 @@ g2rl = grpo.replace(
         task="countdown",
         steps=60,
         seeds=3,
-        experiment="etude.experiments.rlvr.g2rl:experiment",
     ),
 )

@@ -311,6 +311,5 @@ gdro_grpo = grpo.replace(
         metric="pass@8",
         steps=32,
         seeds=3,
-        experiment="etude.experiments.rlvr.gdro_grpo:experiment",
     ),
 )

@@ -113,6 +113,5 @@ hpt = grpo.replace(
         baseline="grpo",
         steps=14,
         seeds=3,
-        experiment="etude.experiments.rlvr.hpt:experiment",
     ),
 )

@@ -145,6 +145,5 @@ kimi_k1_5 = reinforce.replace(
         baseline="reinforce",
         steps=12,
         seeds=3,
-        experiment="etude.experiments.rlvr.kimi_k1_5:experiment",
     ),
 )

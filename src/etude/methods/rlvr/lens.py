@@ -116,6 +116,5 @@ lens = grpo.replace(
         metric="pass@1",
         steps=40,
         seeds=3,
-        experiment="etude.experiments.rlvr.lens:experiment",
     ),
 )

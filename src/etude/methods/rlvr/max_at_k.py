@@ -153,6 +153,5 @@ max_at_k = grpo.replace(
         metric="max@64",
         steps=60,
         seeds=64,
-        experiment="etude.experiments.rlvr.max_at_k:experiment",
     ),
 )

@@ -35,6 +35,5 @@ maxrl = grpo.replace(
         metric="pass@64",
         steps=50,
         seeds=64,
-        experiment="etude.experiments.rlvr.maxrl:experiment",
     ),
 )

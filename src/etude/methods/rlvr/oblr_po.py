@@ -101,6 +101,5 @@ oblr_po = rloo.replace(
         metric="pass@1",
         steps=40,
         seeds=3,
-        experiment="etude.experiments.rlvr.oblr_po:experiment",
     ),
 )

@@ -113,7 +113,6 @@ open_rs = grpo.replace(
         baseline="grpo",
         steps=100,
         seeds=3,
-        experiment="etude.experiments.rlvr.open_rs:experiment",
     ),
 )
 

@@ -110,6 +110,5 @@ pacs = rloo.replace(
         statement="PACS has at least GRPO's and PPO's pass@1 and a higher pass@k, and its entropy decays more slowly "
         "than GRPO's.",
         baseline="grpo",
-        experiment="etude.experiments.rlvr.pacs:experiment",
     ),
 )

@@ -152,7 +152,6 @@ planning_pg_vs_q = reinforce.replace(
         metric="accuracy and diversity",
         steps=100,
         seeds=8,
-        experiment="etude.experiments.rlvr.planning_pg_vs_q:experiment",
     ),
 )
 

@@ -182,6 +182,5 @@ poly_ppo = ppo.replace(
         baseline="ppo",
         steps=20,
         seeds=3,
-        experiment="etude.experiments.rlvr.poly_ppo:experiment",
     ),
 )

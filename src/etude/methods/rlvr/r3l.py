@@ -87,6 +87,5 @@ r3l = grpo.replace(
         baseline="grpo",
         steps=20,
         seeds=3,
-        experiment="etude.experiments.rlvr.r3l:experiment",
     ),
 )

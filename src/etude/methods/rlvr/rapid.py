@@ -91,6 +91,5 @@ rapid = grpo.replace(
         statement="Sampling for several minibatches at once reaches a fixed accuracy in at least 10 % less time than "
         "GRPO with the same minibatch, at no loss; too many minibatches lose accuracy, more so without the weights.",
         baseline="grpo",
-        experiment="etude.experiments.rlvr.rapid:experiment",
     ),
 )

@@ -34,6 +34,5 @@ rl_knowledge_traversal = grpo.replace(
         baseline="sft",
         steps=50,
         seeds=4,
-        experiment="etude.experiments.rlvr.rl_knowledge_traversal:experiment",
     ),
 )

@@ -135,6 +135,5 @@ rpg_kl = grpo.replace(
         statement="With 8 updates per batch the weighted KL terms reach the exact KL-regularised optimum and GRPO's "
         "does not; with 16 updates per batch RPG is at least as accurate as DAPO and does not collapse.",
         baseline="dapo",
-        experiment="etude.experiments.rlvr.rpg_kl:experiment",
     ),
 )

@@ -168,6 +168,5 @@ t1 = rloo.replace(
         baseline="rloo",
         steps=16,
         seeds=3,
-        experiment="etude.experiments.rlvr.t1:experiment",
     ),
 )

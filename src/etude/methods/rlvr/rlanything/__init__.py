@@ -123,6 +123,5 @@ rlanything = grpo.replace(
         task="sums",
         steps=40,
         seeds=3,
-        experiment="etude.experiments.rlvr.rlanything:experiment",
     ),
 )

@@ -1,4 +1,4 @@
-"""Experiments of claims about control that are not a comparison of two methods."""
+"""The claim of GAE: an intermediate lambda, against 0 and 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LAMBDAS = (0.0, 0.96, 1.0)
 FIRST_SEED = 100
 
 
-def intermediate_lambda() -> dict[str, Any]:
+def experiment() -> dict[str, Any]:
     """Return of GAE with lambda 0.96 against lambda 0 and 1, all members of one population.
 
     Held if it is above both, not held if it is below either, each by the interval of its own difference.

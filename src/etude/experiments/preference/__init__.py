@@ -1,0 +1,1 @@
+"""Experiments of the claims of methods that learn from preferences, one file per method."""

@@ -1,0 +1,73 @@
+"""Runs of a claim's own method, for claims that hold what it comes to against a number or against its start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from etude.core.edit import set_values
+from etude.core.method import Method
+from etude.core.registry import get_method
+from etude.evaluation.comparison import verdict
+
+
+def claimed(name: str) -> Method:
+    """The method with its claim's changes."""
+    method = get_method(name)
+    assert method.claim is not None
+    return set_values(method, method.claim.changes)
+
+
+def seeds(name: str) -> int:
+    """How many seeds its claim asks for."""
+    claim = get_method(name).claim
+    assert claim is not None
+    return claim.seeds
+
+
+def first_loop(method: Method, seed: int) -> Any:
+    """A loop of the method on its claim's task and model, before the first step."""
+    import torch
+
+    from etude.loops.language import LanguageLoop
+    from etude.policies.language import LanguagePolicy
+    from etude.tasks import resolve_task
+
+    assert method.claim is not None
+    torch.set_num_threads(1)
+    policy = LanguagePolicy.load(method.claim.model, device="cpu")
+    task: Any = resolve_task(method.claim.task)
+    return LanguageLoop(method, task, policy, seed=seed, steps=method.claim.steps)
+
+
+def trained(method: Method, seed: int) -> Any:
+    """The policy after the steps of its claim."""
+    loop = first_loop(method, seed)
+    for _ in range(loop.steps):
+        loop.step()
+    return loop.policy
+
+
+def accuracy(policy: Any, seed: int, name: str = "preferences") -> float:
+    """pass@1 on the test split of a task."""
+    from etude.evaluation.language import evaluate_split
+    from etude.tasks import resolve_task
+
+    task: Any = resolve_task(name)
+    return float(evaluate_split(policy, task, "test", problems=100, samples=4, seed=seed).correct.mean())
+
+
+def result(name: str, arm: Sequence[float], baseline: Sequence[float], against: str) -> dict[str, Any]:
+    """What `claims run` records: scores of the method, those that it is held against, and the verdict."""
+    claim = get_method(name).claim
+    assert claim is not None
+    found = verdict(arm, baseline, claim.direction, claim.margin)
+    spread = found.interval.to_json()
+    means = f"{name} {sum(arm) / len(arm):.3f}, {against} {sum(baseline) / len(baseline):.3f}"
+    return {
+        "verdict": found.outcome,
+        "summary": f"{claim.metric} on {claim.task} after {claim.steps} steps, {claim.seeds} seeds: {means}.",
+        "task": claim.task, "model": claim.model, "metric": claim.metric, "direction": claim.direction,
+        "margin": claim.margin, "steps": claim.steps, "seeds": claim.seeds, "changes": dict(claim.changes),
+        "arms": {name: list(arm), against: list(baseline)}, "difference": spread,
+    }  # fmt: skip
