@@ -24,7 +24,7 @@ from _control_cases import Control
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.registry import load
 from etude.core.streams import Stream
-from etude.critics.state import StateValue
+from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
 from etude.runs.training import compose_method

@@ -11,7 +11,7 @@ from torch import Tensor
 from control_toys import MDP, EveryPair, control_loop, solved
 from etude.core.errors import ConfigError, NonFiniteError
 from etude.core.registry import get_method
-from etude.critics.state import StateValue
+from etude.learners.state import StateValue
 from etude.optimizers.population import MAX_FAILURES
 from etude.optimizers.trust_region import (
     NaturalGradient,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = (
-    "advantages", "critics", "curricula", "experience", "filters", "objectives", "optimizers", "policies/control",
+    "advantages", "curricula", "experience", "filters", "learners", "objectives", "optimizers", "policies/control",
     "references",
     "regularizers", "rewards", "stages", "token_weights",
 )  # fmt: skip
