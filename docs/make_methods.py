@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from etude.cli.methods import shown
 from etude.core.method import Method
-from etude.core.registry import compositions, docstring, family, files, get_method, parent_of, summary
+from etude.core.registry import ROOT, compositions, docstring, family, files, get_method, parent_of, summary
 from etude.runs.claims import recorded, verdict_of
 
 DOCS = Path(__file__).resolve().parent
@@ -50,7 +50,7 @@ def heading(name: str, method: Method) -> str:
     """Title, paper and file."""
     paper = linked(method.paper)
     source = files("methods")[name]
-    place = f"{source.parent.name}/{source.name}"
+    place = source.relative_to(ROOT / "methods").as_posix()
     title = f"*{method.title}*" + (f", {paper}" if paper else "") if method.title else paper
     return f"{title}\n\nSource: [`methods/{place}`](../../src/etude/methods/{place})".strip()
 

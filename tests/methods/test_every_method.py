@@ -15,7 +15,16 @@ from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
 from etude.core.kinds import TokenMethod
 from etude.core.method import Method
-from etude.core.registry import compositions, declared, docstring, files, get_method, load_attribute, parent_of
+from etude.core.registry import (
+    compositions,
+    declared,
+    docstring,
+    files,
+    get_method,
+    load_attribute,
+    module_name,
+    parent_of,
+)
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.loops.language import LanguageLoop
@@ -176,7 +185,7 @@ def test_its_claim_can_be_run(name: str) -> None:
 def test_ids_are_found_in_the_text_as_the_import_has_them() -> None:
     """`etude methods` reads ids without importing anything."""
     for path in sorted(set(files("methods").values())):
-        module = importlib.import_module(f"etude.methods.{path.parent.name}.{path.stem}")
+        module = importlib.import_module(module_name(path))
         parents = {id(m) for m in METHODS.values() if files("methods")[m.id] != path}
         own = [k for k, v in vars(module).items() if isinstance(v, Method) and id(v) not in parents]
         written = [variable for found in declared(path).values() for variable in found]

@@ -104,10 +104,20 @@ class Part:
             raise RuntimeError(f"{type(self).__name__} has no state outside a run; call bind() first.") from None
         return state
 
+    @property
+    def made(self) -> dict[str, Any]:
+        """What this part made for itself in the current run and can make again (a list, read once): not saved."""
+        try:
+            made: dict[str, Any] = self.__dict__["_made"]
+        except KeyError:
+            raise RuntimeError(f"{type(self).__name__} makes nothing outside a run; call bind() first.") from None
+        return made
+
     def bind(self) -> Self:
         """A copy with a state of its own, parts inside it included: what a run works with."""
         copy = type(self)(**{k: _bind(v) for k, v in self.fields().items()})
         object.__setattr__(copy, "_state", copy.initial_state())
+        object.__setattr__(copy, "_made", {})
         return copy
 
     def settle(self, name: str, value: Any) -> None:

@@ -1,5 +1,7 @@
 """Finding methods and tasks: `methods/<family>/<id>.py` holds the method `<id>`, nothing has to be listed.
 
+A large method is a folder, `methods/<family>/<id>/`, with its composition in `__init__.py` and its parts beside it.
+
 Names are read from the folder, so an unknown name or `etude methods` costs no import.
 """
 
@@ -47,6 +49,7 @@ def files(shelf: Shelf) -> dict[str, Path]:
     """File of every built-in method or task, by id. A file of methods may hold several, and several of one id."""
     paths = [p for p in sorted((ROOT / shelf).glob("*/*.py")) if p.stem[0] != "_"]
     if shelf == "methods":
+        paths = sorted([*paths, *(ROOT / shelf).glob("*/*/__init__.py")])
         return {name: path for path in paths for name in declared(path)}
     return {p.stem.replace("_", "-"): p for p in paths if _defines(p, p.stem)}
 
@@ -69,7 +72,7 @@ def _defines(path: Path, name: str) -> bool:
 
 def family(shelf: Shelf, name: str) -> str:
     """The folder that holds it."""
-    return files(shelf)[name].parent.name
+    return files(shelf)[name].relative_to(ROOT / shelf).parts[0]
 
 
 def summary(shelf: Shelf, name: str) -> str:
@@ -96,7 +99,13 @@ def load_task(name: str) -> Any:
 
 
 def _module(path: Path) -> ModuleType:
-    return importlib.import_module(".".join(("etude", *path.relative_to(ROOT).with_suffix("").parts)))
+    return importlib.import_module(module_name(path))
+
+
+def module_name(path: Path) -> str:
+    """What a file of the library, or the folder of an `__init__.py`, is imported as."""
+    whole = path.parent if path.stem == "__init__" else path.with_suffix("")
+    return ".".join(("etude", *whole.relative_to(ROOT).parts))
 
 
 def load_attribute(reference: str) -> Any:
