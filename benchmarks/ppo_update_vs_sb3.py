@@ -25,7 +25,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.population import Member
 from etude.core.registry import load
 from etude.core.streams import Stream
-from etude.critics.state import StateValue
+from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.runs.training import compose_method
 

@@ -8,7 +8,7 @@ import torch
 from etude.advantages.returns import GAE, RewardToGo, gae, rewards_to_go, standardized
 from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
 from etude.core.rows import to_batch
-from etude.critics.token import TokenCritic
+from etude.learners.token import TokenCritic
 
 REWARDS = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64)
 VALUES = torch.tensor([[1.0, 3.0, 4.0]], dtype=torch.float64)

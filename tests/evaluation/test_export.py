@@ -19,9 +19,9 @@ from etude.core.control import ControlTask, VectorEnvironment
 from etude.core.errors import ConfigError
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.critics.state import StateValue
 from etude.evaluation.export import decode, encode, example, export_policy, plain_policy
 from etude.experience.spaces import action_decoder, batch_of, observation_encoder
+from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.actor import Player
 from etude.policies.control.frames import FrameStack

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from etude.advantages.returns import GAE
-from etude.critics.token import TokenCritic
 from etude.experience.groups import Groups
+from etude.learners.token import TokenCritic
 from etude.loops.language import LanguageLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.methods.rlvr.grpo import grpo

@@ -13,12 +13,15 @@ import torch
 from etude.advantages.returns import GAE, RewardToGo
 from etude.core.batches import Transitions
 from etude.core.control import ControlTask, Step, VectorEnvironment
+from etude.core.learners import Learning
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.critics.fitted import FittedValue
-from etude.critics.state import StateValue
+from etude.learners.fitted import FittedValue
+from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
+from etude.methods.onpolicy.gae import GaussNewton, TrustRegionValue
+from etude.optimizers.adam import AdamW
 from etude.policies.control.memory import GRU
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations, RunningMoments
@@ -145,9 +148,12 @@ def test_a_step_learns_what_it_would_without_them(name: str) -> None:
     own: Any = get_method(name, "control")
     changes: dict[str, Any] = {"epochs": 1, "minibatches": 1, "policy": own.policy}
     if name == "npg":
-        changes["critic"] = FittedValue(epochs=2, minibatches=1)
+        changes["critic"] = FittedValue(learning=Learning(optimizer=AdamW(lr=1e-3), epochs=2))
     if name == "gae":  # more iterations would make rounding larger
-        changes |= {"critic": own.critic.replace(iterations=2), "optimizer": own.optimizer.replace(iterations=2)}
+        changes |= {
+            "critic": TrustRegionValue(learning=Learning(optimizer=GaussNewton(iterations=2, epsilon=0.1))),
+            "optimizer": own.optimizer.replace(iterations=2),
+        }
     found = []
     for kept in (1, 2):  # the batch as it is, and without the environment that failed
         loop, *batches = collected(name, **changes)

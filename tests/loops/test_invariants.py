@@ -20,9 +20,9 @@ from etude.core.errors import EnvironmentFault, InvariantError, RewardError
 from etude.core.slots import Context, Reward
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
-from etude.critics.token import TokenCritic
 from etude.experience.groups import Groups
 from etude.filters.informative import InformativeGroups
+from etude.learners.token import TokenCritic
 from etude.loops.agreement import Noise
 from etude.loops.update import Tally, Updater
 from etude.methods.foundation.reinforce import reinforce

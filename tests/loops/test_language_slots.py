@@ -18,9 +18,9 @@ from etude.core.kinds import TokenMethod
 from etude.core.part import Need
 from etude.core.registry import get_method
 from etude.core.slots import Context, Filter, GroupReward, TokenAdvantages, TokenObjective, TokenWeights
-from etude.critics.token import TokenCritic
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
+from etude.learners.token import TokenCritic
 from etude.loops.losses import loss_shares
 from etude.loops.update import Tally, Updater
 from etude.methods.rlvr.grpo import grpo

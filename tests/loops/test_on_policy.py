@@ -15,7 +15,7 @@ from etude.core.errors import InvariantError
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.critics.state import StateValue
+from etude.learners.state import StateValue
 from etude.loops.control_update import Minibatch
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.networks import MLP

@@ -17,7 +17,7 @@ from etude.core.kernels import LATE, requested
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.critics.state import StateValue
+from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.probe import members_are_exact
 from etude.policies.control import networks

@@ -30,7 +30,10 @@ TRUST: Settings = {
     **ONCE, **NORMALISED, "experience.environments": 8, "experience.steps": 64, "optimizer.delta": 0.01,
     "optimizer.damping": 0.1, "optimizer.iterations": 10,
 }  # fmt: skip
-FITTED: Settings = {"critic": "fitted-value", "critic.epochs": 10, "critic.minibatches": 8, "critic.lr": 1e-3}
+FITTED: Settings = {
+    "critic": "fitted-value", "critic.learning.epochs": 10, "critic.learning.minibatches": 8,
+    "critic.learning.optimizer.lr": 1e-3,
+}  # fmt: skip
 
 SETTINGS: dict[str, Settings] = {
     "a2c": {
@@ -52,7 +55,8 @@ SETTINGS: dict[str, Settings] = {
     "g2rl": {**PLAIN, "rewards.1.limit": 3.0},
     "gae": {
         **TRUST, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10,
-        "critic": "trust-region-value", "critic.epsilon": 0.1, "critic.iterations": 10,
+        "critic": "trust-region-value", "critic.learning.optimizer.epsilon": 0.1,
+        "critic.learning.optimizer.iterations": 10,
     },
     "gdro-grpo": {
         **PLAIN, **IN_FOUR, "advantages.beta": 0.12, "advantages.limit": 3.0, "advantages.largest": 15.0,

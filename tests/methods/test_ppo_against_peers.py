@@ -146,7 +146,7 @@ def test_one_update_gives_the_parameters_of_an_independent_computation(
 ) -> None:
     method, population = settings(value_clip, entropy), Population([Member(s) for s in SEEDS])
     actor = method.policy.build((SEEN,), SPACES[space], population)
-    critic = method.critic.build((SEEN,), population)
+    critic = method.critic.build((SEEN,), None, population)
     parameters = FlatParameters({"policy": actor, "critic": critic})
     batch = rollout(actor, critic)
     peers = [Plain(actor, critic, m, space == "categorical") for m in range(len(SEEDS))]

@@ -18,13 +18,15 @@ from gymnasium import spaces
 from etude.advantages.returns import transition_gae
 from etude.core.batches import Transitions
 from etude.core.control import ControlTask, Step, VectorEnvironment
+from etude.core.learners import Learning
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.critics.fitted import FittedValue
-from etude.critics.state import StateValue
+from etude.learners.fitted import FittedValue
+from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
-from etude.methods.onpolicy.gae import TrustRegionValue
+from etude.methods.onpolicy.gae import GaussNewton, TrustRegionValue
+from etude.optimizers.adam import AdamW
 from etude.policies.control.networks import MLP
 from etude.tasks.control._batched import ArrayEnvironment
 
@@ -75,8 +77,13 @@ def quick(name: str) -> Method:
     method: Any = get_method(name, "control")
     critics = {
         StateValue: StateValue(network=MLP(hidden=(16,)), coefficient=1.0),
-        FittedValue: FittedValue(network=MLP(hidden=(16,)), epochs=8, minibatches=2, lr=1e-2, clip_norm=None),
-        TrustRegionValue: TrustRegionValue(network=MLP(hidden=(16,)), epsilon=0.2),
+        FittedValue: FittedValue(
+            network=MLP(hidden=(16,)),
+            learning=Learning(optimizer=AdamW(lr=1e-2, epsilon=1e-5, clip_norm=None), epochs=8, minibatches=2),
+        ),
+        TrustRegionValue: TrustRegionValue(
+            network=MLP(hidden=(16,)), learning=Learning(optimizer=GaussNewton(epsilon=0.2))
+        ),
     }
     changes = {
         "experience": method.experience.replace(environments=4, steps=12),

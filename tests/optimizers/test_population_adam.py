@@ -125,15 +125,6 @@ def test_a_schedule_may_differ_between_members() -> None:
         assert torch.equal(alone.values[member], together.values[member])
 
 
-def test_only_its_columns_move() -> None:
-    parameters = flat()
-    before = parameters.values.clone()
-    adam = PopulationAdam(parameters, 0.1, (0.9, 0.999), 1e-8, 0.0, None, columns=slice(2, 5))
-    adam.step(given(parameters, numbers(1, P, D)), 1.0)
-    moved = parameters.values != before
-    assert moved.any(0).tolist() == [False, False, True, True, True, False, False]
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_bad_gradient_skips_the_step_of_its_member_only(bad: float) -> None:
     parameters, other = flat(), flat()

@@ -12,7 +12,7 @@ from control_toys import MDP, EveryPair, control_loop, solved
 from etude.core.errors import ConfigError, NonFiniteError
 from etude.core.population import PerMember
 from etude.core.registry import get_method
-from etude.critics.state import StateValue
+from etude.learners.state import StateValue
 from etude.optimizers.population import MAX_FAILURES
 from etude.optimizers.trust_region import (
     NaturalGradient,

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count
+from etude.core.learners import Critic, StateCritic, StepLearner
 from etude.core.method import Method
 from etude.core.part import to_json
 from etude.core.slots import (
-    Critic,
     Curriculum,
     Filter,
     GroupReward,
@@ -19,7 +19,6 @@ from etude.core.slots import (
     Reference,
     Reward,
     Stage,
-    StateCritic,
     StepAdvantages,
     StepExperience,
     StepObjective,
@@ -107,6 +106,7 @@ class RolloutMethod(Method):
     objective: StepObjective | None = None
     regularizers: tuple[StepRegularizer, ...] = ()
     critic: StateCritic | None = None
+    learners: tuple[StepLearner, ...] = ()
     optimizer: StepOptimizer | None = None
     epochs: Count = 1
     minibatches: Count = 1
@@ -118,6 +118,9 @@ class RolloutMethod(Method):
             yield (
                 f"{steps} steps in {environments} environments cannot be divided into {self.minibatches} minibatches."
             )
+        names = ["policy", "critic", *(part.name for part in self.learners)]
+        for name in dict.fromkeys(n for n in names if names.count(n) > 1):
+            yield f"two networks are called {name}, and are read by their names: give one learner another class name."
 
 
 KINDS: dict[str, type[Method]] = {"TokenMethod": TokenMethod, "RolloutMethod": RolloutMethod}

@@ -104,11 +104,25 @@ class Part:
             raise RuntimeError(f"{type(self).__name__} has no state outside a run; call bind() first.") from None
         return state
 
+    @property
+    def made(self) -> dict[str, Any]:
+        """What this part made for itself in the current run and can make again (a list, read once): not saved."""
+        try:
+            made: dict[str, Any] = self.__dict__["_made"]
+        except KeyError:
+            raise RuntimeError(f"{type(self).__name__} makes nothing outside a run; call bind() first.") from None
+        return made
+
     def bind(self) -> Self:
         """A copy with a state of its own, parts inside it included: what a run works with."""
         copy = type(self)(**{k: _bind(v) for k, v in self.fields().items()})
         object.__setattr__(copy, "_state", copy.initial_state())
+        object.__setattr__(copy, "_made", {})
         return copy
+
+    def settle(self, name: str, value: Any) -> None:
+        """Give a run's copy a field that is no value of its type: a number for each member of a population."""
+        object.__setattr__(self, name, value)
 
     # What a part shows
 
@@ -122,6 +136,11 @@ class Part:
             if key not in self.fields():
                 raise UnknownNameError(f"field of {type(self).__name__}", key, self.fields())
         return type(self)(**{**self.fields(), **changes})
+
+    @classmethod
+    def upgrade(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """JSON of this part as an older run may have written it, with the fields of today."""
+        return data
 
     def to_json(self) -> dict[str, Any]:
         """The part as JSON values; `part_from_json` reads it back."""
@@ -201,7 +220,7 @@ def from_json(value: Any) -> Any:
 def part_from_json(data: Mapping[str, Any]) -> Part:
     """The part that `to_json` wrote. Raises UnknownNameError for an unknown part or field."""
     cls = part_class(data["part"])
-    values = {k: from_json(v) for k, v in data.items() if k != "part"}
+    values = {k: from_json(v) for k, v in cls.upgrade(dict(data)).items() if k != "part"}
     for key in values:
         if key not in hints(cls):
             raise UnknownNameError(f"field of {cls.__name__}", key, hints(cls))

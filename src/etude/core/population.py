@@ -146,7 +146,7 @@ def settle(method: Any, population: Population) -> Any:
             numbers = [getattr(part, field) for part in each]
             if not all(isinstance(x, float) for x in numbers):
                 raise _shapes_the_work(f"{where}.{field}")
-            object.__setattr__(parts[where], field, PerMember(numbers))
+            parts[where].settle(field, PerMember(numbers))
     return method
 
 

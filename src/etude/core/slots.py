@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from etude.core.batches import ActionLogProbs, Episode, Problem, TokenBatch, TokenLogProbs, Transitions
+from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs, Transitions
 from etude.core.fields import Count, Positive
 from etude.core.part import Part
 from etude.core.streams import Stream
@@ -276,41 +276,6 @@ class Reference(Part, abstract=True):
     def refresh(self, step: int) -> float:
         """How far to move the reference towards the policy after this step: 0 not at all, 1 all the way."""
         return 0.0
-
-
-class Critic(Part, abstract=True):
-    """How the values of tokens are learned."""
-
-    slot = "critic"
-
-    def loss(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
-        """Returns [B, T], coefficient included; `batch.values` are the old values, `batch.returns` the targets."""
-        raise NotImplementedError
-
-
-class StateCritic(Part, abstract=True):
-    """A critic of control: a network of its own, from what the policy sees to values."""
-
-    slot = "critic"
-    joint: ClassVar[bool] = True
-    """Whether its loss joins the policy's; if not, `fit` learns after the policy's update."""
-    shared: ClassVar[bool] = False
-    """Whether its module reads what the policy's body says [P, N, width] instead of what the policy sees."""
-
-    def build(self, shape: tuple[int, ...], population: Population) -> nn.Module:
-        """The module that maps what is seen [P, N, *shape] to values [P, N]."""
-        raise NotImplementedError
-
-    def loss(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:
-        """Returns [P, N], coefficient included; `batch.values` are the old values, `batch.returns` the targets."""
-        raise NotImplementedError
-
-    def prepare(self, parameters: FlatParameters) -> None:
-        """Make what `fit` needs, before the run starts."""
-
-    def fit(self, fitting: Any) -> dict[str, Tensor]:
-        """Learn from a rollout after the policy did; returns what to report, [P] each."""
-        return {}
 
 
 class Network(Part, abstract=True):

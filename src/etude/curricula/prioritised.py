@@ -69,10 +69,9 @@ class Prioritised(Curriculum):
 
     def _known(self, pool: Sequence[Problem]) -> list[Problem]:
         """The problems that are drawn from, read once."""
-        if self.__dict__.get("_pool") is not pool:
-            object.__setattr__(self, "_problems", [pool[i] for i in range(min(self.size, len(pool)))])
-            object.__setattr__(self, "_pool", pool)
-        return self.__dict__["_problems"]  # type: ignore[no-any-return]
+        if self.made.get("pool") is not pool:
+            self.made.update(pool=pool, problems=[pool[i] for i in range(min(self.size, len(pool)))])
+        return self.made["problems"]  # type: ignore[no-any-return]
 
 
 def difficulty(level: str) -> tuple[float, str]:

@@ -13,6 +13,7 @@ from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import InvariantError
 from etude.core.method import Method
 from etude.core.population import FlatParameters, PerMember, Population
+from etude.loops.learning import Learners
 from etude.policies.control.memory import Past
 
 GAP = 2e-3
@@ -20,11 +21,17 @@ GAP = 2e-3
 
 
 class ControlUpdater:
-    """Learns from flat rollouts [P, N, ...]."""
+    """Learns from flat rollouts [P, N, ...].
+
+    Args:
+        parameters: those that the policy's step trains: its own, and its critic's if that is `Joint`.
+        learners: those that take steps of their own; none if not given.
+    """
 
     def __init__(
-        self, method: Method, population: Population, parameters: FlatParameters, actor: Any, critic: Any
-    ) -> None:
+        self, method: Method, population: Population, parameters: FlatParameters, actor: Any, critic: Any,
+        learners: Learners | None = None,
+    ) -> None:  # fmt: skip
         assert method.optimizer is not None
         self.method, self.population, self.parameters = method, population, parameters
         self.actor, self.critic, self.needs = actor, critic, method.needs()
@@ -33,12 +40,11 @@ class ControlUpdater:
         self.shared = self.part is not None and self.part.shared
         self.length = 1 if actor.memory is None else method.experience.steps  # type: ignore[union-attr]
         self.optimizer = method.optimizer.population(parameters)
-        if self.part is not None:
-            self.part.prepare(parameters)
+        self.learners = learners or Learners({}, {}, actor, population, 0)
 
     def run(self, batch: Transitions, number: int, rate: Any) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
-        method, before = self.method, self.parameters.values.clone()
+        method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
         for epoch in range(method.epochs):
             found: list[dict[str, Tensor]] = []
             for i, piece in enumerate(self._pieces(batch, number, epoch)):
@@ -51,9 +57,7 @@ class ControlUpdater:
             metrics["kl"] = self._divergence(batch)
         for part in method.regularizers:
             part.observe(metrics)
-        if self.part is not None and not self.joint:
-            metrics |= self.part.fit(Fitting(self, batch, number, rate))
-        return metrics
+        return first | metrics | self.learners.run(batch, number, "after")
 
     def _pieces(self, batch: Transitions, number: int, epoch: int) -> Iterator[Transitions]:
         """An epoch's minibatches, each member in an order of its own; of whole sequences if the policy has a memory."""
@@ -100,11 +104,12 @@ class ControlUpdater:
 
     def tensors(self) -> dict[str, Tensor]:
         """What the next update depends on besides the weights."""
-        return {f"optimizer.{k}": v for k, v in self.optimizer.tensors().items()}
+        return {**{f"optimizer.{k}": v for k, v in self.optimizer.tensors().items()}, **self.learners.tensors()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Undo `tensors`."""
         self.optimizer.load({k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")})
+        self.learners.load(tensors)
 
 
 class Minibatch:
@@ -173,15 +178,3 @@ class Minibatch:
                 f"on average between acting and learning; at most {GAP:g} is rounding. The observations, the "
                 "normaliser or the weights changed in between. Nothing was updated with this rollout."
             )
-
-
-class Fitting:
-    """What a critic that learns after the policy may ask about a rollout."""
-
-    def __init__(self, updater: ControlUpdater, batch: Transitions, number: int, rate: Any) -> None:
-        self.updater, self.batch, self.number, self.rate = updater, batch, number, rate
-        self.critic, self.population = updater.critic, updater.population
-
-    def values(self, rows: Transitions) -> Tensor:
-        """[P, N] of the current critic, with gradient."""
-        return self.critic(self.updater.actor.see(rows.observations))  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ from etude.core.population import FlatParameters, Member, Population, per_member
 from etude.experience.spaces import observation_shape
 from etude.experience.vector import Collector, Rollouts
 from etude.loops.control_update import ControlUpdater
+from etude.loops.learning import Learners
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.observations import moments
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
@@ -58,20 +59,28 @@ class OnPolicyLoop:
         return self._learner(settle(self.composed.bind(), population), population)
 
     def _learner(self, method: Any, population: Population) -> ControlUpdater:
-        """Policy, critic and optimizer of a population, the method bound and settled."""
-        shape = observation_shape(self.environment.observation_space)
-        actor, critic = method.policy.build(shape, self.environment.action_space, population), None
+        """Policy, learners and optimizers of a population, the method bound and settled."""
+        space = self.environment.action_space
+        actor = method.policy.build(observation_shape(self.environment.observation_space), space, population)
+        parts = {part.name: part for part in method.learners}
         if method.critic is not None:
-            critic = method.critic.build((actor.width,) if method.critic.shared else actor.shape, population)
-        modules = {"policy": actor, "critic": critic}
-        parameters = FlatParameters({k: m for k, m in modules.items() if m is not None})
-        return ControlUpdater(method, population, parameters, actor, critic)
+            parts["critic"] = method.critic
+        networks = {
+            name: part.build((actor.width,) if getattr(part, "shared", False) else actor.shape, space, population)
+            for name, part in parts.items()
+        }
+        apart = {name: part for name, part in parts.items() if not part.joint}
+        together = {name: module for name, module in networks.items() if name not in apart}
+        parameters = FlatParameters({"policy": actor, **together})
+        learners = Learners(apart, networks, actor, population, self.steps)
+        return ControlUpdater(method, population, parameters, actor, networks.get("critic"), learners)
 
     def step(self) -> StepReport:
         """One rollout and what is learned from it."""
         begun = time.monotonic()
         batch = self.collector.collect(self.finished, self.critic)
         collected = time.monotonic()
+        self.updater.learners.offer(batch)
         for part in self.method.rewards:
             batch.rewards = part.shape(batch)  # type: ignore[union-attr]
         assert self.method.advantages is not None and self.method.optimizer is not None
@@ -123,14 +132,16 @@ class OnPolicyLoop:
         save_json(folder / "state.json", plain)
 
     def policy_tensors(self) -> dict[str, Tensor]:
-        """Everything that acting and valuing needs: parameters and the normalisers' moments, [P, ...]."""
+        """Networks of the policy and its learners, and the normalisers' moments, [P, ...]."""
         buffers = {f"policy.{k}": v for k, v in self.actor.named_buffers()}
-        return {**{k: v.contiguous() for k, v in self.parameters.named()}, **buffers}
+        named = (*self.parameters.named(), *self.updater.learners.named())
+        return {**{k: v.contiguous() for k, v in named}, **buffers}
 
     def load_policy(self, folder: Path) -> None:
         """Take the weights and moments of a checkpoint."""
         tensors = load_tensors(folder / "policy.safetensors")
         self.parameters.load(tensors)
+        self.updater.learners.load_networks(tensors)
         for name, buffer in self.actor.named_buffers():
             buffer.copy_(tensors[f"policy.{name}"])
 

@@ -74,8 +74,10 @@ def _computed(updater: ControlUpdater, batch: Transitions, acting: int) -> list[
     if critic is not None:
         read = features if updater.shared else actor.see(batch.observations[:, :FINAL_ROWS])
         value = critic(read)
-        updater.parameters.differentiate((value * value).mean(1))
-        found += [value.detach(), updater.parameters.gradient.clone()]
+        trainer = updater.learners.trainers.get("critic")
+        parameters = updater.parameters if trainer is None else trainer.parameters
+        parameters.differentiate((value * value).mean(1))
+        found += [value.detach(), parameters.gradient.clone()]
     before, kept = weights.clone(), {k: v.clone() for k, v in updater.tensors().items()}
     updater.optimizer.step(Minibatch(updater, batch, fresh=False, reports=False), 1.0)
     found.append(weights.clone())

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from etude.core.fields import Fraction, NonNegative, Positive, Probability
 from etude.core.population import FlatParameters
@@ -67,6 +68,30 @@ class AdamW(TorchAdamW, StepOptimizer):
         rate = CONTROL_RATE if self.lr is None else self.lr
         betas = (self.beta1, self.beta2)
         return PopulationAdam(parameters, rate, betas, self.epsilon, self.weight_decay, self.clip_norm)
+
+
+def direction(
+    gradient: Tensor, first: Tensor, second: Tensor, taken: int, beta1: float, beta2: float, epsilon: float
+) -> Tensor:
+    """The next step of `AdamW`, as a multiple of its rate and uphill, for a gradient and the moments before it.
+
+        m = beta1 first + (1 - beta1) g,   v = beta2 second + (1 - beta2) g^2,   k = taken + 1
+        d = m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + epsilon)
+
+    Shapes: `gradient` [..., D], moments [..., D], broadcast. The moments stay as they are (`moments` moves them).
+
+    >>> direction(torch.tensor([0.5, -2.0]), torch.zeros(2), torch.zeros(2), 0, 0.9, 0.999, 1e-8)
+    tensor([ 1., -1.])
+    """
+    mean = torch.lerp(gradient, first, beta1)
+    square = (beta2 * second).addcmul(gradient, gradient, value=1 - beta2)
+    unbiased = (1.0 - beta2 ** (taken + 1)) ** 0.5  # of the root, kept out of the large tensor
+    return mean.div_(square.sqrt_().add_(epsilon * unbiased)).mul_(unbiased / (1 - beta1 ** (taken + 1)))
+
+
+def moments(gradient: Tensor, first: Tensor, second: Tensor, beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
+    """First and second moment after a gradient."""
+    return torch.lerp(gradient, first, beta1), torch.lerp(gradient * gradient, second, beta2)
 
 
 def automatic_rate(parameters: int) -> float:

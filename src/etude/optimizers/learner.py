@@ -1,32 +1,60 @@
-"""Small networks that a part trains on its own: weights and moments are tensors, so its state holds all of them."""
+"""Small networks that a part trains on its own: a population of one, whose tensors are in the part's state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+from etude.core.population import FlatParameters
+from etude.core.slots import StepOptimizer
+from etude.optimizers.population import Metrics
+
+Weights = dict[str, Tensor]
 
 
 def learner(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A network that has taken no step yet, to be kept in a part's state: `weights`, Adam's moments, `updates`."""
-    held = {k: w.detach().clone() for k, w in weights.items()}
-    first, second = ({k: torch.zeros_like(w) for k, w in held.items()} for _ in range(2))
-    return {"weights": held, "first": first, "second": second, "updates": 0}
+    """A network that has taken no step yet, to be kept in a part's state: `weights`, `optimizer`, `updates`."""
+    return {"weights": {k: w.detach().clone() for k, w in weights.items()}, "optimizer": {}, "updates": 0}
 
 
-def descend(state: dict[str, Any], loss: Callable[[dict[str, Tensor]], Tensor], lr: float) -> None:
-    """One step of Adam on `loss(weights)`, a number. Where the gradient has been exactly 0, nothing moves."""
-    with torch.enable_grad():
-        weights = {k: w.clone().requires_grad_() for k, w in state["weights"].items()}
-        gradients = torch.autograd.grad(loss(weights), list(weights.values()))
-    state["updates"] += 1
-    first_scale, second_scale = 1 - BETA1 ** state["updates"], 1 - BETA2 ** state["updates"]
-    for name, gradient in zip(weights, gradients):
-        first = state["first"][name] = torch.lerp(gradient, state["first"][name], BETA1)
-        second = state["second"][name] = torch.lerp(gradient * gradient, state["second"][name], BETA2)
-        step = first / first_scale / ((second / second_scale).sqrt() + EPSILON)
-        state["weights"][name] = state["weights"][name] - lr * step
+def descend(
+    state: dict[str, Any], loss: Callable[[Weights], Tensor], optimizer: StepOptimizer, steps: int = 1, data: Any = None
+) -> None:
+    """Steps of an optimizer on `loss(weights)`, a number. Where the gradient has been exactly 0, nothing moves.
+
+    Args:
+        data: what the loss is of, a dataclass, shown if its gradient is not finite.
+
+    Raises: NonFiniteError at the third gradient in a row that is not finite; such steps are skipped.
+    """
+    module = nn.ParameterDict({k: nn.Parameter(w[None].clone()) for k, w in state["weights"].items()})
+    parameters = FlatParameters({"learner": module})
+    stepper = optimizer.population(parameters)
+    if state["optimizer"]:
+        stepper.load(state["optimizer"])
+    lesson = _Lesson(module, parameters, loss, data)
+    for _ in range(steps):
+        stepper.step(lesson, 1.0)
+    state["weights"] = {k: w.detach()[0].clone() for k, w in module.items()}
+    state["optimizer"] = stepper.tensors()
+    state["updates"] += steps
+
+
+@dataclass
+class _Lesson:
+    """A loss of one network's weights, as an optimizer sees it."""
+
+    module: nn.ParameterDict
+    parameters: FlatParameters
+    of: Callable[[Weights], Tensor]
+    batch: Any
+
+    def gradient(self) -> Metrics:
+        with torch.enable_grad():
+            loss = self.of({k: w[0] for k, w in self.module.items()})[None]
+            self.parameters.differentiate(loss)
+        return {"loss": loss.detach()}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import ConfigError, NonFiniteError
+from etude.core.learners import Reading
 from etude.core.population import FlatParameters, PerMember
 
 Metrics = dict[str, Tensor]
@@ -41,16 +42,37 @@ class Surrogate(Protocol):
         ...
 
 
-class Differentiable(Protocol):
-    """The part of a surrogate that first-order optimizers use."""
+class Lesson(Protocol):
+    """What an optimizer may ask about one minibatch of a learner."""
 
     batch: Transitions
+
+    def read(self) -> Reading:
+        """The minibatch as the learner's network is now."""
+        ...
+
+    def loss(self, read: Reading) -> Tensor:
+        """[P] losses."""
+        ...
+
+    def gradient(self) -> Metrics:
+        """As of a surrogate."""
+        ...
+
+
+class Differentiable(Protocol):
+    """The part of surrogates and lessons that first-order optimizers use."""
+
+    @property
+    def batch(self) -> Any:
+        """A dataclass of tensors [P, ...], kept if the gradient is not finite."""
+        ...
 
     def gradient(self) -> Metrics: ...
 
 
-class PopulationOptimizer(Protocol):
-    """Takes steps, and remembers what it must."""
+class Stepper(Protocol):
+    """Takes steps on a population's flat parameters [P, D], and remembers what it must."""
 
     def step(self, surrogate: Any, rate: Any) -> Metrics:
         """One step on a minibatch; `rate`, one or one per member, is the schedule's factor on the learning rate."""
@@ -71,7 +93,7 @@ class Failures:
     def __init__(self, members: int) -> None:
         self.count = torch.zeros(members, dtype=torch.int64)
 
-    def note(self, finite: Tensor, batch: Transitions) -> None:
+    def note(self, finite: Tensor, batch: Any) -> None:
         """Count a step; `finite` [P]. Raises NonFiniteError, with the member's minibatch, at the third in a row."""
         self.count.add_(1).masked_fill_(finite, 0)
         if int(self.count.max()) >= MAX_FAILURES:
@@ -93,7 +115,6 @@ class PopulationAdam:
     whose gradient is not finite keeps its weights and moments, and the step is counted (`skipped_steps`).
 
     Args:
-        columns: which parameters; all by default.
         lr: a float, or one per member.
 
     Raises: ConfigError for betas that differ between members; NonFiniteError after three skipped steps in a row.
@@ -101,11 +122,11 @@ class PopulationAdam:
 
     def __init__(
         self, parameters: FlatParameters, lr: Any, betas: tuple[float, float], epsilon: float, weight_decay: float,
-        clip: Any, columns: slice = slice(None),
+        clip: Any,
     ) -> None:  # fmt: skip
         if any(isinstance(b, PerMember) for b in betas):
             raise ConfigError("beta1 and beta2 cannot differ between the members of one run: compare runs instead.")
-        self.values, self.gradient = parameters.values[:, columns], parameters.gradient[:, columns]
+        self.values, self.gradient = parameters.values, parameters.gradient
         self.lr, self.betas, self.epsilon, self.weight_decay, self.clip = lr, betas, epsilon, weight_decay, clip
         self.first, self.second = torch.zeros_like(self.values), torch.zeros_like(self.values)
         self.taken = torch.zeros(len(self.values))

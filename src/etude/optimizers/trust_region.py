@@ -54,7 +54,7 @@ class NaturalGradient(StepOptimizer):
     def objection(self, method: Method) -> str | None:
         if method.epochs != 1 or method.minibatches != 1:
             return "takes one step on a whole rollout: set epochs and minibatches to 1."
-        if method.critic is not None and getattr(method.critic, "joint", False):
+        if method.critic is not None and method.critic.joint:
             return "moves the policy only: use a critic that is fitted afterwards (critic=fitted-value)."
         return None
 

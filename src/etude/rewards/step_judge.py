@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,6 +18,7 @@ from etude.core.slots import Context, TokenReward
 from etude.core.streams import Stream
 from etude.core.worlds import World
 from etude.objectives.policy_gradient import ClippedSurrogate
+from etude.optimizers.adam import AdamW
 from etude.optimizers.learner import descend, learner
 
 UNREADABLE = -2.0
@@ -95,7 +97,8 @@ class StepVerdicts(TokenReward):
 
     def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
         assert batch.solved is not None
-        ends = batch.action_mask & self._separates(context.policy.tokenizer).to(batch.tokens.device)[batch.tokens]
+        separates = holding(self.separator, context.policy.tokenizer).to(batch.tokens.device)
+        ends = batch.action_mask & separates[batch.tokens]
         step, ends = steps(batch, ends)
         features = self._features(batch, step, ends)
         if not self.state:
@@ -136,8 +139,8 @@ class StepVerdicts(TokenReward):
             return
         features, said, mine = features[useful], said[useful], mine[useful]
         rows = _rows(said, self._logp(features, said, self.state["weights"]), mine)
-        for _ in range(self.epochs):
-            descend(self.state, lambda w: self._loss(rows, self._logp(features, said, w)), self.lr)
+        adam = AdamW(lr=self.lr, clip_norm=None)
+        descend(self.state, lambda w: self._loss(rows, self._logp(features, said, w)), adam, self.epochs, rows)
 
     def _loss(self, rows: TokenBatch, logp: Tensor) -> Tensor:
         return ClippedSurrogate(low=self.clip, high=self.clip)(rows, TokenLogProbs(logp)).mean()
@@ -161,14 +164,11 @@ class StepVerdicts(TokenReward):
         keys, count = batch.draw.cpu(), batch.tokens.shape[1]
         return torch.stack([uniforms(children(keys, "verdict", i), 0, count).T for i in range(self.verdicts)], -1)
 
-    def _separates(self, tokenizer: Any) -> Tensor:
-        """[V] which tokens hold the separator."""
-        if self.__dict__.get("_tokenizer") is not tokenizer:
-            found = [self.separator in tokenizer.decode([i]) for i in range(len(tokenizer))]
-            object.__setattr__(self, "_found", torch.tensor(found))
-            object.__setattr__(self, "_tokenizer", tokenizer)
-        table: Tensor = self.__dict__["_found"]
-        return table
+
+@lru_cache(maxsize=4)
+def holding(separator: str, tokenizer: Any) -> Tensor:
+    """[V] which tokens hold the separator."""
+    return torch.tensor([separator in tokenizer.decode([i]) for i in range(len(tokenizer))])
 
 
 def steps(batch: TokenBatch, ends: Tensor) -> tuple[Tensor, Tensor]:

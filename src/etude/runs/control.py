@@ -118,7 +118,8 @@ def _loop(method: Method, task: ControlTask, options: Options) -> OnPolicyLoop:
 
 def sentence(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     """Who is trained, and on what."""
-    width, count = loop.parameters.values.shape[1], loop.population.size
+    named = {**dict(loop.parameters.named()), **dict(loop.updater.learners.named())}
+    width, count = sum(x[0].numel() for x in named.values()), loop.population.size
     settings = len({m.label for m in loop.population.members})
     seeds = f"{count // settings} seeds" + (f" of {settings} settings" if settings > 1 else "")
     rollout: Any = method.experience

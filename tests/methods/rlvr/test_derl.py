@@ -19,7 +19,7 @@ from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.loops.enumerable import EnumerableLoop
 from etude.methods.rlvr.derl import MetaReward
-from etude.policies.formulas import FormulaPolicy
+from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.rewards.formula import OFFSET, FormulaReward, evaluate, parse
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable

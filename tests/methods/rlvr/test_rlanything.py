@@ -18,7 +18,7 @@ from etude.core.streams import Stream
 from etude.methods.rlvr.rlanything import SolvedBand, StepAdvantage, unit_test_rewards
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks, accepted, wish
 from etude.policies.byte_tokenizer import build_tokenizer
-from etude.rewards.step_judge import StepVerdicts, consistency, fresh_judge, steps, verdict_advantages
+from etude.rewards.step_judge import StepVerdicts, consistency, fresh_judge, holding, steps, verdict_advantages
 from etude.tasks.language.sums import Sums
 from language_toys import draws
 
@@ -174,7 +174,7 @@ def test_wishes() -> None:
 def visit(part: AdaptedTasks, shares: dict[int, float], turn: int) -> tuple[list[str], list[bool]]:
     """One step of a curriculum: which levels it asked for, and which problems' rows it marked."""
     pool = Sums().problems("train")[:200]
-    found = part.__dict__.get("_pool") or pool
+    found = part.made.get("pool") or pool
     problems = part.choose(found, part.slots, Stream(0).split("step", turn))
     episodes = [SimpleNamespace(info={}, problem=p) for p in problems for _ in range(10)]
     group = torch.arange(len(problems)).repeat_interleave(10)
@@ -226,7 +226,7 @@ def test_steps_end_at_separators_and_at_the_end_of_a_turn(make_batch: Make) -> N
     action = [[0] * 6 + [1] * 4]
     batch = make_batch(action, tokens=[text])
     part = StepVerdicts()
-    step, ends = steps(batch, part._separates(tokenizer)[batch.tokens])
+    step, ends = steps(batch, holding(",", tokenizer)[batch.tokens])
     assert step.tolist() == [[-1] * 6 + [0, 0, 1, 1]]
     assert ends.nonzero()[:, 1].tolist() == [7, 9]
     turns = make_batch([[0, 1, 1, 0, 0, 1, 1]])

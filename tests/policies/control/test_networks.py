@@ -16,7 +16,7 @@ from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.population import Member, Population
 from etude.core.registry import get_method
-from etude.critics.state import StateValue
+from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.frames import FrameStack, Stacked

@@ -15,7 +15,7 @@ from etude.core.streams import Stream
 from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, findings, spread
 from etude.loops.enumerable import EnumerableLoop
-from etude.policies.formulas import FormulaPolicy
+from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.rewards.formula import FormulaReward, evaluate, parse
 from etude.tasks.tabular.enumerable import Enumerable
 

@@ -19,8 +19,8 @@ advantages are standardised per minibatch, values are not clipped, an entropy bo
 
 from etude.advantages.returns import GAE
 from etude.core.method import Claim
-from etude.critics.token import TokenCritic
 from etude.experience.vector import Rollouts
+from etude.learners.token import TokenCritic
 from etude.methods.foundation.reinforce import reinforce, reinforce_control
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW

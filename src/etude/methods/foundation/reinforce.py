@@ -12,10 +12,10 @@ In control b is a learned value of the state, and G_t goes on with it where an e
 from etude.advantages.returns import GAE, RewardToGo
 from etude.core.kinds import RolloutMethod, TokenMethod
 from etude.core.method import Claim
-from etude.critics.state import StateValue
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
 from etude.experience.vector import Rollouts
+from etude.learners.state import StateValue
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.optimizers.adam import AdamW
 from etude.policies.control.actor import ActorPolicy

@@ -20,20 +20,23 @@ slow for the critic, and epsilon = 0.1 here. Lambda between 0.92 and 0.98 was be
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.advantages.returns import StepGAE
 from etude.core.batches import Transitions
+from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive
+from etude.core.learners import Learning
 from etude.core.method import Claim
-from etude.core.population import FlatParameters, Population
-from etude.core.slots import Network, StateCritic
-from etude.critics.state import StateValue
+from etude.core.population import FlatParameters
+from etude.core.slots import Network, StepOptimizer
+from etude.learners.fitted import FittedValue
 from etude.methods.onpolicy.trpo import trpo
-from etude.optimizers.population import Failures, column
+from etude.optimizers.population import Failures, Lesson, Metrics, column
 from etude.optimizers.trust_region import conjugate_gradients, dot, flat_gradient, hessian_product
 from etude.policies.control.networks import MLP
 
@@ -47,59 +50,89 @@ class MonteCarloGAE(StepGAE):
         return advantages
 
 
-class TrustRegionValue(StateCritic):
-    """V(s), moved once per rollout by the Gauss-Newton step that changes values by a set amount (section 5).
+class GaussNewton(StepOptimizer):
+    """The Gauss-Newton step on half a mean squared error that changes values by a set amount (section 5).
 
     Args:
         epsilon: mean (V - V_old)^2 / (2 sigma^2) of a step, to second order.
         damping: added to M's diagonal for the direction.
         iterations, tolerance: of conjugate gradients.
+
+    Raises: ConfigError if `lr` is given: the length of the step is `epsilon`.
     """
 
-    joint: ClassVar[bool] = False
-    network: Network = MLP()
     epsilon: Positive = 0.01
     damping: NonNegative = 0.01
     iterations: Count = 10
     tolerance: NonNegative = 1e-10
 
-    def build(self, shape: tuple[int, ...], population: Population) -> nn.Module:
-        return StateValue(network=self.network).build(shape, population)
+    def check(self) -> None:
+        if self.lr is not None:
+            raise ConfigError("GaussNewton has no learning rate; set how far a step goes with epsilon.")
 
-    def prepare(self, parameters: FlatParameters) -> None:
-        named = zip(parameters.slices, parameters.leaves)
-        leaves = [leaf for name, leaf in named if name.startswith("critic.")]
-        object.__setattr__(self, "_fitted", (parameters.values[:, parameters.of("critic")], leaves))
-        self.state["failures"] = Failures(len(parameters.values)).count
+    def objection(self, method: Any) -> str | None:
+        if method.optimizer is self:
+            return "is for learners of values: the policy takes natural-gradient or trust-region."
+        return None
 
-    def fit(self, fitting: Any) -> dict[str, Tensor]:
-        parameters, leaves = self.__dict__["_fitted"]
-        batch: Transitions = fitting.batch
-        assert batch.returns is not None
-        values = fitting.values(batch)
-        error = batch.mean((values - batch.returns) ** 2)
+    def population(self, parameters: FlatParameters) -> PopulationGaussNewton:
+        return PopulationGaussNewton(self, parameters)
+
+
+class PopulationGaussNewton:
+    """Takes the steps of `GaussNewton` for every member at once.
+
+    Metrics [P]: `loss`, `change` (mean (V - V_old)^2 / (2 sigma^2), as it came out), `skipped_steps`.
+    """
+
+    def __init__(self, part: GaussNewton, parameters: FlatParameters) -> None:
+        self.part, self.values, self.leaves = part, parameters.values, parameters.leaves
+        self.failures = Failures(len(self.values))
+
+    def step(self, lesson: Lesson, rate: Any) -> Metrics:
+        read, batch = lesson.read(), lesson.batch
+        values, loss = read.says, lesson.loss(read)
         change = batch.mean((values - values.detach()) ** 2) / 2
-        gradient = flat_gradient(error, leaves, keep=True)
+        gradient = flat_gradient(2 * loss, self.leaves, keep=True)
+        sigma_squared = 2 * loss.detach()
         finite = gradient.isfinite().all(1)
         gradient = gradient.where(finite[:, None], torch.zeros_like(gradient))
-        step = self._step(gradient, hessian_product(change, leaves), error.detach())
+        step = self._step(gradient, hessian_product(change, self.leaves), sigma_squared)
         with torch.no_grad():
             finite = finite & step.isfinite().all(1)
-            failures = Failures(len(step))
-            failures.count = self.state["failures"]
-            failures.note(finite, batch)
-            parameters.add_(step.where(finite[:, None], torch.zeros_like(step)))
-            moved = batch.mean((fitting.values(batch) - values) ** 2)
-        found = {"value_loss": error.detach() / 2, "value_change": moved / (2 * error.detach()).clamp(min=1e-12)}
-        return {**found, "value_skipped_steps": (~finite).float()}
+            self.failures.note(finite, batch)
+            self.values.add_(step.where(finite[:, None], torch.zeros_like(step)))
+            moved = batch.mean((lesson.read().says - values) ** 2) / (2 * sigma_squared).clamp(min=1e-12)
+        return {"loss": loss.detach(), "change": moved, "skipped_steps": (~finite).float()}
 
-    def _step(self, gradient: Tensor, curvature: Any, sigma_squared: Tensor) -> Tensor:
+    def _step(self, gradient: Tensor, curvature: Callable[[Tensor], Tensor], sigma_squared: Tensor) -> Tensor:
         """[P, D]: the scaled direction; 0 where there is nothing to learn."""
-        damping = column(self.damping, gradient)
-        along = conjugate_gradients(lambda v: curvature(v) + damping * v, -gradient, self.iterations, self.tolerance)
+        part, damping = self.part, column(self.part.damping, gradient)
+        along = conjugate_gradients(lambda v: curvature(v) + damping * v, -gradient, part.iterations, part.tolerance)
         length = dot(along, curvature(along))
-        size = (2 * column(self.epsilon, along) * sigma_squared[:, None] / length).sqrt()
+        size = (2 * column(part.epsilon, along) * sigma_squared[:, None] / length).sqrt()
         return torch.where(length > 0, size, torch.zeros_like(size)) * along
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"failures": self.failures.count}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.failures.count.copy_(tensors["failures"])
+
+
+class TrustRegionValue(FittedValue):
+    """V(s), moved once per rollout by the Gauss-Newton step that changes values by a set amount (section 5)."""
+
+    learning: Learning = Learning(optimizer=GaussNewton())
+    network: Network = MLP()
+
+    @classmethod
+    def upgrade(cls, data: dict[str, Any]) -> dict[str, Any]:
+        if "learning" in data or "epsilon" not in data:
+            return data
+        names = ("epsilon", "damping", "iterations", "tolerance")
+        optimizer = GaussNewton().to_json() | {name: data.pop(name) for name in names}
+        return {**data, "learning": Learning(optimizer=GaussNewton()).to_json() | {"optimizer": optimizer}}
 
 
 gae = trpo.replace(
@@ -107,7 +140,7 @@ gae = trpo.replace(
     title="High-Dimensional Continuous Control Using Generalized Advantage Estimation",
     paper="arXiv:1506.02438",
     advantages=MonteCarloGAE(gamma=0.99, lam=0.97, standardize=True),
-    critic=TrustRegionValue(epsilon=0.1),
+    critic=TrustRegionValue(learning=Learning(optimizer=GaussNewton(epsilon=0.1))),
     claim=Claim(
         statement="An intermediate lambda, 0.96, earns more than 0, which trusts the critic, and 1, which does not.",
         task="cartpole",

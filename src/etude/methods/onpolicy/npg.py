@@ -17,8 +17,8 @@ the steps shorter than delta.
 """
 
 from etude.core.method import Claim
-from etude.critics.fitted import FittedValue
 from etude.experience.vector import Rollouts
+from etude.learners.fitted import FittedValue
 from etude.methods.onpolicy.a2c import a2c
 from etude.objectives.surrogate import Surrogate
 from etude.optimizers.trust_region import NaturalGradient
@@ -29,7 +29,7 @@ npg = a2c.replace(
     paper="Kakade 2001, NIPS 14",
     experience=Rollouts(environments=8, steps=64),
     objective=Surrogate(),
-    critic=FittedValue(epochs=10, minibatches=8, lr=1e-3),
+    critic=FittedValue(),
     regularizers=(),
     optimizer=NaturalGradient(delta=0.01, damping=0.1),
     claim=Claim(

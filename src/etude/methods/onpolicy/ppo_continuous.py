@@ -18,8 +18,8 @@ On `pendulum` ten members reach a mean return of -166 in 300,000 steps (the wors
 
 from etude.advantages.returns import GAE
 from etude.core.method import Claim
-from etude.critics.state import StateValue
 from etude.experience.vector import Rollouts
+from etude.learners.state import StateValue
 from etude.methods.foundation.ppo import ppo_control
 from etude.optimizers.adam import AdamW
 from etude.policies.control.actor import ActorPolicy

@@ -37,6 +37,7 @@ from etude.core.method import Claim
 from etude.core.part import Need
 from etude.core.slots import TokenWeights
 from etude.methods.rlvr.grpo import grpo
+from etude.optimizers.adam import direction, moments
 
 CHUNK_ELEMENTS = 1 << 19
 """Entries of per-token directions held at a time."""
@@ -137,13 +138,10 @@ class CurvatureMask(TokenWeights):
         """Adam's next direction for gradients [..., V, H], or [n, K, H] of the rows `ids` [n, K] of W."""
         if self.direction == "sgd" or not self.state["step"]:
             return gradient
-        first, second, step = *self._moments(gradient), self.state["step"] + 1
+        first, second = self._moments(gradient)
         if ids is not None:
             first, second = first[ids], second[ids]
-        mean = torch.lerp(gradient, first, self.beta1)
-        square = (self.beta2 * second).addcmul(gradient, gradient, value=1 - self.beta2)
-        unbiased = (1 - self.beta2**step) ** 0.5  # of the root, kept out of the large tensor
-        return mean.div_(square.sqrt_().add_(self.epsilon * unbiased)).mul_(unbiased / (1 - self.beta1**step))
+        return direction(gradient, first, second, self.state["step"], self.beta1, self.beta2, self.epsilon)
 
     def _moments(self, like: Tensor) -> tuple[Tensor, Tensor]:
         return self.state["first"].to(like), self.state["second"].to(like)
@@ -158,9 +156,8 @@ class CurvatureMask(TokenWeights):
             gradient += (dense * advantages[rows, None]).T @ hidden[rows]
         if not self.state["step"]:
             self.state["first"], self.state["second"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
-        first, second = self._moments(gradient)
-        self.state["first"] = torch.lerp(gradient, first, self.beta1)
-        self.state["second"] = torch.lerp(gradient * gradient, second, self.beta2)
+        found = moments(gradient, *self._moments(gradient), self.beta1, self.beta2)
+        self.state["first"], self.state["second"] = found
         self.state["step"] += 1
 
     def _chunk(self, head: Head) -> int:

@@ -89,16 +89,15 @@ class AdaptedTasks(Curriculum):
             state["accepted"] += 1
             return True
         direction = wish(share, self.low, self.high)
-        if direction and 0 <= state["levels"][slot] + direction < len(self.__dict__["_problems"]):
+        if direction and 0 <= state["levels"][slot] + direction < len(self.made["problems"]):
             state["proposed"][key] = [direction, share]
         return True
 
     def _known(self, pool: Sequence[Problem]) -> dict[str, list[Problem]]:
         """The problems that are drawn from by level, easy levels first; read once."""
-        if self.__dict__.get("_pool") is not pool:
+        if self.made.get("pool") is not pool:
             problems = [pool[i] for i in range(min(self.size, len(pool)))]
             names = sorted({p.level for p in problems}, key=difficulty)
-            object.__setattr__(self, "_problems", {n: [p for p in problems if p.level == n] for n in names})
-            object.__setattr__(self, "_pool", pool)
-        found: dict[str, list[Problem]] = self.__dict__["_problems"]
+            self.made.update(pool=pool, problems={n: [p for p in problems if p.level == n] for n in names})
+        found: dict[str, list[Problem]] = self.made["problems"]
         return found

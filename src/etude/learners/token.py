@@ -9,8 +9,8 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs, Transitions
 from etude.core.fields import NonNegative, Positive
+from etude.core.learners import Critic
 from etude.core.part import Need
-from etude.core.slots import Critic
 
 if TYPE_CHECKING:
     from etude.core.method import Method

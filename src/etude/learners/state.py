@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
+from etude.core.learners import Joint, StateCritic
 from etude.core.population import Population
-from etude.core.slots import Network, StateCritic
-from etude.critics.token import value_loss
+from etude.core.slots import Network
+from etude.learners.token import value_loss
 from etude.policies.control.networks import MLP, Linear, Plain
 
 
@@ -26,7 +27,7 @@ class Value(Plain):
         return found.squeeze(-1)
 
 
-class StateValue(StateCritic):
+class StateValue(Joint, StateCritic):
     """V(s), trained together with the policy by (optionally clipped) squared error, as `TokenCritic`.
 
     Args:
@@ -45,7 +46,7 @@ class StateValue(StateCritic):
             return "does not remember what the policy remembers: set critic.shared=true."
         return None
 
-    def build(self, shape: tuple[int, ...], population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
         body, width = (nn.Identity(), shape[0]) if self.shared else self.network.build(shape, population, "critic")
         return Value(body, Linear(population, "critic.head", width, 1, gain=1.0))
 

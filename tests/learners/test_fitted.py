@@ -1,4 +1,4 @@
-"""Critics that learn after the policy: what they minimise, when, and that they go on exactly where they were."""
+"""Critics that learn by steps of their own: what they minimise, and that they go on exactly where they were."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from control_toys import control_loop
 from etude.core.batches import Transitions
 from etude.core.errors import NonFiniteError
+from etude.core.learners import Learning
 from etude.core.method import Method
-from etude.core.population import FlatParameters, Member, PerMember, Population
+from etude.core.population import Member, PerMember, Population
 from etude.core.registry import get_method
-from etude.core.slots import StateCritic
-from etude.critics.fitted import FittedValue
-from etude.methods.onpolicy.gae import TrustRegionValue
+from etude.learners.fitted import FittedValue
+from etude.loops.learning import Learners
+from etude.methods.onpolicy.gae import GaussNewton, TrustRegionValue
+from etude.optimizers.adam import AdamW
 from etude.policies.control.networks import MLP
 from solo_runs import alike
 
@@ -28,42 +30,31 @@ NAMES = ("npg", "trpo", "gae")
 
 
 class Rig:
-    """A critic on random states with given returns, and a policy that must stand still."""
+    """A critic on random states with given returns."""
 
-    def __init__(self, part: StateCritic, hidden: tuple[int, ...] = (5,), members: int = P) -> None:
-        self.population = Population([Member(s) for s in range(members)])
+    def __init__(self, part: FittedValue, hidden: tuple[int, ...] = (5,), members: int = P, lr: Any = None) -> None:
+        population = Population([Member(s) for s in range(members)])
         self.part = part.replace(network=MLP(hidden=hidden)).bind()
-        self.critic = self.part.build((D,), self.population).double()
-        policy = nn.Linear(1, 1)
-        policy.weight.data = torch.ones(self.population.size, 1, 1, dtype=torch.float64)
-        policy.bias.data = torch.ones(self.population.size, 1, 1, dtype=torch.float64)
-        self.parameters = FlatParameters({"policy": policy, "critic": self.critic})
-        self.part.prepare(self.parameters)
+        if lr is not None:
+            self.part.learning.optimizer.settle("lr", lr)
+        self.critic = self.part.build((D,), None, population).double()
+        actor = SimpleNamespace(see=lambda observations: observations)
+        self.learners = Learners({"critic": self.part}, {"critic": self.critic}, actor, population, 10)
+        self.parameters = self.learners.trainers["critic"].parameters
         g = torch.Generator().manual_seed(1)
         states = torch.randn(members, N, D, generator=g, dtype=torch.float64)
         returns = torch.randn(members, N, generator=g, dtype=torch.float64)
         nothing = torch.zeros_like(returns)
         self.batch = Transitions(
-            states,
-            nothing,
-            nothing,
-            nothing.bool(),
-            nothing.bool(),
-            nothing,
-            nothing,
-            nothing,
-            nothing,
+            states, nothing, nothing, nothing.bool(), nothing.bool(), nothing, nothing, nothing, nothing,
             returns=returns,
-        )
+        )  # fmt: skip
 
     def values(self, rows: Transitions) -> Tensor:
         return self.critic(rows.observations)
 
     def fit(self, number: int = 0) -> dict[str, Tensor]:
-        fitting: Any = SimpleNamespace(
-            batch=self.batch, number=number, rate=1.0, population=self.population, values=self.values
-        )
-        return self.part.fit(fitting)
+        return self.learners.run(self.batch, number, "after")
 
     def gauss_newton(self, member: int) -> tuple[Tensor, Tensor]:
         """M = mean j j^T and the gradient of mean (V - G)^2, by one backward pass per state."""
@@ -77,15 +68,23 @@ class Rig:
 
 
 def changes(rig: Rig) -> Tensor:
-    """What one fit did to the critic's weights; the policy's must not move."""
+    """What one fit did to the critic's weights."""
     before = rig.parameters.values.clone()
     rig.fit()
-    assert torch.equal(before[:, :2], rig.parameters.values[:, :2])
-    return (rig.parameters.values - before)[:, 2:]
+    return rig.parameters.values - before
+
+
+def by_adam(epochs: int, minibatches: int, lr: float = 1e-3, clip_norm: float | None = 0.5) -> FittedValue:
+    adam = AdamW(lr=lr, epsilon=1e-5, clip_norm=clip_norm)
+    return FittedValue(learning=Learning(optimizer=adam, epochs=epochs, minibatches=minibatches))
+
+
+def by_trust(**settings: float) -> TrustRegionValue:
+    return TrustRegionValue(learning=Learning(optimizer=GaussNewton(**settings)))
 
 
 def test_the_trust_region_step_is_gauss_newton_as_far_as_epsilon_says() -> None:
-    rig = Rig(TrustRegionValue(epsilon=1e-6, damping=0.05, iterations=60, tolerance=1e-28))
+    rig = Rig(by_trust(epsilon=1e-6, damping=0.05, iterations=60, tolerance=1e-28))
     algebra = [rig.gauss_newton(m) for m in range(P)]
     sigma = ((rig.values(rig.batch) - rig.batch.returns) ** 2).mean(1).detach()
     found = changes(rig)
@@ -100,7 +99,7 @@ def test_the_trust_region_step_is_gauss_newton_as_far_as_epsilon_says() -> None:
 @pytest.mark.parametrize("epsilon", [1e-4, 0.01])
 def test_values_change_by_epsilon(epsilon: float) -> None:
     """mean (V - V_old)^2 / (2 sigma^2), to second order in the weights."""
-    rig = Rig(TrustRegionValue(epsilon=epsilon))
+    rig = Rig(by_trust(epsilon=epsilon))
     before = rig.values(rig.batch).detach()
     sigma = ((before - rig.batch.returns) ** 2).mean(1)
     metrics = rig.fit()
@@ -113,7 +112,7 @@ def test_values_change_by_epsilon(epsilon: float) -> None:
 
 
 def test_the_trust_region_step_lowers_the_error() -> None:
-    rig = Rig(TrustRegionValue(epsilon=0.01))
+    rig = Rig(by_trust(epsilon=0.01))
     losses = torch.stack([rig.fit(n)["value_loss"] for n in range(6)])
     assert bool((losses.diff(dim=0) < 0).all())
 
@@ -129,17 +128,17 @@ def test_values_that_are_right_stay() -> None:
 
 
 def test_adam_fits_a_linear_critic_to_least_squares() -> None:
-    rig = Rig(FittedValue(epochs=400, minibatches=1, lr=0.02, clip_norm=None), hidden=())
+    rig = Rig(by_adam(400, 1, lr=0.02, clip_norm=None), hidden=())
     rig.fit()
     for member in range(P):
         inputs = torch.cat([rig.batch.observations[member], torch.ones(N, 1, dtype=torch.float64)], 1)
         expected = torch.linalg.lstsq(inputs, rig.batch.returns[member]).solution
-        found = rig.parameters.values[member, 2:]
+        found = rig.parameters.values[member]
         torch.testing.assert_close(found, expected, atol=2e-3, rtol=0)
 
 
 def test_one_epoch_of_one_minibatch_is_one_step_of_adam_on_half_the_squared_error() -> None:
-    rig = Rig(FittedValue(epochs=1, minibatches=1, lr=0.01, epsilon=1e-5, clip_norm=0.5))
+    rig = Rig(by_adam(1, 1, lr=0.01))
     weights = [nn.Parameter(p[1].detach().clone()) for p in rig.critic.parameters()]
     optimizer = torch.optim.Adam(weights, 0.01, eps=1e-5)
     hidden = torch.tanh(rig.batch.observations[1] @ weights[0] + weights[1])
@@ -150,11 +149,11 @@ def test_one_epoch_of_one_minibatch_is_one_step_of_adam_on_half_the_squared_erro
     metrics = rig.fit()
     assert float(metrics["value_loss"][1]) == pytest.approx(loss.item())
     expected = torch.cat([w.detach().flatten() for w in weights])
-    torch.testing.assert_close(rig.parameters.values[1, 2:], expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(rig.parameters.values[1], expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("part", [FittedValue(minibatches=3), TrustRegionValue()])
-def test_steps_that_count_for_nothing_teach_nothing(part: StateCritic) -> None:
+@pytest.mark.parametrize("part", [by_adam(10, 3), TrustRegionValue()])
+def test_steps_that_count_for_nothing_teach_nothing(part: FittedValue) -> None:
     rig, other = Rig(part), Rig(part)
     for r in (rig, other):
         r.batch.weights = torch.ones(P, N, dtype=torch.float64)
@@ -164,18 +163,18 @@ def test_steps_that_count_for_nothing_teach_nothing(part: StateCritic) -> None:
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("part", [FittedValue(epochs=2, minibatches=3), TrustRegionValue()])
-def test_each_member_is_fitted_alone(part: StateCritic) -> None:
+@pytest.mark.parametrize("part", [by_adam(2, 3), TrustRegionValue()])
+def test_each_member_is_fitted_alone(part: FittedValue) -> None:
     together, alone = Rig(part), Rig(part, members=1)
     alone.batch = together.batch._map(lambda x: x[:1])
     for number in range(3):
         together.fit(number), alone.fit(number)
-    assert alike(together.parameters.values[0, 2:], alone.parameters.values[0, 2:])
+    assert alike(together.parameters.values[0], alone.parameters.values[0])
 
 
-@pytest.mark.parametrize("part", [FittedValue(epochs=1, minibatches=1), TrustRegionValue()])
+@pytest.mark.parametrize("part", [by_adam(1, 1), TrustRegionValue()])
 def test_a_member_without_finite_returns_keeps_its_values_and_stops_the_run_at_the_third_time(
-    part: StateCritic,
+    part: FittedValue,
 ) -> None:
     rig = Rig(part)
     rig.batch.returns[1, 2] = math.inf
@@ -185,20 +184,16 @@ def test_a_member_without_finite_returns_keeps_its_values_and_stops_the_run_at_t
         assert metrics["value_skipped_steps"].tolist() == [0, 1, 0]
     assert torch.equal(rig.parameters.values[1], before[1])
     assert not torch.equal(rig.parameters.values[0], before[0])
-    assert rig.part.state["failures"].tolist() == [0, 2, 0]
+    assert rig.learners.tensors()["learners.critic.failures"].tolist() == [0, 2, 0]
     with pytest.raises(NonFiniteError, match="member 1"):
         rig.fit(2)
 
 
 def test_the_learning_rate_may_differ_between_members() -> None:
-    part = FittedValue(minibatches=2)
-    object.__setattr__(part, "lr", PerMember([0.1, 0.01, 0.001]))
-    both = Rig(FittedValue(minibatches=2))
-    object.__setattr__(both.part, "lr", PerMember([0.1, 0.01, 0.001]))
-    both.part.prepare(both.parameters)
+    both = Rig(by_adam(10, 2), lr=PerMember([0.1, 0.01, 0.001]))
     both.fit()
     for member, lr in enumerate([0.1, 0.01, 0.001]):
-        single = Rig(FittedValue(minibatches=2, lr=lr))
+        single = Rig(by_adam(10, 2, lr=lr))
         single.fit()
         assert torch.equal(single.parameters.values[member], both.parameters.values[member])
 
@@ -240,7 +235,9 @@ def test_a_resumed_run_ends_with_the_same_numbers(name: str, tmp_path: Path) -> 
     second = control_loop(small(name), [0, 1, 2])
     second.load(tmp_path)
     second.step(), second.step()
-    assert torch.equal(whole.parameters.values, second.parameters.values)
-    before, after = whole.method.critic.state, second.method.critic.state
+    mine, theirs = whole.policy_tensors(), second.policy_tensors()
+    assert all(torch.equal(v, theirs[k]) for k, v in mine.items())
+    before, after = whole.updater.tensors(), second.updater.tensors()
     assert before.keys() == after.keys()
+    assert any(k.startswith("learners.critic.") for k in before)
     assert all(torch.equal(before[k], after[k]) for k in before)

@@ -5,6 +5,7 @@ S  symbols,  N  formulas,  L  longest formula, its end included,  W  width of th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import torch
@@ -19,6 +20,7 @@ from etude.core.part import Part
 from etude.core.slots import TokenAdvantages
 from etude.core.streams import Stream
 from etude.objectives.policy_gradient import ClippedSurrogate
+from etude.optimizers.adam import AdamW
 from etude.optimizers.learner import descend, learner
 from etude.regularizers.kl import KLToReference
 
@@ -71,8 +73,7 @@ class FormulaPolicy(Part):
         self.state.update(learner(weights))
         examples = self._examples(stream)
         if len(examples):
-            for _ in range(self.cold):
-                descend(self.state, lambda w: -self.say(examples, w)[0].sum(1).mean(), self.lr)
+            descend(self.state, lambda w: -self.say(examples, w)[0].sum(1).mean(), self._adam(), self.cold)
         self.state.update(learner(self.state["weights"]))  # without the moments of the cold start
         self.state["reference"] = {k: w.clone() for k, w in self.state["weights"].items()}
 
@@ -104,8 +105,10 @@ class FormulaPolicy(Part):
     def learn(self, symbols: Tensor, scores: Tensor) -> None:
         """Take `epochs` steps on formulas [N, L] that the policy just wrote and their scores [N]."""
         batch = self.batch(symbols, scores)
-        for _ in range(self.epochs):
-            descend(self.state, lambda w: self.loss(batch, w), self.lr)
+        descend(self.state, lambda w: self.loss(batch, w), self._adam(), self.epochs, batch)
+
+    def _adam(self) -> AdamW:
+        return AdamW(lr=self.lr, clip_norm=None)
 
     def batch(self, symbols: Tensor, scores: Tensor) -> TokenBatch:
         """Formulas as one group of rows with their advantages, under the policy as it is."""
@@ -143,7 +146,7 @@ class FormulaPolicy(Part):
             last = choose(place, logp)
             symbols.append(last)
             logps.append(logp.gather(1, last[:, None])[:, 0])
-            kinds = self._kinds()
+            kinds = kinds_of(self.symbols)
             depth = depth + kinds["("][last].long() - kinds[")"][last].long()
             operand = kinds["("][last] | kinds["operator"][last]
             done = done | kinds[END][last]
@@ -155,7 +158,7 @@ class FormulaPolicy(Part):
         Args:
             depth: [N] open brackets. operand: [N] whether an operand is due. done: [N] whether the formula has ended.
         """
-        kinds = self._kinds()
+        kinds = kinds_of(self.symbols)
         due, joined = operand & ~done, ~operand & ~done
         closes = depth + 1  # symbols that are needed after an operand: brackets and the end
         return (
@@ -165,16 +168,6 @@ class FormulaPolicy(Part):
             | ((joined & (depth > 0))[:, None] & kinds[")"])
             | (((joined & (depth == 0)) | done)[:, None] & kinds[END])
         )
-
-    def _kinds(self) -> dict[str, Tensor]:
-        """[S] which symbols are of a kind."""
-        if "_kind" not in self.__dict__:
-            found = {k: torch.tensor([s == k for s in self.symbols]) for k in ("(", ")", END)}
-            found["operator"] = torch.tensor([s in OPERATORS for s in self.symbols])
-            found["operand"] = torch.tensor([s[:1].isalnum() for s in self.symbols])
-            object.__setattr__(self, "_kind", found)
-        kinds: dict[str, Tensor] = self.__dict__["_kind"]
-        return kinds
 
     def _examples(self, stream: Stream) -> Tensor:
         """[N, L] weighted sums of some of the primitives."""
@@ -190,6 +183,15 @@ class FormulaPolicy(Part):
             words = [w for g in chosen for w in ("+", str(random.choice(numbers)), "*", str(g))][1:]
             rows.append([self.symbols.index(w) for w in (words + [END] * self.length)[: self.length]])
         return torch.tensor(rows)
+
+
+@cache
+def kinds_of(symbols: tuple[str, ...]) -> dict[str, Tensor]:
+    """[S] which symbols are of a kind."""
+    found = {k: torch.tensor([s == k for s in symbols]) for k in ("(", ")", END)}
+    found["operator"] = torch.tensor([s in OPERATORS for s in symbols])
+    found["operand"] = torch.tensor([s[:1].isalnum() for s in symbols])
+    return found
 
 
 def _cell(gates: Tensor, memory: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 Changes GRPO in its reward. Four primitives of an episode, each in [0, 1] + 1e-6 (g1 right, g2 an answer is there, g3 a
 worked chain is there, g4 the right answer occurs somewhere), are combined by an arithmetic formula phi, and
 
-1. an outer policy writes groups of n formulas by constrained decoding (`policies/formulas.py`);
+1. an outer policy writes groups of n formulas by constrained decoding (`formulas.py`);
 2. the inner policy is trained by GRPO with R_phi for a while, and v(phi) is how often it then succeeds; a formula that
    divides by zero has v = 0;
 3. the outer policy takes GRPO's steps on the formulas, A_i = (v_i - mean) / std, KL (k3) 0.001 to its cold start.
@@ -34,8 +34,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.method import Claim
 from etude.core.slots import Context, Reward
+from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.methods.rlvr.grpo import grpo
-from etude.policies.formulas import FormulaPolicy
 from etude.rewards.formula import FormulaReward, evaluate, parse
 
 

@@ -1,0 +1,51 @@
+"""Values that are fitted after the policy's step, so that the advantages of a rollout never see its own returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from etude.core.batches import Transitions
+from etude.core.learners import Learning, Reading, StateCritic, StepLearner
+from etude.core.population import Population
+from etude.core.slots import Network
+from etude.learners.state import StateValue
+from etude.optimizers.adam import AdamW
+from etude.policies.control.networks import MLP
+
+
+class FittedValue(StepLearner, StateCritic):
+    """V(s) by several epochs of Adam on the squared error, after the policy has moved.
+
+        loss = 1/2 mean (V(s) - R)^2
+
+    over minibatches of the rollout, with an optimizer of its own (arXiv:2401.13662 for TRPO: 10 epochs).
+    """
+
+    learning: Learning = Learning(optimizer=AdamW(lr=1e-3, epsilon=1e-5, clip_norm=0.5), epochs=10, minibatches=8)
+    network: Network = MLP()
+
+    @property
+    def label(self) -> str:
+        return "value"
+
+    @classmethod
+    def upgrade(cls, data: dict[str, Any]) -> dict[str, Any]:
+        if "learning" in data or "epochs" not in data:
+            return data
+        adam = AdamW().to_json() | {name: data.pop(name) for name in ("lr", "epsilon", "clip_norm")}
+        how = {name: data.pop(name) for name in ("epochs", "minibatches")}
+        return {**data, "learning": Learning(optimizer=AdamW()).to_json() | {"optimizer": adam} | how}
+
+    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+        return StateValue(network=self.network).build(shape, actions, population)
+
+    def loss(self, read: Reading) -> Tensor:
+        return squared_error(read.says, read.batch)
+
+
+def squared_error(values: Tensor, batch: Transitions) -> Tensor:
+    """[P] 1/2 mean (V - R)^2 over the steps that count."""
+    assert batch.returns is not None
+    return batch.mean((values - batch.returns) ** 2) / 2

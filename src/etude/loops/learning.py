@@ -1,0 +1,184 @@
+"""Steps of the learners that are not trained by the policy's own: when they are due, on what, by which optimizer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.batches import Transitions
+from etude.core.learners import Reading, StepLearner
+from etude.core.population import FlatParameters, Population, per_member
+from etude.optimizers.population import Metrics, Stepper
+
+
+@dataclass
+class StepReading:
+    """Rows of a rollout as a learner reads them: `Reading`, each quantity computed once.
+
+    Args:
+        actor: the policy's module.
+        networks, targets: of all learners, and their slow copies, by name; `name` is this learner's.
+    """
+
+    batch: Transitions
+    actor: Any
+    networks: Mapping[str, nn.Module]
+    targets: Mapping[str, nn.Module]
+    name: str
+
+    @cached_property
+    def seen(self) -> Tensor:
+        return self.actor.see(self.batch.observations)  # type: ignore[no-any-return]
+
+    @cached_property
+    def says(self) -> Tensor:
+        return self.network(self.seen)  # type: ignore[no-any-return]
+
+    @property
+    def network(self) -> nn.Module:
+        return self.networks[self.name]
+
+    @property
+    def target(self) -> nn.Module:
+        return self.targets[self.name]
+
+
+class Learners:
+    """All learners of a method that take steps of their own, all members at once.
+
+    Args:
+        parts: learners by name; `networks` has theirs, and a critic's that the policy's step trains.
+        steps: training steps in total, for their schedules.
+    """
+
+    def __init__(
+        self, parts: Mapping[str, StepLearner], networks: Mapping[str, nn.Module], actor: Any, population: Population,
+        steps: int,
+    ) -> None:  # fmt: skip
+        self.networks, self.actor, self.population, self.steps = dict(networks), actor, population, steps
+        self.trainers = {k: Trainer(part, k, self.networks[k]) for k, part in parts.items()}
+        self.targets = {k: t.target for k, t in self.trainers.items() if t.target is not None}
+
+    def read(self, name: str, batch: Transitions) -> StepReading:
+        """Rows as the learner of this name reads them now."""
+        return StepReading(batch, self.actor, self.networks, self.targets, name)
+
+    @torch.no_grad()
+    def offer(self, batch: Transitions) -> None:
+        """Put into `batch.extras` what learners say of a rollout [P, T, E] before it is rewarded."""
+        flat = batch.flat() if self.trainers else batch
+        for name, trainer in self.trainers.items():
+            for key, value in trainer.part.offers(self.read(name, flat)).items():
+                batch.extras[key] = value.unflatten(1, batch.rewards.shape[1:])
+
+    def run(self, batch: Transitions, number: int, order: str) -> Metrics:
+        """Let those learn from a flat rollout that are due 'before' or 'after' the policy's update; [P] each."""
+        found: Metrics = {}
+        for trainer in self.trainers.values():
+            if trainer.part.learning.order == order:
+                found |= trainer.run(self, batch, number)
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the next steps depend on besides the networks."""
+        return {f"learners.{name}.{k}": v for name, t in self.trainers.items() for k, v in t.tensors().items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Undo `tensors`."""
+        for name, trainer in self.trainers.items():
+            start = f"learners.{name}."
+            trainer.load({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter [P, ...] of their networks by name."""
+        for trainer in self.trainers.values():
+            yield from trainer.parameters.named()
+
+    def load_networks(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set every parameter."""
+        for trainer in self.trainers.values():
+            trainer.parameters.load(tensors)
+
+
+class Trainer:
+    """Trains one learner: its parameters [P, D], what takes their steps, and its slow copy."""
+
+    def __init__(self, part: StepLearner, name: str, network: nn.Module) -> None:
+        self.part, self.name = part, name
+        self.parameters = FlatParameters({name: network})
+        self.stepper: Stepper = part.learning.optimizer.population(self.parameters)
+        self.target: nn.Module | None = None
+        if part.learning.target is not None:
+            self.target = copy.deepcopy(network).requires_grad_(False)
+            self.slow = FlatParameters({name: self.target})
+
+    def run(self, learners: Learners, batch: Transitions, number: int) -> Metrics:
+        """Learn from a flat rollout, if it is time; returns means over the last epoch, [P] each."""
+        learning, found = self.part.learning, list[Metrics]()
+        turn = learning.turn(number)
+        if turn is None:
+            return {}
+        rate = per_member(learning.optimizer, lambda part: part.rate(number, learners.steps))
+        for epoch in range(learning.epochs):
+            for piece in self._pieces(learners.population, batch, number, epoch):
+                found.append(self.stepper.step(TrainerLesson(self, learners, piece), rate))
+        self._follow(turn)
+        return self._report(found)
+
+    def _pieces(self, population: Population, batch: Transitions, number: int, epoch: int) -> Iterator[Transitions]:
+        """An epoch's minibatches, each member in an order of its own."""
+        count, size = self.part.learning.minibatches, batch.rewards.shape[1]
+        if count == 1:
+            yield batch
+            return
+        order = population.draw(self.name, number, epoch, of=lambda g: torch.randperm(size, generator=g))
+        yield from (batch.rows(piece) for piece in order.tensor_split(count, 1))
+
+    @torch.no_grad()
+    def _follow(self, turn: int) -> None:
+        """Move the slow copy, if it is time."""
+        target = self.part.learning.target
+        if target is not None and (turn + 1) % target.every == 0:
+            if isinstance(target.rate, float) and target.rate == 1:
+                self.slow.values.copy_(self.parameters.values)
+            else:
+                self.slow.values.add_(target.rate * (self.parameters.values - self.slow.values))
+
+    def _report(self, found: list[Metrics]) -> Metrics:
+        label, last = self.part.label, found[-self.part.learning.minibatches :]
+        names = [k for k in found[0] if k not in ("gradient_norm", "skipped_steps")]
+        means = {f"{label}_{k}": torch.stack([m[k] for m in last], 1).mean(1) for k in names}
+        return {**means, f"{label}_skipped_steps": torch.stack([m["skipped_steps"] for m in found], 1).sum(1)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        slow = {"target": self.slow.values} if self.target is not None else {}
+        return {**self.stepper.tensors(), **slow}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.stepper.load(tensors)
+        if self.target is not None:
+            self.slow.values.copy_(tensors["target"])
+
+
+class TrainerLesson:
+    """One minibatch of a learner, as what takes its steps sees it (`optimizers/population.py`)."""
+
+    def __init__(self, trainer: Trainer, learners: Learners, batch: Transitions) -> None:
+        self.trainer, self.learners, self.batch = trainer, learners, batch
+
+    def read(self) -> Reading:
+        return self.learners.read(self.trainer.name, self.batch)
+
+    def loss(self, read: Reading) -> Tensor:
+        return self.trainer.part.loss(read)
+
+    def gradient(self) -> Metrics:
+        loss = self.loss(self.read())
+        self.trainer.parameters.differentiate(loss)
+        return {"loss": loss.detach()}
