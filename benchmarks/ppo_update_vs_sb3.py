@@ -24,6 +24,7 @@ from _control_cases import Control
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.registry import load
 from etude.core.streams import Stream
+from etude.core.worlds import World
 from etude.critics.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.population import Member
@@ -52,7 +53,7 @@ class ClippedAlone(StateValue):
 
 def own_update(case: Control, task: str, alone: bool, seed: int) -> dict[str, np.ndarray]:
     """etude's rollout and update of one member out of two."""
-    method = compose_method("ppo", case.etude(), loop="control")
+    method = compose_method("ppo", case.etude(), world=World.CONTROL)
     if alone:
         method = method.replace(critic=ClippedAlone(**method.critic.fields()))
     loop = OnPolicyLoop(method, load("tasks", task), [Member(seed), Member(seed + 1)], steps=1)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.task import Task
     from etude.evaluation.comparison import Comparison
+    from etude.runs.training import Options
 
 POLL = 0.2
 
@@ -235,11 +236,10 @@ def _compose_arms(methods: Sequence[str], goal: Task, fields: Sequence[str], rew
     return arms
 
 
-def _check_measures(arms: Mapping[str, Method], goal: Task, metric: str, split: str) -> None:
+def _check_measures(arms: Mapping[str, Method], goal: Task, options: Options, metric: str, split: str) -> None:
     """Raise ConfigError unless all arms can be measured by this metric on this split; do what else may fail."""
     from etude.loops import loop_class
-    from etude.runs.kinds import run_of
-    from etude.runs.training import Options
+    from etude.runs.kinds import check_options, run_of
     from etude.runs.worlds import world_of
 
     world = world_of(goal)
@@ -248,8 +248,9 @@ def _check_measures(arms: Mapping[str, Method], goal: Task, metric: str, split: 
         if not kind.acts(method):
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
         loop_class(type(method), goal.world)
+        check_options(options, method, goal)
         kind.prepare(method, goal)
-        world.prepare(method, goal, Options())
+        world.prepare(method, goal, options)
     known, splits = world.measured(goal)
     if metric not in known:
         raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")
@@ -284,27 +285,39 @@ def compare(
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
-    from etude.evaluation.comparison import compare_arms
-    from etude.runs.kinds import run_of
-    from etude.runs.training import compose_task
+    from etude.runs.training import Options, compose_task
     from etude.runs.worlds import world_of
 
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers}.items():
         check(name, Count, 1 if number is None else number)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    world, together = world_of(goal), goal.together
-    known, splits = world.measured(goal)
-    usual = world.compared(goal)
+    (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
     seeds, steps = seeds or usual[0], steps or usual[1]
     metric, split = metric or known[0], split or splits[0]
     composed = _compose_arms(methods, goal, fields, reward)
-    _check_measures(composed, goal, metric, split)
+    _check_measures(composed, goal, Options(model=model), metric, split)
     arms = {
-        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=together)
+        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=goal.together)
         for arm in methods
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
+    comparison = _comparison(arms, composed, goal, steps, metric, split)
+    label = "-vs-".join(a.replace("+", "_") for a in methods)
+    folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
+    written = comparison.write(folder)
+    return Compared(comparison, folder, list(written.files), list(written.notes))
+
+
+def _comparison(
+    arms: Mapping[str, list[Job]], composed: Mapping[str, Method], goal: Task, steps: int, metric: str, split: str
+) -> Comparison:
+    """Statistics of finished runs: final scores, what was evaluated before and after, learning curves."""
+    from etude.evaluation.comparison import compare_arms
+    from etude.runs.kinds import run_of
+    from etude.runs.worlds import world_of
+
+    world = world_of(goal)
     grid = world.grid(steps)
     scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
     name, curve, axis = world.curve(metric)
@@ -312,10 +325,6 @@ def compare(
     lines = {arm: {goal.id: curves(arms[arm], grid, name)} for arm in sampling}
     title = f"{metric} ({split})"
     points = {} if curve == title else {a: {goal.id: evaluations(jobs, metric, split)} for a, jobs in arms.items()}
-    found = compare_arms(
+    return compare_arms(
         scores, lines, grid, evaluated=points, evaluated_at=[0, steps], metric=title, curve=curve, axis=axis
     )
-    label = "-vs-".join(a.replace("+", "_") for a in methods)
-    folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
-    written = found.write(folder)
-    return Compared(found, folder, list(written.files), list(written.notes))

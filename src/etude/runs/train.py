@@ -14,6 +14,7 @@ from etude.core.errors import CheckpointError, ConfigError
 from etude.core.fit import check
 from etude.core.method import Method
 from etude.core.task import Task
+from etude.loops import loop_class
 from etude.runs.kinds import check_options, run_of
 from etude.runs.training import Options, Result, compose_method, compose_task, say
 from etude.runs.worlds import world_of
@@ -123,6 +124,7 @@ def resume(
 
 def _prepare(method: Method, task: Task, options: Options) -> None:
     """Do what may fail before anything is written or a large model loads."""
+    loop_class(type(method), task.world)
     world_of(task).prepare(method, task, options)
     run_of(method).prepare(method, task)
 
