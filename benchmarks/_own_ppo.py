@@ -61,16 +61,18 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
-    from etude.runs.training import Options, compose_method, compose_task, world_of
+    from etude.core.worlds import World
+    from etude.runs.kinds import run_of
+    from etude.runs.training import Options, compose_method, compose_task
     from etude.runtime.folder import RunFolder
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
 
     case = SPEED[chosen.case]
     task = compose_task(chosen.task or case.task, [f"task.backend={chosen.backend}"] if chosen.backend else [])
-    method = compose_method("ppo", case.etude(), loop="control")
+    method = compose_method("ppo", case.etude(), world=World.CONTROL)
     options = Options(steps=10_000_000, seeds=chosen.seeds, threads=chosen.threads, evaluate=0, quiet=True)
-    kind = world_of(task)
+    kind = run_of(method)
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps or 1)
     with (
         tempfile.TemporaryDirectory() as scratch,

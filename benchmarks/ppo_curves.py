@@ -31,6 +31,7 @@ from _control_cases import CURVES, Control
 from etude.advantages.returns import GAE
 from etude.core.batches import Transitions
 from etude.core.population import Member
+from etude.core.worlds import World
 from etude.evaluation.aggregates import interquartile_mean
 from etude.evaluation.intervals import Band, curve_band, difference_interval, probability_of_improvement
 from etude.evaluation.plots import draw_panels
@@ -59,7 +60,7 @@ class CutsEnd(GAE):
 
 def own(case: Control, seeds: list[int], task: str | None, cuts_end: bool = False) -> list[Episodes]:
     """etude's runs, as one population."""
-    method = compose_method("ppo", case.etude(), loop="control")
+    method = compose_method("ppo", case.etude(), world=World.CONTROL)
     if cuts_end:
         method = method.replace(advantages=CutsEnd(**method.advantages.fields()))
     steps = case.budget // case.rollout

@@ -23,8 +23,9 @@ from _control_cases import Control
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.population import Member
-from etude.core.registry import load
+from etude.core.registry import load_task
 from etude.core.streams import Stream
+from etude.core.worlds import World
 from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.runs.training import compose_method
@@ -52,10 +53,10 @@ class ClippedAlone(StateValue):
 
 def own_update(case: Control, task: str, alone: bool, seed: int) -> dict[str, np.ndarray]:
     """etude's rollout and update of one member out of two."""
-    method = compose_method("ppo", case.etude(), loop="control")
+    method = compose_method("ppo", case.etude(), world=World.CONTROL)
     if alone:
         method = method.replace(critic=ClippedAlone(**method.critic.fields()))
-    loop = OnPolicyLoop(method, load("tasks", task), [Member(seed), Member(seed + 1)], steps=1)
+    loop = OnPolicyLoop(method, load_task(task), [Member(seed), Member(seed + 1)], steps=1)
     before = {k: v[0].numpy().copy() for k, v in loop.parameters.named()}
     batch = loop.collector.collect(0, loop.critic)
     batch.advantages = loop.method.advantages.of_transitions(batch)

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from etude.evaluation.plots import learning_curves
-from etude.runs.comparing import Job, curve, jobs_for, run_jobs
+from etude.runs.comparing import Job, curves, jobs_for, run_jobs
 
 IMAGES = Path(__file__).resolve().parent / "images"
 STEPS, SEEDS = 150, 3
@@ -21,8 +21,8 @@ STEPS, SEEDS = 150, 3
 
 def learning_curve(jobs: list[Job], path: Path) -> Path:
     """Accuracy on the training problems of each batch, as the interquartile mean over seeds."""
-    runs = [curve(job.folder, "accuracy") for job in jobs]
     steps = range(1, STEPS + 1)
+    runs = curves(jobs, steps, "accuracy")
     title = f"grpo on compose: {len(jobs)} seeds, interquartile mean and 95% band"
     return learning_curves({"grpo": runs}, steps, path, y_label="share of answers that are right", title=title)
 

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from etude.core.task import Task
     from etude.core.worlds import World
     from etude.runs.comparing import compare
+    from etude.runs.evaluate import evaluate
+    from etude.runs.export import export
+    from etude.runs.train import resume, train
     from etude.runs.training import Result
-    from etude.runs.verbs import evaluate, export, resume, train
 
 _HOMES = {
-    "train": "etude.runs.verbs",
-    "resume": "etude.runs.verbs",
-    "evaluate": "etude.runs.verbs",
-    "export": "etude.runs.verbs",
+    "train": "etude.runs.train",
+    "resume": "etude.runs.train",
+    "evaluate": "etude.runs.evaluate",
+    "export": "etude.runs.export",
     "compare": "etude.runs.comparing",
     "Result": "etude.runs.training",
     "Method": "etude.core.method",

@@ -18,7 +18,8 @@ from etude.core.slots import TokenAdvantages, TokenRegularizer
 from etude.core.worlds import World
 from etude.experience.vine import Vine
 from etude.regularizers.behaviour_kl import BehaviourKL
-from etude.runs.training import Options, check_options, compose_method
+from etude.runs.kinds import check_options
+from etude.runs.training import Options, compose_method
 from etude.tasks import resolve_task
 
 
@@ -64,9 +65,11 @@ def test_what_a_loop_does_not_read_cannot_be_set(task: str, change: str, slot: s
     ],
 )
 def test_options_that_a_run_would_not_read_are_refused(task: str, option: dict[str, Any], sentence: str) -> None:
+    goal = resolve_task(task)
+    method = get_method("ppo", goal.world)
     with pytest.raises(ConfigError, match=sentence):
-        check_options(Options(**option), resolve_task(task))
-    check_options(Options(steps=3, seed=1, quiet=True), resolve_task(task))
+        check_options(Options(**option), method, goal)
+    check_options(Options(steps=3, seed=1, quiet=True), method, goal)
 
 
 def test_another_world_is_refused_with_the_methods_that_fit() -> None:

@@ -17,8 +17,8 @@ from etude.methods.rlvr.dapo import dapo
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW
 from etude.rewards.function import CallableReward
-from etude.runs.language import look
 from etude.runs.training import Options, compose_method, compose_task
+from etude.runs.worlds.language import evaluation
 from etude.tasks.language.files import DataFile
 from language_toys import Toy, make_loop
 
@@ -47,7 +47,7 @@ def looked(method: Any, task: Any, reward: Any) -> tuple[Any, dict[str, float], 
         task, ["task.test_fraction=0", "task.max_tokens=8"] if isinstance(task, DataFile) else [], reward
     )
     loop = make_loop(compose_method(method, reward=reward), goal)
-    found, _ = look(loop, goal, Options(evaluate=6, quiet=True), "before")
+    found, _ = evaluation(loop, goal, Options(evaluate=6, quiet=True), "before")
     return loop, loop.step().metrics, next(iter(found.values()))
 
 

@@ -16,8 +16,8 @@ from etude.core.streams import Stream
 from etude.policies.language import LanguagePolicy, fingerprint
 from etude.policies.loading import Adapter, choose_device, choose_dtype
 from etude.policies.sampling import Sampling
-from etude.runs.language import build
 from etude.runs.training import Options
+from etude.runs.worlds.language import arguments
 from language_toys import (
     KINDS,
     Toy,
@@ -150,7 +150,7 @@ def test_the_first_weights_of_an_adapter_follow_the_seed(name: str, saved: Path)
 def test_a_run_draws_its_adapter_from_its_seed(saved: Path) -> None:
     def made(seed: int) -> list[torch.Tensor]:
         options = Options(model=str(saved), steps=1, seed=seed, adapter="lora", device="cpu")
-        return build(etude.method("grpo"), Toy(), options).policy.parameters()
+        return arguments(etude.method("grpo"), Toy(), options)["policy"].parameters()
 
     first, again, other = made(3), made(3), made(4)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -13,8 +13,8 @@ import pytest
 import etude
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
-from etude.runs.control import members
 from etude.runs.training import Options
+from etude.runs.worlds.control import members
 from etude.runtime import disk
 from solo_runs import alike
 

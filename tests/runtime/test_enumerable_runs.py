@@ -8,7 +8,7 @@ import pytest
 
 import etude
 from etude.core.errors import ConfigError
-from etude.runs.verbs import resume
+from etude.runs.train import resume
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = {"task": "enumerable", "steps": 6, "seeds": 4, "quiet": True}

@@ -66,7 +66,8 @@ def evaluate(
     json
         Print JSON.
     """
-    from etude.runs.verbs import evaluate as run
+    from etude.runs.evaluate import evaluation_of
+    from etude.runs.worlds import EvaluationOptions
 
     try:
         ks = tuple(int(x) for x in k.split(","))
@@ -74,25 +75,22 @@ def evaluate(
         raise ConfigError(f"--k takes whole numbers with commas, as in 1,8,64; got {k!r}.") from None
     if min(ks) < 1:
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
-    found = run(
-        checkpoint, task, k=ks, problems=problems, samples=samples, split=split, seed=seed, set=set,
-        reward=reward, temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video,
-        member=member,
-    )  # fmt: skip
+    options = EvaluationOptions(
+        ks, problems, samples, split, seed, reward, temperature, top_p, max_tokens, episodes, video, member
+    )
+    found = evaluation_of(checkpoint, task, options, set)
     if json:
-        print(json_module.dumps({s: {m: i.to_json() for m, i in v.items()} for s, v in found.items()}, indent=1))
+        scores = {s: {m: i.to_json() for m, i in v.items()} for s, v in found.scores.items()}
+        print(json_module.dumps(scores, indent=1))
         return
     from rich.console import Console
     from rich.table import Table
 
-    control = any(m.startswith("return") for v in found.values() for m in v)
-    what = f"{episodes} episodes of each member" if control else f"{problems} problems per split"
-    what = "exact, means over the seeds" if "exact" in found else what
-    table = Table(title=f"{checkpoint}: {what}, 95% bootstrap intervals", title_justify="left")
-    digits = 1 if control else 3
+    title = f"{checkpoint}: {found.world.about(options)}, 95% bootstrap intervals"
+    table, digits = Table(title=title, title_justify="left"), found.world.WORDING.digits
     for name in ("split", "metric", "value", "interval"):
         table.add_column(name, overflow="fold")
-    for name, metrics in found.items():
+    for name, metrics in found.scores.items():
         for metric, i in metrics.items():
             table.add_row(name, metric, f"{i.value:.{digits}f}", f"{i.low:.{digits}f} to {i.high:.{digits}f}")
     Console().print(table)

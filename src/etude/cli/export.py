@@ -17,6 +17,6 @@ def export(checkpoint: Path, out: Path, *, member: int = 0) -> None:
     member
         Which member of the population.
     """
-    from etude.runs.verbs import export as run
+    from etude.runs.export import export as run
 
     print(run(checkpoint, out, member=member))

@@ -9,6 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from etude.evaluation.report import Wording
     from etude.runs.training import Result
 
 
@@ -24,12 +25,16 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
         return
     from rich.console import Console
 
+    from etude.runs.saved import run_world
+    from etude.runs.worlds import world_of
+
     console = Console(highlight=False)
     if "after" in done.evaluation:
         if done.evaluation["samples"]["after"]:
             console.print(_samples(done.evaluation))
         config = json.loads((done.folder / "config.json").read_text())
-        console.print(_scores(done.evaluation, bool(config.get("reward"))))
+        wording = world_of(run_world(done.folder)).WORDING
+        console.print(_scores(done.evaluation, wording, bool(config.get("reward"))))
     console.print(f"{done.method} on {done.task}: {done.steps} training steps in {done.seconds:.0f} s")
     console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
     console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
@@ -43,38 +48,14 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
 
 def _next(done: Result, method: str) -> list[tuple[str, str]]:
     """Commands that can be typed as they are, with what they are good for."""
+    from etude.runs.saved import run_world
+    from etude.runs.worlds import world_of
+
     config = json.loads((done.folder / "config.json").read_text())
     about = (f"etude methods show {quote(method)}", "what the method does, and what it changed against its parent")
     if "after" not in done.evaluation:
         return [about]
-    if "return" in _metrics(done.evaluation):
-        return [*_next_in_control(done, method, config), about]
-    exact = "exact" in done.evaluation["after"]
-    found = [(f"etude evaluate {quote(str(done.folder))} --k 1,8,64", "how good it is with more samples")]
-    found = [] if exact else found
-    samples = json.loads((done.folder / "method.json").read_text())["advantages"] is not None
-    named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
-    if samples and named and not done.notes:  # another method can be trained on the same task
-        other = "dr-grpo" if method != "dr-grpo" else "grpo"
-        task = quote(config.get("task", done.task)) + (f" --reward {quote(r)}" if (r := config.get("reward")) else "")
-        line = f"etude compare {quote(method)} {other} --task {task} --seeds {64 if exact else 3}"
-        found.append((line, "whether another method is better, with statistics"))
-    return [*found, about]
-
-
-def _next_in_control(done: Result, method: str, config: dict[str, Any]) -> list[tuple[str, str]]:
-    task, other = quote(str(config["task"])), "a2c" if method != "a2c" else "ppo"
-    found = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
-    if not task.startswith("'<"):
-        line = f"etude compare {quote(method)} {other} --task {task} --seeds 10"
-        found.append((line, "whether another method is better, with statistics"))
-    return found
-
-
-def _metrics(evaluation: dict[str, Any]) -> list[str]:
-    """Names without settings, in order."""
-    names = [m.partition("/")[0] for found in evaluation["after"].values() for m in found]
-    return list(dict.fromkeys(names))
+    return [*world_of(run_world(done.folder)).suggestions(done, method, config), about]
 
 
 def _samples(evaluation: dict[str, Any]) -> Any:
@@ -95,29 +76,21 @@ def _samples(evaluation: dict[str, Any]) -> Any:
     return table
 
 
-def _scores(evaluation: dict[str, Any], rewarded: bool = False) -> Any:
+def _scores(evaluation: dict[str, Any], wording: Wording, rewarded: bool = False) -> Any:
     """The table of scores; `rewarded`: a reward function scored beside the task."""
     from rich.table import Table
 
-    control, exact = "return" in _metrics(evaluation), "exact" in evaluation["after"]
-    title = "Accuracy of samples, with 95% intervals over problems"
-    if control:
-        title = "Returns, interquartile means over members, with 95% intervals"
-    elif exact:
-        title = "Exact expectations, means over the seeds, with 95% intervals"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=wording.scores, title_justify="left")
     for name in ("split", "metric", "before", "after"):
         table.add_column(name, overflow="fold")
     for split, after in evaluation["after"].items():
         old = evaluation["before"][split]
-        shown = [m for m in after if m.startswith(("pass@", "return"))]
-        said_once = all(e.get("reward") == e.get("pass@1") for e in (old, after))
-        if not control and "reward" in after and (rewarded or not said_once):
+        shown = [m for m in after if m.startswith(wording.leading)]
+        same = all(e.get("reward") == e.get("pass@1") for e in (old, after))
+        if "reward" in after and (rewarded or not same):
             shown.append("reward")
-        shown += ["entropy"] if exact else []
-        for metric in shown:
-            before = old.get(metric)
-            table.add_row(split, metric, _interval(before), _interval(after[metric]))
+        for metric in [*shown, *(m for m in wording.also if m in after)]:
+            table.add_row(split, metric, _interval(old.get(metric)), _interval(after[metric]))
     return table
 
 

@@ -74,27 +74,10 @@ def show(
     """
     from rich.console import Console
 
-    from etude.core.control import ControlTask
     from etude.runs.training import compose_task
-    from etude.runtime.progress import printable
+    from etude.runs.worlds import world_of
 
     found = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
     console = Console(highlight=False)
-    if isinstance(found, ControlTask):
-        environment = found.make([0], 1)
-        console.print(
-            f"{task}: one step of control at a time\n  observations  {environment.observation_space}\n"
-            f"  actions       {environment.action_space}\n  budget        {found.steps:,} environment steps",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
-        environment.close()
-        return
-    pool = found.problems(split or found.splits()[0])
-    fields = ", ".join(f"{k}={v}" for k, v in found.fields().items())
-    console.print(
-        f"{task}: splits {', '.join(found.splits())}; fields {fields or 'none'}", markup=False, soft_wrap=True
-    )
-    for i in range(min(count, len(pool))):
-        problem = pool[i]
-        console.print(f"\n[bold]{printable(problem.id)}[/]  {printable(problem.level)}")
-        console.print(f"  prompt  {printable(str(problem.prompt))}\n  answer  {printable(str(problem.answer))}")
+    for line in world_of(found).preview(found, split, count):
+        console.print(line, markup=False, soft_wrap=True)

@@ -104,8 +104,8 @@ def train(
     """
     given = dict(locals())
     from etude.cli import shows
-    from etude.runs.verbs import resume as go_on
-    from etude.runs.verbs import train as run
+    from etude.runs.train import resume as go_on
+    from etude.runs.train import train as run
 
     if resume is not None:
         _refuse_changes(given)

@@ -132,6 +132,20 @@ def all_slots() -> dict[str, tuple[type[Method], ...]]:
     return {name: tuple(k for k in KINDS.values() if name in k.slot_names()) for name in names}
 
 
+def kind_class(name: str) -> type[Method]:
+    """The kind called `name` ('TokenMethod', or 'my_module:MyMethod'). Raises UnknownNameError."""
+    if ":" in name:
+        from etude.core.registry import load_attribute
+
+        found = load_attribute(name)
+        if not (isinstance(found, type) and issubclass(found, Method)):
+            raise ConfigError(f"{name} must be a kind of Method, got {found!r}.")
+        return found
+    if name not in KINDS:
+        raise UnknownNameError("kind of method", name, KINDS)
+    return KINDS[name]
+
+
 def read(data: Mapping[str, Any]) -> tuple[type[Method], dict[str, Any]]:
     """The kind and the values of a method's JSON.
 
@@ -141,9 +155,7 @@ def read(data: Mapping[str, Any]) -> tuple[type[Method], dict[str, Any]]:
     values = dict(data)
     name = values.pop("type", None)
     if name is not None:
-        if name not in KINDS:
-            raise UnknownNameError("kind of method", name, KINDS)
-        return KINDS[name], values
+        return kind_class(name), values
     cls = KINDS["RolloutMethod" if values.get("policy") else "TokenMethod"]
     values["row"] = values.pop("kind", "method")
     values.pop("on_control", None)

@@ -45,6 +45,11 @@ class Claim:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
+def kind_name(kind: type[Method]) -> str:
+    """What JSON calls a kind of method: its class; one from outside as 'module:Class'."""
+    return kind.__name__ if kind.__module__.startswith("etude.") else f"{kind.__module__}:{kind.__qualname__}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """All that a run does, as values. Printing it prints everything.
@@ -181,7 +186,7 @@ class Method:
     def to_json(self) -> dict[str, Any]:
         """The method as JSON values, its kind, every part and every value."""
         meta = {k: getattr(self, k) for k in META if k != "claim"}
-        return {"type": type(self).__name__, **meta, **{k: to_json(v) for k, v in self.slots().items()}}
+        return {"type": kind_name(type(self)), **meta, **{k: to_json(v) for k, v in self.slots().items()}}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Method:

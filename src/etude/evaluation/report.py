@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,35 @@ from etude.evaluation import report_curves, report_evaluation, report_rollouts
 from etude.evaluation.page import duration, escape, facts, page, plain, rows
 from etude.runtime import disk
 
-META = ("id", "title", "paper", "kind", "parent", "claim")
+
+@dataclass(frozen=True)
+class Wording:
+    """How runs of a world are spoken of.
+
+    Args:
+        budget: what a run's steps count, in a few words.
+        counter: the metric that counts them.
+        scores: title of the scores before and after training.
+        leading, also: how the names of the metrics begin that stand in it first, and those that come last.
+        digits: behind the point, of a score.
+    """
+
+    budget: str = "steps"
+    counter: str = "step"
+    scores: str = "Accuracy of samples, with 95% intervals over problems"
+    leading: tuple[str, ...] = ("pass@",)
+    also: tuple[str, ...] = ()
+    digits: int = 3
 
 
-def write_report(folder: Path) -> Path:
+META = ("id", "title", "paper", "type", "row", "kind", "parent", "claim")
+
+
+def write_report(folder: Path, wording: Wording = Wording()) -> Path:
     """Write `report.html` from the files of a run folder. Returns its path.
+
+    Args:
+        wording: how runs of its world are spoken of.
 
     Raises RunFolderError if the folder is not there or holds no file of a run.
     """
@@ -32,7 +57,7 @@ def write_report(folder: Path) -> Path:
     run = {name: read_object(folder / f"{name}.json") for name in ("method", "config", "environment", "evaluation")}
     run["finished"] = read_object(folder / "FINISHED")
     sections = [
-        _header(run, records["metrics"]),
+        _header(run, records["metrics"], wording),
         _section("Before and after", report_evaluation.render(run["evaluation"])),
         _section("Training", report_curves.render(report_curves.collect(records["metrics"]))),
         _section("Rollouts", report_rollouts.render(records["episodes"]) if records["episodes"] else ""),
@@ -86,13 +111,12 @@ def _title(run: Mapping[str, Any]) -> str:
     return f"{method} on {task}" if task else str(method)
 
 
-def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]]) -> str:
+def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Wording) -> str:
     method, config = run["method"], run["config"]
     last = metrics[-1] if metrics else {}
-    done, asked = run["finished"].get("step", last.get("step")), config.get("steps")
+    done, asked = {**last, **run["finished"]}.get(wording.counter), config.get("steps")
     seconds = run["finished"].get("seconds", last.get("seconds"))
-    control, members = "environment_steps" in last, last.get("members", {})
-    done = int(last["environment_steps"]) if control else done
+    members, done = last.get("members", {}), None if done is None else int(done)
     steps = done if asked is None or (done or 0) >= asked else f"{done or 0} of {asked}"
     about = [method.get("title"), method.get("paper")]
     if method.get("parent"):
@@ -105,7 +129,7 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]]) -> str:
             ("model", None if members else _named(config.get("model"))),
             ("seed", config.get("seed", run["environment"].get("seed"))),
             ("members", len(next(iter(members.values()), ())) or None),
-            ("environment steps each" if control else "steps", steps),
+            (wording.budget, steps),
             ("training time", duration(seconds) if isinstance(seconds, (int, float)) else None),
             ("status", "finished" if run["finished"] else "not finished"),
         ]),

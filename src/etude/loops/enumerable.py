@@ -19,6 +19,7 @@ from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.loops.bed import Bed
 from etude.loops.states import join_tensors, split_tensors
+from etude.policies.tabular import SoftmaxTree
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
 RATE = 0.05
@@ -155,13 +156,9 @@ class EnumerableLoop:
             if fraction:
                 self.reference[k].lerp_(self.policy.logits[k].detach(), fraction)
 
-    @torch.no_grad()
     def exact(self) -> dict[str, Tensor]:
-        """What is true of each member's policy [P]: expected reward, pass@k and entropy, means over the prompts."""
-        probs = self.policy.probs()
-        solved = (probs * (self.rewards >= 1)).sum(-1).clamp(0, 1)
-        found = {"reward": (probs * self.rewards).sum(-1).mean(1), "entropy": self.policy.entropy().mean(1)}
-        return found | {f"pass@{k}": (1 - (1 - solved) ** k).mean(1) for k in KS}
+        """What is true of each member's policy, see `exact`."""
+        return exact(self.policy, self.rewards)
 
     def _report(self) -> StepReport:
         members = {k: v.tolist() for k, v in self.exact().items()}
@@ -196,3 +193,12 @@ class EnumerableLoop:
         for method, learned in zip(self.methods, state["parts"], strict=True):
             method.load_state_dict(learned)
         self.finished = state["finished"]
+
+
+@torch.no_grad()
+def exact(policy: SoftmaxTree, rewards: Tensor) -> dict[str, Tensor]:
+    """What is true of each member's policy [P]: expected reward, pass@k and entropy, means over the prompts."""
+    probs = policy.probs()
+    solved = (probs * (rewards >= 1)).sum(-1).clamp(0, 1)
+    found = {"reward": (probs * rewards).sum(-1).mean(1), "entropy": policy.entropy().mean(1)}
+    return found | {f"pass@{k}": (1 - (1 - solved) ** k).mean(1) for k in KS}

@@ -17,15 +17,14 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError, EtudeError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
-from etude.core.worlds import World
 
 if TYPE_CHECKING:
+    from etude.core.method import Method
     from etude.core.task import Task
     from etude.evaluation.comparison import Comparison
+    from etude.runs.training import Options
 
 POLL = 0.2
-POINTS = 100
-"""Points of a learning curve in control."""
 
 
 @dataclass(frozen=True)
@@ -218,35 +217,45 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
     return found
 
 
-def _check_arms(
-    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None, metric: str, split: str
-) -> None:
-    """Raise ConfigError unless all of the methods can be trained on the task and compared by this metric."""
-    from etude.runs.training import compose_method, world_of
+def _compose_arms(methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None) -> dict[str, Method]:
+    """The method of each arm, with its parts stacked: one of any kind that learns in the task's world.
+
+    Raises: ConfigError unless there are two, and all of them can be trained on the task.
+    """
+    from etude.runs.training import compose_method
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
     if len(dict.fromkeys(methods)) < len(methods):
         raise ConfigError(f"A method can be compared only with others; {', '.join(methods)} has one twice.")
+    arms = {}
     for arm in methods:
         name, *parts = arm.split("+")
-        method = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
-        check_fit(method, goal)
-        if method.objective is not None and not method.objective.generates:
+        arms[arm] = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
+        check_fit(arms[arm], goal)
+    return arms
+
+
+def _check_measures(arms: Mapping[str, Method], goal: Task, options: Options, metric: str, split: str) -> None:
+    """Raise ConfigError unless all arms can be measured by this metric on this split; do what else may fail."""
+    from etude.loops import loop_class
+    from etude.runs.kinds import check_options, run_of
+    from etude.runs.worlds import world_of
+
+    world = world_of(goal)
+    for arm, method in arms.items():
+        kind = run_of(method)
+        if not kind.acts(method):
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
-    world_of(goal).prepare(method, goal)
-    known, splits = world_of(goal).measured(goal)
+        loop_class(type(method), goal.world)
+        check_options(options, method, goal)
+        kind.prepare(method, goal)
+        world.prepare(method, goal, options)
+    known, splits = world.measured(goal)
     if metric not in known:
         raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")
     if split not in splits:
         raise UnknownNameError("evaluated split", split, splits, f"There are: {', '.join(splits)}.")
-
-
-def _samples(arm: str, task: Task) -> bool:
-    """Whether the method samples while it trains, so that its rewards make a learning curve."""
-    from etude.core.registry import get_method
-
-    return bool(get_method(arm.split("+")[0], task.world).experience.samples)
 
 
 @dataclass
@@ -276,34 +285,46 @@ def compare(
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
-    from etude.evaluation.comparison import compare_arms
-    from etude.runs.training import compose_task, world_of
+    from etude.runs.training import Options, compose_task
+    from etude.runs.worlds import world_of
 
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers}.items():
         check(name, Count, 1 if number is None else number)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    kind, together = world_of(goal), goal.together
-    known, splits = kind.measured(goal)
-    seeds, steps = seeds or kind.SEEDS, steps or getattr(goal, "steps", 100)
+    (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
+    seeds, steps = seeds or usual[0], steps or usual[1]
     metric, split = metric or known[0], split or splits[0]
-    _check_arms(methods, goal, fields, reward, metric, split)
+    composed = _compose_arms(methods, goal, fields, reward)
+    _check_measures(composed, goal, Options(model=model), metric, split)
     arms = {
-        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=together)
+        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=goal.together)
         for arm in methods
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
-    long = goal.world is World.CONTROL
-    grid = [steps * (i + 1) / POINTS for i in range(POINTS)] if long else list(range(1, steps + 1))
-    scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
-    name, curve, axis = kind.curve(metric)
-    lines = {arm: {goal.id: curves(jobs, grid, name)} for arm, jobs in arms.items() if together or _samples(arm, goal)}
-    title = f"{metric} ({split})"
-    points = {} if curve == title else {a: {goal.id: evaluations(jobs, metric, split)} for a, jobs in arms.items()}
-    found = compare_arms(
-        scores, lines, grid, evaluated=points, evaluated_at=[0, steps], metric=title, curve=curve, axis=axis
-    )
+    comparison = _comparison(arms, composed, goal, steps, metric, split)
     label = "-vs-".join(a.replace("+", "_") for a in methods)
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
-    written = found.write(folder)
-    return Compared(found, folder, list(written.files), list(written.notes))
+    written = comparison.write(folder)
+    return Compared(comparison, folder, list(written.files), list(written.notes))
+
+
+def _comparison(
+    arms: Mapping[str, list[Job]], composed: Mapping[str, Method], goal: Task, steps: int, metric: str, split: str
+) -> Comparison:
+    """Statistics of finished runs: final scores, what was evaluated before and after, learning curves."""
+    from etude.evaluation.comparison import compare_arms
+    from etude.runs.kinds import run_of
+    from etude.runs.worlds import world_of
+
+    world = world_of(goal)
+    grid = world.grid(steps)
+    scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
+    name, curve, axis = world.curve(metric)
+    sampling = [arm for arm, method in composed.items() if run_of(method).samples(method)]
+    lines = {arm: {goal.id: curves(arms[arm], grid, name)} for arm in sampling}
+    title = f"{metric} ({split})"
+    points = {} if curve == title else {a: {goal.id: evaluations(jobs, metric, split)} for a, jobs in arms.items()}
+    return compare_arms(
+        scores, lines, grid, evaluated=points, evaluated_at=[0, steps], metric=title, curve=curve, axis=axis
+    )

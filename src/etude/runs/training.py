@@ -1,19 +1,16 @@
-"""One training run, from names to a finished folder."""
+"""What a run is started with: options, a method and a task from names; and its result."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber, check, parse
-from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
@@ -146,61 +143,6 @@ def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = 
             raise UnknownNameError(f"field of task {found.id}", name, hints(type(found)))
         found = found.replace(**{name: parse(f"{found.id}.{name}", hints(type(found))[name], text)})
     return found.replace(scored=False) if reward is not None and "scored" in found.fields() else found
-
-
-class WorldOf(Protocol):
-    """What differs between runs in different worlds: `runs.language`, `.control` and `.enumerable`."""
-
-    SEEDS: int
-    """Seeds that are compared where nothing else is said."""
-    READS: frozenset[str]
-    """Options that mean something in it, besides those that every run reads."""
-
-    def measured(self, task: Any) -> tuple[list[str], list[str]]:
-        """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
-
-    def curve(self, metric: str) -> tuple[str, str, str]:
-        """A learning curve: the name in `metrics.jsonl`, what it is of in words, and what its axis counts."""
-
-    def prepare(self, method: Method, task: Any) -> None:
-        """Do what may fail before anything is written or a large model loads."""
-
-    def steps(self, method: Method, task: Any, options: Options) -> int:
-        """Budget in the user's unit: training steps of language, environment steps of each member in control."""
-
-    def training_steps(self, method: Method, steps: int) -> int:
-        """How many steps of the loop a budget is."""
-
-    def build(self, method: Method, task: Any, options: Options) -> Loop:
-        """The loop, from a whole budget in `options.steps`."""
-
-    def sentence(self, loop: Any, method: Method, task: Any) -> str:
-        """What the run will need, for people."""
-
-    def found_here(self, loop: Any) -> dict[str, Any]:
-        """What was tried on this machine when the loop was built, for `environment.json`."""
-
-    def looks(self, method: Method, task: Any, options: Options) -> bool:
-        """Whether the policy is evaluated before and after training."""
-
-    def look(self, loop: Any, task: Any, options: Options, when: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """What an evaluation found, {split: {metric: interval as JSON}}, and samples to show."""
-
-
-def world_of(task: Task) -> WorldOf:
-    """How runs of this task are made."""
-    return cast(WorldOf, importlib.import_module(f"etude.runs.{task.world}"))
-
-
-def check_options(options: Options, task: Task) -> None:
-    """Raise ConfigError for an option that was set and that a run of this task would not read."""
-    read = EVERYWHERE | world_of(task).READS
-    for option in dataclasses.fields(Options):
-        value = getattr(options, option.name)
-        if option.name not in read and value != option.default:
-            raise ConfigError(
-                f"--{option.name.replace('_', '-')} means nothing for {task.id}, a task of {task.world}: leave it out."
-            )
 
 
 def say(sentence: str, quiet: bool = False) -> None:

@@ -131,7 +131,8 @@ def gather(code: Iterable[str], data: Iterable[str] = (), model: str = "") -> In
 def named(method: Method, task: Task) -> tuple[list[str], list[str]]:
     """What the parts of a method and a task name: their classes that are not etude's, and the text in their fields."""
     parts: list[Part] = [*method.parts().values(), task]
-    classes = [f"{c.__module__}:{c.__qualname__}" for c in map(type, parts) if not c.__module__.startswith("etude.")]
+    kinds = [type(method), *map(type, parts)]
+    classes = [f"{c.__module__}:{c.__qualname__}" for c in kinds if not c.__module__.startswith("etude.")]
     texts = [v for p in parts for k, v in p.fields().items() if isinstance(v, str) and hints(type(p))[k] in _TEXT]
     return classes, texts
 

@@ -1,0 +1,66 @@
+"""The policies of a run of control as they stand in a checkpoint, without what trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.core.control import ControlTask
+from etude.core.errors import ConfigError
+from etude.core.population import FlatParameters, Member, Population, settle
+from etude.experience.spaces import observation_shape
+from etude.policies.control.actor import Actor
+from etude.runtime.checkpoints import load_tensors
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What an environment shows and takes."""
+
+    observation_space: Any
+    action_space: Any
+
+
+@dataclass(frozen=True)
+class RestoredPolicies:
+    """What playing, drawing and exporting need of a loop: who acts, and between which spaces."""
+
+    method: Any
+    task: ControlTask
+    population: Population
+    actor: Actor
+    environment: Spaces
+
+
+def restore_policies(checkpoint: Path, method: Any, task: ControlTask, members: Sequence[Member]) -> RestoredPolicies:
+    """Build the actor alone, no critic, optimizer or environment to train in, and give it a checkpoint's weights.
+
+    Raises: ConfigError if the policies were trained on other observations or actions.
+    """
+    population = Population(members)
+    method = settle(method.bind(), population)
+    spaces = _spaces(method, task)
+    shape = observation_shape(spaces.observation_space)
+    actor = method.policy.build(shape, spaces.action_space, population)
+    tensors = load_tensors(checkpoint / "policy.safetensors")
+    try:
+        FlatParameters({"policy": actor}).load(tensors)
+        for name, buffer in actor.named_buffers():
+            buffer.copy_(tensors[f"policy.{name}"])
+    except (KeyError, RuntimeError) as error:
+        raise ConfigError(
+            f"The policies in {checkpoint} do not fit {task.id}: its observations or actions are not those that they "
+            f"were trained with ({str(error).splitlines()[0]})."
+        ) from None
+    return RestoredPolicies(method, task, population, actor, spaces)
+
+
+def _spaces(method: Any, task: ControlTask) -> Spaces:
+    """As the policy sees them, which may stack or scale what the task shows."""
+    environment = method.policy.watch(task.make([0], 1, "spaces"))
+    try:
+        return Spaces(environment.observation_space, environment.action_space)
+    finally:
+        environment.close()

@@ -1,0 +1,93 @@
+"""The verb evaluate: how good the policy of a checkpoint is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.core.edit import assignments
+from etude.core.errors import ConfigError
+from etude.core.task import Task
+from etude.runs.saved import locate
+from etude.runs.training import compose_task
+from etude.runs.worlds import EvaluationOptions, WorldOf, check_evaluation, world_of
+
+if TYPE_CHECKING:
+    from etude.evaluation.intervals import Interval
+
+
+def evaluate(
+    checkpoint: str | Path,
+    task: str | Task | None = None,
+    *,
+    k: Sequence[int] = (1, 8),
+    problems: int = 100,
+    samples: int | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    set: str | Sequence[str] | Mapping[str, Any] = (),
+    reward: Any = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    max_tokens: int | None = None,
+    episodes: int = 100,
+    video: str | None = None,
+    member: int = 0,
+) -> dict[str, dict[str, Any]]:
+    """How good a policy is, with bootstrap intervals.
+
+    Of a language model pass@k, avg@k and maj@k, over problems; of a run of control the return of sampled and of
+    likeliest actions, interquartile means over members.
+
+    Args:
+        checkpoint: a run folder (its newest checkpoint), a checkpoint folder, or any causal LM by name or path.
+        task: by default the one the run was trained on.
+        samples: completions per problem; by default the largest k.
+        reward: a function that scores, as in `train`; by default the run's own, if the task is the run's.
+        episodes: of each member, in control.
+        video: a file for an animated picture (GIF) of one episode of `member`, in control.
+
+    Returns: {split: {metric: Interval}}.
+    """
+    options = EvaluationOptions(
+        tuple(k), problems, samples, split, seed, reward, temperature, top_p, max_tokens, episodes, video, member
+    )
+    return evaluation_of(checkpoint, task, options, set).scores
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Scores by split and metric, and the world that says how to speak of them."""
+
+    scores: dict[str, dict[str, Interval]]
+    world: WorldOf
+
+
+def evaluation_of(
+    checkpoint: str | Path,
+    task: str | Task | None,
+    options: EvaluationOptions,
+    changes: str | Sequence[str] | Mapping[str, Any] = (),
+) -> Evaluated:
+    """Evaluate a checkpoint on a task, by default its own with these fields changed.
+
+    Raises: ConfigError for a task or reward that is not known, or an option that its world has no use for.
+    """
+    place, config = locate(checkpoint)
+    if str(checkpoint).startswith(("runs/", ".", "/")) and not Path(checkpoint).exists():
+        raise ConfigError(f"There is no folder {checkpoint}.")
+    if task is None and "task" not in config:
+        raise ConfigError(f"{checkpoint} does not say which task it was trained on: name one with --task.")
+    for what, given in {"task": task, "reward": options.reward}.items():
+        if given is None and task is None and str(config.get(what)).startswith("<"):
+            raise ConfigError(f"{checkpoint} has the {what} {config[what]}, which only Python can give.")
+    fields, reward = assignments(changes), options.reward
+    if task is None:
+        task, reward = config["task"], config.get("reward") if reward is None else reward
+        fields = [*config.get("task_fields", ()), *fields]
+    goal = compose_task(task, fields, reward)
+    check_evaluation(options, goal)
+    world = world_of(goal)
+    return Evaluated(dict(world.evaluate(place, config, goal, replace(options, reward=reward))), world)

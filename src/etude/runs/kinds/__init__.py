@@ -1,0 +1,83 @@
+"""What differs between runs of different kinds of method: a file each, looked up by the method's kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from etude.core.errors import ConfigError
+from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.loop import Loop
+from etude.core.method import Method
+from etude.core.registry import load_attribute
+from etude.core.task import Task
+from etude.loops import loop_class
+from etude.runs.training import EVERYWHERE, Options
+from etude.runs.worlds import world_of
+
+MAKING = frozenset({"model", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "seeds"})
+"""Options that the world reads by itself, to make what a loop trains."""
+
+
+class RunOfKind:
+    """What differs by kind. A kind that is not in `RUNS` has what stands here; a budget is in the world's unit."""
+
+    READS: ClassVar[frozenset[str]] = MAKING
+    """Options of the world that its loop has a use for."""
+
+    def prepare(self, method: Any, task: Any) -> None:
+        """Do what may fail before anything is written."""
+
+    def training_steps(self, method: Any, budget: int) -> int:
+        """How many steps of the loop a budget is."""
+        return budget
+
+    def build(self, method: Any, task: Task, options: Options) -> Loop:
+        """The loop, from a whole budget in `options.steps`, with what the world trains."""
+        assert options.steps is not None
+        build: Any = loop_class(type(method), task.world)
+        given = world_of(task).arguments(method, task, options)
+        loop: Loop = build(method, task, steps=self.training_steps(method, options.steps), **given)
+        return loop
+
+    def sentence(self, loop: Any, method: Any, task: Task) -> str:
+        """What will run, for people."""
+        return f"{world_of(task).size(loop, method, task)}."
+
+    def promises(self, loop: Any) -> dict[str, Any]:
+        """What was tried on this machine when the loop was built, for `environment.json`."""
+        return {}
+
+    def acts(self, method: Any) -> bool:
+        """Whether what is trained acts or samples, so that it can be evaluated."""
+        return True
+
+    def samples(self, method: Any) -> bool:
+        """Whether the policy samples while it trains, so that its rewards make a learning curve."""
+        return True
+
+
+RUNS: dict[type[Method], str] = {
+    TokenMethod: "etude.runs.kinds.token:TokenRun",
+    RolloutMethod: "etude.runs.kinds.rollout:RolloutRun",
+}
+"""The run of a kind, as 'module:Class'."""
+
+
+def run_of(method: Method) -> RunOfKind:
+    """How a method of this kind is run."""
+    found = load_attribute(RUNS[type(method)])() if type(method) in RUNS else RunOfKind()
+    assert isinstance(found, RunOfKind)
+    return found
+
+
+def check_options(options: Options, method: Method, task: Task) -> None:
+    """Raise ConfigError for an option that was set and that a run of this method on this task would not read."""
+    read = EVERYWHERE | (world_of(task).READS & run_of(method).READS)
+    for option in dataclasses.fields(Options):
+        if option.name in read or getattr(options, option.name) == option.default:
+            continue
+        of = f"{task.id}, a task of {task.world}"
+        if option.name in world_of(task).READS:
+            of = f"{method.id}, a {type(method).__name__}"
+        raise ConfigError(f"--{option.name.replace('_', '-')} means nothing for {of}: leave it out.")

@@ -1,0 +1,55 @@
+"""Runs of rollout methods: budgets are environment steps of each member, a training step is a rollout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from etude.core.kinds import RolloutMethod
+from etude.core.task import Task
+from etude.runs.kinds import MAKING, RunOfKind
+from etude.runs.training import Options
+from etude.runs.worlds import world_of
+
+if TYPE_CHECKING:
+    from etude.loops.on_policy import OnPolicyLoop
+
+PROMISES = {
+    None: "",
+    True: " Each member equals its own run here, bit for bit.",
+    False: " Each member equals its own run here to rounding, not bit for bit.",
+}
+"""What the probe at the start found."""
+
+
+class RolloutRun(RunOfKind):
+    """A run of a `RolloutMethod`."""
+
+    READS: ClassVar[frozenset[str]] = MAKING | {"population"}
+
+    def training_steps(self, method: RolloutMethod, budget: int) -> int:
+        """Rollouts that make at least this many environment steps of each member."""
+        rollout = method.experience
+        assert rollout is not None
+        return -(-budget // (rollout.environments * rollout.steps))
+
+    def build(self, method: RolloutMethod, task: Task, options: Options) -> OnPolicyLoop:
+        """Population and loop; tries whether its members equal their own runs here."""
+        from etude.loops.probe import members_are_exact
+
+        loop: Any = super().build(method, task, options)
+        if loop.population.size > 1:
+            loop.exact = members_are_exact(loop)
+        return loop  # type: ignore[no-any-return]
+
+    def sentence(self, loop: OnPolicyLoop, method: RolloutMethod, task: Task) -> str:
+        """Who is trained, and on what."""
+        rollout = method.experience
+        assert rollout is not None
+        return (
+            f"{world_of(task).size(loop, method, task)}, {rollout.environments} environments of {task.id} for each, "
+            f"{loop.steps} rollouts of {rollout.steps} steps.{PROMISES[loop.exact]}"
+        )
+
+    def promises(self, loop: OnPolicyLoop) -> dict[str, Any]:
+        """`members`: whether each equals its own run, 'exact' or 'to rounding', as tried at the start."""
+        return {} if loop.exact is None else {"members": "exact" if loop.exact else "to rounding"}

@@ -1,0 +1,245 @@
+"""The verbs train and resume: from names to a finished folder, in one session or several."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.core.edit import assignments
+from etude.core.errors import CheckpointError, ConfigError
+from etude.core.fit import check
+from etude.core.method import Method
+from etude.core.task import Task
+from etude.loops import loop_class
+from etude.runs.kinds import check_options, run_of
+from etude.runs.training import Options, Result, compose_method, compose_task, say
+from etude.runs.worlds import world_of
+from etude.runtime.interrupts import Interrupted
+
+if TYPE_CHECKING:
+    from etude.runtime.sources import Inputs
+
+
+def train(
+    method: str | Method = "grpo",
+    task: str | Task = "compose",
+    *,
+    set: str | Sequence[str] | Mapping[str, Any] = (),
+    with_: str | Sequence[str] = (),
+    reward: Any = None,
+    **options: Any,
+) -> Result:
+    """Train a method on a task.
+
+    Args:
+        method: a name (`etude methods`), a Method, or 'file.py:name'.
+        task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'.
+        set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
+        with_: parts or methods to stack on the method.
+        reward: 'module:function', 'file.py:function', or a Python function over completions.
+        options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...
+
+    Raises: EtudeError, a sentence that says what was wrong and what to do.
+    """
+    chosen = _options(options)
+    fields = assignments(set)
+    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
+    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward, goal.world)
+    check(composed, goal)
+    check_options(chosen, composed, goal)
+    chosen = dataclasses.replace(chosen, steps=chosen.steps or world_of(goal).budget(goal))
+    _prepare(composed, goal, chosen)
+    from etude.policies.loading import is_shipped
+    from etude.runtime import disk, sources
+    from etude.runtime.folder import RunFolder, default_name
+
+    where = Path(chosen.out) if chosen.out else default_name(composed.id, goal.id, chosen.seed)
+    parts = [with_] if isinstance(with_, str) else with_
+    config = {
+        **dataclasses.asdict(chosen),
+        "out": str(where),
+        "task": task if isinstance(task, str) else _reference(task),
+        "task_fields": [f for f in fields if f.startswith("task.")],
+        "reward": _text(reward),
+        "world": goal.world,
+    }
+    code = [s for s in (method, *parts) if isinstance(s, str)]
+    model = chosen.model if "model" in world_of(goal).READS and not is_shipped(chosen.model) else ""
+    new = not where.exists()
+    with RunFolder.create(where, composed.to_json(), config) as folder:
+        disk.remove(where / "evaluation.json")  # of a run that was killed before it started
+        for sentence in goal.warnings():
+            say(sentence)
+        try:
+            return _run(folder, composed, goal, chosen, lambda: sources.of_run(composed, goal, config, code, model))
+        except BaseException:
+            if new and not any((where / "checkpoints").glob("step-*")):
+                disk.remove(where)  # nothing was trained: leave nothing behind
+            raise
+
+
+def resume(
+    folder: str | Path, *, steps: int | None = None, accept_changes: bool = False, quiet: bool = False
+) -> Result:
+    """Go on with a run that was stopped, to the same numbers as if it never had been.
+
+    Args:
+        steps: train to this many steps instead (schedules follow the new number).
+        accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
+            the run records what changed, and at which step.
+
+    Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
+    """
+    from etude.runtime import sources
+    from etude.runtime.folder import RunFolder
+
+    threads = _same_threads(Path(folder))
+    with RunFolder.resume(Path(folder)) as opened:
+        opened.notes += sources.check(opened.path, opened.step, accept_changes)
+        started = sources.opened(opened.path)
+        opened.notes += started.notes
+        config = started.config
+        for what in ("task", "reward"):
+            if str(config[what]).startswith("<"):
+                raise CheckpointError(
+                    f"{folder} was trained with the {what} {config[what]}, which only lived in Python: put it in a "
+                    f"file and name it as file.py:name to make runs that can be resumed."
+                )
+        known = {f.name for f in dataclasses.fields(Options)}
+        values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
+        options = _options({**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
+        method = Method.from_json(started.method)
+        goal = compose_task(config["task"], config["task_fields"], config["reward"])
+        if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
+            raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
+        _prepare(method, goal, options)
+        if options.steps != config["steps"]:
+            opened.change_config(steps=options.steps)
+        return _run(opened, method, goal, options)
+
+
+def _prepare(method: Method, task: Task, options: Options) -> None:
+    """Do what may fail before anything is written or a large model loads."""
+    loop_class(type(method), task.world)
+    world_of(task).prepare(method, task, options)
+    run_of(method).prepare(method, task)
+
+
+def _same_threads(folder: Path) -> int | None:
+    """Compute with as many threads as the run was started with: the last digits depend on it."""
+    import torch
+
+    path = folder / "environment.json"
+    threads = json.loads(path.read_text()).get("threads") if path.is_file() else None
+    if threads:
+        torch.set_num_threads(threads)
+    return threads
+
+
+def _run(
+    folder: Any, method: Method, task: Task, options: Options, inputs: Callable[[], Inputs] | None = None
+) -> Result:
+    """Train to the end. `inputs`, of a new run, is asked once the model is there, and recorded."""
+    from etude.evaluation.report import write_report
+    from etude.loops.differences import never_differed
+    from etude.runtime.jsonl import JsonLines
+    from etude.runtime.progress import Progress
+    from etude.runtime.run import Run
+    from etude.runtime.sources import record
+
+    kind = run_of(method)
+    assert options.steps is not None
+    loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
+    if folder.checkpoint is None:
+        folder.record_environment(options.seed, kind.promises(loop))  # again, now that the threads are chosen
+    if inputs is not None:
+        record(folder.path, inputs())
+    say(kind.sentence(loop, method, task), options.quiet)
+    evaluated = options.evaluate > 0 and kind.acts(method) and not task.needs_reward()
+    if evaluated and folder.checkpoint is None:
+        _evaluate(folder, loop, task, options, "before")
+    if folder.step < steps:
+        _forget_later(folder.path)
+    progress = Progress(steps, loop.headline, quiet=options.quiet)
+    sinks = [s for name in options.sinks for s in _open_sink(name, folder)]
+    done = Run(folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress).execute()
+    if evaluated and "after" not in _load_evaluation(folder.path):
+        try:
+            _evaluate(folder, loop, task, options, "after")
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Stopped while sampling after training. The {done.step} steps are done ({done.checkpoint}); sample "
+                f"again with: {folder.resume_command}",
+                signal.SIGINT,
+            ) from None
+    write_report(folder.path, world_of(task).WORDING)
+    flat = never_differed(JsonLines.read(folder.path / "metrics.jsonl"))
+    scores = _load_evaluation(folder.path)
+    return Result(
+        done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, scores, [flat] if flat else []
+    )
+
+
+def _open_sink(name: str, folder: Any) -> list[Any]:
+    """The sink, or nothing and a sentence if it cannot be used: that never stops a run."""
+    from etude.core.errors import MissingExtraError
+    from etude.runtime.sinks import open_sinks
+
+    try:
+        return list(open_sinks([name], folder.path, folder.config, folder.step, say))
+    except MissingExtraError as error:
+        say(f"{error}. The run goes on without it; metrics.jsonl has all its metrics.")
+        return []
+
+
+def _evaluate(folder: Any, loop: Any, task: Task, options: Options, when: str) -> None:
+    """Evaluate, and add what came out to `evaluation.json`."""
+    scores = _load_evaluation(folder.path)
+    scores[when], samples = world_of(task).evaluation(loop, task, options, when)
+    scores.setdefault("samples", {})[when] = samples
+    _save_evaluation(folder.path, scores)
+
+
+def _forget_later(folder: Path) -> None:
+    """Take out what was sampled at an earlier end."""
+    scores = _load_evaluation(folder)
+    if scores.pop("after", None) is not None:
+        _save_evaluation(folder, scores)
+
+
+def _load_evaluation(folder: Path) -> dict[str, Any]:
+    path = folder / "evaluation.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _save_evaluation(folder: Path, scores: dict[str, Any]) -> None:
+    from etude.runtime import disk
+
+    disk.replace_file(folder / "evaluation.json", json.dumps(scores, indent=1).encode())
+
+
+def _options(values: Mapping[str, Any]) -> Options:
+    from etude.core.errors import UnknownNameError
+
+    names = [f.name for f in dataclasses.fields(Options)]
+    for key in values:
+        if key not in names:
+            raise UnknownNameError("option", key, names, f"There are: {', '.join(names)}.")
+    return Options(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()})
+
+
+def _reference(task: Task) -> str:
+    from etude.tasks import resolve_task
+
+    try:
+        return task.id if resolve_task(task.id) == task else f"<{type(task).__qualname__}>"
+    except ConfigError:
+        return f"<{type(task).__qualname__}>"
+
+
+def _text(reward: Any) -> str | None:
+    return reward if reward is None or isinstance(reward, str) else f"<{getattr(reward, '__qualname__', reward)}>"

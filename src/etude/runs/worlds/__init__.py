@@ -1,0 +1,124 @@
+"""What differs between runs in different worlds: a file each, looked up by the task's world."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from etude.core.errors import ConfigError
+from etude.core.fields import Count, check
+from etude.core.method import Method
+from etude.core.task import Task
+from etude.core.worlds import World
+from etude.evaluation.report import Wording
+from etude.runs.training import Options, Result
+
+if TYPE_CHECKING:
+    from etude.evaluation.intervals import Interval
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What is asked of a trained policy, besides the task: the names are the command line's.
+
+    Args:
+        k, problems, samples, split, reward, temperature, top_p, max_tokens: of language.
+        episodes, video, member: of control.
+    """
+
+    k: Sequence[int] = (1, 8)
+    problems: int = 100
+    samples: int | None = None
+    split: str | None = None
+    seed: int = 0
+    reward: Any = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    episodes: int = 100
+    video: str | None = None
+    member: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", tuple(self.k))
+        for name in ("problems", "episodes"):
+            check(name, Count, getattr(self, name))
+
+
+class WorldOf(Protocol):
+    """What differs by world. Each file below this folder is one, function by function."""
+
+    READS: frozenset[str]
+    """Options of a run that mean something in it, besides those that every run reads."""
+    EVALUATION_READS: frozenset[str]
+    """Fields of `EvaluationOptions` that mean something in it."""
+    WORDING: Wording
+    """How its runs are spoken of, on the terminal and in reports."""
+
+    def measured(self, task: Any) -> tuple[list[str], list[str]]:
+        """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
+
+    def curve(self, metric: str) -> tuple[str, str, str]:
+        """A learning curve: the name in `metrics.jsonl`, what it is of in words, and what its axis counts."""
+
+    def grid(self, budget: int) -> list[float]:
+        """Where the learning curves of a comparison are read."""
+
+    def budget(self, task: Any) -> int:
+        """What a run takes where nothing else is said: training steps, or environment steps of each member."""
+
+    def compared(self, task: Any) -> tuple[int, int]:
+        """Seeds and budget of each arm of a comparison where nothing else is said."""
+
+    def prepare(self, method: Method, task: Any, options: Options) -> None:
+        """Do what may fail before anything is written or a large model loads."""
+
+    def arguments(self, method: Method, task: Any, options: Options) -> dict[str, Any]:
+        """What a loop is built from besides method, task and steps; also chooses the number of threads."""
+
+    def size(self, loop: Any, method: Method, task: Any) -> str:
+        """How much is trained, for people."""
+
+    def evaluation(
+        self, loop: Any, task: Any, options: Options, when: str
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """What an evaluation 'before' or 'after' measured, {split: {metric: interval}}, and samples to show."""
+
+    def restore(self, checkpoint: str, config: Mapping[str, Any], task: Any) -> Any:
+        """The policy of a checkpoint alone, without what trains it."""
+
+    def evaluate(
+        self, checkpoint: str, config: Mapping[str, Any], task: Any, options: EvaluationOptions
+    ) -> dict[str, dict[str, Interval]]:
+        """How good the policy of a checkpoint is: {split: {metric: Interval}}."""
+
+    def about(self, options: EvaluationOptions) -> str:
+        """What such an evaluation was made of, in a few words."""
+
+    def export(self, checkpoint: str, config: Mapping[str, Any], task: Any, out: Path, member: int) -> None:
+        """Write a policy as a program that runs without etude. Raises ConfigError where it is one already."""
+
+    def preview(self, task: Any, split: str | None, count: int) -> Iterable[str]:
+        """A task on the terminal, line by line: what is in it, and a few examples."""
+
+    def suggestions(self, done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """What to type after a run that was evaluated, and what it is good for."""
+
+
+def world_of(task: Task | World) -> WorldOf:
+    """How runs of this task, or of tasks of this world, are made."""
+    world = task if isinstance(task, World) else task.world
+    return cast(WorldOf, importlib.import_module(f"etude.runs.worlds.{world}"))
+
+
+def check_evaluation(options: EvaluationOptions, task: Task) -> None:
+    """Raise ConfigError for an option that was given and that an evaluation on this task would not read."""
+    for option in dataclasses.fields(options):
+        if option.name not in world_of(task).EVALUATION_READS and getattr(options, option.name) != option.default:
+            raise ConfigError(
+                f"--{option.name.replace('_', '-')} means nothing for {task.id}, a task of {task.world}: leave it out."
+            )

@@ -1,0 +1,218 @@
+"""Runs of control: who is trained together, what is played before and after, what is asked of a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from etude.core.control import ControlTask
+from etude.core.errors import ConfigError
+from etude.core.fields import parse
+from etude.core.method import Method
+from etude.core.part import hints
+from etude.core.population import Member
+from etude.evaluation.report import Wording
+from etude.runs.training import Options, Result
+from etude.runs.worlds import EvaluationOptions
+
+if TYPE_CHECKING:
+    from etude.evaluation.intervals import Interval
+    from etude.evaluation.restored import RestoredPolicies
+
+SEEDS = 10
+"""Members of a population where nothing else is said."""
+READS = frozenset({"seeds", "population"})
+EVALUATION_READS = frozenset({"seed", "episodes", "video", "member"})
+WORDING = Wording(
+    budget="environment steps each",
+    counter="environment_steps",
+    scores="Returns, interquartile means over members, with 95% intervals",
+    leading=("return",),
+    digits=1,
+)
+EPISODES = 20
+"""Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
+POINTS = 100
+"""Points of a learning curve."""
+
+
+def measured(task: ControlTask) -> tuple[list[str], list[str]]:
+    """Metrics and splits of an evaluation."""
+    return ["return", "return/deterministic"], ["test"]
+
+
+def curve(metric: str) -> tuple[str, str, str]:
+    """The return of the episodes that were trained on, which is not what an evaluation measures."""
+    return "return", "training return", "environment steps of each member"
+
+
+def grid(budget: int) -> list[float]:
+    """The same points for methods that take environment steps in pieces of different size."""
+    return [budget * (i + 1) / POINTS for i in range(POINTS)]
+
+
+def budget(task: ControlTask) -> int:
+    """Environment steps of each member."""
+    return task.steps
+
+
+def compared(task: ControlTask) -> tuple[int, int]:
+    """Members and environment steps of each."""
+    return SEEDS, task.steps
+
+
+def prepare(method: Method, task: ControlTask, options: Options) -> None:
+    """Refuse members that cannot be; make and end an environment, so that one that cannot be made is found here."""
+    members(method, options)
+    task.make([0], 1).close()
+
+
+def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, Any]:
+    """The members."""
+    import torch
+
+    from etude.runtime.memory import keep_freed
+
+    keep_freed()
+    torch.set_num_threads(options.threads or 1)
+    return {"members": members(method, options)}
+
+
+def members(method: Method, options: Options) -> list[Member]:
+    """Every setting with every seed. Raises ConfigError for a field that is not there or not to be varied."""
+    axes = [_axis(method, text) for text in options.population]
+    if len({path for path, _ in axes}) < len(axes):
+        raise ConfigError("--population names a field twice: give all its values at once, as in lr=1e-4,3e-4.")
+    seeds = range(options.seed, options.seed + (options.seeds or SEEDS))
+    settings = [
+        dict(zip((p for p, _ in axes), values)) for values in itertools.product(*(values for _, values in axes))
+    ]
+    return [Member(seed, each) for each in settings for seed in seeds]
+
+
+def _axis(method: Method, text: str) -> tuple[str, list[float]]:
+    """'lr=1e-4,3e-4' as the path of the field and its values."""
+    name, equals, values = text.partition("=")
+    parts = method.parts()
+    found = [f"{path}.{field}" for path, part in parts.items() for field in part.fields()]
+    fitting = [f for f in found if f == name or f.endswith(f".{name}")]
+    if not equals or not values or len(fitting) != 1:
+        known = ", ".join(fitting or found)
+        problem = "fits several fields" if len(fitting) > 1 else "is no FIELD=VALUE,VALUE,... of this method"
+        raise ConfigError(f"--population {text!r} {problem}. Fields: {known}.")
+    where, _, field = fitting[0].rpartition(".")
+    hint = hints(type(parts[where]))[field]
+    parsed = [parse(fitting[0], hint, v) for v in values.split(",")]
+    if not all(isinstance(v, float) for v in parsed):
+        raise ConfigError(
+            f"{fitting[0]} cannot differ between the members of one run: only real numbers inside formulas can. "
+            "Sizes and choices shape the work: compare runs instead (etude compare)."
+        )
+    return fitting[0], parsed
+
+
+def size(loop: Any, method: Method, task: ControlTask) -> str:
+    """How many members, of how many parameters."""
+    named = {**dict(loop.parameters.named()), **dict(loop.updater.learners.named())}
+    width, count = sum(x[0].numel() for x in named.values()), loop.population.size
+    settings = len({m.label for m in loop.population.members})
+    seeds = f"{count // settings} seeds" + (f" of {settings} settings" if settings > 1 else "")
+    return f"{count} members ({seeds}) of {width:,} parameters each"
+
+
+def evaluation(
+    loop: Any, task: ControlTask, options: Options, when: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
+    from etude.runs.training import say
+
+    episodes = min(options.evaluate, EPISODES)
+    say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
+    return {"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}}, []
+
+
+def _returns(policies: Any, task: ControlTask, episodes: int, purpose: str) -> dict[str, Interval]:
+    from etude.evaluation.control import play, summary
+
+    found: dict[str, Interval] = {}
+    for name, deterministic in {"return": False, "return/deterministic": True}.items():
+        returns = play(policies, task, episodes, deterministic=deterministic, purpose=purpose)
+        found |= summary(name, returns, policies.population.members)
+    return found
+
+
+# A checkpoint
+
+
+def restore(checkpoint: str, config: Mapping[str, Any], task: ControlTask) -> RestoredPolicies:
+    """The actors. Raises ConfigError if they were trained on other observations or actions."""
+    import torch
+
+    from etude.evaluation.restored import restore_policies
+    from etude.runtime.sources import opened
+
+    place = Path(checkpoint)
+    if not (place / "policy.safetensors").is_file():
+        raise ConfigError(f"{checkpoint} is no run of control, and {task.id} is a task of control.")
+    method = Method.from_json(opened(place.parent.parent).method)
+    known = {k: v for k, v in config.items() if k in {f.name for f in dataclasses.fields(Options)}}
+    options = Options(**{**known, "population": tuple(known["population"]), "sinks": ()})
+    torch.set_num_threads(options.threads or 1)
+    return restore_policies(place, method, task, members(method, options))
+
+
+def evaluate(
+    checkpoint: str, config: Mapping[str, Any], task: ControlTask, options: EvaluationOptions
+) -> dict[str, dict[str, Interval]]:
+    """Play whole episodes with every member of a trained run.
+
+    Returns: {'test': {'return' or 'return/deterministic', by setting if several: Interval over members}}.
+    """
+    if options.member and options.video is None:
+        raise ConfigError("--member says whose episode a picture shows: give --video too, or leave it out.")
+    policies = restore(checkpoint, config, task)
+    if options.video is not None:
+        from etude.evaluation.animation import animate
+        from etude.runs.training import say
+
+        total = animate(policies, task, Path(options.video), options.member, options.seed)
+        say(f"{options.video}: an episode of member {options.member} with a return of {total:.1f}.")
+    return {"test": _returns(policies, task, options.episodes, f"evaluate {options.seed}")}
+
+
+def about(options: EvaluationOptions) -> str:
+    """How many episodes."""
+    return f"{options.episodes} episodes of each member"
+
+
+def export(checkpoint: str, config: Mapping[str, Any], task: ControlTask, out: Path, member: int) -> None:
+    """Write a member's policy, with its normaliser, as a `torch.export` program."""
+    from etude.evaluation.export import export_policy
+
+    export_policy(restore(checkpoint, config, task), member, out)
+
+
+# For people
+
+
+def preview(task: ControlTask, split: str | None, count: int) -> Iterable[str]:
+    """Spaces and budget; there are no problems to show."""
+    environment = task.make([0], 1)
+    yield f"{task.id}: one step of control at a time"
+    yield f"  observations  {environment.observation_space}\n  actions       {environment.action_space}"
+    yield f"  budget        {task.steps:,} environment steps"
+    environment.close()
+
+
+def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """More episodes, and a comparison."""
+    task, other = quote(str(config["task"])), "a2c" if method != "a2c" else "ppo"
+    found = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
+    if not task.startswith("'<"):
+        line = f"etude compare {quote(method)} {other} --task {task} --seeds {SEEDS}"
+        found.append((line, "whether another method is better, with statistics"))
+    return found

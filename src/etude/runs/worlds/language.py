@@ -1,0 +1,231 @@
+"""Runs of language: the model, what is sampled before and after, what is asked of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Count, check
+from etude.core.method import Method
+from etude.core.slots import Reward
+from etude.core.streams import Stream
+from etude.core.task import LanguageTask, Task
+from etude.evaluation.report import Wording
+from etude.runs.training import Options, Result
+from etude.runs.worlds import EvaluationOptions
+
+if TYPE_CHECKING:
+    from etude.evaluation.intervals import Interval
+    from etude.loops.language import LanguageLoop
+    from etude.policies.language import LanguagePolicy
+
+SMALL = 20_000_000
+"""Parameters up to which one thread is faster than several: the products are too small to divide."""
+KS = (1, 8)
+SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
+READS = frozenset({"model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing"})
+EVALUATION_READS = frozenset({
+    "k", "problems", "samples", "split", "seed", "reward", "temperature", "top_p", "max_tokens",
+})  # fmt: skip
+WORDING = Wording()
+
+
+def measured(task: LanguageTask) -> tuple[list[str], list[str]]:
+    """Metrics and splits of an evaluation."""
+    from etude.evaluation.language import evaluation_splits
+
+    return [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
+
+
+def curve(metric: str) -> tuple[str, str, str]:
+    """The reward of what was sampled for training, which is not what an evaluation measures."""
+    return "reward", "training reward", "training steps"
+
+
+def grid(budget: int) -> list[float]:
+    """Every training step."""
+    return list(range(1, budget + 1))
+
+
+def budget(task: LanguageTask) -> int:
+    """Training steps."""
+    return STEPS
+
+
+def compared(task: LanguageTask) -> tuple[int, int]:
+    """Runs and training steps."""
+    return SEEDS, COMPARED_STEPS
+
+
+def prepare(method: Method, task: LanguageTask, options: Options) -> None:
+    """Read the data."""
+    task.problems("train")
+
+
+def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str, Any]:
+    """The model, the problems, and how much of a batch goes through the model at once."""
+    import torch
+
+    from etude.policies.language import LanguagePolicy
+
+    pool = task.problems("train")
+    policy = LanguagePolicy.load(
+        options.model, device=options.device, dtype=options.dtype, adapter=adapter(options.adapter),
+        gradient_checkpointing=options.gradient_checkpointing, autocast=options.autocast,
+        stream=Stream(options.seed).split("adapter"),
+    )  # fmt: skip
+    torch.set_num_threads(options.threads or threads(policy))
+    return {"policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens}
+
+
+def adapter(name: str | None) -> Any:
+    """The low-rank adapter that a name asks for."""
+    if name is None:
+        return None
+    from etude.policies.loading import Adapter
+
+    known = {"lora": Adapter(), "rslora": Adapter(rank_stabilized=True), "dora": Adapter(weight_decomposed=True)}
+    if name not in known:
+        raise UnknownNameError("adapter", name, known)
+    return known[name]
+
+
+def threads(policy: LanguagePolicy) -> int:
+    """CPU threads that serve a model of this size best."""
+    import os
+
+    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
+    return 1 if small else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def size(loop: LanguageLoop, method: Any, task: LanguageTask) -> str:
+    """Memory that the run will need."""
+    from etude.runtime import memory
+
+    rows = method.problems * method.experience.rows_per_problem
+    return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)).removesuffix(".")
+
+
+def evaluation(
+    loop: LanguageLoop, task: LanguageTask, options: Options, when: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """pass@k and reward on every split that is not trained on."""
+    from etude.evaluation.language import evaluate_split, evaluation_splits
+    from etude.evaluation.pass_at_k import to_json
+    from etude.runs.training import say
+
+    say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
+    rewards = scorers(loop.method, task)
+    entry: dict[str, Any] = {}
+    samples = []
+    for split in evaluation_splits(task):
+        found = evaluate_split(loop.policy, task, split, problems=options.evaluate, seed=options.seed, rewards=rewards)
+        entry[split] = to_json({k: v for k, v in found.summary(KS).items() if not k.startswith("avg@")})  # is pass@1
+        samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in found.episodes[:3]]
+    return entry, samples
+
+
+def scorers(method: Method, task: LanguageTask) -> list[Reward]:
+    """What the reward of an evaluation is: that of the reward functions; without any, what the task pays."""
+    from etude.rewards.function import FunctionReward
+
+    own = [p for p in method.rewards if isinstance(p, Reward) and p.judges]
+    return [p for p in own if isinstance(p, FunctionReward)] or (own if task.judged_by_reward else [])
+
+
+def _sample(split: str, episode: Any, success: bool) -> dict[str, Any]:
+    prompt = "".join(s.text for s in episode.segments if not any(s.action_mask))
+    return {"split": split, "prompt": prompt, "completion": episode.completion, "success": success}
+
+
+# A checkpoint
+
+
+def restore(checkpoint: str, config: Mapping[str, Any], task: LanguageTask) -> LanguagePolicy:
+    """The model, from a checkpoint of a run, a model's folder, or by its name."""
+    import torch
+
+    from etude.policies.language import LanguagePolicy
+
+    own = Path(checkpoint) / "model"
+    policy = LanguagePolicy.load(str(own) if own.is_dir() else checkpoint)
+    torch.set_num_threads(threads(policy))
+    return policy
+
+
+def evaluate(
+    checkpoint: str, config: Mapping[str, Any], task: LanguageTask, options: EvaluationOptions
+) -> dict[str, dict[str, Interval]]:
+    """pass@k, avg@k, maj@k and reward, over problems."""
+    from etude.evaluation.language import evaluate_split, evaluation_splits
+    from etude.experience.groups import Groups
+    from etude.rewards.function import reward_part
+
+    most = max(options.k)
+    count = check("samples", Count, most if options.samples is None else options.samples)
+    if most > count:
+        raise ConfigError(f"pass@{most} needs at least {most} samples per problem, got {count}.")
+    how = Groups(temperature=options.temperature, top_p=options.top_p, max_tokens=options.max_tokens)
+    splits = [options.split] if options.split else list(evaluation_splits(task))
+    for name in splits:
+        task.problems(name)
+    if options.reward is None and (sentence := task.needs_reward()):
+        raise ConfigError(sentence)
+    rewards = () if options.reward is None else (reward_part(options.reward).bind(),)
+    policy = restore(checkpoint, config, task)
+    found = {}
+    for split in splits:
+        one = evaluate_split(
+            policy, task, split, problems=options.problems, samples=count, seed=options.seed, experience=how,
+            rewards=rewards,
+        )  # fmt: skip
+        found[one.split] = dict(one.summary(options.k, majority=True))
+    return found
+
+
+def about(options: EvaluationOptions) -> str:
+    """How many problems."""
+    return f"{options.problems} problems per split"
+
+
+def export(checkpoint: str, config: Mapping[str, Any], task: LanguageTask, out: Path, member: int) -> None:
+    """Refused: checkpoints are Hugging Face folders already."""
+    raise ConfigError(f"{checkpoint} is no run of control; models of language are in checkpoints/step-N/model.")
+
+
+# For people
+
+
+def preview(task: Task, split: str | None, count: int) -> Iterable[str]:
+    """Splits, fields and a few problems."""
+    from etude.runtime.progress import printable
+
+    pool = task.problems(split or task.splits()[0])
+    fields = ", ".join(f"{k}={v}" for k, v in task.fields().items())
+    yield f"{task.id}: splits {', '.join(task.splits())}; fields {fields or 'none'}"
+    for i in range(min(count, len(pool))):
+        problem = pool[i]
+        yield f"\n{printable(problem.id)}  {printable(problem.level)}"
+        yield f"  prompt  {printable(str(problem.prompt))}\n  answer  {printable(str(problem.answer))}"
+
+
+def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """More samples, and a comparison."""
+    line = f"etude evaluate {quote(str(done.folder))} --k 1,8,64"
+    return [(line, "how good it is with more samples"), *comparison(done, method, config, SEEDS)]
+
+
+def comparison(done: Result, method: str, config: Mapping[str, Any], seeds: int) -> list[tuple[str, str]]:
+    """Another method on the same task, where one can be trained on it."""
+    learns = json.loads((done.folder / "method.json").read_text()).get("advantages") is not None
+    named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
+    if not learns or not named or done.notes:
+        return []
+    other = "dr-grpo" if method != "dr-grpo" else "grpo"
+    task = quote(config.get("task", done.task)) + (f" --reward {quote(r)}" if (r := config.get("reward")) else "")
+    line = f"etude compare {quote(method)} {other} --task {task} --seeds {seeds}"
+    return [(line, "whether another method is better, with statistics")]
