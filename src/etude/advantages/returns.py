@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from etude.advantages.group import CENTRES, BatchMean, Centre, lone_completion
 from etude.core.batches import TokenBatch, Transitions
 from etude.core.fields import Probability
-from etude.core.part import Need
+from etude.core.part import Need, upgraded
 from etude.core.slots import StepAdvantages, TokenAdvantages
 from etude.core.worlds import World
 
@@ -102,16 +104,26 @@ def standardized(values: Tensor, mask: Tensor) -> Tensor:
 class RewardToGo(TokenAdvantages, StepAdvantages):
     """G_t = sum_k gamma^k r_{t+k}, minus a baseline: the REINFORCE estimator (Williams, 1992).
 
-    baseline: 'none', or the 'batch' mean of the rows' total rewards.
+    Shapes: rewards [B, T] -> advantages [B, T]; in control [P, T, E] -> [P, T, E].
+
+    Args:
+        baseline: computed from the rows' total rewards (in control, from the returns of all steps); None: nothing.
     """
 
     gamma: Probability = 1.0
-    baseline: Literal["none", "batch"] = "batch"
+    baseline: Centre | None = BatchMean()
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return upgraded(values, "baseline", CENTRES)
+
+    def objection(self, method: object) -> str | None:
+        return lone_completion(method, self.baseline)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         returns = rewards_to_go(batch.rewards, batch.action_mask, self.gamma)
-        if self.baseline == "batch":
-            returns = returns - batch.scores.mean()
+        if self.baseline is not None:
+            returns = returns - self.baseline(batch.scores, batch.group)[:, None]
         return returns * batch.action_mask
 
     def of_transitions(self, batch: Transitions) -> Tensor:
@@ -120,8 +132,7 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
             batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
         )
         batch.returns = ahead + batch.values
-        mean = batch.mean(batch.returns)[:, None, None]
-        return batch.returns - mean if self.baseline == "batch" else batch.returns
+        return batch.returns if self.baseline is None else batch.returns - self.baseline.of_steps(batch, batch.returns)
 
 
 class StepGAE(StepAdvantages, abstract=True):
