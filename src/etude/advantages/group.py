@@ -93,8 +93,8 @@ class LeaveOneOut(Centre):
     r_i - b_i = (r_i - mean r) n / (n - 1): the group's mean without what a row says about itself, hence unbiased. 0 in
     a group whose scores are all equal, and for a row that is alone in its group. Shapes: scores, group [B] -> [B].
 
-    >>> LeaveOneOut().centred(torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3)).tolist()
-    [1.0, -0.5, -0.5]
+    >>> LeaveOneOut().centred(torch.tensor([3.0, 0.0, 0.0]), torch.zeros(3)).tolist()
+    [3.0, -1.5, -1.5]
     """
 
     def __call__(self, scores: Tensor, group: Tensor) -> Tensor:
@@ -185,8 +185,8 @@ class BatchStd(Scale):
 
     Shapes: scores [B] -> [].
 
-    >>> BatchStd().spread(torch.tensor([1.0, 0.0, 4.0, 3.0]), torch.tensor([0, 0, 1, 1]))[0].item() ** 2
-    2.5
+    >>> BatchStd().spread(torch.tensor([0.0, 0.0, 4.0, 4.0]), torch.tensor([0, 0, 1, 1]))[0].item()
+    2.0
     """
 
     def spread(self, scores: Tensor, whose: Tensor) -> tuple[Tensor, Tensor]:
