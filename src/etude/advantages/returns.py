@@ -108,6 +108,12 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
 
     Args:
         baseline: computed from the rows' total rewards (in control, from the returns of all steps); None: nothing.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rewards, mask = torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[True, True], [True, True]])
+    >>> rows = Rows(rewards=rewards, action_mask=mask, scores=rewards.sum(1), group=torch.tensor([0, 0]))
+    >>> RewardToGo(gamma=0.5)(rows).tolist()
+    [[-1.0, 1.0], [-2.0, -1.0]]
     """
 
     gamma: Probability = 1.0
@@ -182,6 +188,14 @@ class GAE(StepGAE, TokenAdvantages):
     whatever it came to be would be added to the reward.
     Also leaves `batch.returns` = A + V, the critic's target. In control every member is standardised by itself, over
     the rollout or, with `per_minibatch`, over each minibatch.
+
+    Shapes: rewards, values [B, T] -> [B, T]; in control [P, T, E] -> [P, T, E].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(rewards=torch.tensor([[0.0, 4.0]]), values=torch.tensor([[1.0, 2.0]]), next_values=None)
+    >>> rows.action_mask = torch.tensor([[True, True]])
+    >>> GAE(gamma=1.0, lam=0.5, standardize=False)(rows).tolist(), rows.returns.tolist()
+    ([[2.0, 2.0]], [[3.0, 4.0]])
     """
 
     def objection(self, method: Any) -> str | None:

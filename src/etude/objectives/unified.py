@@ -33,14 +33,23 @@ class Denominator(Part, abstract=True):
 
 
 class CurrentDenominator(Denominator):
-    """pi itself: the gradient of A log pi (SFT with A = 1, REINFORCE); the loss as a number says nothing."""
+    """pi itself: the gradient of A log pi (SFT with A = 1, REINFORCE); the loss as a number says nothing.
+
+    >>> CurrentDenominator().log_reference(None, torch.tensor([-2.0])).tolist()
+    [-2.0]
+    """
 
     def log_reference(self, batch: TokenBatch, logp: Tensor) -> Tensor:
         return logp
 
 
 class BehaviourDenominator(Denominator):
-    """pi_old, the policy that sampled (PPO, GRPO, CISPO)."""
+    """pi_old, the policy that sampled (PPO, GRPO, CISPO).
+
+    >>> from types import SimpleNamespace as Rows
+    >>> BehaviourDenominator().log_reference(Rows(behaviour_logp=torch.tensor([-1.0])), torch.tensor([-2.0])).tolist()
+    [-1.0]
+    """
 
     uses_behaviour: ClassVar[bool] = True
 
@@ -49,7 +58,14 @@ class BehaviourDenominator(Denominator):
 
 
 class SequenceDenominator(Denominator):
-    """pi (pi_old(y) / pi(y))^(1/|y|), which makes pi / pi_ref the mean ratio of the completion (GSPO)."""
+    """pi (pi_old(y) / pi(y))^(1/|y|), which makes pi / pi_ref the mean ratio of the completion (GSPO).
+
+    >>> from types import SimpleNamespace as Rows
+    >>> old, mask = torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])
+    >>> row = Rows(behaviour_logp=old, action_mask=mask, action_counts=mask.sum(1))
+    >>> SequenceDenominator().log_reference(row, torch.tensor([[-1.0, -2.0]])).tolist()
+    [[-0.5, -1.5]]
+    """
 
     uses_behaviour: ClassVar[bool] = True
 
@@ -58,7 +74,11 @@ class SequenceDenominator(Denominator):
 
 
 class UnitDenominator(Denominator):
-    """1: rows of unknown origin, taken as they are (SRFT offline)."""
+    """1: rows of unknown origin, taken as they are (SRFT offline).
+
+    >>> UnitDenominator().log_reference(None, torch.tensor([-2.0])).tolist()
+    [0.0]
+    """
 
     def log_reference(self, batch: TokenBatch, logp: Tensor) -> Tensor:
         return torch.zeros_like(logp)
@@ -67,7 +87,7 @@ class UnitDenominator(Denominator):
 class ShapedDenominator(Denominator):
     """1 / f'(pi) with f(p) = p / (p + shape), which is (pi + shape)^2 / shape (LUFFY offline).
 
-    >>> ShapedDenominator(shape=0.5).log_reference(None, torch.tensor([0.5]).log()).exp().item()
+    >>> round(ShapedDenominator(shape=0.5).log_reference(None, torch.tensor([0.5]).log()).exp().item(), 4)
     2.0
     """
 
@@ -89,7 +109,13 @@ class StabilisingMask(Part, abstract=True):
 
 
 class ClipMask(StabilisingMask):
-    """0 where A > 0 and rho > 1 + high, or A < 0 and rho < 1 - low; otherwise 1 (PPO, GRPO)."""
+    """0 where A > 0 and rho > 1 + high, or A < 0 and rho < 1 - low; otherwise 1 (PPO, GRPO).
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(behaviour_logp=torch.tensor([-2.0, -2.0]), advantages=torch.tensor([1.0, -1.0]))
+    >>> ClipMask()(rows, torch.tensor([-1.0, -1.0])).tolist()
+    [0.0, 1.0]
+    """
 
     low: Fraction = 0.2
     high: Positive = 0.2
@@ -106,14 +132,27 @@ class ClipMask(StabilisingMask):
 
 
 class SequenceClipMask(ClipMask):
-    """As `ClipMask`, of the completion's mean ratio (pi(y) / pi_old(y))^(1/|y|) (GSPO)."""
+    """As `ClipMask`, of the completion's mean ratio (pi(y) / pi_old(y))^(1/|y|) (GSPO).
+
+    >>> from types import SimpleNamespace as Rows
+    >>> old, mask, good = torch.full((1, 2), -2.0), torch.tensor([[True, True]]), torch.ones(1, 2)
+    >>> row = Rows(behaviour_logp=old, action_mask=mask, action_counts=mask.sum(1), advantages=good)
+    >>> SequenceClipMask()(row, torch.tensor([[-1.0, -2.0]])).tolist()
+    [[0.0, 0.0]]
+    """
 
     def log_ratio(self, batch: TokenBatch, logp: Tensor) -> Tensor:
         return mean_log_ratio(batch, logp)
 
 
 class WeightClipMask(StabilisingMask):
-    """clip(rho, 1 - low, 1 + high) / rho: the ratio is bounded, but no token is lost (CISPO)."""
+    """clip(rho, 1 - low, 1 + high) / rho: the ratio is bounded, but no token is lost (CISPO).
+
+    >>> from types import SimpleNamespace as Rows
+    >>> row = Rows(behaviour_logp=torch.tensor(0.25).log())
+    >>> round(WeightClipMask(high=0.5)(row, torch.tensor(0.5).log()).item(), 4)
+    0.75
+    """
 
     low: Positive = 0.2
     high: Positive = 0.2
@@ -141,6 +180,11 @@ class UnifiedGradient(TokenObjective):
     Args:
         denominator: pi_ref.
         mask: m; None: 1.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(advantages=torch.tensor([2.0]), behaviour_logp=torch.tensor([-1.0]))
+    >>> UnifiedGradient()(rows, TokenLogProbs(torch.tensor([-1.0]))).tolist()
+    [-2.0]
     """
 
     denominator: Denominator = BehaviourDenominator()
@@ -179,6 +223,14 @@ class Hybrid(TokenObjective):
     Args:
         sampled: what is minimised on the policy's own completions.
         coefficient: weight of the worked answers' log-likelihood.
+
+    Shapes: [B, T]. The first row was sampled, the second written:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> logp = torch.tensor([[-1.0], [-2.0]])
+    >>> rows = Rows(sampled=torch.tensor([True, False]), advantages=torch.ones(2, 1), behaviour_logp=logp)
+    >>> Hybrid(coefficient=0.5)(rows, TokenLogProbs(logp)).tolist()
+    [[-1.0], [1.0]]
     """
 
     sampled: TokenObjective = UnifiedGradient()

@@ -35,6 +35,14 @@ class KLToReference(TokenRegularizer):
 
     Tokens come from pi_old. Away from it, `weighted` multiplies by rho = pi / pi_old, gradient included, which makes
     E[rho k3] and its gradient those of KL(pi || reference) exactly (arXiv:2505.17508, section 4).
+
+    Shapes: [B, T].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> batch, policy = Rows(reference_logp=torch.tensor([-1.0])), TokenLogProbs(torch.tensor([-3.0]))
+    >>> KLToReference(coefficient=0.5, estimator="k2")(batch, policy).tolist()
+    [1.0]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
