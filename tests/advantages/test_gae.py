@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from etude.advantages.group import BatchMean
 from etude.advantages.returns import GAE, RewardToGo, gae, rewards_to_go, standardized
 from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
 from etude.core.rows import to_batch
@@ -116,5 +117,5 @@ def test_standardised_values_have_mean_0_and_deviation_1_and_equal_ones_are_left
 
 def test_reward_to_go_minus_the_batch_mean(make_batch) -> None:
     batch = make_batch([[0, 1, 1], [0, 1, 1]], rewards=[[0, 1.0, 2.0], [0, 0, 1.0]], scores=[3.0, 1.0])
-    assert RewardToGo(gamma=1.0, baseline="batch")(batch).tolist() == [[0.0, 1.0, 0.0], [0.0, -1.0, -1.0]]
-    assert RewardToGo(gamma=0.5, baseline="none")(batch).tolist() == [[0.0, 2.0, 2.0], [0.0, 0.5, 1.0]]
+    assert RewardToGo(gamma=1.0, baseline=BatchMean())(batch).tolist() == [[0.0, 1.0, 0.0], [0.0, -1.0, -1.0]]
+    assert RewardToGo(gamma=0.5, baseline=None)(batch).tolist() == [[0.0, 2.0, 2.0], [0.0, 0.5, 1.0]]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from control_toys import MDP
+from etude.advantages.group import BatchMean
 from etude.advantages.returns import GAE, RewardToGo, standardized_members, transition_gae
 from etude.core.batches import Transitions
 from etude.methods.onpolicy.gae import MonteCarloGAE
@@ -199,8 +200,8 @@ def test_a_member_whose_advantages_are_all_equal_has_none(number: float, dtype: 
 
 def test_reward_to_go_goes_on_with_the_value_where_an_episode_is_cut() -> None:
     r = rollout(10)
-    found = RewardToGo(gamma=GAMMA, baseline="none").of_transitions(r)
+    found = RewardToGo(gamma=GAMMA, baseline=None).of_transitions(r)
     torch.testing.assert_close(found, advantages(r, 1.0) + r.values, atol=1e-12, rtol=0)
-    centred = RewardToGo(gamma=GAMMA, baseline="batch").of_transitions(r)
+    centred = RewardToGo(gamma=GAMMA, baseline=BatchMean()).of_transitions(r)
     torch.testing.assert_close(centred.flatten(1).mean(1), torch.zeros(P, dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(centred - found, (centred - found)[:, :1, :1].expand_as(found), atol=1e-12, rtol=0)

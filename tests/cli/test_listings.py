@@ -68,7 +68,12 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     answer = cli("parts")
     heads = [line for line in answer.out.splitlines() if line and not line.startswith(" ")]
     assert "objective" in heads
-    assert set(heads) <= set(all_slots())
+    of_methods = [head for head in heads if " of " not in head]
+    assert set(of_methods) <= set(all_slots())
+    inside = dict(head.split(" of ") for head in heads[len(of_methods) :])
+    assert inside["centre"] == "group-advantage, reward-to-go" and inside["network"].startswith("actor-policy")
+    assert inside["denominator"] == inside["mask"] == "unified-gradient" and not set(inside) & set(all_slots())
+    assert "leave-one-out" in cli("parts", "centre").out and "group-std" not in cli("parts", "centre").out
     assert "low = 0.2: a number in (0, 1)" in answer.out
     only = cli("parts", "critic").out
     assert "token-critic" in only

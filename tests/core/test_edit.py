@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import etude
+from etude.advantages.group import BatchStd, GroupStd, LeaveOneOut
 from etude.core.edit import assignments, set_value, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check as check_fit
@@ -28,7 +29,12 @@ def test_sets_slots_fields_nested_parts_and_lists(grpo: etude.Method) -> None:
     assert set_value(grpo, " optimizer.lr = 1 ").optimizer.lr == 1.0
     assert set_value(grpo, "optimizer.lr=none").optimizer.lr is None
     assert set_value(grpo, "objective=policy-gradient").objective.name == "policy-gradient"
-    assert set_value(etude.method("gpg"), "advantages.of.scale=group").advantages.of.scale == "group"
+    assert set_value(etude.method("gpg"), "advantages.of.scale=group-std").advantages.of.scale == GroupStd()
+    assert set_value(grpo, "advantages.centre=leave-one-out").advantages.centre == LeaveOneOut()
+    assert set_values(grpo, ["advantages.scale=batch-std", "advantages.scale.epsilon=0"]).advantages.scale == (
+        BatchStd(epsilon=0.0)
+    )
+    assert set_value(grpo, "advantages.scale=none").advantages.scale is None
     assert set_value(grpo, "regularizers=kl-to-reference,entropy-bonus").regularizers[0] == KLToReference()
 
 

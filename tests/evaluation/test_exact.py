@@ -57,8 +57,8 @@ def test_groups_of_another_policy_need_ratios() -> None:
     from etude.objectives.surrogate import Surrogate
 
     weighted = method.replace(
-        objective=Surrogate(), advantages=method.advantages.replace(centre="none")
+        objective=Surrogate(), advantages=method.advantages.replace(centre=None)
     )  # one sample, no baseline: E_old[rho r grad log pi]
     torch.testing.assert_close(-expected_gradient(weighted, b, 1, behaviour=behaviour), exact, atol=1e-12, rtol=1e-10)
-    plain = method.replace(advantages=method.advantages.replace(centre="none"))
+    plain = method.replace(advantages=method.advantages.replace(centre=None))
     assert (expected_gradient(plain, b, 1, behaviour=behaviour) + exact).abs().max() > 1e-3

@@ -13,7 +13,7 @@ from zlib import crc32
 import pytest
 import torch
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import BatchStd, GroupAdvantage, LeaveOneOut
 from etude.advantages.returns import GAE
 from etude.core.batches import Episode, Problem, TokenBatch
 from etude.core.errors import EnvironmentFault, InvariantError, RewardError
@@ -340,7 +340,7 @@ def test_5_row_order_does_not_change_the_gradient(name: str) -> None:
 def test_5_permuting_rows_permutes_advantages() -> None:
     batch = everything(random_batch((4, 3, 2), turns=2))
     order = torch.randperm(len(batch))
-    for part in (GroupAdvantage(), GroupAdvantage(centre="leave-one-out", scale="batch"), GAE()):
+    for part in (GroupAdvantage(), GroupAdvantage(centre=LeaveOneOut(), scale=BatchStd()), GAE()):
         torch.testing.assert_close(part(batch.rows(order)), part(batch)[order], rtol=1e-12, atol=1e-12)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import BatchMean, BatchStd, GroupAdvantage, GroupMeanScale, LevelStd
 from etude.advantages.returns import GAE
 from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError, RewardError
@@ -151,7 +151,7 @@ def test_written_rows_do_not_change_the_advantages_of_the_others() -> None:
     batch = random_batch((3, 3))
     batch.scores = torch.tensor([0.0, 1.0, 7.0, 2.0, 4.0, -5.0])
     batch.written = torch.tensor([False, False, True, False, False, True])
-    for part in (GroupAdvantage(), GroupAdvantage(scale="batch"), GroupAdvantage(centre="batch", scale="none")):
+    for part in (GroupAdvantage(), GroupAdvantage(scale=BatchStd()), GroupAdvantage(centre=BatchMean(), scale=None)):
         found, alone = part(batch), part(batch.rows(batch.sampled.nonzero()[:, 0]).replace(written=None))
         assert torch.equal(found[batch.sampled], alone) and not found[batch.written].any()
 
@@ -167,11 +167,11 @@ def credited(part: TokenAdvantages, scores: list[float], levels: str = "aaaaaa")
 
 
 def test_centres_and_scales_by_hand() -> None:
-    by_mean = credited(GroupAdvantage(scale="mean", epsilon=0.0), [0.0, 4.0, 3.0, 3.0, 4.0, 16.0])
+    by_mean = credited(GroupAdvantage(scale=GroupMeanScale(epsilon=0.0)), [0.0, 4.0, 3.0, 3.0, 4.0, 16.0])
     assert by_mean == pytest.approx([-1.0, 1.0, 0.0, 0.0, -0.6, 0.6], abs=1e-6)
-    by_batch = credited(GroupAdvantage(centre="batch", scale="none"), [0.0, 4.0, 3.0, 3.0, 4.0, 16.0])
+    by_batch = credited(GroupAdvantage(centre=BatchMean(), scale=None), [0.0, 4.0, 3.0, 3.0, 4.0, 16.0])
     assert by_batch == pytest.approx([-5.0, -1.0, -2.0, -2.0, -1.0, 11.0], abs=1e-6)
-    by_level = credited(GroupAdvantage(scale="level", epsilon=0.0), [0.0, 2.0, 3.0, 3.0, 0.0, 1.0], "aaaabb")
+    by_level = credited(GroupAdvantage(scale=LevelStd(epsilon=0.0)), [0.0, 2.0, 3.0, 3.0, 0.0, 1.0], "aaaabb")
     a = 1.5**0.5  # deviation of 0, 2, 3, 3; that of 0, 1 is a half
     assert by_level == pytest.approx([-1 / a, 1 / a, 0.0, 0.0, -1.0, 1.0], abs=1e-6)
 

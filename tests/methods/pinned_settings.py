@@ -73,7 +73,7 @@ SETTINGS: dict[str, Settings] = {
         "optimizer": "restarting-adam-w", "optimizer.every": 1,
     },
     "lens": PLAIN,
-    "lite-ppo": {**PLAIN, "advantages.scale": "batch"},
+    "lite-ppo": {**PLAIN, "advantages.scale": "batch-std"},
     "max-at-k": {**PLAIN, "epochs": 3, "reference": "frozen", "rewards.1.k": 4, "rewards.1.baseline": "none"},
     "maxrl": PLAIN,
     "npg": {**TRUST, **FITTED, "optimizer": "natural-gradient"},

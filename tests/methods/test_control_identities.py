@@ -47,7 +47,7 @@ def every_course(mdp: MDP, pi: Tensor, values: Tensor) -> tuple[Transitions, Ten
 @pytest.mark.parametrize(
     "credit, baseline",
     [
-        (RewardToGo(gamma=0.9, baseline="none"), False),
+        (RewardToGo(gamma=0.9, baseline=None), False),
         (GAE(gamma=0.9, lam=1.0, standardize=False), False),
         (GAE(gamma=0.9, lam=1.0, standardize=False), True),
     ],
@@ -74,7 +74,7 @@ def test_a_baseline_that_looks_at_the_action_would_be_biased() -> None:
     mdp, logits = MDP.random(0), numbers(0, 3, 2).requires_grad_()
     batch, chance, objective = every_course(mdp, logits.softmax(-1), torch.zeros(3, dtype=torch.float64))
     (exact,) = torch.autograd.grad(objective, logits, retain_graph=True)
-    batch.advantages = RewardToGo(gamma=0.9, baseline="none").of_transitions(batch) - batch.actions
+    batch.advantages = RewardToGo(gamma=0.9, baseline=None).of_transitions(batch) - batch.actions
     logp = logits.log_softmax(-1)[batch.observations, batch.actions]
     loss = (PolicyGradient()(batch, ActionLogProbs(logp)) * chance.detach()).sum()
     assert (torch.autograd.grad(loss, logits)[0] + exact).abs().max() > 1e-3

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch
+from etude.core.batches import TokenBatch, Transitions
 from etude.core.fields import NonNegative
+from etude.core.part import Part, upgraded
 from etude.core.slots import TokenAdvantages
+from etude.core.worlds import World
+
+TOKENS = frozenset({World.LANGUAGE, World.ENUMERABLE})
+"""Worlds whose problems have several completions."""
 
 
 def group_sum(values: Tensor, group: Tensor) -> Tensor:
@@ -46,81 +52,229 @@ def equal_groups(scores: Tensor, group: Tensor) -> Tensor:
     return (low == high)[index]
 
 
+class Centre(Part, abstract=True):
+    """What a score is held against: the baseline that is subtracted from it."""
+
+    slot = "centre"
+    worlds: ClassVar[frozenset[World]] = TOKENS
+    within_group: ClassVar[bool] = True
+    """Whether it compares the completions of one problem, so that there must be several."""
+
+    def __call__(self, scores: Tensor, group: Tensor) -> Tensor:
+        """The baseline [B] of scores [B] whose rows belong to the groups [B]."""
+        raise NotImplementedError
+
+    def centred(self, scores: Tensor, group: Tensor) -> Tensor:
+        """[B] scores minus their baseline."""
+        return scores - self(scores, group)
+
+    def of_steps(self, batch: Transitions, values: Tensor) -> Tensor:
+        """The baseline of `values` [P, T, E] in control, where nothing has groups; broadcasts to their shape."""
+        raise NotImplementedError
+
+
+class GroupMean(Centre):
+    """Mean score of the row's group: b_i = mean_j r_j (GRPO, arXiv:2402.03300; Dr. GRPO, Lite PPO, MaxRL).
+
+    In a group whose scores are all equal (compared with each other: rounding is no difference) it is the score itself,
+    so that centred scores are exactly 0. Shapes: scores, group [B] -> [B].
+
+    >>> GroupMean().centred(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4)).tolist()
+    [0.5, -0.5, -0.5, 0.5]
+    """
+
+    def __call__(self, scores: Tensor, group: Tensor) -> Tensor:
+        return torch.where(equal_groups(scores, group), scores, group_mean(scores, group))
+
+
+class LeaveOneOut(Centre):
+    """Mean score of the others in the row's group: b_i = (sum_j r_j - r_i) / (n - 1) (RLOO, arXiv:2402.14740).
+
+    r_i - b_i = (r_i - mean r) n / (n - 1): the group's mean without what a row says about itself, hence unbiased. 0 in
+    a group whose scores are all equal, and for a row that is alone in its group. Shapes: scores, group [B] -> [B].
+
+    >>> LeaveOneOut().centred(torch.tensor([3.0, 0.0, 0.0]), torch.zeros(3)).tolist()
+    [3.0, -1.5, -1.5]
+    """
+
+    def __call__(self, scores: Tensor, group: Tensor) -> Tensor:
+        return scores - self.centred(scores, group)
+
+    def centred(self, scores: Tensor, group: Tensor) -> Tensor:
+        size = group_size(group).to(scores.dtype)
+        return GroupMean().centred(scores, group) * size / (size - 1).clamp(min=1)
+
+
+class BatchMean(Centre):
+    """Mean score of the whole batch, in control of the member's rollout: b = mean r (REINFORCE; Williams, 1992).
+
+    Shapes: scores [B] -> [B]; of values [P, T, E]: [P, 1, 1], over the steps that count.
+
+    >>> BatchMean().centred(torch.tensor([1.0, 0.0, 0.0, 3.0]), torch.tensor([0, 0, 1, 1])).tolist()
+    [0.0, -1.0, -1.0, 2.0]
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset()
+    within_group: ClassVar[bool] = False
+
+    def __call__(self, scores: Tensor, group: Tensor) -> Tensor:
+        return scores.mean().expand_as(scores)
+
+    def of_steps(self, batch: Transitions, values: Tensor) -> Tensor:
+        return batch.mean(values)[:, None, None]
+
+
+class Scale(Part, abstract=True):
+    """What centred scores are divided by, plus `epsilon`; what it finds no spread in gets exactly 0, never 0/0."""
+
+    slot = "scale"
+    worlds: ClassVar[frozenset[World]] = TOKENS
+    within_group: ClassVar[bool] = False
+    """As of `Centre`."""
+    epsilon: NonNegative = 1e-6
+
+    def whose(self, batch: TokenBatch) -> Tensor:
+        """[B] numbers: rows with the same one are compared with each other."""
+        return batch.group
+
+    def spread(self, scores: Tensor, whose: Tensor) -> tuple[Tensor, Tensor]:
+        """What scores [B] are divided by, as a number or [B], and [B] where there is nothing to divide by."""
+        raise NotImplementedError
+
+    def scaled(self, centred: Tensor, scores: Tensor, whose: Tensor) -> Tensor:
+        """[B] centred scores [B] over the spread of the scores [B] that they came from."""
+        spread, nothing = self.spread(scores, whose)
+        return torch.where(nothing, torch.zeros_like(scores), centred / (spread + self.epsilon).clamp(min=1e-12))
+
+
+class GroupStd(Scale):
+    """Population standard deviation of the row's group: sqrt(mean_j (r_j - mean r)^2) (GRPO, arXiv:2402.03300).
+
+    Published code divides by the sample standard deviation (n - 1) in places; with groups of 8 the two differ by the
+    constant factor sqrt(7/8). Shapes: scores, whose [B] -> [B].
+
+    >>> GroupStd().spread(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4))[0].tolist()
+    [0.5, 0.5, 0.5, 0.5]
+    """
+
+    within_group: ClassVar[bool] = True
+
+    def spread(self, scores: Tensor, whose: Tensor) -> tuple[Tensor, Tensor]:
+        return group_mean((scores - group_mean(scores, whose)) ** 2, whose).sqrt(), equal_groups(scores, whose)
+
+
+class LevelStd(GroupStd):
+    """Population standard deviation of all rows of the row's level (`Problem.level`), its mean the level's.
+
+    Shapes: scores, whose [B] -> [B], `whose` numbering the levels.
+
+    >>> levels = torch.tensor([0, 0, 1, 1])
+    >>> LevelStd().spread(torch.tensor([1.0, 0.0, 4.0, 0.0]), levels)[0].tolist()
+    [0.5, 0.5, 2.0, 2.0]
+    """
+
+    within_group: ClassVar[bool] = False
+
+    def whose(self, batch: TokenBatch) -> Tensor:
+        names = [e.problem.level for e in batch.episodes]
+        return torch.tensor([names.index(n) for n in names], device=batch.scores.device)
+
+
+class BatchStd(Scale):
+    """Population standard deviation of the whole batch, one number (Lite PPO, arXiv:2508.08221).
+
+    Shapes: scores [B] -> [].
+
+    >>> BatchStd().spread(torch.tensor([0.0, 0.0, 4.0, 4.0]), torch.tensor([0, 0, 1, 1]))[0].item()
+    2.0
+    """
+
+    def spread(self, scores: Tensor, whose: Tensor) -> tuple[Tensor, Tensor]:
+        return scores.std(correction=0), (scores.min() == scores.max()).expand_as(scores)
+
+
+class GroupMeanScale(Scale):
+    """Mean score of the row's group, its rate of success where scores are 0 or 1 (MaxRL, arXiv:2602.02710).
+
+    Nothing where the mean is not above 0. Shapes: scores, whose [B] -> [B].
+
+    >>> GroupMeanScale().spread(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4))[0].tolist()
+    [0.5, 0.5, 0.5, 0.5]
+    """
+
+    within_group: ClassVar[bool] = True
+
+    def spread(self, scores: Tensor, whose: Tensor) -> tuple[Tensor, Tensor]:
+        mean = group_mean(scores, whose)
+        return mean, mean <= 0
+
+
+CENTRES = {"mean": "group-mean", "leave-one-out": "leave-one-out", "batch": "batch-mean", "none": None}
+SCALES = {"group": "group-std", "batch": "batch-std", "level": "level-std", "mean": "group-mean-scale", "none": None}
+"""Parts by the names that they had as modes, in runs of before."""
+
+
 class GroupAdvantage(TokenAdvantages):
     """A_i = (r_i - centre) / scale, the same for every token of completion i.
 
-    centre: 'mean' of the group; 'leave-one-out' mean of the others (RLOO, arXiv:2402.14740); 'batch' mean; 'none'.
-    scale: population standard deviation of the 'group' (GRPO, arXiv:2402.03300), of the whole 'batch'
-    (Lite PPO, arXiv:2508.08221) or of all rows of the same 'level'; the group's 'mean' (MaxRL, arXiv:2602.02710);
-    or 'none' (Dr. GRPO, arXiv:2503.20783).
-    Rows that were written, not sampled, neither count nor get credit. A group whose rewards are all equal (compared
-    with each other: rounding is no spread) gets exactly 0 where it supplies centre or deviation, never 0/0; a row alone
-    in its group has no others to compare with and gets 0 under 'leave-one-out'.
+    Rows that were written, not sampled, neither count nor get credit. A group whose rewards are all equal gets exactly
+    0 where it supplies centre or deviation.
 
-    Shapes: scores [B] -> advantages [B, T]. Published code divides by the sample standard deviation (n - 1) in
-    places; with groups of 8 the two differ by the constant factor sqrt(7/8).
+    Shapes: scores [B] -> advantages [B, T].
 
-    >>> from etude.advantages.group import scaled
-    >>> scaled(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4), "mean", "group", 0.0).tolist()
+    Args:
+        centre: what is subtracted; None: nothing.
+        scale: what is divided by; None: nothing (Dr. GRPO, arXiv:2503.20783).
+
+    >>> part, scores = GroupAdvantage(scale=GroupStd(epsilon=0.0)), torch.tensor([1.0, 0.0, 0.0, 1.0])
+    >>> scaled(scores, torch.zeros(4), part.centre, part.scale).tolist()
     [1.0, -1.0, -1.0, 1.0]
     """
 
-    centre: Literal["mean", "leave-one-out", "batch", "none"] = "mean"
-    scale: Literal["group", "batch", "level", "mean", "none"] = "group"
-    epsilon: NonNegative = 1e-6
+    centre: Centre | None = GroupMean()
+    scale: Scale | None = GroupStd()
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        values = dict(values)
+        epsilon = values.pop("epsilon", None)  # once of the part, whatever its scale
+        values = upgraded(upgraded(values, "centre", CENTRES), "scale", SCALES)
+        if epsilon is not None and values.get("scale", {}) is not None:
+            values["scale"] = {"part": GroupStd.name, **values.get("scale", {}), "epsilon": epsilon}
+        return values
 
     def objection(self, method: object) -> str | None:
-        compares = self.centre in ("mean", "leave-one-out") or self.scale in ("group", "mean")
-        if compares and getattr(getattr(method, "experience", None), "size", None) == 1:
-            return (
-                "compares the completions of a problem with each other, and experience.size = 1 gives only one: "
-                "set experience.size to 2 or more."
-            )
-        return None
+        return lone_completion(method, self.centre, self.scale)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return self.of_scores(batch, batch.scores)[:, None] * batch.action_mask
 
     def of_scores(self, batch: TokenBatch, scores: Tensor) -> Tensor:
         """[B] advantages that the rows of a batch would have if these were their scores [B]."""
-        levels = None
-        if self.scale == "level":
-            names = [e.problem.level for e in batch.episodes]
-            levels = torch.tensor([names.index(n) for n in names], device=scores.device)
+        whose = batch.group if self.scale is None else self.scale.whose(batch)
         on = batch.sampled
         if bool(on.all()):
-            return scaled(scores, batch.group, self.centre, self.scale, self.epsilon, levels)
+            return scaled(scores, batch.group, self.centre, self.scale, whose)
         found = torch.zeros_like(scores)
-        rows = None if levels is None else levels[on]
         if bool(on.any()):
-            found[on] = scaled(scores[on], batch.group[on], self.centre, self.scale, self.epsilon, rows)
+            found[on] = scaled(scores[on], batch.group[on], self.centre, self.scale, whose[on])
         return found
 
 
 def scaled(
-    scores: Tensor, group: Tensor, centre: str, scale: str, epsilon: float, levels: Tensor | None = None
+    scores: Tensor, group: Tensor, centre: Centre | None, scale: Scale | None, whose: Tensor | None = None
 ) -> Tensor:  # fmt: skip
-    """[B] advantages of `GroupAdvantage`; `levels` [B] numbers the rows' levels."""
-    mean, size = group_mean(scores, group), group_size(group).to(scores.dtype)
-    centred = _centred(scores, group, mean, size, centre)
-    if scale == "none":
-        return centred
-    if scale == "mean":
-        spread, nothing = mean, mean <= 0
-    elif scale == "batch":
-        spread, nothing = scores.std(correction=0), (scores.min() == scores.max()).expand_as(scores)
-    else:
-        whose = group if scale == "group" or levels is None else levels
-        spread = group_mean((scores - group_mean(scores, whose)) ** 2, whose).sqrt()
-        nothing = equal_groups(scores, whose)
-    return torch.where(nothing, torch.zeros_like(scores), centred / (spread + epsilon).clamp(min=1e-12))
+    """[B] advantages of `GroupAdvantage`; `whose` [B] numbers what the scale compares, groups if not given."""
+    centred = scores if centre is None else centre.centred(scores, group)
+    return centred if scale is None else scale.scaled(centred, scores, group if whose is None else whose)
 
 
-def _centred(scores: Tensor, group: Tensor, mean: Tensor, size: Tensor, centre: str) -> Tensor:
-    """Scores minus their baseline; groups that compare nothing get exactly 0."""
-    if centre == "none":
-        return scores
-    if centre == "batch":
-        return scores - scores.mean()
-    centred = torch.where(equal_groups(scores, group), torch.zeros_like(scores), scores - mean)
-    return centred * size / (size - 1).clamp(min=1) if centre == "leave-one-out" else centred
+def lone_completion(method: object, *compared: Centre | Scale | None) -> str | None:
+    """The objection of what compares the completions of a problem to a method that makes one of each."""
+    size = getattr(getattr(method, "experience", None), "size", None)
+    if size == 1 and any(part is not None and part.within_group for part in compared):
+        return (
+            "compares the completions of a problem with each other, and experience.size = 1 gives only one: "
+            "set experience.size to 2 or more."
+        )
+    return None

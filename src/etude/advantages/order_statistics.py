@@ -111,6 +111,15 @@ class MaclaurinAdvantage(TokenAdvantages):
         order: T; None, or more than a group has completions, takes all of them.
         failures: let failures carry the higher orders instead of successes: same expectation, other variance.
         threshold: a score above this is a success.
+
+    Shapes: scores [B] -> advantages [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> ones = torch.ones(4, dtype=torch.bool)
+    >>> scores, group = torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4)
+    >>> rows = Rows(scores=scores, group=group, sampled=ones, action_mask=ones[:, None])
+    >>> MaclaurinAdvantage()(rows)[:, 0].tolist()
+    [2.0, 0.0, 0.0, 2.0]
     """
 
     order: Count | None = None

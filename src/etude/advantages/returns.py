@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from etude.advantages.group import CENTRES, BatchMean, Centre, lone_completion
 from etude.core.batches import TokenBatch, Transitions
 from etude.core.fields import Probability
-from etude.core.part import Need
+from etude.core.part import Need, upgraded
 from etude.core.slots import StepAdvantages, TokenAdvantages
 from etude.core.worlds import World
 
@@ -102,16 +104,32 @@ def standardized(values: Tensor, mask: Tensor) -> Tensor:
 class RewardToGo(TokenAdvantages, StepAdvantages):
     """G_t = sum_k gamma^k r_{t+k}, minus a baseline: the REINFORCE estimator (Williams, 1992).
 
-    baseline: 'none', or the 'batch' mean of the rows' total rewards.
+    Shapes: rewards [B, T] -> advantages [B, T]; in control [P, T, E] -> [P, T, E].
+
+    Args:
+        baseline: computed from the rows' total rewards (in control, from the returns of all steps); None: nothing.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rewards, mask = torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[True, True], [True, True]])
+    >>> rows = Rows(rewards=rewards, action_mask=mask, scores=rewards.sum(1), group=torch.tensor([0, 0]))
+    >>> RewardToGo(gamma=0.5)(rows).tolist()
+    [[-1.0, 1.0], [-2.0, -1.0]]
     """
 
     gamma: Probability = 1.0
-    baseline: Literal["none", "batch"] = "batch"
+    baseline: Centre | None = BatchMean()
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return upgraded(values, "baseline", CENTRES)
+
+    def objection(self, method: object) -> str | None:
+        return lone_completion(method, self.baseline)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         returns = rewards_to_go(batch.rewards, batch.action_mask, self.gamma)
-        if self.baseline == "batch":
-            returns = returns - batch.scores.mean()
+        if self.baseline is not None:
+            returns = returns - self.baseline(batch.scores, batch.group)[:, None]
         return returns * batch.action_mask
 
     def of_transitions(self, batch: Transitions) -> Tensor:
@@ -120,8 +138,7 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
             batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
         )
         batch.returns = ahead + batch.values
-        mean = batch.mean(batch.returns)[:, None, None]
-        return batch.returns - mean if self.baseline == "batch" else batch.returns
+        return batch.returns if self.baseline is None else batch.returns - self.baseline.of_steps(batch, batch.returns)
 
 
 class StepGAE(StepAdvantages, abstract=True):
@@ -171,6 +188,14 @@ class GAE(StepGAE, TokenAdvantages):
     whatever it came to be would be added to the reward.
     Also leaves `batch.returns` = A + V, the critic's target. In control every member is standardised by itself, over
     the rollout or, with `per_minibatch`, over each minibatch.
+
+    Shapes: rewards, values [B, T] -> [B, T]; in control [P, T, E] -> [P, T, E].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(rewards=torch.tensor([[0.0, 4.0]]), values=torch.tensor([[1.0, 2.0]]), next_values=None)
+    >>> rows.action_mask = torch.tensor([[True, True]])
+    >>> GAE(gamma=1.0, lam=0.5, standardize=False)(rows).tolist(), rows.returns.tolist()
+    ([[2.0, 2.0]], [[3.0, 4.0]])
     """
 
     def objection(self, method: Any) -> str | None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from etude.core.part import Part
+
 
 def parts(slot: str | None = None) -> None:
     """List every part by slot, with its fields: what `--with NAME` and `--set SLOT=NAME` accept.
+
+    Parts that are fields of other parts follow, under the name of the field and of those who have it:
+    `--set advantages.centre=leave-one-out`.
 
     Parameters
     ----------
@@ -14,22 +24,45 @@ def parts(slot: str | None = None) -> None:
     from rich.console import Console
 
     from etude.core.errors import UnknownNameError
-    from etude.core.fields import describe
     from etude.core.kinds import all_slots
-    from etude.core.part import hints, part_classes
+    from etude.core.part import part_classes
 
     console = Console(highlight=False)
-    classes = sorted((c for c in part_classes().values() if c.slot in all_slots()), key=lambda c: (c.slot, c.name))
-    slots = {c.slot for c in classes}
+    known = part_classes().values()
+    inside = fields_of(c for c in known if c.slot in all_slots())
+    classes = sorted((c for c in known if c.slot in all_slots() or c.slot in inside), key=lambda c: (c.slot, c.name))
+    slots = sorted({c.slot for c in classes}, key=lambda name: (name in inside, name))
     if slot is not None and slot not in slots:
-        raise UnknownNameError("slot", slot, slots, f"There are: {', '.join(sorted(slots))}.")
-    for name in sorted(slots if slot is None else {slot}):
-        console.print(f"[bold]{name}[/]")
+        raise UnknownNameError("slot", slot, slots, f"There are: {', '.join(slots)}.")
+    for name in slots if slot is None else [slot]:
+        console.print(f"[bold]{name}[/]" + (f" of {', '.join(inside[name])}" if name in inside else ""), soft_wrap=True)
         for cls in (c for c in classes if c.slot == name):
-            doc = (cls.__doc__ or "").split("\n", 1)[0]
-            console.print(f"  {cls.name:<22} {doc}", markup=False, soft_wrap=True)
-            for field, hint in hints(cls).items():
-                default = cls.__dataclass_fields__[field].default  # type: ignore[attr-defined]
-                console.print(
-                    f"      {field} = {default!r}: {describe(hint)}", markup=False, style="dim", soft_wrap=True
-                )
+            _show(cls)
+
+
+def fields_of(classes: Iterable[type[Part]]) -> dict[str, list[str]]:
+    """Slots that are no method's but a field of these parts: the names of those that have it."""
+    from etude.core.kinds import all_slots
+    from etude.core.part import hints, part_types
+
+    found: dict[str, list[str]] = {}
+    for cls in sorted(classes, key=lambda c: c.name):
+        held = {held.slot for hint in hints(cls).values() for held in part_types(hint)[0]}
+        for slot in sorted(held - {"", *all_slots()}):
+            found.setdefault(slot, []).append(cls.name)
+    return found
+
+
+def _show(cls: type[Part]) -> None:
+    """Its name, its first line, its fields."""
+    from rich.console import Console
+
+    from etude.core.fields import describe
+    from etude.core.part import hints
+
+    console = Console(highlight=False)
+    doc = (cls.__doc__ or "").split("\n", 1)[0]
+    console.print(f"  {cls.name:<22} {doc}", markup=False, soft_wrap=True)
+    for field, hint in hints(cls).items():
+        default = cls.__dataclass_fields__[field].default  # type: ignore[attr-defined]
+        console.print(f"      {field} = {default!r}: {describe(hint)}", markup=False, style="dim", soft_wrap=True)

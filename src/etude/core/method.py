@@ -180,7 +180,8 @@ class Method:
                 "kind can be compared slot by slot."
             )
         mine, theirs = _flat(self.slots()), _flat(other.slots())
-        ordered = [*mine, *(k for k in theirs if k not in mine)]
+        slots = self.slot_names()
+        ordered = sorted({**mine, **theirs}, key=lambda path: slots.index(path.partition(".")[0]))
         return {k: (theirs.get(k), mine.get(k)) for k in ordered if theirs.get(k) != mine.get(k)}
 
     def to_json(self) -> dict[str, Any]:

@@ -138,9 +138,9 @@ class Part:
         return type(self)(**{**self.fields(), **changes})
 
     @classmethod
-    def upgrade(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """JSON of this part as an older run may have written it, with the fields of today."""
-        return data
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON values of its fields, those of runs from before it had today's fields included, in today's form."""
+        return dict(values)
 
     def to_json(self) -> dict[str, Any]:
         """The part as JSON values; `part_from_json` reads it back."""
@@ -220,11 +220,25 @@ def from_json(value: Any) -> Any:
 def part_from_json(data: Mapping[str, Any]) -> Part:
     """The part that `to_json` wrote. Raises UnknownNameError for an unknown part or field."""
     cls = part_class(data["part"])
-    values = {k: from_json(v) for k, v in cls.upgrade(dict(data)).items() if k != "part"}
+    written = cls.upgrade({k: v for k, v in data.items() if k != "part"})
+    values = {k: from_json(v) for k, v in written.items()}
     for key in values:
         if key not in hints(cls):
             raise UnknownNameError(f"field of {cls.__name__}", key, hints(cls))
     return cls(**values)
+
+
+def upgraded(values: Mapping[str, Any], field: str, parts: Mapping[str, str | None]) -> dict[str, Any]:
+    """JSON values whose `field` was the name of a mode and is a part: `parts` has the part's name by the mode's.
+
+    >>> upgraded({"baseline": "batch"}, "baseline", {"batch": "batch-mean", "none": None})
+    {'baseline': {'part': 'batch-mean'}}
+    """
+    mode = values.get(field)
+    if not isinstance(mode, str) or mode not in parts:
+        return dict(values)
+    name = parts[mode]
+    return {**values, field: None if name is None else {"part": name}}
 
 
 def walk(cls: type[Part] = Part) -> Iterator[type[Part]]:

@@ -17,6 +17,14 @@ class InformativeGroups(Filter):
 
     Args:
         rounds: how often at most to sample more problems for one step; what is missing then is simply missing.
+
+    Shapes: scores, group [B] -> weights [B].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 1.0, 1.0, 0.0]), group=torch.tensor([0, 0, 1, 1]))
+    >>> InformativeGroups().weigh(rows).tolist()
+    [0.0, 0.0, 1.0, 1.0]
     """
 
     resample: ClassVar[bool] = True

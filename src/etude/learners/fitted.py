@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,7 +32,8 @@ class FittedValue(StepLearner, StateCritic):
         return "value"
 
     @classmethod
-    def upgrade(cls, data: dict[str, Any]) -> dict[str, Any]:
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        data = dict(values)
         if "learning" in data or "epochs" not in data:
             return data
         adam = AdamW().to_json() | {name: data.pop(name) for name in ("lr", "epsilon", "clip_norm")}

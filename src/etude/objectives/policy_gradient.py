@@ -16,6 +16,12 @@ class PolicyGradient(TokenObjective, StepObjective):
     """loss[b,t] = -A[b,t] log pi[b,t]: REINFORCE, without ratio or clip.
 
     On fresh samples its gradient is the policy gradient; on older ones it is biased by the missing ratio.
+
+    Shapes: as the batch's, [B, T] or [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> PolicyGradient()(Rows(advantages=torch.tensor([2.0, -1.0])), TokenLogProbs(torch.tensor([-3.0, -3.0]))).tolist()
+    [6.0, -3.0]
     """
 
     vanishes_with_advantage: ClassVar[bool] = True
@@ -32,6 +38,14 @@ class ClippedSurrogate(TokenObjective, StepObjective):
 
     Shapes: every tensor of the batch is [B, T]; returns [B, T]. Ratios are dimensionless.
     Raises: ConfigError if low is not in (0, 1) or high is not positive.
+
+    At rho = 2 a good token gains no more than at the clip, a bad one loses all:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> batch = Rows(behaviour_logp=torch.tensor([0.25, 0.25]).log(), advantages=torch.tensor([1.0, -1.0]))
+    >>> loss = ClippedSurrogate(low=0.2, high=0.5)(batch, TokenLogProbs(torch.tensor([0.5, 0.5]).log()))
+    >>> [round(x, 4) for x in loss.tolist()]
+    [-1.5, 2.0]
     """
 
     vanishes_with_advantage: ClassVar[bool] = True

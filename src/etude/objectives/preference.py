@@ -47,6 +47,14 @@ class DPO(TokenObjective):
     label smoothing, is the probability that a pair is the wrong way round (conservative DPO).
 
     Shapes: returns [B], each group's loss on all its rows, so that the mean over rows is the mean over pairs.
+
+    A policy that is still the reference has a margin of 0 and the loss log 2:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> logp, mask = torch.tensor([[-1.0], [-2.0]]), torch.tensor([[True], [True]])
+    >>> pair = Rows(reference_logp=logp, action_mask=mask, scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]))
+    >>> [round(x, 4) for x in DPO()(pair, TokenLogProbs(logp)).tolist()]
+    [0.6931, 0.6931]
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"
@@ -81,6 +89,12 @@ class BradleyTerry(TokenObjective):
     v is the value at a row's last action token, which the whole answer but that (end) token leads up to.
 
     Shapes: returns [B], each group's loss on all its rows.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> mask, values = torch.tensor([[True], [True]]), torch.tensor([[3.0], [3.0]])
+    >>> pair = Rows(action_mask=mask, scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]))
+    >>> [round(x, 4) for x in BradleyTerry()(pair, TokenLogProbs(values, values=values)).tolist()]
+    [0.6931, 0.6931]
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"

@@ -16,7 +16,13 @@ class Surrogate(TokenObjective, StepObjective):
     Its gradient at the policy that acted is the policy gradient; away from it, that of a policy which would have
     gained from the same advantages. Shapes: as the batch's, [B, T] or [P, N].
 
-    Example: at rho = 2 an advantage of 1 has loss -2, with either clip of 0.2 it would have -1.2.
+    At rho = 2 an advantage of 1 has loss -2, with either clip of 0.2 it would have -1.2:
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> batch = Rows(behaviour_logp=torch.tensor([0.25]).log(), advantages=torch.tensor([1.0]))
+    >>> round(Surrogate()(batch, TokenLogProbs(torch.tensor([0.5]).log())).item(), 4)
+    -2.0
     """
 
     vanishes_with_advantage: ClassVar[bool] = True

@@ -15,7 +15,13 @@ from etude.core.slots import StepRegularizer
 
 
 class BehaviourKL(StepRegularizer):
-    """beta * KL(pi_old || pi) of every step, exact, in nats (arXiv:1707.06347, eq. 8 with beta fixed)."""
+    """beta * KL(pi_old || pi) of every step, exact, in nats (arXiv:1707.06347, eq. 8 with beta fixed).
+
+    Shapes: [P, N].
+
+    >>> BehaviourKL(beta=2.0)(None, ActionLogProbs(torch.tensor([[-1.0]]), kl=torch.tensor([[0.25]]))).tolist()
+    [[0.5]]
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.KL})
     beta: NonNegative = 1.0
@@ -35,6 +41,13 @@ class AdaptiveBehaviourKL(BehaviourKL):
     Args:
         target: d_targ, in nats.
         beta: where it starts.
+
+    Shapes: [P, N]; beta [P, 1].
+
+    >>> part = AdaptiveBehaviourKL(beta=1.0, target=0.25).bind()
+    >>> part.observe({"kl": torch.tensor([0.125, 0.25, 0.5])})
+    >>> part.state["beta"].tolist()
+    [[0.5], [1.0], [2.0]]
     """
 
     beta: Positive = 1.0

@@ -13,7 +13,14 @@ from etude.core.slots import StepRegularizer, TokenRegularizer
 
 
 class EntropyBonus(TokenRegularizer, StepRegularizer):
-    """-coefficient * H(pi(. | prefix)) per token, in nats."""
+    """-coefficient * H(pi(. | prefix)) per token, in nats.
+
+    Shapes: [B, T] or [P, N].
+
+    >>> import torch
+    >>> EntropyBonus(coefficient=0.5)(None, TokenLogProbs(torch.tensor([-1.0]), entropy=torch.tensor([3.0]))).tolist()
+    [-1.5]
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     coefficient: NonNegative = 0.01

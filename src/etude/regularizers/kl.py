@@ -21,8 +21,8 @@ def kl_estimate(logp: Tensor, reference_logp: Tensor, estimator: Estimator) -> T
     as a loss only k2's gradient is that of the reverse KL (k3's is that of the forward KL, k1's is zero on average).
 
     >>> import torch
-    >>> kl_estimate(torch.tensor(0.0), torch.tensor(-1.0), "k3").item()
-    0.3678794503211975
+    >>> [round(kl_estimate(torch.tensor(0.0), torch.tensor(-1.0), k).item(), 4) for k in ("k1", "k2", "k3")]
+    [1.0, 0.5, 0.3679]
     """
     d = reference_logp - logp
     if estimator == "k1":
@@ -35,6 +35,14 @@ class KLToReference(TokenRegularizer):
 
     Tokens come from pi_old. Away from it, `weighted` multiplies by rho = pi / pi_old, gradient included, which makes
     E[rho k3] and its gradient those of KL(pi || reference) exactly (arXiv:2505.17508, section 4).
+
+    Shapes: [B, T].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> batch, policy = Rows(reference_logp=torch.tensor([-1.0])), TokenLogProbs(torch.tensor([-3.0]))
+    >>> KLToReference(coefficient=0.5, estimator="k2")(batch, policy).tolist()
+    [1.0]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})

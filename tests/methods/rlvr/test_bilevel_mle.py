@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.group import scaled
+from etude.advantages.group import GroupMean, LeaveOneOut, scaled
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient, gradient
 from etude.experiments.rlvr.bilevel_mle import (
@@ -146,17 +146,17 @@ def test_leaving_one_out_does_not_shrink_the_reward_but_the_mean_does() -> None:
     logits = numbers(4).requires_grad_(True)
     rewards, logp = numbers(4, seed=9), logits.log_softmax(0)
     (expected,) = torch.autograd.grad((logp.exp() * rewards).sum(), logits, retain_graph=True)
-    total = {centre: torch.zeros(4).double() for centre in ("leave-one-out", "mean")}
+    total = {centre: torch.zeros(4).double() for centre in (LeaveOneOut(), GroupMean())}
     for i in range(4):
         for j in range(4):
             chance = (logp[i] + logp[j]).exp().detach()
             r = rewards[[i, j]]
             for centre in total:
-                credit = scaled(r, torch.zeros(2), centre, "none", 0.0)
+                credit = scaled(r, torch.zeros(2), centre, None)
                 value = (credit * logp[[i, j]]).mean()
                 total[centre] += chance * torch.autograd.grad(value, logits, retain_graph=True)[0]
-    torch.testing.assert_close(total["leave-one-out"], expected, atol=1e-12, rtol=0)
-    torch.testing.assert_close(total["mean"], expected / 2, atol=1e-12, rtol=0)
+    torch.testing.assert_close(total[LeaveOneOut()], expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(total[GroupMean()], expected / 2, atol=1e-12, rtol=0)
 
 
 def test_conjugate_gradient_solves_each_members_system() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.advantages.group import BatchMean
 from etude.core.registry import get_method
 from etude.experiments.rlvr.chain_model import (
     ChainModel,
@@ -182,4 +183,4 @@ def test_the_method_sums_token_losses_and_centres_on_the_batch() -> None:
     method = get_method("chain-traversal-rl")
     changed = set(method.diff(get_method("reinforce")))
     assert changed == {"aggregation"}
-    assert method.advantages is not None and method.advantages.baseline == "batch"
+    assert method.advantages is not None and method.advantages.baseline == BatchMean()

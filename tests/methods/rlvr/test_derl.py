@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method
@@ -24,8 +24,8 @@ from etude.rewards.formula import OFFSET, FormulaReward, evaluate, parse
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable
 
-EXACT = GroupAdvantage(centre="mean", scale="group", epsilon=0.0)
-PLAIN = GroupAdvantage(centre="mean", scale="none")
+EXACT = GroupAdvantage(centre=GroupMean(), scale=GroupStd(epsilon=0.0))
+PLAIN = GroupAdvantage(centre=GroupMean(), scale=None)
 FEW = ("g1", "g2", "+", "*", "")
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupStd
 from etude.core.batches import Head, TokenBatch
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient
@@ -159,7 +159,7 @@ def test_without_strength_the_advantages_are_those_of_grpo(batch: TokenBatch) ->
 def test_without_strength_it_learns_what_grpo_learns() -> None:
     tree = SoftmaxTree(2, 3, 1, spread=1.0)
     bed = Bed(tree, torch.tensor([[1.0, 0.0, 1.0]] * 2, dtype=F64))
-    exact = GroupAdvantage(epsilon=0.0)
+    exact = GroupAdvantage(scale=GroupStd(epsilon=0.0))
     g2rl, grpo = (get_method(m).replace(advantages=exact) for m in ("g2rl", "grpo"))
     plain = g2rl.replace(rewards=(*grpo.rewards, GradientNovelty(strength=0.0)))
     found = [expected_gradient(m, bed, 3) for m in (plain, grpo, g2rl)]

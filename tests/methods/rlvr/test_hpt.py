@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import Problem, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
@@ -20,18 +20,28 @@ from etude.loops.losses import loss_shares
 from etude.methods.rlvr.hpt import SOFT_RL, SOFT_SFT, PerformanceGate
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.objectives.supervised import LogLikelihood
-from etude.objectives.unified import Hybrid, UnifiedGradient
+from etude.objectives.unified import (
+    ClipMask,
+    CurrentDenominator,
+    Hybrid,
+    SequenceClipMask,
+    SequenceDenominator,
+    ShapedDenominator,
+    UnifiedGradient,
+    UnitDenominator,
+    WeightClipMask,
+)
 from etude.policies.tabular import SoftmaxTree
 from language_toys import Toy, make_loop, random_policy
 
 CASES = {
-    "sft": UnifiedGradient(denominator="current"),
-    "reinforce": UnifiedGradient(denominator="current"),
-    "grpo": UnifiedGradient(denominator="behaviour", mask="clip", low=0.2, high=0.3),
-    "cispo": UnifiedGradient(denominator="behaviour", mask="weight-clip", low=0.2, high=0.3),
-    "gspo": UnifiedGradient(denominator="sequence", mask="sequence-clip", low=0.1, high=0.15),
-    "srft": UnifiedGradient(denominator="one"),
-    "luffy": UnifiedGradient(denominator="shaped", shape=0.1),
+    "sft": UnifiedGradient(denominator=CurrentDenominator()),
+    "reinforce": UnifiedGradient(denominator=CurrentDenominator()),
+    "grpo": UnifiedGradient(mask=ClipMask(low=0.2, high=0.3)),
+    "cispo": UnifiedGradient(mask=WeightClipMask(low=0.2, high=0.3)),
+    "gspo": UnifiedGradient(denominator=SequenceDenominator(), mask=SequenceClipMask(low=0.1, high=0.15)),
+    "srft": UnifiedGradient(denominator=UnitDenominator()),
+    "luffy": UnifiedGradient(denominator=ShapedDenominator(shape=0.1)),
 }
 
 
@@ -137,7 +147,7 @@ def test_the_clips_bite_in_this_setting() -> None:
     at = Setting()
     said = at.policy().logp.detach()
     for name in ("grpo", "gspo"):
-        masked = CASES[name].stabiliser(at.batch, said)[at.mask]
+        masked = CASES[name].mask(at.batch, said)[at.mask]
         assert 0.05 < float((masked == 0).double().mean()) < 0.95
 
 
@@ -266,7 +276,7 @@ def test_from_1_hpt_is_sft_on_the_worked_answers() -> None:
 
 def test_the_advantage_is_the_reward_less_the_mean_of_the_samples(make_batch) -> None:
     batch = make_batch([[1]] * 5, scores=[1.0, 0.0, 0.0, 1.0, 0.0], written=[False] * 4 + [True])
-    assert get_method("hpt").advantages == GroupAdvantage(centre="mean", scale="none")
+    assert get_method("hpt").advantages == GroupAdvantage(centre=GroupMean(), scale=None)
     assert get_method("hpt").advantages(batch)[:, 0].tolist() == [0.5, -0.5, -0.5, 0.5, 0.0]
 
 

@@ -21,7 +21,7 @@ from etude.methods.rlvr.max_at_k import BestOfGroup, MaxAtK, OffPolicyMaxAtK
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.policies.tabular import SoftmaxTree
 
-PLAIN = GroupAdvantage(centre="none", scale="none")
+PLAIN = GroupAdvantage(centre=None, scale=None)
 
 
 @pytest.fixture

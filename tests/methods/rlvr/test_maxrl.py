@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean, GroupMeanScale
 from etude.advantages.order_statistics import MaclaurinAdvantage, maclaurin_weights, max_at_k
 from etude.core.method import Method
 from etude.core.registry import get_method
@@ -45,12 +45,15 @@ def exact(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_average_score_of_the_successes_is_unbiased_for_order_n(bed: Bed, size: int) -> None:
-    exact(estimated(bed, size, GroupAdvantage(centre="none", scale="mean", epsilon=0.0)), series(bed, size))
+    exact(estimated(bed, size, GroupAdvantage(centre=None, scale=GroupMeanScale(epsilon=0.0))), series(bed, size))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_centred_form_is_unbiased_for_one_order_less(bed: Bed, size: int) -> None:
-    exact(estimated(bed, size, GroupAdvantage(centre="mean", scale="mean", epsilon=0.0)), series(bed, size - 1))
+    exact(
+        estimated(bed, size, GroupAdvantage(centre=GroupMean(), scale=GroupMeanScale(epsilon=0.0))),
+        series(bed, size - 1),
+    )
 
 
 def test_the_method_is_the_centred_form_up_to_its_epsilon(bed: Bed) -> None:
@@ -88,7 +91,7 @@ def test_failures_carry_the_binomials_of_the_paper() -> None:
 
 
 def test_one_sample_is_reinforce(bed: Bed) -> None:
-    for advantages in (GroupAdvantage(centre="none", scale="mean", epsilon=0.0), MaclaurinAdvantage()):
+    for advantages in (GroupAdvantage(centre=None, scale=GroupMeanScale(epsilon=0.0)), MaclaurinAdvantage()):
         exact(estimated(bed, 1, advantages), gradient(success(bed), bed.policy))
 
 

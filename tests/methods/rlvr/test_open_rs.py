@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from etude.advantages.group import scaled
+from etude.advantages.group import GroupMean, GroupStd, scaled
 from etude.core.batches import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
@@ -68,7 +68,8 @@ def test_texts_beyond_the_full_length_stay_at_its_end() -> None:
 def test_at_equal_lengths_advantages_are_those_of_accuracy(length: int) -> None:
     episodes = [said(t, count=length) for t in (RIGHT, WRONG, WRONG, RIGHT, WRONG, RIGHT)]
     rewards = [part.score(episodes, context()) for part in (CosineReward(), AccuracyReward())]
-    found = [scaled(torch.tensor(r).double(), torch.zeros(6), "mean", "group", 0.0).tolist() for r in rewards]
+    centre, scale = GroupMean(), GroupStd(epsilon=0.0)
+    found = [scaled(torch.tensor(r).double(), torch.zeros(6), centre, scale).tolist() for r in rewards]
     assert found[0] == pytest.approx(found[1], abs=1e-12)
 
 

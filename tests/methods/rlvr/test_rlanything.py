@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupStd
 from etude.core.batches import TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
@@ -52,7 +52,7 @@ def test_without_verdicts_every_step_that_all_have_gets_the_advantage_of_grpo(
 ) -> None:
     found = StepAdvantage()(paid(chains, weight=0.0, failure=failure))
     outcome = chains.replace(scores=chains.solved.double())
-    expected = GroupAdvantage(epsilon=0.0)(outcome)
+    expected = GroupAdvantage(scale=GroupStd(epsilon=0.0))(outcome)
     shared = (chains.extras["step"] == 0) | (chains.extras["step"] == 1)
     torch.testing.assert_close(found[shared], expected[shared], atol=1e-12, rtol=0)
     assert expected[shared].abs().min() > 0.1

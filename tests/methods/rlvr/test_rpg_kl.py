@@ -42,7 +42,7 @@ OLD, REFERENCE = tree(2), tree(3)
 
 def method(objective: Any, **slots: Any) -> Method:
     """One sample, its plain reward as the advantage, nothing filtered."""
-    plain = GroupAdvantage(centre="none", scale="none")
+    plain = GroupAdvantage(centre=None, scale=None)
     rpg = get_method("rpg-kl")
     return rpg.replace(rewards=rpg.rewards[:1], advantages=plain, filters=(), objective=objective, **slots)
 

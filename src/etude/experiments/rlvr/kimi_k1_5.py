@@ -30,7 +30,7 @@ def arms() -> dict[str, Method]:
 
     whole = variant("kimi-k1-5", {"curriculum.widen": 48, "problems": SIZE})
     without = tuple(p for p in whole.rewards if not isinstance(p, LengthReward))
-    likelihood = GroupAdvantage(centre="none", scale="none")
+    likelihood = GroupAdvantage(centre=None, scale=None)
     right = whole.replace(advantages=likelihood, objective=PolicyGradient(), rewards=whole.rewards[:1])
     return {
         "kimi": whole,

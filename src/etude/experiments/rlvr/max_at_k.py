@@ -38,7 +38,7 @@ def arms() -> dict[str, Method]:
     """The method and, with the same samples, updates and KL, what it is compared with."""
     ours = get_method("max-at-k")
     task, clipped = ours.rewards[:1], ClippedSurrogate()
-    plain = GroupAdvantage(centre="none", scale="none")
+    plain = GroupAdvantage(centre=None, scale=None)
 
     def best(part: BestOfGroup) -> Method:
         return ours.replace(rewards=(*task, part), advantages=plain, objective=clipped)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.advantages.group import scaled
+from etude.advantages.group import GroupMean, GroupMeanScale, scaled
 from etude.core.method import Method
 from etude.experiments.arms import SEEDS, Exact, Question, enumerable, findings, language, spread, variant
 from etude.tasks.language.sums import Sums
@@ -90,12 +90,13 @@ def _distance(job: tuple[str, int]) -> list[float]:
     group = torch.arange(CLASSIFIERS * EXAMPLES).repeat_interleave(rollouts)
     taught, rewarded = torch.zeros(2, CLASSIFIERS, WIDTH, CLASSES)
     apart = torch.zeros(CLASSIFIERS)
+    divisor = GroupMeanScale() if kind == "maxrl" else None
     for _ in range(UPDATES):
         knows, p = ((inputs @ w).softmax(-1) for w in (taught, rewarded))
         apart += (_loss(knows, label) - _loss(p, label)).abs() / UPDATES
         said = torch.multinomial(p.flatten(0, 1), rollouts, replacement=True, generator=random)
         reward = (said == label.flatten()[:, None]).float().flatten()
-        credit = scaled(reward, group, "mean", "mean" if kind == "maxrl" else "none", 1e-6).view_as(said) / rollouts
+        credit = scaled(reward, group, GroupMean(), divisor).view_as(said) / rollouts
         pushed = -credit.sum(1, keepdim=True) * p.flatten(0, 1)  # sum_i A_i (onehot(y_i) - p) / N
         pushed = pushed.scatter_add(1, said, credit).view_as(p)
         taught = taught + RATE * inputs.mT @ (target - knows) / EXAMPLES

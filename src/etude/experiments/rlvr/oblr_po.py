@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, LeaveOneOut
 from etude.core.batches import Head, TokenBatch
 from etude.experiments.arms import SEEDS, Question, Trained, findings, language, variant
 from etude.methods.rlvr.oblr_po import GradientWeightedBaseline
@@ -22,8 +22,8 @@ TASK, RUNS, STEPS, RATE = Sums(terms=(3, 4)), 3, 40, 3e-4
 """RATE is three times the usual one of a model of this size; RLOO loses accuracy at it."""
 BASELINES = {
     "weighted": GradientWeightedBaseline(),
-    "rloo": GroupAdvantage(centre="leave-one-out", scale="none"),
-    "none": GroupAdvantage(centre="none", scale="none"),
+    "rloo": GroupAdvantage(centre=LeaveOneOut(), scale=None),
+    "none": GroupAdvantage(centre=None, scale=None),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.method import Method
 from etude.experiments.arms import SEEDS, Question, findings, spread, variant
 from etude.objectives.policy_gradient import PolicyGradient
@@ -49,7 +49,7 @@ def methods() -> dict[str, Method]:
     """GRPO and group policy gradient sample for every gradient step, RAPID for H of them at once."""
     found = {"grpo": variant("grpo", _sizes(1))}
     found |= {("policy gradient" if h == 1 else f"rapid {h}"): variant("rapid", _sizes(h)) for h in (1, 4, 16)}
-    advantages = GroupAdvantage(centre="mean", scale="none")
+    advantages = GroupAdvantage(centre=GroupMean(), scale=None)
     found["unweighted 16"] = found["rapid 16"].replace(objective=PolicyGradient(), advantages=advantages)
     return found
 

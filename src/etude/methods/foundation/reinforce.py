@@ -9,6 +9,7 @@ with the batch's mean reward as baseline b. One gradient step per batch; every t
 In control b is a learned value of the state, and G_t goes on with it where an episode is truncated: GAE, lambda = 1.
 """
 
+from etude.advantages.group import BatchMean
 from etude.advantages.returns import GAE, RewardToGo
 from etude.core.kinds import RolloutMethod, TokenMethod
 from etude.core.method import Claim
@@ -28,7 +29,7 @@ reinforce = TokenMethod(
     curriculum=Uniform(),
     experience=Groups(size=8),
     rewards=(TaskReward(),),
-    advantages=RewardToGo(gamma=1.0, baseline="batch"),
+    advantages=RewardToGo(gamma=1.0, baseline=BatchMean()),
     objective=PolicyGradient(),
     aggregation="token-mean",
     optimizer=AdamW(),

@@ -23,7 +23,7 @@ right one at all needs a lambda well below 1 / log(how many).
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, LeaveOneOut
 from etude.core.batches import TokenBatch
 from etude.core.fields import Positive
 from etude.core.method import Claim
@@ -57,7 +57,7 @@ bilevel_mle = reinforce.replace(
     paper="arXiv:2510.07624",
     experience=Groups(size=5),
     rewards=(MahalanobisReward(scale=0.5), EntropyReward(coefficient=0.01)),
-    advantages=GroupAdvantage(centre="leave-one-out", scale="none"),
+    advantages=GroupAdvantage(centre=LeaveOneOut(), scale=None),
     aggregation="fixed-length",
     claim=Claim(
         statement="Policy gradient under the learned reward recovers mean and covariance better than under U = I, "

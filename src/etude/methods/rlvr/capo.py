@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Fraction, NonNegative, Positive, WholeNumber
@@ -226,7 +226,7 @@ capo = grpo.replace(
     id="capo",
     title="Stabilizing Policy Gradients for Sample-Efficient Reinforcement Learning in LLM Reasoning",
     paper="arXiv:2510.00819",
-    advantages=GroupAdvantage(centre="mean", scale="none"),
+    advantages=GroupAdvantage(centre=GroupMean(), scale=None),
     token_weights=(CurvatureMask(),),
     claim=Claim(
         statement="With steps so large and batches so small that GRPO collapses, leaving out the tokens that would "

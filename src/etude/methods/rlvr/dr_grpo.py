@@ -12,7 +12,7 @@ Changes GRPO in two places, each of which removes a bias:
 Up to the constant n/(n-1) this is RLOO with a clip.
 """
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.method import Claim
 from etude.methods.rlvr.grpo import grpo
 
@@ -20,7 +20,7 @@ dr_grpo = grpo.replace(
     id="dr-grpo",
     title="Understanding R1-Zero-Like Training: A Critical Perspective",
     paper="arXiv:2503.20783",
-    advantages=GroupAdvantage(centre="mean", scale="none"),
+    advantages=GroupAdvantage(centre=GroupMean(), scale=None),
     aggregation="fixed-length",
     claim=Claim(
         statement="Without the two biases the same number of updates learns more than GRPO's.",

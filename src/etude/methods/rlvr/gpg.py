@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage, equal_groups
+from etude.advantages.group import GroupAdvantage, GroupMean, equal_groups
 from etude.core.batches import TokenBatch
 from etude.core.fields import Count, Probability
 from etude.core.method import Claim
@@ -38,7 +38,7 @@ class ValidGroups(TokenAdvantages):
         of: the advantages that are multiplied.
     """
 
-    of: TokenAdvantages = GroupAdvantage(centre="mean", scale="none")
+    of: TokenAdvantages = GroupAdvantage(centre=GroupMean(), scale=None)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return self.of(batch) / max(valid_share(batch), 1e-12)

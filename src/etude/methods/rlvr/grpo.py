@@ -10,7 +10,7 @@ The paper adds 0.04 KL to the reference; like current practice (arXiv:2503.14476
 `--with kl-to-reference` puts it back.
 """
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd
 from etude.core.method import Claim
 from etude.methods.foundation.reinforce import reinforce
 from etude.objectives.policy_gradient import ClippedSurrogate
@@ -19,7 +19,7 @@ grpo = reinforce.replace(
     id="grpo",
     title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     paper="arXiv:2402.03300",
-    advantages=GroupAdvantage(centre="mean", scale="group"),
+    advantages=GroupAdvantage(centre=GroupMean(), scale=GroupStd()),
     objective=ClippedSurrogate(low=0.2, high=0.2),
     aggregation="sequence-mean",
     claim=Claim(

@@ -30,7 +30,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage, group_sum
+from etude.advantages.group import GroupAdvantage, GroupMean, group_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Interval, NonNegative
@@ -38,7 +38,7 @@ from etude.core.method import Claim
 from etude.core.slots import Filter, TokenRegularizer
 from etude.experience.mixed import GroupsAndDemonstrations
 from etude.methods.rlvr.grpo import grpo
-from etude.objectives.unified import Hybrid, UnifiedGradient
+from etude.objectives.unified import BehaviourDenominator, Hybrid, UnifiedGradient
 from etude.regularizers.entropy import EntropyBonus
 
 SOFT_RL = (0.0, 0.0, 0.125, 0.25, 0.5, 1.0)
@@ -102,8 +102,8 @@ hpt = grpo.replace(
     paper="arXiv:2509.04419",
     experience=GroupsAndDemonstrations(size=8),
     filters=(PerformanceGate(gamma=0.0),),
-    advantages=GroupAdvantage(centre="mean", scale="none"),
-    objective=Hybrid(sampled=UnifiedGradient(denominator="behaviour", mask="none"), coefficient=1.0),
+    advantages=GroupAdvantage(centre=GroupMean(), scale=None),
+    objective=Hybrid(sampled=UnifiedGradient(denominator=BehaviourDenominator(), mask=None), coefficient=1.0),
     aggregation="fixed-length",
     regularizers=(OnSampled(),),
     minibatches=2,

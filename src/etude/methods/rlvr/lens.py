@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage, group_mean, group_size
+from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd, group_mean, group_size
 from etude.core.batches import TokenBatch
 from etude.core.fields import Probability
 from etude.core.method import Claim
@@ -84,10 +84,10 @@ class CentredNegatives(TokenAdvantages):
         of: the advantages of groups with a success.
     """
 
-    of: GroupAdvantage = GroupAdvantage(centre="mean", scale="group")
+    of: GroupAdvantage = GroupAdvantage(centre=GroupMean(), scale=GroupStd())
 
     def __call__(self, batch: TokenBatch) -> Tensor:
-        centred = self.of.replace(centre="mean", scale="none").of_scores(batch, batch.scores)
+        centred = self.of.replace(centre=GroupMean(), scale=None).of_scores(batch, batch.scores)
         found = torch.where(without_success(batch), centred, self.of.of_scores(batch, batch.scores))
         return found[:, None] * batch.action_mask
 

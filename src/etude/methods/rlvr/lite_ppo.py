@@ -12,7 +12,7 @@ Changes GRPO in two places; everything else of the study's switches stays off:
     loss = -1/(sum_i |y_i|) sum_i sum_t min(rho A_i, clip(rho, 1 - 0.2, 1 + 0.2) A_i)
 """
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import BatchStd, GroupAdvantage, GroupMean
 from etude.core.method import Claim
 from etude.methods.rlvr.grpo import grpo
 
@@ -21,7 +21,7 @@ lite_ppo = grpo.replace(
     title="Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
     paper="arXiv:2508.08221",
     row="analysis",
-    advantages=GroupAdvantage(centre="mean", scale="batch"),
+    advantages=GroupAdvantage(centre=GroupMean(), scale=BatchStd()),
     aggregation="token-mean",
     claim=Claim(
         statement="Group mean with batch deviation and a token mean learns more than GRPO from a base model.",

@@ -30,7 +30,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import equal_groups, group_mean, group_size, group_sum, scaled
+from etude.advantages.group import GroupMean, GroupStd, equal_groups, group_mean, group_size, group_sum, scaled
 from etude.advantages.order_statistics import max_at_k as contributions
 from etude.advantages.order_statistics import of_groups
 from etude.core.batches import TokenBatch, TokenLogProbs
@@ -123,7 +123,7 @@ class OffPolicyMaxAtK(ClippedSurrogate):
 
     def advantages(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B, T] under the policy as it is now, detached."""
-        found = scaled(self.worth(batch, policy), batch.group, "mean", "group", self.epsilon)
+        found = scaled(self.worth(batch, policy), batch.group, GroupMean(), GroupStd(self.epsilon))
         equal = equal_groups(batch.extras["task_scores"], batch.group)
         return torch.where(equal, 0.0, found)[:, None] * batch.action_mask
 

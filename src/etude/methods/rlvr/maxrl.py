@@ -12,13 +12,13 @@ for rewards 0 and 1 the mean of A_i grad log pi(y_i) has the expectation
 so a problem solved once in a hundred tries counts a hundred times one that is always solved. It is unbiased for order
 N - 1 because groups without a success give 0 (in the published code's `vr_cond_weights` they push down all their
 completions by 1/N, which makes it order N). Any order, and the form without a baseline (order N: (1/K) sum of the
-scores of the K successes), is `MaclaurinAdvantage`; r / mean r is `GroupAdvantage(centre="none", scale="mean")`.
+scores of the K successes), is `MaclaurinAdvantage`; r / mean r has `centre=None` and the same scale.
 
 The identity is about sums over tokens (aggregation 'fixed-length'); like its parent this averages completions. There is
 no KL; on fresh samples GRPO's clip does nothing.
 """
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean, GroupMeanScale
 from etude.core.method import Claim
 from etude.methods.rlvr.grpo import grpo
 
@@ -26,7 +26,7 @@ maxrl = grpo.replace(
     id="maxrl",
     title="Maximum Likelihood Reinforcement Learning",
     paper="arXiv:2602.02710",
-    advantages=GroupAdvantage(centre="mean", scale="mean", epsilon=1e-6),
+    advantages=GroupAdvantage(centre=GroupMean(), scale=GroupMeanScale()),
     claim=Claim(
         statement="Dividing by the success rate raises pass@k for every k, most of all for large k, at equal rollouts; "
         "as rollouts grow, a classifier rewarded 0 or 1 approaches one trained by cross-entropy.",

@@ -139,7 +139,7 @@ planning_pg_vs_q = reinforce.replace(
     paper="arXiv:2509.22613",
     row="theory",
     stages=(Phase(like="alpine", end=0.5), Phase()),
-    advantages=RewardToGo(gamma=1.0, baseline="none"),
+    advantages=RewardToGo(gamma=1.0, baseline=None),
     aggregation="fixed-length",
     regularizers=(KLToReference(coefficient=1e-3, estimator="k2"),),
     reference=Taught(),

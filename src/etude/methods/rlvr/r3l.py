@@ -26,7 +26,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.method import Claim
@@ -47,7 +47,7 @@ class AmplifiedAdvantage(TokenAdvantages):
     Shapes: scores [B] -> advantages [B, T].
     """
 
-    of: GroupAdvantage = GroupAdvantage(centre="mean", scale="none")
+    of: GroupAdvantage = GroupAdvantage(centre=GroupMean(), scale=None)
     alpha: Positive = 3.0
     full: float | None = None
 

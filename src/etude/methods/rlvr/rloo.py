@@ -10,7 +10,7 @@ Changes REINFORCE in two places:
 2. a completion is one action: its log-probability is the plain sum over its tokens, never divided by its length.
 """
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, LeaveOneOut
 from etude.core.method import Claim
 from etude.methods.foundation.reinforce import reinforce
 
@@ -18,7 +18,7 @@ rloo = reinforce.replace(
     id="rloo",
     title="Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs",
     paper="arXiv:2402.14740",
-    advantages=GroupAdvantage(centre="leave-one-out", scale="none"),
+    advantages=GroupAdvantage(centre=LeaveOneOut(), scale=None),
     aggregation="fixed-length",
     claim=Claim(
         statement="Comparing a completion with the others of its problem learns faster than a batch baseline.",

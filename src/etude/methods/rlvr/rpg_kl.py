@@ -34,7 +34,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Gt, NonNegative, Positive, PositiveProbability
 from etude.core.method import Claim
@@ -127,7 +127,7 @@ rpg_kl = grpo.replace(
     paper="arXiv:2505.17508",
     rewards=dapo.rewards,
     filters=dapo.filters,
-    advantages=GroupAdvantage(centre="mean", scale="none"),
+    advantages=GroupAdvantage(centre=GroupMean(), scale=None),
     objective=RegularizedReinforce(divergence="urkl", beta=1e-4),
     aggregation="token-mean",
     minibatches=4,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage
+from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.draws import uniforms
 from etude.core.errors import ConfigError
@@ -55,7 +55,7 @@ class FormulaPolicy(Part):
     cold: WholeNumber = 30
     epochs: Count = 4
     kl: NonNegative = 1e-3
-    credit: TokenAdvantages = GroupAdvantage(centre="mean", scale="group")
+    credit: TokenAdvantages = GroupAdvantage(centre=GroupMean(), scale=GroupStd())
 
     def check(self) -> None:
         if END not in self.symbols or not any(s[:1].isalnum() for s in self.symbols):
