@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count
 from etude.core.method import Method
-from etude.core.part import to_json
+from etude.core.part import Need, to_json
 from etude.core.slots import (
     Critic,
     Curriculum,
@@ -50,6 +50,10 @@ class TokenMethod(Method):
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("stages", "critic")}
+    stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference"}
+    computes: ClassVar[frozenset[Need]] = frozenset(
+        {Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE_LOGP, Need.ROW_LOSS}
+    )
 
     stages: tuple[Stage, ...] = ()
     curriculum: Curriculum | None = None
@@ -99,7 +103,12 @@ class RolloutMethod(Method):
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
     required: ClassVar[tuple[str, ...]] = ("policy", "experience", "advantages", "objective", "optimizer")
+    stays: ClassVar[Mapping[str, str]] = {"policy": "", "optimizer": "optimizer", "critic": "optimizer"}
+    computes: ClassVar[frozenset[Need]] = frozenset(
+        {Need.ENTROPY, Need.VALUES, Need.KL, Need.NEXT_OBSERVATIONS, Need.COSTS}
+    )
 
+    stages: tuple[Stage, ...] = ()
     policy: Policy | None = None
     experience: StepExperience | None = None
     rewards: tuple[StepReward, ...] = ()

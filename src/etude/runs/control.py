@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import parse
 from etude.core.method import Method
 from etude.core.part import hints
+from etude.core.stages import applied
 from etude.policies.control.population import Member
 from etude.runs.training import Options
 from etude.runtime.sources import opened
@@ -56,9 +58,12 @@ def steps(method: Method, task: ControlTask, options: Options) -> int:
 
 
 def training_steps(method: Method, steps: int) -> int:
-    """Rollouts that make at least this many environment steps of each member."""
-    rollout: Any = method.experience
-    return -(-steps // (rollout.environments * rollout.steps))
+    """Rollouts that make at least this many environment steps of each member; a stage's are as many as its share."""
+    size, begun = 0.0, 0.0
+    for end, own in applied(method):
+        rollout: Any = own.experience  # type: ignore[attr-defined]
+        size, begun = size + (end - begun) * rollout.environments * rollout.steps, end
+    return math.ceil(steps / size)
 
 
 def members(method: Method, options: Options) -> list[Member]:
