@@ -4,6 +4,7 @@
     T  tokens of the longest row; entry t of every [B, T] tensor belongs to token t, the one *predicted*
     V  vocabulary,  H  hidden width,  G  completions per problem
     P  members of a population,  E  environments of each,  N  steps of a minibatch,  K  distribution parameters
+    C  links of a chain of decisions that makes one action (steps of denoising)
 
 Rewards and advantages are in the task's reward units, log-probabilities in nats, durations in seconds.
 """
@@ -314,6 +315,11 @@ class Transitions:
         behaviour: parameters of the distribution that each action was sampled from.
         values, next_values: V(s_t) and V(s_{t+1}) by the critic that acted; 0 without a critic.
         weights: 1 for a step that counts, 0 for one of a discarded episode, which nothing may see; None: all count.
+        next_observations: what each step led to: at an end the last observation of the episode, never the first of the
+            next. Kept where a part needs 'next_observations', for images double the memory.
+        discounts: what the value of `next_observations` counts: 0 where the episode terminated, 1 elsewhere, truncated
+            or not, until something that looks further ahead writes gamma^n (1 - terminated) there. Kept with them.
+        costs: what the environment says that each step cost, apart from its reward; kept where a part needs 'costs'.
     """
 
     observations: Tensor
@@ -328,6 +334,9 @@ class Transitions:
     advantages: Tensor | None = None
     returns: Tensor | None = None
     weights: Tensor | None = None
+    next_observations: Tensor | None = None
+    discounts: Tensor | None = None
+    costs: Tensor | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
 
     def _map(self, change: Any) -> Transitions:
@@ -355,8 +364,11 @@ class Transitions:
         return self._map(lambda x: x[:, start:stop])
 
     def mean(self, values: Tensor) -> Tensor:
-        """[P] means over the steps that count, of a number for each step."""
-        values = values.flatten(1)
+        """[P] means over the steps that count, of a number for each step [P, T, E] or [P, N].
+
+        Numbers for each link of a chain, [P, N, C], count as their mean over the chain once the batch is flat.
+        """
+        values = (per_step(values) if self.rewards.dim() == 2 else values).flatten(1)
         if self.weights is None:
             return values.mean(1)
         weights = self.weights.flatten(1)
@@ -367,10 +379,28 @@ class Transitions:
         return dataclasses.replace(self, **changes)
 
 
+def per_step(values: Tensor) -> Tensor:
+    """[P, N] as it is, [P, N, C] as means over the chain: each link is a decision of its own, with its step's weight.
+
+    >>> per_step(torch.tensor([[[1.0, 3.0], [4.0, 6.0]]]))
+    tensor([[2., 5.]])
+    """
+    return values if values.dim() <= 2 else values.flatten(2).mean(2)
+
+
+def along(values: Tensor, chain: Tensor) -> Tensor:
+    """Numbers of steps, shaped so that each stands beside every link of its chain: [P, N] as [P, N, 1] for [P, N, C].
+
+    Where both have the same axes ([B, T], [P, N]) they stay as they are.
+    """
+    return values.view(*values.shape, *[1] * (chain.dim() - values.dim()))
+
+
 @dataclass
 class ActionLogProbs(TokenLogProbs):
     """What a policy over actions says about steps: logp, entropy, values [P, N]; distribution's parameters [P, N, K].
 
+    Where a chain of decisions makes an action, logp is [P, N, C], as `behaviour_logp` is then.
     `kl` is KL(behaviour || policy) [P, N], exact, for parts that need it.
     """
 

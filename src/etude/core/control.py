@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from etude.core.batches import Transitions
+from etude.core.part import Need
 from etude.core.task import Task
 from etude.core.worlds import World
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 
 @dataclass
 class Step:
     """What M members' E environments answered. An episode that ended has begun again: `observations` act next.
 
-    Shapes: observations [M, E, ...]; rewards float32, terminated, truncated, faulty bool [M, E].
+    Shapes: observations [M, E, ...]; rewards, costs float32, terminated, truncated, faulty bool [M, E].
 
     Args:
         final: [K, ...] the true last observations of the K episodes that ended here, in the order of
             `numpy.nonzero(terminated | truncated)`.
         faulty: where the environment failed: its episode does not count.
+        costs: what the step cost apart from its reward, for environments that say so in `info["cost"]` (the convention
+            of Safety-Gymnasium, arXiv:2310.12567); None for all others.
     """
 
     observations: np.ndarray
@@ -31,6 +36,7 @@ class Step:
     truncated: np.ndarray
     final: np.ndarray | None = None
     faulty: np.ndarray | None = None
+    costs: np.ndarray | None = None
 
 
 class VectorEnvironment(Protocol):
@@ -61,6 +67,33 @@ class VectorEnvironment(Protocol):
 
     def close(self) -> None:
         """Free what it holds."""
+        ...
+
+
+class Collector(Protocol):
+    """Acts in a population's environments, and remembers where every episode stands (`StepExperience.collector`)."""
+
+    observations: np.ndarray
+    """[P, E, ...] what acts next."""
+    ended: list[tuple[int, float, int]]
+    """The episodes that ended while it collected last: member, return, length; failed ones are not among them."""
+    faults: int
+    """How many failed meanwhile."""
+
+    def collect(self, number: int, critic: Callable[[Tensor], Tensor] | None) -> Transitions:
+        """What training step `number` learns from [P, T, E]; `critic` maps what it reads [P, N, ...] to values."""
+        ...
+
+    def follow(self, needs: frozenset[Need], shared: bool) -> None:
+        """Go on in the same episodes for a method with these needs, and a critic that reads features if `shared`."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next steps depend on: tensors, arrays and JSON values."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to exactly where `state` was taken."""
         ...
 
 

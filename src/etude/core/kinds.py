@@ -10,7 +10,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count
 from etude.core.learners import Critic, StateCritic, StepLearner
 from etude.core.method import Method
-from etude.core.part import to_json
+from etude.core.part import Need, to_json
 from etude.core.slots import (
     Curriculum,
     Filter,
@@ -49,6 +49,10 @@ class TokenMethod(Method):
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("stages", "critic")}
+    stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference"}
+    computes: ClassVar[frozenset[Need]] = frozenset(
+        {Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE_LOGP, Need.ROW_LOSS}
+    )
 
     stages: tuple[Stage, ...] = ()
     curriculum: Curriculum | None = None
@@ -98,7 +102,14 @@ class RolloutMethod(Method):
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
     required: ClassVar[tuple[str, ...]] = ("policy", "experience", "advantages", "objective", "optimizer")
+    stays: ClassVar[Mapping[str, str]] = {
+        "policy": "", "optimizer": "optimizer", "critic": "optimizer", "learners": "optimizer"
+    }  # fmt: skip
+    computes: ClassVar[frozenset[Need]] = frozenset(
+        {Need.ENTROPY, Need.VALUES, Need.KL, Need.NEXT_OBSERVATIONS, Need.COSTS}
+    )
 
+    stages: tuple[Stage, ...] = ()
     policy: Policy | None = None
     experience: StepExperience | None = None
     rewards: tuple[StepReward, ...] = ()

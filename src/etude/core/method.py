@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from etude.core import stages
 from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
 from etude.core.part import Need, Part, check_field, from_json, hints, to_json
 from etude.core.worlds import World
@@ -68,6 +69,10 @@ class Method:
     """Slots without which nothing can be trained."""
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {}
     """Slots that mean nothing in one of its worlds."""
+    stays: ClassVar[Mapping[str, str]] = {}
+    """Slots that a stage may change only if it resets this slot; '' for never."""
+    computes: ClassVar[frozenset[Need]] = frozenset()
+    """What its loops compute for parts that need it."""
 
     id: str
     title: str = ""
@@ -128,8 +133,11 @@ class Method:
         for part in self.parts().values():
             if objection := part.objection(self):
                 yield f"{self.id}: {type(part).__name__} {objection}"
+            for need in sorted(part.needs - self.computes):
+                name, kind = type(part).__name__, type(self).__name__
+                yield f"{self.id}: {name} needs {need}, which the loop of a {kind} does not compute."
         if not missing:
-            for sentence in self.contradictions():
+            for sentence in (*self.contradictions(), *stages.objections(self)):
                 yield f"{self.id}: {sentence}"
 
     def check(self) -> None:

@@ -10,14 +10,11 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import check
 from etude.core.worlds import World
-
-if TYPE_CHECKING:
-    from etude.core.batches import TokenBatch
 
 
 class Need(StrEnum):
@@ -30,6 +27,8 @@ class Need(StrEnum):
     REFERENCE_LOGP = "reference_logp"
     ROW_LOSS = "row_loss"
     KL = "kl"  # KL(behaviour || policy) of every step, exact
+    NEXT_OBSERVATIONS = "next_observations"  # and `discounts`: what a step led to, the last of an episode included
+    COSTS = "costs"  # what the environment says in `info["cost"]`
 
 
 @dataclass_transform(frozen_default=True)
@@ -81,11 +80,15 @@ class Part:
 
     # What a part learns
 
-    def before_update(self, batch: TokenBatch) -> None:
-        """See every scored batch of a training step of language, before filters drop rows from it."""
+    def before_update(self, batch: Any) -> None:
+        """See everything that was scored in a training step, before advantages, and before filters drop rows from it.
 
-    def after_update(self, batch: TokenBatch) -> None:
-        """See the rows that were learned from, with their `advantages`.
+        Args:
+            batch: a TokenBatch of every round of gathering; in control Transitions [P, T, E], once a step.
+        """
+
+    def after_update(self, batch: Any) -> None:
+        """See what was learned from, with its `advantages`: a TokenBatch, or in control Transitions [P, T, E].
 
         For a part that needs 'row_loss', `batch.extras["row_loss"]` is each row's objective [B], averaged over its
         tokens, the last time that it was passed over.

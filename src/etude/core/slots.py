@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs, Transitions
 from etude.core.fields import Count, Positive
-from etude.core.part import Part
+from etude.core.part import Need, Part
 from etude.core.streams import Stream
 from etude.core.worlds import World
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from etude.core.control import VectorEnvironment
+    from etude.core.control import Collector, VectorEnvironment
     from etude.core.population import FlatParameters, Population
 
 
@@ -55,8 +55,12 @@ class Stage(Part, abstract=True):
         raise NotImplementedError
 
     def apply(self, method: Any) -> Any:
-        """The method as it is during this stage."""
+        """The method as it is during this stage: any slot may be another's but what is trained (`Method.stays`)."""
         raise NotImplementedError
+
+    def resets(self) -> frozenset[str]:
+        """The slots that start anew when this stage begins: 'optimizer', 'reference'. All others go on."""
+        return frozenset()
 
 
 class Curriculum(Part, abstract=True):
@@ -119,15 +123,35 @@ class StepExperience(Part, abstract=True):
     environments: Count = 4
     steps: Count = 128
 
+    def collector(
+        self, environment: VectorEnvironment, actor: Any, population: Population, needs: frozenset[Need], shared: bool
+    ) -> Collector:
+        """What acts in the environment and hands the loop its transitions.
+
+        Args:
+            actor: the policy's module (`policies/control/actor.py`).
+            needs: of all parts: NEXT_OBSERVATIONS and COSTS are kept only if they are among them.
+            shared: whether the critic reads the policy's features instead of what the policy sees.
+        """
+        raise NotImplementedError
+
 
 class StepReward(Part, abstract=True):
-    """What the steps of a control rollout are worth to the learner: a new reward for each."""
+    """What the steps of a control rollout are worth to the learner: a new reward for each.
+
+    With 'costs' or 'next_observations' among its `needs` these stand in the batch. A rollout holds pieces of episodes:
+    what a reward must know of the rest is state of its own for each environment, forgotten where an episode ends
+    (`rewards/episodic.py` does that for its subclasses).
+    """
 
     slot = "rewards"
 
     def shape(self, batch: Transitions) -> Tensor:
         """The rewards [P, T, E] to use instead of `batch.rewards`."""
         raise NotImplementedError
+
+    def forget(self) -> None:
+        """Forget the episodes that are running: the environments are new ones (a stage has begun)."""
 
 
 class TokenReward(Part, abstract=True):
@@ -227,7 +251,11 @@ class TokenObjective(Objective, abstract=True):
 
 
 class StepObjective(Objective, abstract=True):
-    """What is minimised over steps: `__call__` of Transitions and ActionLogProbs returns [P, N]."""
+    """What is minimised over steps: `__call__` of Transitions and ActionLogProbs returns [P, N].
+
+    Where a chain of decisions makes an action, log-probabilities are [P, N, C] and so is the loss, with the step's
+    advantage for every link (`core.batches.along`); a step counts as the mean over its chain.
+    """
 
 
 class TokenWeights(Part, abstract=True):

@@ -101,16 +101,16 @@ def wrong_step(space: spaces.Space, found: Any) -> str | None:
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if flag is not True and flag is not False and not isinstance(flag, np.bool_):
             return f"{name} must be True or False, got {shown(flag)}"
-    return misfit(space, observation) or wrong_reward(reward) or wrong_info(info)
+    return misfit(space, observation) or wrong_number("the reward", reward) or wrong_info(info)
 
 
-def wrong_reward(reward: Any) -> str | None:
-    """Why a reward is no number; None if it is one. Whether it is finite is seen elsewhere."""
-    if isinstance(reward, (int, float, np.floating, np.integer, np.bool_)):
+def wrong_number(name: str, value: Any) -> str | None:
+    """Why a reward or a cost is no number; None if it is one. Whether it is finite is seen elsewhere."""
+    if isinstance(value, (int, float, np.floating, np.integer, np.bool_)):
         return None
-    if np.shape(reward) == () and hasattr(reward, "__float__"):
+    if np.shape(value) == () and hasattr(value, "__float__"):
         return None
-    return f"the reward must be one number, got {shown(reward)}"
+    return f"{name} must be one number, got {shown(value)}"
 
 
 def quick(space: spaces.Space) -> Callable[[Any], bool]:
@@ -126,6 +126,7 @@ def quick(space: spaces.Space) -> Callable[[Any], bool]:
         return (
             type(observation) is np.ndarray and observation.shape == shape and observation.dtype == dtype
             and type(terminated) in flags and type(truncated) in flags and type(reward) in reals and type(info) is dict
+            and ("cost" not in info or type(info["cost"]) in reals)
         )  # fmt: skip
 
     return usual
@@ -133,7 +134,9 @@ def quick(space: spaces.Space) -> Callable[[Any], bool]:
 
 def wrong_info(info: Any) -> str | None:
     """Why an info cannot be used."""
-    return None if isinstance(info, dict) else f"info must be a dictionary, got {shown(info)}"
+    if not isinstance(info, dict):
+        return f"info must be a dictionary, got {shown(info)}"
+    return wrong_number('info["cost"]', info["cost"]) if "cost" in info else None
 
 
 class Guard:
@@ -198,13 +201,13 @@ def _limits(leaf: spaces.Space, bounds: bool) -> tuple[Any, Any]:
     return low, high
 
 
-def wrong_rewards(rewards: np.ndarray) -> tuple[int, str] | None:
-    """Row and sentence of the first of the rewards [N] that is not finite in float32; None if all are."""
+def wrong_rewards(rewards: np.ndarray, name: str = "reward") -> tuple[int, str] | None:
+    """Row and sentence of the first of the rewards (or costs) [N] that is not finite in float32; None if all are."""
     if bool(rewards.max() <= LARGEST and rewards.min() >= -LARGEST):
         return None
     with np.errstate(invalid="ignore"):
         row = int(np.argwhere(~(np.abs(rewards) <= LARGEST))[0, 0])
-    return row, f"the reward is {rewards[row]}: rewards must be finite numbers"
+    return row, f"the {name} is {rewards[row]}: {name}s must be finite numbers"
 
 
 STANDARD = sysconfig.get_path("stdlib")

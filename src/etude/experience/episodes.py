@@ -46,7 +46,7 @@ class Episodes(gym.Env):
     It never raises because of the environment. A step that raised ends the episode as truncated, with
     `info["failed"]` (how often) and `info["cause"]`; the environment is made anew for the next episode. What returns
     something that cannot be used says why in `info["wrong"]`. Every reset tells the episode's number in
-    `info["episode"]`. The environment's own infos are not passed on.
+    `info["episode"]`. Of the environment's own infos only a step's `info["cost"]` is passed on.
 
     Args:
         make: makes the environment.
@@ -97,12 +97,13 @@ class Episodes(gym.Env):
             return self.observation, 0.0, False, True, {"failed": 1, "cause": f"step raised {culprit(error)}"}
         if not self.usual(found) and (wrong := wrong_step(self.observation_space, found)):
             return self.observation, 0.0, False, True, {"wrong": wrong}
-        observation, reward, terminated, truncated, _ = found
+        observation, reward, terminated, truncated, info = found
         self.elapsed += 1
         terminated, truncated = bool(terminated), bool(truncated) or (self.elapsed >= LONGEST and not terminated)
         # the reset that follows may write into the same array
         self.observation = deepcopy(observation) if terminated or truncated else observation
-        return self.observation, float(reward), terminated, truncated, {}
+        said = {"cost": float(info["cost"])} if "cost" in info else {}
+        return self.observation, float(reward), terminated, truncated, said
 
     def _begin(self, episode: int) -> tuple[Any, dict[str, Any]]:
         """Reset for this episode, or for a later one if resetting fails."""
@@ -143,7 +144,7 @@ class Episodes(gym.Env):
         if len(actions):
             for action in iterate(batch_space(self.action_space, len(actions)), self.decode(actions)):
                 *_, terminated, truncated, info = self.step(action)
-                if terminated or truncated or info:
+                if terminated or truncated or info.keys() - {"cost"}:
                     return False
         return expected is None or np.array_equal(
             self.encode(batch_of(self.observation_space, [self.observation])), expected, equal_nan=True

@@ -134,6 +134,7 @@ class GymnasiumVector:
         self._refuse(self.guard(raw), flat)
         if len(done):
             self._renew(done, infos, faulty, flat)
+        costs = self._costs(infos, faulty, flat)
         self.steps += 1
         self.lost[:] = False
         self.log.append(flat)
@@ -143,8 +144,21 @@ class GymnasiumVector:
         return Step(
             observations.reshape(*shape, *observations.shape[1:]), rewards.astype(np.float32).reshape(shape),
             terminated.reshape(shape), truncated.reshape(shape), final,
-            None if faulty is None else faulty.reshape(shape),
+            None if faulty is None else faulty.reshape(shape), costs,
         )  # fmt: skip
+
+    def _costs(self, infos: dict[str, Any], faulty: np.ndarray | None, flat: np.ndarray) -> np.ndarray | None:
+        """What every environment says that its step cost [M, E]; None if they say nothing."""
+        said = _noted(infos, "cost") | _noted(infos.get("final_info", {}), "cost")
+        if not said:
+            return None
+        for i in range(len(flat)):
+            if i not in said and (faulty is None or not faulty[i]):
+                self._refuse((i, "info has no 'cost', which another environment's has: every step must say it"), flat)
+        found = np.zeros(len(flat))
+        found[[*said]] = [*said.values()]
+        self._refuse(wrong_rewards(found, "cost"), flat)
+        return found.astype(np.float32).reshape(self.grid)
 
     def _ended(self, done: np.ndarray, infos: dict[str, Any], flat: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Last observations of the episodes that ended, [K, ...], and which of all environments failed, [N]."""

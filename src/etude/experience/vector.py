@@ -12,6 +12,8 @@ from torch import Tensor
 
 from etude.core.batches import Transitions
 from etude.core.control import Step, VectorEnvironment
+from etude.core.errors import ConfigError
+from etude.core.part import Need
 from etude.core.population import Population
 from etude.core.slots import StepExperience
 from etude.policies.control.actor import Actor, Player
@@ -31,21 +33,26 @@ class Rollouts(StepExperience):
         steps: T, in each environment between two updates.
     """
 
+    def collector(
+        self, environment: VectorEnvironment, actor: Actor, population: Population, needs: frozenset[Need], shared: bool
+    ) -> RolloutCollector:
+        return RolloutCollector(environment, actor, population, self.steps, needs, shared)
 
-class Collector:
-    """Acts in the environments with the current policy; remembers where every episode stands.
 
-    `ended` lists the episodes that ended in the last rollout: member, return, length. Failed ones are not among them.
+class RolloutCollector:
+    """Acts in the environments with the current policy for T steps; see `etude.core.control.Collector`.
 
     Args:
+        needs: NEXT_OBSERVATIONS and COSTS are kept where they are among them.
         shared: whether the critic reads the policy's features instead of what the policy sees.
     """
 
     def __init__(
-        self, environment: VectorEnvironment, actor: Actor, population: Population, steps: int, shared: bool = False
-    ) -> None:
+        self, environment: VectorEnvironment, actor: Actor, population: Population, steps: int,
+        needs: frozenset[Need] = frozenset(), shared: bool = False,
+    ) -> None:  # fmt: skip
         self.environment, self.actor, self.population, self.steps = environment, actor, population, steps
-        self.shared = shared
+        self.needs, self.shared = needs, shared
         self.observations = environment.reset()
         grid = self.observations.shape[:2]
         self.player = Player(actor, population.size, grid[1])
@@ -53,6 +60,9 @@ class Collector:
         self.begun = np.zeros(grid, np.int64)  # when in this rollout the running episode began
         self.ended: list[tuple[int, float, int]] = []
         self.faults = 0
+
+    def follow(self, needs: frozenset[Need], shared: bool) -> None:
+        self.needs, self.shared = needs, shared
 
     @torch.no_grad()
     def collect(self, number: int, critic: Value | None) -> Transitions:
@@ -76,6 +86,7 @@ class Collector:
             said.append(parameters)
             taken[:, t], rewards[:, t] = actions, step.rewards
             self.observations = step.observations
+            self._keep(batch, step, t)
             self.returns += step.rewards
             self.lengths += 1
             if step.final is not None:
@@ -83,6 +94,8 @@ class Collector:
         batch.behaviour = torch.stack(said, 1)
         flat = space.logp(batch.behaviour.flatten(1, 2), batch.actions.flatten(1, 2))
         batch.behaviour_logp = flat.view_as(batch.rewards)
+        if batch.discounts is not None:
+            batch.discounts.copy_(~batch.terminated)
         if critic is not None:
             self._value(batch, torch.cat(read, 1), critic, finals)
         if batch.weights is not None:
@@ -92,18 +105,34 @@ class Collector:
     def _empty(self) -> Transitions:
         space, shape = self.actor.distribution, (self.population.size, self.steps, self.observations.shape[1])
         kind = torch.uint8 if self.observations.dtype == np.uint8 else torch.float32
-        extras = {}
+        observations = torch.empty(*shape, *self.observations.shape[2:], dtype=kind)
+        extras, follows = {}, Need.NEXT_OBSERVATIONS in self.needs
         if self.actor.memory is not None:  # as `Player` has them, before each step
             extras = {
                 "memory": torch.empty(*shape, self.player.memory.shape[-1]),
                 "begins": torch.empty(shape, dtype=torch.bool),
             }
         return Transitions(
-            torch.empty(*shape, *self.observations.shape[2:], dtype=kind), torch.empty(*shape, space.actions),
+            observations, torch.empty(*shape, space.actions),
             rewards=torch.empty(shape), terminated=torch.zeros(shape, dtype=torch.bool),
             truncated=torch.zeros(shape, dtype=torch.bool), behaviour=torch.empty(*shape, space.parameters),
-            behaviour_logp=torch.empty(shape), values=torch.zeros(shape), next_values=torch.zeros(shape), extras=extras,
+            behaviour_logp=torch.empty(shape), values=torch.zeros(shape), next_values=torch.zeros(shape),
+            next_observations=torch.empty_like(observations) if follows else None,
+            discounts=torch.empty(shape) if follows else None,
+            costs=torch.empty(shape) if Need.COSTS in self.needs else None, extras=extras,
         )  # fmt: skip
+
+    def _keep(self, batch: Transitions, step: Step, t: int) -> None:
+        """What only some methods need of a step; where episodes ended, `_end` puts what they ended with."""
+        if batch.next_observations is not None:
+            batch.next_observations[:, t] = torch.from_numpy(step.observations)
+        if batch.costs is not None:
+            if step.costs is None:
+                raise ConfigError(
+                    "The method needs costs, and the environment says none: its steps must return an info with 'cost'. "
+                    "Take an environment that does, or leave out the parts that need them."
+                )
+            batch.costs[:, t] = torch.from_numpy(step.costs)
 
     def _end(self, batch: Transitions, step: Step, t: int, finals: _Finals) -> None:
         """Note the episodes that ended; those whose environment failed count for nothing."""
@@ -113,6 +142,8 @@ class Collector:
         batch.terminated[:, t] = torch.from_numpy(step.terminated)
         batch.truncated[:, t] = torch.from_numpy(step.truncated)
         faulty = np.zeros_like(step.terminated) if step.faulty is None else step.faulty
+        if batch.next_observations is not None:
+            batch.next_observations[:, t][torch.from_numpy(done)] = torch.from_numpy(step.final)
         for (m, e), last in zip(np.argwhere(done), step.final, strict=True):
             if faulty[m, e]:
                 if batch.weights is None:
@@ -165,9 +196,12 @@ def _overwrite(batch: Transitions, lost: Tensor) -> None:
     """
     everything, first = lost.flatten(1).all(1), lost.flatten(1).int().argmin(1)
     members = lost.nonzero()[:, 0]
-    names = ("observations", "actions", "rewards", "behaviour", "behaviour_logp", "values", "next_values")
-    memory = [batch.extras["memory"]] if "memory" in batch.extras else []
-    for values in [*(getattr(batch, name) for name in names), *memory]:
+    names = (
+        "observations", "actions", "rewards", "behaviour", "behaviour_logp", "values", "next_values",
+        "next_observations", "discounts", "costs",
+    )  # fmt: skip
+    kept = [*(getattr(batch, name) for name in names), batch.extras.get("memory")]
+    for values in (x for x in kept if x is not None):
         rows = values.flatten(1, 2)[torch.arange(len(first)), first]
         rows[everything] = 0
         values[lost] = rows[members]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import ActionLogProbs, Transitions
+from etude.core.batches import ActionLogProbs, Transitions, per_step
 from etude.core.errors import InvariantError
 from etude.core.method import Method
 from etude.core.population import FlatParameters, PerMember, Population
@@ -41,6 +41,11 @@ class ControlUpdater:
         self.length = 1 if actor.memory is None else method.experience.steps  # type: ignore[union-attr]
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
+
+    def follow(self, method: Method) -> None:
+        """Go on as the next stage says, whose critic and optimizer are the same."""
+        self.method, self.needs = method, method.needs()
+        self.length = 1 if self.actor.memory is None else method.experience.steps  # type: ignore[union-attr]
 
     def run(self, batch: Transitions, number: int, rate: Any) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
@@ -142,9 +147,9 @@ class Minibatch:
         """[P] losses, and what to report, [P] each."""
         method, batch = self.updater.method, self.batch
         assert method.objective is not None
-        each, reported = method.objective(batch, policy), dict[str, Tensor]()  # type: ignore[arg-type]
+        each, reported = per_step(method.objective(batch, policy)), dict[str, Tensor]()  # type: ignore[arg-type]
         for part in method.regularizers:
-            reported[f"regularizer/{part.name}"] = term = part(batch, policy)  # type: ignore[arg-type]
+            reported[f"regularizer/{part.name}"] = term = per_step(part(batch, policy))  # type: ignore[arg-type]
             each = each + term
         if self.updater.joint:
             reported["value_loss"] = error = self.updater.part.loss(batch, policy)

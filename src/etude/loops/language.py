@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from etude.core import stages
 from etude.core.batches import Episode, Problem, StopReason, TokenBatch
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.loop import StepReport
@@ -52,7 +53,7 @@ class LanguageLoop:
     ) -> None:  # fmt: skip
         self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
-        self.stages = [(s.until(), s.apply(method).bind()) for s in method.stages] or [(1.0, method.bind())]
+        self.stages = stages.bound(method)
         self.pool = self._fitting(task.problems("train") if pool is None else pool)
         self.stream = Stream(seed)
         if any("values" in m.needs() for _, m in self.stages):
@@ -68,8 +69,7 @@ class LanguageLoop:
     @property
     def method(self) -> Method:
         """The method of the current stage."""
-        share = self.finished / max(1, self.steps)
-        return next((m for until, m in self.stages if share < until), self.stages[-1][1])
+        return self.stages[stages.current(self.stages, self.finished, self.steps)][1]
 
     def _limit(self) -> int:
         return getattr(self.method.experience, "max_tokens", None) or self.task.max_tokens
@@ -115,6 +115,8 @@ class LanguageLoop:
                 part.after_update(batch)
         self.finished += 1
         self._refresh_reference(method)
+        if self.method is not method:
+            self._begin_stage(self.method)
         ended = time.monotonic()
         tokens = int(batch.attention_mask.sum())
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
@@ -230,6 +232,15 @@ class LanguageLoop:
             if fraction:
                 self.policy.move_reference(fraction)
 
+    def _begin_stage(self, method: Method) -> None:
+        """Let start anew what the stage says; all else goes on."""
+        anew = stages.resets(method, stages.current(self.stages, self.finished, self.steps))
+        self.updater.length = self._limit()
+        if "optimizer" in anew:
+            self.updater.restart(method)
+        if "reference" in anew and self.needs_reference:
+            self.policy.move_reference(1.0)
+
     # Checks and reports
 
     def _check_tokens(self, episodes: Sequence[Episode]) -> None:
@@ -265,6 +276,9 @@ class LanguageLoop:
         """Go back to exactly where `save` was called."""
         tensors, data = load_tensors(folder / "state.safetensors"), load_json(folder / "state.json")
         self.policy.load_tensors(tensors)
+        self.finished = data["counters"]["finished"]
+        self.updater.restart(self.method)
+        self.updater.length = self._limit()
         state = self.updater.optimizer.state_dict()
         state["state"] = {}
         for name, value in tensors.items():
@@ -276,7 +290,7 @@ class LanguageLoop:
             method.load_state_dict(learned)
         self.updater.noise.sums = tensors["noise"]
         counters = data["counters"]
-        self.finished, self.policy.version = counters["finished"], counters["version"]
+        self.policy.version = counters["version"]
         self.differences.load_state_dict(counters)
         self.updater.bad_steps = counters["bad_steps"]
         self.updater.budget, self.updater.halved = counters["budget"], counters["halved"]

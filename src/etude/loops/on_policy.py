@@ -1,4 +1,4 @@
-"""The loop of on-policy control: a rollout of every member, advantages, minibatch epochs; all members at once."""
+"""The loop of on-policy control: what a population collects, advantages, minibatch epochs; all members at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor
 
+from etude.core import stages
 from etude.core.batches import Transitions
-from etude.core.control import ControlTask
+from etude.core.control import Collector, ControlTask, VectorEnvironment
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Member, Population, per_member, settle
 from etude.experience.spaces import observation_shape
-from etude.experience.vector import Collector, Rollouts
 from etude.loops.control_update import ControlUpdater
 from etude.loops.learning import Learners
 from etude.loops.states import join_tensors, split_tensors
@@ -31,7 +31,7 @@ class OnPolicyLoop:
     """Trains a method of control on a task, a population of members together.
 
     Args:
-        method: with the slots of control (`Method.on`); bound here.
+        method: a `RolloutMethod`; bound here, once for each of its stages.
         members: who is trained; everything of member k is decided by its own seed and settings.
         steps: training steps in total, each a rollout and its update.
     """
@@ -43,25 +43,56 @@ class OnPolicyLoop:
     def __init__(self, method: Method, task: ControlTask, members: Sequence[Member], steps: int) -> None:
         self.task, self.composed, self.steps, self.finished = task, method, steps, 0
         self.population = Population(members)
-        self.method = settle(method.bind(), self.population)
-        experience = self.method.experience
-        assert isinstance(experience, Rollouts) and self.method.policy is not None
-        self.environment = self.method.policy.watch(task.make([m.seed for m in members], experience.environments))
+        self.stages, self.stage = stages.bound(method, lambda m: settle(m, self.population)), 0
+        self.environment = self._environment(self.method, "train")
         self.updater = self._learner(self.method, self.population)
-        self.actor, self.critic, self.parameters = self.updater.actor, self.updater.critic, self.updater.parameters
-        shared = self.updater.shared
-        self.collector = Collector(self.environment, self.actor, self.population, experience.steps, shared)
+        self.collector = self._collector(self.method)
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
+        self.acted = 0  # environment steps of each member
+
+    @property
+    def method(self) -> Any:
+        """The method of the current stage, a `RolloutMethod`."""
+        return self.stages[self.stage][1]
+
+    @property
+    def actor(self) -> Any:
+        """The policy's module."""
+        return self.updater.actor
+
+    @property
+    def critic(self) -> Any:
+        """The critic's module; None without one."""
+        return self.updater.critic
+
+    @property
+    def parameters(self) -> FlatParameters:
+        """Of policy and critic."""
+        return self.updater.parameters
 
     def alone(self, k: int) -> ControlUpdater:
         """What member k acts and learns with in a run of its own, as it begins."""
         population = Population([self.population.members[k]])
-        return self._learner(settle(self.composed.bind(), population), population)
+        return self._learner(settle(stages.applied(self.composed)[0][1].bind(), population), population)
 
-    def _learner(self, method: Any, population: Population) -> ControlUpdater:
-        """Policy, learners and optimizers of a population, the method bound and settled."""
+    def _environment(self, method: Any, purpose: str) -> VectorEnvironment:
+        """The members' environments with what the policy is shown of them."""
+        made = self.task.make([m.seed for m in self.population.members], method.experience.environments, purpose)
+        watched: VectorEnvironment = method.policy.watch(made)
+        return watched
+
+    def _collector(self, method: Any) -> Collector:
+        """What collects for this method, in the environments as they are."""
+        found: Collector = method.experience.collector(
+            self.environment, self.actor, self.population, method.needs(), self.updater.shared
+        )
+        return found
+
+    def _learner(self, method: Any, population: Population, actor: Any = None) -> ControlUpdater:
+        """Policy (unless it is there), learners and optimizers of a population, the method bound and settled."""
         space = self.environment.action_space
-        actor = method.policy.build(observation_shape(self.environment.observation_space), space, population)
+        if actor is None:
+            actor = method.policy.build(observation_shape(self.environment.observation_space), space, population)
         parts = {part.name: part for part in method.learners}
         if method.critic is not None:
             parts["critic"] = method.critic
@@ -75,25 +106,65 @@ class OnPolicyLoop:
         learners = Learners(apart, networks, actor, population, self.steps)
         return ControlUpdater(method, population, parameters, actor, networks.get("critic"), learners)
 
+    # Stages
+
+    def _reach(self, stage: int) -> None:
+        """Begin the stages up to this one, in their order."""
+        while self.stage < stage:
+            before, self.stage = self.method, self.stage + 1
+            self._begin_stage(before, self.method)
+
+    def _begin_stage(self, before: Any, method: Any) -> None:
+        """Make anew what differs from the stage before, and the optimizer if the stage says so; all else goes on."""
+        updater, anew = self.updater, stages.resets(self.composed, self.stage)
+        same = zip((method.critic, *method.learners), (before.critic, *before.learners))
+        if len(method.learners) != len(before.learners) or any(now is not then for now, then in same):
+            self.updater = self._learner(method, self.population, self.actor)
+        elif "optimizer" in anew:
+            self.updater = ControlUpdater(
+                method, self.population, self.parameters, self.actor, self.critic, updater.learners
+            )
+        else:
+            updater.follow(method)
+        if method.experience is before.experience:
+            self.collector.follow(method.needs(), self.updater.shared)
+            return
+        self.environment.close()
+        self.environment = self._environment(method, f"train, stage {self.stage}")
+        self.collector = self._collector(method)
+        for part in method.rewards:
+            part.forget()
+
+    # One step
+
     def step(self) -> StepReport:
         """One rollout and what is learned from it."""
         begun = time.monotonic()
-        batch = self.collector.collect(self.finished, self.critic)
+        method, batch = self.method, self.collector.collect(self.finished, self.critic)
         collected = time.monotonic()
         self.updater.learners.offer(batch)
-        for part in self.method.rewards:
-            batch.rewards = part.shape(batch)  # type: ignore[union-attr]
-        assert self.method.advantages is not None and self.method.optimizer is not None
-        batch.advantages = self.method.advantages.of_transitions(batch)
+        for part in method.rewards:
+            batch.rewards = part.shape(batch)
+        parts = list(method.parts().values())
+        for part in parts:
+            part.before_update(batch)
+        batch.advantages = method.advantages.of_transitions(batch)
         flat = batch.flat()
-        rate = per_member(self.method.optimizer, lambda part: part.rate(self.finished, self.steps))
+        rate = per_member(method.optimizer, lambda part: part.rate(self.finished, self.steps))
         found = self.updater.run(flat, self.finished, rate)
         found["explained_variance"] = _explained(flat)
+        if batch.costs is not None:
+            found["cost"] = batch.mean(batch.costs)
         self.actor.observe(flat.observations, flat.weights)
+        for part in parts:
+            part.after_update(batch)
         self.finished += 1
         count = batch.rewards.numel()
+        self.acted += count // self.population.size
         taken = time.monotonic() - begun
-        return self._report(found, count, collected - begun, taken)
+        report = self._report(found, count, collected - begun, taken)
+        self._reach(stages.current(self.stages, self.finished, self.steps))
+        return report
 
     def _report(self, found: dict[str, Tensor], count: int, collecting: float, taken: float) -> StepReport:
         """Means over the members, and each member's own."""
@@ -108,7 +179,7 @@ class OnPolicyLoop:
             for label in dict.fromkeys(m.label for m in self.population.members if m.label):
                 own = [x for x, m in zip(members["return"], self.population.members) if m.label == label]
                 metrics[f"return/{label}"] = sum(own) / len(own)
-        metrics["environment_steps"] = float(self.finished * count // self.population.size)
+        metrics["environment_steps"] = float(self.acted)
         metrics["steps_per_second"] = count / max(taken, 1e-9)
         metrics["seconds/experience"], metrics["seconds/update"] = collecting, taken - collecting
         if self.collector.faults:
@@ -121,10 +192,11 @@ class OnPolicyLoop:
     def save(self, folder: Path) -> None:
         """Weights, normalisers, optimizer, parts' states, environments, counters."""
         state = {
-            "parts": self.method.state_dict(),
+            "parts": [m.state_dict() for _, m in self.stages],
             "collector": self.collector.state(),
             "recent": [[list(x) for x in d] for d in self.recent],
             "finished": self.finished,
+            "acted": self.acted,
         }
         plain, tensors = split_tensors(state, "state")
         save_tensors(folder / "policy.safetensors", self.policy_tensors())
@@ -139,6 +211,8 @@ class OnPolicyLoop:
 
     def load_policy(self, folder: Path) -> None:
         """Take the weights and moments of a checkpoint."""
+        finished = load_json(folder / "state.json")["finished"]
+        self._reach(stages.current(self.stages, finished, self.steps))
         tensors = load_tensors(folder / "policy.safetensors")
         self.parameters.load(tensors)
         self.updater.learners.load_networks(tensors)
@@ -151,10 +225,11 @@ class OnPolicyLoop:
         state = join_tensors(load_json(folder / "state.json"), tensors)
         self.load_policy(folder)
         self.updater.load(tensors)
-        self.method.load_state_dict(state["parts"])
+        for (_, method), learned in zip(self.stages, state["parts"], strict=True):
+            method.load_state_dict(learned)
         self.collector.restore(state["collector"])
         self.recent = [deque(((r, n) for r, n in d), maxlen=WINDOW) for d in state["recent"]]
-        self.finished = state["finished"]
+        self.finished, self.acted = state["finished"], state["acted"]
 
     def close(self) -> None:
         """End the environments."""

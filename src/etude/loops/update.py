@@ -37,14 +37,19 @@ class Updater:
         self.policy, self.steps, self.budget, self.length = policy, steps, budget, length
         if "values" in method.needs():
             policy.add_value_head()
-        self.optimizer = method.optimizer.build(policy.parameters())
-        self.rate = float(self.optimizer.param_groups[0]["lr"])
+        self.restart(method)
         self.bad_steps = self.step = 0
         self.halved = self.told_still = False
         self.still: str | None = None
         self.row_loss: Tensor | None = None
         self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps = Noise(), list[Tensor]()
+
+    def restart(self, method: Method) -> None:
+        """Begin with a fresh optimizer, as the method has it."""
+        assert method.optimizer is not None
+        self.optimizer = method.optimizer.build(self.policy.parameters())
+        self.rate = float(self.optimizer.param_groups[0]["lr"])
 
     def run(self, method: Method, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs, along
 from etude.core.fields import Fraction, Positive
 from etude.core.slots import StepObjective, TokenObjective
 
@@ -28,7 +28,7 @@ class PolicyGradient(TokenObjective, StepObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.advantages is not None
-        return -batch.advantages * policy.logp
+        return -along(batch.advantages, policy.logp) * policy.logp
 
 
 class ClippedSurrogate(TokenObjective, StepObjective):
@@ -36,7 +36,8 @@ class ClippedSurrogate(TokenObjective, StepObjective):
 
     loss[b,t] = -min(rho A, clip(rho, 1 - low, 1 + high) A),  rho = exp(logp - behaviour_logp)
 
-    Shapes: every tensor of the batch is [B, T]; returns [B, T]. Ratios are dimensionless.
+    Shapes: every tensor of the batch is [B, T]; returns [B, T]. Ratios are dimensionless. In control [P, N]; where
+    logp is that of a chain, [P, N, C], every link has a ratio and a clip of its own.
     Raises: ConfigError if low is not in (0, 1) or high is not positive.
 
     At rho = 2 a good token gains no more than at the clip, a bad one loses all:
@@ -56,14 +57,15 @@ class ClippedSurrogate(TokenObjective, StepObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.advantages is not None
+        advantages = along(batch.advantages, policy.logp)
         ratio = (policy.logp - batch.behaviour_logp).exp()
         clipped = ratio.clamp(1 - self.low, 1 + self.high)
-        return -torch.minimum(ratio * batch.advantages, clipped * batch.advantages)
+        return -torch.minimum(ratio * advantages, clipped * advantages)
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
         """`clip_fraction`: tokens whose gradient the clip removes. `behaviour_kl`: k3 estimate, nats per token."""
         assert batch.advantages is not None
-        log_ratio = policy.logp - batch.behaviour_logp
-        ratio, rises = log_ratio.exp(), batch.advantages > 0
-        clipped = (rises & (ratio > 1 + self.high)) | ((batch.advantages < 0) & (ratio < 1 - self.low))
+        advantages, log_ratio = along(batch.advantages, policy.logp), policy.logp - batch.behaviour_logp
+        ratio, rises = log_ratio.exp(), advantages > 0
+        clipped = (rises & (ratio > 1 + self.high)) | ((advantages < 0) & (ratio < 1 - self.low))
         return {"clip_fraction": clipped.float(), "behaviour_kl": ratio - 1 - log_ratio}

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs, along
 from etude.core.slots import StepObjective, TokenObjective
 
 
@@ -14,7 +14,7 @@ class Surrogate(TokenObjective, StepObjective):
     """-rho A with rho = exp(logp - behaviour_logp): what TRPO bounds and PPO clips (arXiv:1707.06347, eq. 6).
 
     Its gradient at the policy that acted is the policy gradient; away from it, that of a policy which would have
-    gained from the same advantages. Shapes: as the batch's, [B, T] or [P, N].
+    gained from the same advantages. Shapes: as the log-probabilities, [B, T] or [P, N], or [P, N, C] of a chain.
 
     At rho = 2 an advantage of 1 has loss -2, with either clip of 0.2 it would have -1.2:
 
@@ -30,7 +30,7 @@ class Surrogate(TokenObjective, StepObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.advantages is not None
-        return -(policy.logp - batch.behaviour_logp).exp() * batch.advantages
+        return -(policy.logp - batch.behaviour_logp).exp() * along(batch.advantages, policy.logp)
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
         """`behaviour_kl`: k3 estimate of KL(pi_old || pi), nats per step."""

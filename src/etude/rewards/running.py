@@ -29,6 +29,9 @@ class NormalizeRewards(StepReward):
     def initial_state(self) -> dict[str, Any]:
         return {"count": 0.0}
 
+    def forget(self) -> None:
+        self.state.pop("running", None)
+
     def shape(self, batch: Transitions) -> Tensor:
         rewards = batch.rewards.double()
         done, state = batch.terminated | batch.truncated, self.state

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from etude.core.errors import ConfigError
 from etude.core.fields import PositiveProbability
 from etude.core.registry import compositions
 from etude.core.slots import Stage
 
-KEPT = ("stages", "curriculum", "reference", "optimizer")
-"""Slots that go on from phase to phase; all others are the other method's."""
+OWN = ("stages", "policy")
+"""Slots that are the method's in every phase: the phases themselves, and what is trained."""
 
 
 class Phase(Stage):
     """Until `end` of all steps, learn as another method does: a supervised warm start, say, before reinforcement.
 
     `stages=(Phase(like="sft", end=0.3), Phase())` is thirty percent of supervised steps, then the method itself.
-    Weights, optimizer, its schedule, the reference and the curriculum go on from phase to phase; every other slot is
-    the other method's.
+    The policy's weights go on from phase to phase, and so does what a part has learned or counted, if the next phase
+    has the same part. Every slot is the other method's, but for what is trained and what is kept.
 
     Args:
         like: id of the method to follow; empty for the method itself.
         end: fraction of the training steps at which the phase ends.
+        optimizer: 'keep' goes on with the optimizer before, its moments and its schedule; 'reset' begins with a fresh
+            one, that of the method which the phase follows.
+        reference: 'keep' goes on with the reference before; 'reset' takes the policy as it is when the phase begins,
+            refreshed as the method says which the phase follows.
     """
 
     like: str = ""
     end: PositiveProbability = 1.0
+    optimizer: Literal["keep", "reset"] = "keep"
+    reference: Literal["keep", "reset"] = "keep"
 
     def until(self) -> float:
         return self.end
+
+    def resets(self) -> frozenset[str]:
+        chosen = {"optimizer": self.optimizer, "reference": self.reference}
+        return frozenset(slot for slot, choice in chosen.items() if choice == "reset")
 
     def apply(self, method: Any) -> Any:
         if not self.like:
@@ -37,7 +47,8 @@ class Phase(Stage):
         other = next((m for m in compositions(self.like) if type(m) is type(method)), None)
         if other is None:
             raise ConfigError(f"{method.id}: a phase cannot be like {self.like}, which is of another kind.")
-        return method.replace(**{k: v for k, v in other.slots().items() if k not in KEPT})
+        kept = {*OWN, "optimizer", "reference"} - self.resets()
+        return method.replace(**{k: v for k, v in other.slots().items() if k not in kept})
 
     def objection(self, method: Any) -> str | None:
         ends = [s.end for s in method.stages if isinstance(s, Phase)]

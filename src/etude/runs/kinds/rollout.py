@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude.core.kinds import RolloutMethod
+from etude.core.stages import applied
 from etude.core.task import Task
 from etude.runs.kinds import MAKING, RunOfKind
 from etude.runs.training import Options
@@ -27,10 +29,12 @@ class RolloutRun(RunOfKind):
     READS: ClassVar[frozenset[str]] = MAKING | {"population"}
 
     def training_steps(self, method: RolloutMethod, budget: int) -> int:
-        """Rollouts that make at least this many environment steps of each member."""
-        rollout = method.experience
-        assert rollout is not None
-        return -(-budget // (rollout.environments * rollout.steps))
+        """Rollouts that make at least this many environment steps of each member; a stage's are as many as its share."""
+        size, begun = 0.0, 0.0
+        for end, own in applied(method):
+            rollout = own.slots()["experience"]
+            size, begun = size + (end - begun) * rollout.environments * rollout.steps, end
+        return math.ceil(budget / size)
 
     def build(self, method: RolloutMethod, task: Task, options: Options) -> OnPolicyLoop:
         """Population and loop; tries whether its members equal their own runs here."""
