@@ -22,7 +22,9 @@ from etude.advantages.group import (
     LevelStd,
     Scale,
     equal_groups,
+    group_max,
     group_mean,
+    group_min,
     scaled,
 )
 from etude.advantages.returns import RewardToGo
@@ -43,6 +45,14 @@ def of(
 
 def test_grpo_of_two_right_and_two_wrong() -> None:
     assert of([1, 0, 0, 1], scale=GROUP).tolist() == [1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
+def test_smallest_and_largest_of_each_group(dtype: torch.dtype) -> None:
+    """Groups need not stand together, and a row alone is both; the start of the search never counts."""
+    values, group = torch.tensor([3, -7, 5, -2, 4], dtype=dtype), torch.tensor([9, 2, 9, 2, 4])
+    assert group_min(values, group).tolist() == [3, -7, 3, -7, 4]
+    assert group_max(values, group).tolist() == [5, -2, 5, -2, 4]
 
 
 def test_rloo_is_the_reward_minus_the_mean_of_the_others() -> None:

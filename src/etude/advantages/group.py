@@ -36,6 +36,22 @@ def group_mean(values: Tensor, group: Tensor) -> Tensor:
     return group_sum(values, group) / group_size(group).to(values.dtype)
 
 
+def group_min(values: Tensor, group: Tensor) -> Tensor:
+    """[B] smallest value of each row's group."""
+    return _extreme(values, group, "amin")
+
+
+def group_max(values: Tensor, group: Tensor) -> Tensor:
+    """[B] largest value of each row's group."""
+    return _extreme(values, group, "amax")
+
+
+def _extreme(values: Tensor, group: Tensor, which: Literal[amin, amax]) -> Tensor:
+    _, index = torch.unique(group, return_inverse=True)
+    start = values.new_zeros(int(index.max()) + 1)
+    return start.scatter_reduce(0, index, values, which, include_self=False)[index]
+
+
 def solved_share(batch: TokenBatch) -> Tensor:
     """[B] share of the completions of each row's problem that are solved."""
     assert batch.solved is not None
@@ -44,12 +60,7 @@ def solved_share(batch: TokenBatch) -> Tensor:
 
 def equal_groups(scores: Tensor, group: Tensor) -> Tensor:
     """[B] True where all scores of the row's group are equal, so that comparing them teaches nothing."""
-    _, index = torch.unique(group, return_inverse=True)
-    count = int(index.max()) + 1
-    low = torch.full((count,), torch.inf, dtype=scores.dtype, device=scores.device)
-    low = low.scatter_reduce(0, index, scores, "amin")
-    high = torch.full_like(low, -torch.inf).scatter_reduce(0, index, scores, "amax")
-    return (low == high)[index]
+    return group_min(scores, group) == group_max(scores, group)
 
 
 class Centre(Part, abstract=True):

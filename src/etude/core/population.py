@@ -2,7 +2,8 @@
 
 Every tensor of a population leads with the axis P, every product is batched over it, and every random number comes
 from the member's own stream, so that member k equals the run of that member alone, bit for bit on a CPU with one
-thread. What a kernel does with P = 1 must be what it does for each of more: see `networks.affine`.
+thread. What a kernel does with P = 1 must be what it does for each of more: see `affine` of
+`policies/control/networks.py`.
 """
 
 from __future__ import annotations

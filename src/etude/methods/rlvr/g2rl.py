@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from etude.advantages.group import group_max, group_min
 from etude.core.batches import Head, TokenBatch
 from etude.core.fields import NonNegative, Positive
 from etude.core.method import Claim
@@ -89,11 +90,8 @@ def novelty(features: Tensor, rewards: Tensor, group: Tensor, epsilon: float = 1
 
 def stretched(values: Tensor, group: Tensor) -> Tensor:
     """[B] values moved to [0, 1] within each group; 0 where all of a group are equal up to rounding."""
-    _, index = torch.unique(group, return_inverse=True)
-    start = values.new_zeros(int(index.max()) + 1)
-    low = start.scatter_reduce(0, index, values, "amin", include_self=False)[index]
-    high = start.scatter_reduce(0, index, values, "amax", include_self=False)[index]
-    spread = high - low
+    low = group_min(values, group)
+    spread = group_max(values, group) - low
     return torch.where(spread > NOTICEABLE, (values - low) / spread.clamp(min=NOTICEABLE), 0.0)
 
 

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import group_size, group_sum
+from etude.advantages.group import group_max, group_min, group_size, group_sum
 from etude.core.batches import Episode, TokenBatch, TokenLogProbs
 from etude.core.fields import Count, NonNegative, Positive, Probability
 from etude.core.method import Claim
@@ -108,10 +108,7 @@ def said(episode: Episode) -> int:
 
 def length_reward(length: Tensor, right: Tensor, group: Tensor) -> Tensor:
     """[B] length rewards of completions [B] of problems [B]."""
-    _, index = torch.unique(group, return_inverse=True)
-    count = int(index.max()) + 1
-    low = length.new_full((count,), torch.inf).scatter_reduce(0, index, length, "amin")[index]
-    high = length.new_full((count,), -torch.inf).scatter_reduce(0, index, length, "amax")[index]
+    low, high = group_min(length, group), group_max(length, group)
     lam = 0.5 - (length - low) / (high - low).clamp(min=1e-12)
     return torch.where(high > low, torch.where(right, lam, lam.clamp(max=0.0)), 0.0)
 

@@ -22,20 +22,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd, group_mean, group_size
+from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd, group_max, group_mean, group_size
 from etude.core.batches import TokenBatch
 from etude.core.fields import Probability
 from etude.core.method import Claim
 from etude.core.slots import Filter, GroupReward, TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.sequence import sequence_sum
-
-
-def group_max(values: Tensor, group: Tensor) -> Tensor:
-    """[B] largest value of each row's group."""
-    _, index = torch.unique(group, return_inverse=True)
-    count = int(index.max()) + 1
-    return values.new_full((count,), -torch.inf).scatter_reduce(0, index, values, "amax")[index]
 
 
 def calibrated(scores: Tensor, confidence: Tensor, difficulty: Tensor, share: Tensor | float = 1.0) -> Tensor:

@@ -29,7 +29,7 @@ class RolloutRun(RunOfKind):
     READS: ClassVar[frozenset[str]] = MAKING | {"population"}
 
     def training_steps(self, method: RolloutMethod, budget: int) -> int:
-        """Rollouts that make at least this many environment steps of each member; a stage's are as many as its share."""
+        """Rollouts that make at least this many environment steps of each member, each stage its share of them."""
         size, begun = 0.0, 0.0
         for end, own in applied(method):
             rollout = own.slots()["experience"]
