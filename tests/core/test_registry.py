@@ -10,7 +10,8 @@ import pytest
 
 from etude.core.errors import ConfigError, UnknownNameError, nearest
 from etude.core.method import Method
-from etude.core.registry import docstring, family, files, get_method, load_attribute, load_task, summary
+from etude.core.part import part_class
+from etude.core.registry import docstring, family, files, get_method, load_attribute, load_task, module_name, summary
 from etude.core.task import Task
 
 OWN = """
@@ -27,6 +28,17 @@ def test_files_name_methods_and_tasks() -> None:
     assert family("methods", "grpo") == "rlvr"
     assert summary("methods", "grpo").startswith("GRPO: group relative policy optimization")
     assert docstring("tasks", "attr-20q").startswith(summary("tasks", "attr-20q"))
+
+
+def test_a_large_method_is_a_folder() -> None:
+    path = files("methods")["derl"]
+    assert path.parts[-3:] == ("rlvr", "derl", "__init__.py")
+    assert family("methods", "derl") == "rlvr"
+    method = get_method("derl")
+    assert method is sys.modules[module_name(path)].derl
+    assert module_name(path) == "etude.methods.rlvr.derl"
+    assert "etude.methods.rlvr.derl.__init__" not in sys.modules  # one module, not two with a set of parts each
+    assert part_class("formula-policy").__module__ == "etude.methods.rlvr.derl.formulas"
 
 
 def test_load_by_name() -> None:
