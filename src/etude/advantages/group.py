@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def group_max(values: Tensor, group: Tensor) -> Tensor:
     return _extreme(values, group, "amax")
 
 
-def _extreme(values: Tensor, group: Tensor, which: Literal[amin, amax]) -> Tensor:
+def _extreme(values: Tensor, group: Tensor, which: Literal["amin", "amax"]) -> Tensor:
     _, index = torch.unique(group, return_inverse=True)
     start = values.new_zeros(int(index.max()) + 1)
     return start.scatter_reduce(0, index, values, which, include_self=False)[index]

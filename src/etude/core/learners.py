@@ -107,6 +107,8 @@ class Learner(Part, abstract=True):
     slot = "learners"
     joint: ClassVar[bool] = False
     """Whether the policy's own step trains it."""
+    shared: ClassVar[bool] = False
+    """Whether its network reads what the policy's body says [P, N, width] instead of what the policy sees."""
 
 
 class Joint(Learner, abstract=True):
@@ -169,8 +171,6 @@ class StateCritic(Learner, abstract=True):
     """A critic of control: from what the policy sees, or its features, to values."""
 
     slot = "critic"
-    shared: ClassVar[bool] = False
-    """Whether its network reads what the policy's body says [P, N, width] instead of what the policy sees."""
 
     def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
         """The network that maps what is seen [P, N, *shape] to values [P, N]."""

@@ -97,7 +97,7 @@ class OnPolicyLoop:
         if method.critic is not None:
             parts["critic"] = method.critic
         networks = {
-            name: part.build((actor.width,) if getattr(part, "shared", False) else actor.shape, space, population)
+            name: part.build((actor.width,) if part.shared else actor.shape, space, population)
             for name, part in parts.items()
         }
         apart = {name: part for name, part in parts.items() if not part.joint}
