@@ -38,8 +38,9 @@ def trained(tmp_path: Path) -> Path:
 
 
 def test_every_kind_has_a_loop_in_each_of_its_worlds_and_a_run() -> None:
-    assert set(LOOPS) == {(kind, world) for kind in KINDS.values() for world in kind.worlds}
-    for kind, world in LOOPS:
+    own = [(kind, world) for kind in KINDS.values() for world in kind.worlds]
+    assert set(own) == {pair for pair in LOOPS if pair[0].__module__.startswith("etude.")}  # others may be loaded
+    for kind, world in own:
         assert {"step", "save", "load"} <= set(dir(loop_class(kind, world)))
         assert kind in RUNS
     with pytest.raises(ConfigError, match=r"No loop trains a TokenMethod in tasks of control: add it to LOOPS"):
