@@ -31,8 +31,11 @@ def group_mean(values: Tensor, group: Tensor) -> Tensor:
 
 
 def solved_share(batch: TokenBatch) -> Tensor:
-    """[B] share of the completions of each row's problem that are solved."""
+    """[B] share of the episodes of each row's problem that are solved."""
     assert batch.solved is not None
+    if (once := batch.once()) is not None:
+        first, whose = once
+        return group_mean(batch.solved[first].double(), batch.group[first])[whose]
     return group_mean(batch.solved.double(), batch.group)
 
 
@@ -82,7 +85,10 @@ class GroupAdvantage(TokenAdvantages):
         return self.of_scores(batch, batch.scores)[:, None] * batch.action_mask
 
     def of_scores(self, batch: TokenBatch, scores: Tensor) -> Tensor:
-        """[B] advantages that the rows of a batch would have if these were their scores [B]."""
+        """[B] advantages that the rows of a batch would have if these were the scores [B] of their episodes."""
+        if (once := batch.once()) is not None:
+            first, whose = once
+            return self.of_scores(batch.rows(first), scores[first])[whose]
         levels = None
         if self.scale == "level":
             names = [e.problem.level for e in batch.episodes]

@@ -87,8 +87,7 @@ class Part:
     def after_update(self, batch: TokenBatch) -> None:
         """See the rows that were learned from, with their `advantages`.
 
-        For a part that needs 'row_loss', `batch.extras["row_loss"]` is each row's objective [B], averaged over its
-        tokens, the last time that it was passed over.
+        For a part that needs 'row_loss', `batch.row_loss` is there.
         """
 
     def initial_state(self) -> dict[str, Any]:

@@ -7,12 +7,12 @@ Shapes are those of `core/batches.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from etude.core.batches import ActionLogProbs, Episode, Problem, TokenBatch, TokenLogProbs, Transitions
 from etude.core.fields import Count, Positive
-from etude.core.part import Part
+from etude.core.part import Need, Part
 from etude.core.streams import Stream
 from etude.core.worlds import World
 
@@ -34,6 +34,7 @@ class Context:
         stream: random numbers for this step and round; episodes draw at addresses below it (`Stream.draw`).
         step: training steps finished so far; `steps` in total.
         max_tokens: length limit of one completion.
+        record: what the sampler may note of every token on the way ('entropy', 'hidden'), since parts need it.
     """
 
     task: Any
@@ -42,7 +43,7 @@ class Context:
     step: int = 0
     steps: int = 1
     max_tokens: int = 64
-    extras: dict[str, Any] = field(default_factory=dict)
+    record: frozenset[Need] = frozenset()
 
 
 class Stage(Part, abstract=True):
@@ -131,7 +132,7 @@ class StepReward(Part, abstract=True):
 
 
 class TokenReward(Part, abstract=True):
-    """A reward per token, computed from the batch after the episode rewards are placed."""
+    """A reward per token. `batch.rewards` and `batch.scores` are what the slot's parts before it paid."""
 
     slot = "rewards"
     judges: ClassVar[bool] = True

@@ -161,15 +161,15 @@ class LanguageLoop:
         batch = to_batch(episodes, self.policy.tokenizer.pad_token_id, temperature, self.policy.device)
         if "reference_logp" in method.needs():
             batch.reference_logp = reference_all(self.policy, batch, self.updater.budget)
-        if "entropy" in context.extras["record"] and (entropy := recorded_entropies(batch)) is not None:
-            batch.extras["entropy"] = entropy
+        if "entropy" in context.record and (entropy := recorded_entropies(batch)) is not None:
+            batch.entropy = entropy
         elif "entropy" in method.needs("rewards", "filters", "advantages"):
             entropy = evaluate_all(self.policy, batch, {"entropy"}, self.updater.budget).entropy
             assert entropy is not None
-            batch.extras["entropy"] = entropy
+            batch.entropy = entropy
         if "hidden" in method.needs("rewards", "filters"):
             batch = self._with_hidden(batch)
-        elif "hidden" in context.extras["record"] and (recorded := recorded_hidden(batch)) is not None:
+        elif "hidden" in context.record and (recorded := recorded_hidden(batch)) is not None:
             batch = self._with_hidden(batch, recorded)
         solved = [bool(self.task.success(e)) for e in episodes]
         batch.solved = torch.tensor(solved, device=self.policy.device)
@@ -186,7 +186,7 @@ class LanguageLoop:
         if hidden is None:
             hidden = evaluate_all(self.policy, batch, {"hidden"}, self.updater.budget).hidden
             assert hidden is not None
-        return batch.replace(extras={**batch.extras, "hidden": hidden}, head=self.policy.head(batch.temperature))
+        return batch.replace(hidden=hidden, head=self.policy.head(batch.temperature))
 
     def _count_dropped(self, episodes: Sequence[Episode], lost: Sequence[Episode]) -> None:
         """Episodes that will not be learned from, by reason; prompts that fill the context are said once."""
@@ -213,7 +213,7 @@ class LanguageLoop:
             self.finished,
             self.steps,
             self._limit(),
-            {"record": record, "method": method},
+            record,
         )
 
     def _credit(self, method: Method, batch: TokenBatch) -> TokenBatch:
