@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from etude.core.batches import TokenBatch
+from etude.core.batches import Problem, TokenBatch, TokenLogProbs
+from etude.core.errors import NonFiniteError
+from etude.core.fields import Count
 from etude.core.registry import get_method
-from etude.core.slots import TokenReward
+from etude.core.slots import Curriculum, Filter, TokenRegularizer, TokenReward
+from etude.core.streams import Stream
 from etude.loops.enumerable import EnumerableLoop
 from etude.rewards.outcome import TaskReward
 from etude.tasks.tabular.enumerable import Enumerable
@@ -48,3 +52,71 @@ def test_a_token_reward_sees_what_the_parts_before_it_paid(world: str, place: in
     torch.testing.assert_close(outcomes[:, 0], times * outcomes[:, 1])
     assert outcomes[:, 1].unique().numel() > 1
     torch.testing.assert_close(torch.tensor(state["paid"]), outcomes[:, 1] * place)
+
+
+class Second(Curriculum):
+    """The pool's second problem again and again; counts what it is asked for."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"asked": []}
+
+    def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
+        self.state["asked"].append(count)
+        return [pool[1]] * count
+
+
+def test_enumerable_asks_its_curriculum() -> None:
+    """Three groups of the one problem that it chose, each with samples of its own; nothing is learned elsewhere."""
+    method = get_method("grpo").replace(curriculum=Second(), problems=8, filters=())
+    loop = EnumerableLoop(method, TASK, seeds=[0, 1], steps=1)
+    before = loop.policy.logits[0].detach().clone()
+    batches = loop._collect()
+    assert [sorted(set(b.group.tolist())) for b in batches] == [[0, 1, 2], [0, 1, 2]]
+    assert all(set(b.prompt.tolist()) == {1} and len(b.draw.unique()) == len(b) for b in batches)
+    loop.step()
+    moved = (loop.policy.logits[0].detach() - before).abs().flatten(1).sum(1)
+    assert moved[1] > 0 and moved[[0, 2]].tolist() == [0.0, 0.0]
+    assert loop.methods[0].curriculum.state["asked"] == [3, 3]
+
+
+class Unlucky(Filter):
+    """Drops the last group of a round while there are several; asks for others in their place."""
+
+    resample: ClassVar[bool] = True
+    rounds: Count = 3
+
+    def weigh(self, batch: TokenBatch) -> torch.Tensor:
+        keep = (batch.group != batch.group.max()) | (batch.group.max() == 0)
+        return keep.to(batch.scores.dtype)
+
+
+@pytest.mark.parametrize("world", ["language", "enumerable"])
+def test_a_filter_that_resamples_gets_new_problems(world: str) -> None:
+    """Of three groups two are kept, then of one group one: two rounds, and new draws in the second."""
+    method = get_method("grpo").replace(curriculum=Second(), problems=3, filters=(Unlucky(),))
+    if world == "language":
+        language = make_loop(method, seed=0, steps=1)
+        groups, method = {r["group"] for r in language.step().episodes}, language.method
+    else:
+        loop = EnumerableLoop(method, TASK, seeds=[0], steps=1)
+        (batch,), method = loop._collect(), loop.methods[0]
+        assert len(batch.draw.unique()) == len(batch) == len(batch.episode.unique())
+        groups = set(batch.group.tolist())
+    assert method.curriculum.state["asked"] == [3, 1]
+    assert groups == {0, 1, 2}
+
+
+class Broken(TokenRegularizer):
+    """No number, anywhere."""
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> torch.Tensor:
+        return policy.logp * torch.nan
+
+
+def test_gradients_that_are_no_numbers_stop_enumerable_as_they_stop_language() -> None:
+    loop = EnumerableLoop(get_method("grpo").replace(regularizers=(Broken(),)), TASK, seeds=[4], steps=3)
+    before = loop.policy.logits[0].detach().clone()
+    loop.step(), loop.step()
+    assert torch.equal(loop.policy.logits[0], before)
+    with pytest.raises(NonFiniteError, match=r"not finite in 3 optimizer steps in a row \(step 2 of seed 4\)"):
+        loop.step()

@@ -249,11 +249,11 @@ class Keeps(Filter):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_what_the_sampler_recorded_is_what_a_forward_pass_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from etude.loops import language
+    from etude.loops import scorer
 
     policy = random_policy(kind)
     loop = make_loop(SMALL.replace(filters=(Keeps(),)), Toy(), policy)
-    monkeypatch.setattr(language, "evaluate_all", lambda *_: pytest.fail("a second forward pass"))
+    monkeypatch.setattr(scorer, "evaluate_all", lambda *_: pytest.fail("a second forward pass"))
     monkeypatch.setattr(type(loop.updater), "run", lambda *_: {})  # the weights stay
     loop.step()
     batch = loop.method.filters[0].state["batch"]

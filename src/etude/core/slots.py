@@ -84,6 +84,26 @@ class TokenExperience(Part, abstract=True):
         super().__init_subclass__(**options)
 
     @property
+    def size(self) -> int | None:
+        """Completions of each problem, where they are so many of all; fields of this name take its place."""
+        return None
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Limit of one completion; None: the task's."""
+        return None
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by, in sampling and in training alike."""
+        return 1.0
+
+    @property
+    def retempers(self) -> bool:
+        """Whether recorded log-probabilities are another distribution's than the policy's at any one temperature."""
+        return False
+
+    @property
     def rows_per_problem(self) -> int:
         """How many rows one problem makes, as far as that is known beforehand."""
         return 1

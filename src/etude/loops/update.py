@@ -148,7 +148,7 @@ class Updater:
         for piece in micro_batches(part, self.budget, method.objective.couples == "group") if len(rows) else []:
             micro = part.rows(piece, trim=True)
             out = self.policy.evaluate(micro, needs)
-            if fresh and method.experience.samples and not getattr(method.experience, "retempers", False):
+            if fresh and method.experience.samples and not method.experience.retempers:
                 self.gaps.append(_gaps(micro, out, method.experience.truncates_distribution))
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
