@@ -212,10 +212,10 @@ def test_joined_batches_keep_their_groups_apart(games: list[Episode]) -> None:
     parts = [to_batch(games[:8], 0, 1.0, torch.device("cpu")), to_batch(games[8:], 0, 1.0, torch.device("cpu"))]
     for part in parts:
         part.group = part.group - part.group.min()
-        part.extras["hidden"] = torch.ones(*part.tokens.shape, 3)
+        part.hidden = torch.ones(*part.tokens.shape, 3)
     joined = concatenate(parts)
     assert joined.group.tolist() == [g for g in range(4) for _ in range(4)]
-    assert joined.extras["hidden"].shape == (*joined.tokens.shape, 3)
+    assert joined.hidden.shape == (*joined.tokens.shape, 3)
     whole = to_batch(games, 0, 1.0, torch.device("cpu"))
     assert torch.equal(joined.tokens, whole.tokens) and torch.equal(joined.action_mask, whole.action_mask)
 

@@ -73,7 +73,7 @@ def test_samples_are_drawn_by_member_step_prompt_and_number() -> None:
         loop.finished = finished
         batches = loop._collect()
         assert len(torch.cat([b.draw for b in batches]).unique()) == len(seeds) * 3 * size
-        return torch.stack([b.extras["response"].view(3, size) for b in batches])
+        return torch.stack([b.response.view(3, size) for b in batches])
 
     whole = responses([5, 6], 64)
     assert torch.equal(responses([6], 64)[0], whole[1])

@@ -83,7 +83,7 @@ def test_a_file_says_before_training_which_prompts_do_not_fit(tmp_path: Any) -> 
     task = DataFile(str(path), test_fraction=0.0, max_tokens=8)
     with pytest.warns(UserWarning, match=r"1 of 2 prompts are longer than 24 tokens; .* has 60\. They were left out"):
         loop = make_loop(small, task, random_policy(context=32))
-    assert [p.prompt for p in loop.pool] == ["2+2="]
+    assert [p.prompt for p in loop.gatherer.pool] == ["2+2="]
     with pytest.raises(DataError, match="1 of 2 prompts are longer than 10 tokens"):
         make_loop(small, task.replace(prompt_limit=10, on_long_prompt="error"), random_policy(context=32))
 

@@ -83,7 +83,7 @@ class Watch(Filter):
 
     def after_update(self, batch: TokenBatch) -> None:
         self.state["after"].append(len(batch))
-        self.state["loss"].append((batch.extras["row_loss"] * len(batch)).tolist())
+        self.state["loss"].append((batch.row_loss * len(batch)).tolist())
         assert batch.advantages is not None
 
 
@@ -224,7 +224,7 @@ class Shown(GroupReward):
     def rescore(self, batch: TokenBatch) -> Tensor:
         assert batch.head is not None
         on = batch.action_mask
-        logp = batch.head.logits(batch.extras["hidden"][on]).log_softmax(-1).gather(1, batch.tokens[on][:, None])[:, 0]
+        logp = batch.head.logits(batch.hidden[on]).log_softmax(-1).gather(1, batch.tokens[on][:, None])[:, 0]
         torch.testing.assert_close(logp, batch.behaviour_logp[on], atol=1e-4, rtol=1e-4)
         return batch.scores
 
@@ -250,17 +250,17 @@ class Keeps(Filter):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_what_the_sampler_recorded_is_what_a_forward_pass_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from etude.loops import language
+    from etude.loops import scorer
 
     policy = random_policy(kind)
     loop = make_loop(SMALL.replace(filters=(Keeps(),)), Toy(), policy)
-    monkeypatch.setattr(language, "evaluate_all", lambda *_: pytest.fail("a second forward pass"))
+    monkeypatch.setattr(scorer, "evaluate_all", lambda *_: pytest.fail("a second forward pass"))
     monkeypatch.setattr(type(loop.updater), "run", lambda *_: {})  # the weights stay
     loop.step()
     batch = loop.method.filters[0].state["batch"]
     said = policy.evaluate(batch, {"hidden", "entropy"})
-    torch.testing.assert_close(batch.extras["hidden"], said.hidden.detach(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(batch.extras["entropy"], said.entropy.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(batch.hidden, said.hidden.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(batch.entropy, said.entropy.detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_rows_that_nobody_sampled_take_a_forward_pass() -> None:
@@ -268,7 +268,7 @@ def test_rows_that_nobody_sampled_take_a_forward_pass() -> None:
     loop.step()
     batch = loop.method.filters[0].state["batch"]
     shown = batch.action_mask & batch.written[:, None]
-    assert (batch.extras["entropy"][shown] > 0).all() and batch.extras["hidden"][shown].abs().sum() > 0
+    assert (batch.entropy[shown] > 0).all() and batch.hidden[shown].abs().sum() > 0
 
 
 def test_demonstrations_alone_are_averaged_as_the_method_says() -> None:

@@ -176,10 +176,9 @@ class Found:
 def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Found:
     """One step of a token method on the world's batch, in the order of its loop: the only place that knows it."""
     method, policy, batch = prepared(method, world, monkeypatch), Policy(world), batch_of(world)
-    context = Context(Answers(), policy, Stream(0), 1, 2, world.limit, {"record": frozenset(), "method": method})
+    context = Context(Answers(), policy, Stream(0), 1, 2, world.limit)
     if "hidden" in method.needs("rewards", "filters", "advantages"):
-        extras = {**batch.extras, "hidden": padded(world.hidden)}
-        batch = batch.replace(extras=extras, head=policy.head(world.temperature))
+        batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))
     batch = score(batch, method.rewards, context)
     for part in method.parts().values():
         part.before_update(batch)

@@ -53,8 +53,11 @@ def _extreme(values: Tensor, group: Tensor, which: Literal["amin", "amax"]) -> T
 
 
 def solved_share(batch: TokenBatch) -> Tensor:
-    """[B] share of the completions of each row's problem that are solved."""
+    """[B] share of the episodes of each row's problem that are solved."""
     assert batch.solved is not None
+    if (once := batch.once()) is not None:
+        first, whose = once
+        return group_mean(batch.solved[first].double(), batch.group[first])[whose]
     return group_mean(batch.solved.double(), batch.group)
 
 
@@ -261,7 +264,10 @@ class GroupAdvantage(TokenAdvantages):
         return self.of_scores(batch, batch.scores)[:, None] * batch.action_mask
 
     def of_scores(self, batch: TokenBatch, scores: Tensor) -> Tensor:
-        """[B] advantages that the rows of a batch would have if these were their scores [B]."""
+        """[B] advantages that the rows of a batch would have if these were the scores [B] of their episodes."""
+        if (once := batch.once()) is not None:
+            first, rows = once
+            return self.of_scores(batch.rows(first), scores[first])[rows]
         whose = batch.group if self.scale is None else self.scale.whose(batch)
         on = batch.sampled
         if bool(on.all()):

@@ -209,9 +209,14 @@ class TokenBatch:
         behaviour_logp: [B, T] log-probability under the distribution that was sampled from.
         rewards: [B, T] each on the last action token of its segment.
         group: [B] which rows are compared with each other.
+        episode: [B] number of the episode that a row is a view of: statistics of a group count episodes, losses count
+            rows; None: every row is an episode of its own.
+        player: [B] who of several players a row trains, numbered as in `to_batch`; None: there is one.
+        version: [B, T] version of the policy that sampled each action token, 0 elsewhere; None: the present one.
         draw: [B] int64 key of each row's random numbers (`etude.core.draws`), 0 on written rows.
         weights: [B] how much each row counts (filters).
         scores: [B] total reward of each row's episode.
+        outcomes: [B] what it was before the first part that compares completions changed it; None: no part does.
         truncated: [B] True where the environment's own limit stopped the episode (`StopReason.truncated`); what was cut
             by tokens or context has ended.
         values: [B, T] by the method's critic, of the text before each action token.
@@ -223,8 +228,13 @@ class TokenBatch:
         shares: [B, T] share of each token in the loss: aggregation times the row's weight; set on a whole minibatch.
         row_shares: [B] the same of each row, for losses per row.
         objective_shares: [B, T] `shares` times the factors of the token weights; None: as `shares`.
-        head: the policy's last layer where `extras["hidden"]` [B, T, H] was needed to score or to give credit.
-        extras: anything else a part left for another, keyed by name; [B] or [B, T].
+        entropy: [B, T] of the distribution that each token was sampled from, where a part needs it.
+        hidden, head: [B, T, H] states that predict each token, and the policy's last layer, where they were needed to
+            score or to give credit.
+        row_loss: [B] each row's objective, averaged over its tokens, the last time that it was passed over.
+        final: [B, T] True on tokens whose reward is the last, whatever the row goes on with; None: the last ones.
+        prompt, response: [B] numbers in the table of an enumerable policy.
+        extras: what one part alone leaves for itself, keyed by name; [B] or [B, T].
         temperature: the sampling temperature that `behaviour_logp` belongs to.
     """
 
@@ -249,6 +259,16 @@ class TokenBatch:
     row_shares: Tensor | None = None
     objective_shares: Tensor | None = None
     draw: Tensor | None = None
+    episode: Tensor | None = None
+    player: Tensor | None = None
+    version: Tensor | None = None
+    outcomes: Tensor | None = None
+    entropy: Tensor | None = None
+    hidden: Tensor | None = None
+    row_loss: Tensor | None = None
+    final: Tensor | None = None
+    prompt: Tensor | None = None
+    response: Tensor | None = None
     head: Head | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
@@ -276,6 +296,22 @@ class TokenBatch:
     def on_policy(self) -> Tensor:
         """[B] True on rows of which `behaviour_logp` is the sampling policy's, token by token."""
         return self.sampled if self.elsewhere is None else self.sampled & ~self.elsewhere
+
+    def once(self) -> tuple[Tensor, Tensor] | None:
+        """First rows [N] of the episodes, and whose of them [B] each row is: `x[first][whose]` is x of an episode.
+
+        None where every row is an episode of its own.
+        """
+        import torch
+
+        if self.episode is None:
+            return None
+        numbers, whose = torch.unique(self.episode, return_inverse=True)
+        if len(numbers) == len(self):
+            return None
+        places = torch.arange(len(self), device=whose.device)
+        first = torch.full_like(numbers, len(self)).scatter_reduce(0, whose, places, "amin")
+        return first, whose
 
     def rows(self, index: Tensor, trim: bool = False) -> TokenBatch:
         """The rows at `index`, in that order; `trim` cuts padding that none of them needs."""

@@ -80,6 +80,8 @@ class Method:
     row: str = "method"
     parent: str | None = None
     claim: Claim | None = None
+    _walked: dict[tuple[str, ...] | None, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was found by walking through the slots: they cannot change, so one walk is enough."""
 
     def __post_init__(self) -> None:
         for name in self.slot_names():
@@ -111,13 +113,18 @@ class Method:
 
     def parts(self) -> dict[str, Part]:
         """Every part by its path, parts inside parts included."""
-        return {path: part for name, value in self.slots().items() for path, part in _walk(name, value)}
+        if None not in self._walked:
+            held = self.slots().items()
+            self._walked[None] = {path: part for name, value in held for path, part in _walk(name, value)}
+        return dict(self._walked[None])
 
     def needs(self, *slots: str) -> frozenset[Need]:
         """All that its parts need computed, or those in some slots only."""
-        held = self.slots()
-        values = [(k, held[k]) for k in slots if k in held] if slots else held.items()
-        return frozenset().union(*(part.needs for name, value in values for _, part in _walk(name, value)))
+        if slots not in self._walked:
+            inside = [part for path, part in self.parts().items() if not slots or path.partition(".")[0] in slots]
+            self._walked[slots] = frozenset[Need]().union(*(part.needs for part in inside))
+        found: frozenset[Need] = self._walked[slots]
+        return found
 
     def behaviour_user(self) -> Part | None:
         """The first part that takes `behaviour_logp` for the policy's own log-probabilities, whatever its slot."""

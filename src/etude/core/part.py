@@ -80,8 +80,14 @@ class Part:
 
     # What a part learns
 
+    # Of a part's state one half of a step writes, and the other reads a copy that is as old as the rows that it reads
+    # it with. Where one process runs both halves, the copy is the state itself.
+
     def before_update(self, batch: Any) -> None:
         """See everything that was scored in a training step, before advantages, and before filters drop rows from it.
+
+        Called in *score*. What is written here (records of outcomes, judges that learn from what they judged) belongs
+        to the half that gathers and scores.
 
         Args:
             batch: a TokenBatch of every round of gathering; in control Transitions [P, T, E], once a step.
@@ -90,8 +96,10 @@ class Part:
     def after_update(self, batch: Any) -> None:
         """See what was learned from, with its `advantages`: a TokenBatch, or in control Transitions [P, T, E].
 
-        For a part that needs 'row_loss', `batch.extras["row_loss"]` is each row's objective [B], averaged over its
-        tokens, the last time that it was passed over.
+        Called in *learn*. What is written here (weights of an adversary, statistics of losses) belongs to the half
+        that learns; `choose`, `collect` and the rewards of the next step read it.
+
+        For a part that needs 'row_loss', `batch.row_loss` is there.
         """
 
     def initial_state(self) -> dict[str, Any]:
@@ -161,10 +169,10 @@ _hints: dict[type, dict[str, Any]] = {}
 
 
 def hints(cls: type) -> dict[str, Any]:
-    """Type of every field of a part or method, annotations included."""
+    """Type of every field that a part or method is made with, annotations included."""
     if cls not in _hints:
         resolved = get_type_hints(cls, include_extras=True)
-        _hints[cls] = {f.name: resolved[f.name] for f in dataclasses.fields(cls)}
+        _hints[cls] = {f.name: resolved[f.name] for f in dataclasses.fields(cls) if f.init}
     return _hints[cls]
 
 

@@ -12,22 +12,37 @@ from etude.core.batches import Episode, TokenBatch
 from etude.core.errors import InvariantError
 
 
-def to_batch(episodes: Sequence[Episode], pad: int, temperature: float, device: torch.device) -> TokenBatch:
+def to_batch(
+    episodes: Sequence[Episode], pad: int, temperature: float, device: torch.device,
+    players: Sequence[str] = ("policy",),
+) -> TokenBatch:  # fmt: skip
     """One row per episode: its whole history, padded on the right. Rewards are placed later.
 
-    Raises InvariantError if an episode's tokens, mask and log-probabilities do not line up (invariant 3).
+    Args:
+        players: who may have said something; `batch.player` is a place among them.
+
+    Raises InvariantError if an episode's tokens, mask and log-probabilities do not line up (invariant 3), or its player
+    is none of these.
     """
     for episode in episodes:
         check_aligned(episode)
+        if episode.player not in players:
+            raise InvariantError(
+                f"An episode for problem {episode.problem.id!r} is by {episode.player!r}, and the players are "
+                f"{', '.join(players)}."
+            )
     width = max(len(e.tokens) for e in episodes)
     shape = (len(episodes), width)
     tokens, real = np.full(shape, pad, np.int64), np.zeros(shape, bool)
-    action, logp = np.zeros(shape, bool), np.zeros(shape, np.float32)
+    action, logp, version = np.zeros(shape, bool), np.zeros(shape, np.float32), np.zeros(shape, np.int64)
     for row, episode in enumerate(episodes):
         size = len(episode.tokens)
         tokens[row, :size], real[row, :size] = episode.tokens, True
         action[row, :size] = [m for s in episode.segments for m in s.action_mask]
         logp[row, :size] = [p for s in episode.segments for p in s.behaviour_logp]
+        version[row, :size] = np.repeat(
+            [s.version for s in episode.segments], [len(s.tokens) for s in episode.segments]
+        )
     action[:, 0] = False  # nothing predicts the first token
     zeros = torch.zeros(len(episodes), device=device)
     return TokenBatch(
@@ -43,6 +58,9 @@ def to_batch(episodes: Sequence[Episode], pad: int, temperature: float, device: 
         written=torch.tensor([bool(e.info.get("written")) for e in episodes], device=device),
         elsewhere=torch.tensor([bool(e.info.get("elsewhere")) for e in episodes], device=device),
         draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
+        episode=torch.arange(len(episodes), device=device),
+        player=torch.tensor([players.index(e.player) for e in episodes], device=device),
+        version=torch.from_numpy(version * action).to(device),
         episodes=list(episodes),
         temperature=temperature,
     )
@@ -65,14 +83,10 @@ def last_action(batch: TokenBatch) -> Tensor:
 
 
 def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
-    """Rows of several batches as one; groups are renumbered so that they stay apart."""
+    """Rows of several batches as one; groups and episodes are renumbered so that they stay apart."""
     if len(batches) == 1:
         return batches[0]
     width = max(b.tokens.shape[1] for b in batches)
-    joined, offset = [], 0
-    for b in batches:
-        joined.append((b, offset))
-        offset += int(b.group.max()) + 1
 
     def wide(x: Tensor) -> Tensor:
         if x.dim() == 1:
@@ -81,14 +95,28 @@ def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
 
     first = batches[0]
     changes = {k: torch.cat([wide(b._tensors()[k]) for b in batches]) for k in first._tensors()}
-    changes["group"] = torch.cat([b.group + o for b, o in joined])
+    changes["group"] = _apart([b.group for b in batches])
+    if "episode" in changes:
+        changes["episode"] = _apart([b._tensors()["episode"] for b in batches])
     extras = {k: torch.cat([wide(b.extras[k]) for b in batches]) for k in first.extras}
     return first.replace(**changes, extras=extras, episodes=[e for b in batches for e in b.episodes])
 
 
+def _apart(numbers: Sequence[Tensor]) -> Tensor:
+    """Numbers of several batches, none of them in two."""
+    found, offset = [], 0
+    for each in numbers:
+        found.append(each + offset)
+        offset += int(each.max()) + 1
+    return torch.cat(found)
+
+
 def split_groups(batch: TokenBatch, pieces: int, order: np.random.Generator | None) -> list[Tensor]:
     """Row indices of `pieces` minibatches that keep groups whole, in a random order if a generator is given."""
-    groups = torch.unique(batch.group)
+    groups, whose = torch.unique(batch.group, return_inverse=True)
+    places = torch.arange(len(batch), device=whose.device)
+    first = torch.full_like(groups, len(batch)).scatter_reduce(0, whose, places, "amin")
+    groups = groups[first.argsort()]  # as their rows stand: their numbers are only names
     if order is not None:
         groups = groups[torch.from_numpy(order.permutation(len(groups))).to(groups.device)]
     chosen = [g for g in groups.tensor_split(min(pieces, len(groups))) if len(g)]

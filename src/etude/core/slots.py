@@ -7,7 +7,7 @@ Shapes are those of `core/batches.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs, Transitions
@@ -34,6 +34,7 @@ class Context:
         stream: random numbers for this step and round; episodes draw at addresses below it (`Stream.draw`).
         step: training steps finished so far; `steps` in total.
         max_tokens: length limit of one completion.
+        record: what the sampler may note of every token on the way ('entropy', 'hidden'), since parts need it.
     """
 
     task: Any
@@ -42,7 +43,7 @@ class Context:
     step: int = 0
     steps: int = 1
     max_tokens: int = 64
-    extras: dict[str, Any] = field(default_factory=dict)
+    record: frozenset[Need] = frozenset()
 
 
 class Stage(Part, abstract=True):
@@ -85,6 +86,26 @@ class TokenExperience(Part, abstract=True):
         if "collect" in cls.__dict__ and "worlds" not in cls.__dict__:
             cls.worlds = frozenset({World.LANGUAGE})  # an enumerable policy is sampled in plain groups
         super().__init_subclass__(**options)
+
+    @property
+    def size(self) -> int | None:
+        """Completions of each problem, where they are so many of all; fields of this name take its place."""
+        return None
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Limit of one completion; None: the task's."""
+        return None
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by, in sampling and in training alike."""
+        return 1.0
+
+    @property
+    def retempers(self) -> bool:
+        """Whether recorded log-probabilities are another distribution's than the policy's at any one temperature."""
+        return False
 
     @property
     def rows_per_problem(self) -> int:
@@ -155,7 +176,7 @@ class StepReward(Part, abstract=True):
 
 
 class TokenReward(Part, abstract=True):
-    """A reward per token, computed from the batch after the episode rewards are placed."""
+    """A reward per token. `batch.rewards` and `batch.scores` are what the slot's parts before it paid."""
 
     slot = "rewards"
     judges: ClassVar[bool] = True

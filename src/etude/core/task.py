@@ -93,6 +93,16 @@ class LanguageTask(Task):
     step_timeout: ClassVar[float] = 60.0
     """Seconds that the environment may take for one reset or step before the run stops."""
 
+    @property
+    def prompt_limit(self) -> int | None:
+        """Longest prompt in tokens; None: what the model's context leaves. Fields of this name take its place."""
+        return None
+
+    @property
+    def on_long_prompt(self) -> str | None:
+        """What becomes of longer ones before training: 'drop', 'error', or None: they are met when they come."""
+        return None
+
     def environment(self) -> Environment:
         """A fresh environment for one episode."""
         return SingleTurn(self)

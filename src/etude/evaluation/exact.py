@@ -10,7 +10,10 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch
 from etude.core.method import Method
+from etude.core.slots import Context
+from etude.core.streams import Stream
 from etude.loops.bed import Bed
+from etude.loops.credit import credited, kept, loss, scored
 from etude.policies.tabular import SoftmaxTree
 
 
@@ -48,17 +51,17 @@ def expected_gradient(
     bound, table = method.bind(), bed.policy.logits[member]
     held = (reference or behaviour or bed.policy).table().detach()
     needs = method.needs("objective", "regularizers", "token_weights")
-    total = torch.zeros_like(table)
+    total, context = torch.zeros_like(table), Context(None, bed.policy, Stream(0), max_tokens=bed.policy.length)
     for chance, batch, response in every_group(bed, size, behaviour, prompt):
         batch.reference_logp = bed.policy.rows(0, batch.group, response, held).logp
-        batch.extras["response"] = response
-        batch = bed.credit(bound, batch, member)
+        batch = kept(bound, scored(bound, bed.shown(bound, batch, member), context))
+        batch = credited(bound, batch)
         if not len(batch):
             continue
-        said = bed.policy.rows(member, batch.group, batch.extras["response"], bed.policy.table(), needs)
-        loss = bed.loss(bound, batch, said)
-        if loss.requires_grad:
-            total += chance * torch.autograd.grad(loss, table)[0]
+        said = bed.policy.rows(member, batch.group, batch.response, bed.policy.table(), needs)
+        found = loss(bound, batch, said, bed.policy.length)
+        if found.requires_grad:
+            total += chance * torch.autograd.grad(found, table)[0]
     return total
 
 

@@ -54,10 +54,9 @@ class Groups(TokenExperience):
     def sampling(self, context: Context) -> Sampling:
         """How tokens are drawn."""
         limit = self.max_tokens or context.max_tokens
-        wanted = context.extras.get("record", ())
         return Sampling(
-            self.temperature, self.top_p, self.top_k, limit, tuple(context.task.stop), "entropy" in wanted,
-            "hidden" in wanted,
+            self.temperature, self.top_p, self.top_k, limit, tuple(context.task.stop), "entropy" in context.record,
+            "hidden" in context.record,
         )  # fmt: skip
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:

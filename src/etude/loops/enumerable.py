@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch
+from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.draws import bits, uniforms
 from etude.core.loop import StepReport
 from etude.core.method import Method
@@ -17,8 +17,11 @@ from etude.core.rows import split_groups
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
+from etude.experience.rollout import occurrences
 from etude.loops.bed import Bed
+from etude.loops.credit import credited, gathered, loss, row_losses, scored, terms, total
 from etude.loops.states import join_tensors, split_tensors
+from etude.loops.update import MAX_BAD_STEPS, not_finite
 from etude.policies.tabular import SoftmaxTree
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
@@ -27,11 +30,27 @@ RATE = 0.05
 KS = (1, 4, 16)
 
 
+class Now(NamedTuple):
+    """All members as they are when a step begins: log-probabilities, chances of responses summed up, the reference."""
+
+    table: Tensor
+    below: Tensor
+    held: Tensor | None
+
+
+class Piece(NamedTuple):
+    """A minibatch: which rows of the batch, and these rows."""
+
+    rows: Tensor | slice
+    batch: TokenBatch
+
+
 class EnumerableLoop:
     """Trains a token method on an enumerable task, one member per seed.
 
     Parts see one member at a time, so their statistics never mix; sampling, log-probabilities, gradients and optimizer
-    steps are computed for all members together. Every prompt is visited in every step.
+    steps are computed for all members together. A step visits as many prompts as the method takes problems, every
+    prompt if there are no more.
 
     Args:
         method: what to do; bound here once per member.
@@ -48,6 +67,8 @@ class EnumerableLoop:
         self.policy = task.policy(len(self.seeds))
         self.rewards = task.table(len(self.policy.tokens))
         self.bed = Bed(self.policy, self.rewards, task.problems("train"))
+        self.places = {problem.id: x for x, problem in enumerate(self.bed.problems)}
+        self.bad_steps = [0 for _ in seeds]
         if method.optimizer.lr is None:
             self.methods = [m.replace(optimizer=m.optimizer.replace(lr=RATE).bind()) for m in self.methods]
         builds: Any = self.methods[0].optimizer
@@ -57,83 +78,104 @@ class EnumerableLoop:
         self.needs_reference = "reference_logp" in method.needs()
 
     def step(self) -> StepReport:
-        """One group per prompt for every member, and what is learned from it."""
+        """Groups for every member, and what is learned from them."""
         batches = self._collect()
         live = [k for k, batch in enumerate(batches) if len(batch)]
-        first = self.methods[0]
-        for epoch in range(first.epochs):
+        for epoch in range(self.methods[0].epochs):
             pieces = {k: self._minibatches(k, batches[k], epoch) for k in live}
             for number in range(max((len(p) for p in pieces.values()), default=0)):
-                self._update({k: p[number] for k, p in pieces.items() if number < len(p)})
+                self._update({k: p[number] for k, p in pieces.items() if number < len(p)}, batches)
         for k in live:
-            for piece in pieces[k] if "row_loss" in first.needs() else ():
-                batches[k].extras["row_loss"][piece.extras["place"]] = piece.extras["row_loss"]
             for part in self.methods[k].parts().values():
                 part.after_update(batches[k])
         self.finished += 1
         self._refresh_reference()
         return self._report()
 
+    # Gather and score
+
+    @torch.no_grad()
     def _collect(self) -> list[TokenBatch]:
-        size = self.methods[0].experience.size  # type: ignore[union-attr]
-        streams = [Stream(seed).split("step", self.finished) for seed in self.seeds]
-        draws = self._draws(streams, size)
-        responses = self.policy.sample(uniforms(draws.flatten(), 0, 1).view(draws.shape))
-        prompt = torch.arange(self.policy.prompts).repeat_interleave(size)
-        with torch.no_grad():
-            table = self.policy.table()
-            held = None if not self.needs_reference else torch.stack(self.reference).log_softmax(-1)
-            found = []
-            for k, method in enumerate(self.methods):
-                response = responses[k].flatten()
-                said = self.policy.rows(k, prompt, response, table)
-                held_logp = None if held is None else self.policy.rows(k, prompt, response, held).logp
-                context = Context(self.task, self.policy, streams[k], self.finished, self.steps, self.policy.length)
-                batch = self.bed.batch(prompt, response, said, held_logp)
-                batch.extras["response"], batch.draw = response, draws[k].flatten()
-                found.append(self.bed.credit(method, batch, k, context))
-        return found
+        """Each member's scored and credited rows."""
+        held = torch.stack(self.reference).log_softmax(-1) if self.needs_reference else None
+        now = Now(self.policy.table(), self.policy.probs().cumsum(-1), held)
+        return [self._gather(k, now) for k in range(len(self.seeds))]
 
-    def _draws(self, streams: Sequence[Stream], size: int) -> Tensor:
-        """[P, X, n] keys of the random numbers of each member's samples: the outputs of the draw of their prompt."""
-        keys = [s.draw("problem", problem.id).key for s in streams for problem in self.bed.problems]
-        return bits(torch.tensor(keys), 0, size).T.reshape(len(streams), self.policy.prompts, size)
+    def _gather(self, member: int, now: Now) -> TokenBatch:
+        method, stream = self.methods[member], Stream(self.seeds[member]).split("step", self.finished)
 
-    def _minibatches(self, member: int, batch: TokenBatch, epoch: int) -> list[TokenBatch]:
+        def assess(count: int, number: int) -> TokenBatch:
+            at = stream.split("round", number) if number else stream  # the first round has the step's own address
+            context = Context(self.task, self.policy, at, self.finished, self.steps, self.policy.length)
+            return scored(method, self.bed.shown(method, self._sample(member, count, at, now), member), context)
+
+        _, batch = gathered(method, min(method.problems, self.policy.prompts), assess)
+        if "row_loss" in method.needs():
+            batch = batch.replace(row_loss=torch.zeros_like(batch.scores))
+        return credited(method, batch)
+
+    def _sample(self, member: int, count: int, stream: Stream, now: Now) -> TokenBatch:
+        """A group for each of `count` problems that the curriculum chose; rows stand in the pool's order."""
+        curriculum, size = self.methods[member].curriculum, self.methods[member].experience.size  # type: ignore[union-attr]
+        assert curriculum is not None
+        problems = curriculum.choose(self.bed.problems, count, stream.split("problems"))
+        prompts = [self.places[p.id] for p in problems]
+        keys = [
+            stream.draw("problem", p.id, *([again] if again else [])).key
+            for p, again in zip(problems, occurrences(problems))
+        ]
+        group = torch.tensor(sorted(range(len(problems)), key=prompts.__getitem__))
+        prompt, draw = torch.tensor(prompts)[group], bits(torch.tensor(keys)[group], 0, size).T.contiguous()
+        uniform = uniforms(draw.flatten(), 0, 1).view(draw.shape)
+        response = self.policy.respond(now.below[member, prompt], uniform).flatten()
+        prompt, group = prompt.repeat_interleave(size), group.repeat_interleave(size)
+        said = self.policy.rows(member, prompt, response, now.table)
+        held = None if now.held is None else self.policy.rows(member, prompt, response, now.held).logp
+        return self.bed.batch(prompt, response, said, held, group).replace(draw=draw.flatten())
+
+    # Learn
+
+    def _minibatches(self, member: int, batch: TokenBatch, epoch: int) -> list[Piece]:
         count = self.methods[member].minibatches
-        if "row_loss" in self.methods[member].needs():
-            batch.extras |= {"place": torch.arange(len(batch)), "row_loss": torch.zeros_like(batch.scores)}
         if count == 1:
-            return [batch]
+            return [Piece(slice(None), batch)]
         stream = Stream(self.seeds[member]).split("step", self.finished).split("minibatches", epoch)
-        return [batch.rows(rows) for rows in split_groups(batch, count, stream.numpy)]
+        return [Piece(rows, batch.rows(rows)) for rows in split_groups(batch, count, stream.numpy)]
 
-    def _update(self, batches: dict[int, TokenBatch]) -> None:
+    def _update(self, pieces: dict[int, Piece], batches: Sequence[TokenBatch]) -> None:
         """One optimizer step of every member that has something to learn from."""
         for table in self.policy.logits:
             table.grad = None
         table = self.policy.table()
         losses, halves = [], {}
-        for k, batch in batches.items():
+        for k, (rows, batch) in pieces.items():
             method = self.methods[k]
-            needs = method.needs("objective", "regularizers", "critic", "token_weights")
-            said = self.policy.rows(k, batch.group, batch.extras["response"], table, needs)
+            said = self._evaluate(k, batch, table, "objective", "regularizers", "critic", "token_weights")
             said.learning_rate = self.rates[k] * method.optimizer.rate(self.finished, self.steps)  # type: ignore[union-attr]
-            losses.append(self.bed.loss(method, batch, said))
+            found = terms(method, batch, said, self.policy.length)
+            losses.append(total(found))
+            if (whole := batches[k].row_loss) is not None:
+                whole[rows] = row_losses(found, batch)
             if method.optimizer.halves:  # type: ignore[union-attr]
                 halves[k] = self._halves(k, batch)
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
-        for k in batches:
+        for k in pieces:
             self._apply(k, halves.get(k))
+
+    def _evaluate(self, member: int, batch: TokenBatch, table: Tensor, *slots: str) -> TokenLogProbs:
+        """What a member says about its rows now, and all that parts in these slots need."""
+        assert batch.prompt is not None and batch.response is not None
+        needs = self.methods[member].needs(*slots) if slots else frozenset[str]()
+        return self.policy.rows(member, batch.prompt, batch.response, table, needs)
 
     def _halves(self, member: int, batch: TokenBatch) -> tuple[list[list[Tensor]], float]:
         """The member's gradient from each half of the minibatch's groups, and the first half's share of the rows."""
         found, pieces = [], split_groups(batch, 2, None)
         for rows in pieces:
             part = batch.rows(rows)
-            said = self.policy.rows(member, part.group, part.extras["response"], self.policy.table())
-            loss = self.bed.loss(self.methods[member], part, said)
-            found.append(list(torch.autograd.grad(loss, [self.policy.logits[member]])))
+            said = self._evaluate(member, part, self.policy.table())
+            half = loss(self.methods[member], part, said, self.policy.length)
+            found.append(list(torch.autograd.grad(half, [self.policy.logits[member]])))
         return found, len(pieces[0]) / len(batch)
 
     def _apply(self, member: int, halves: tuple[list[list[Tensor]], float] | None) -> None:
@@ -142,8 +184,13 @@ class EnumerableLoop:
         if table.grad is None or not bool(table.grad.any()):
             return
         pace = part.pace(*halves[0], halves[1]) if halves and len(halves[0]) == 2 else 1.0
-        if (limit := part.clip()) is not None:
-            torch.nn.utils.clip_grad_norm_([table], limit)
+        norm = torch.nn.utils.clip_grad_norm_([table], torch.inf if (limit := part.clip()) is None else limit)
+        if not bool(torch.isfinite(norm)):
+            self.bad_steps[member] += 1
+            if self.bad_steps[member] >= MAX_BAD_STEPS:
+                raise not_finite(self.bad_steps[member], f"{self.finished} of seed {self.seeds[member]}")
+            return
+        self.bad_steps[member] = 0
         if part.restarts(self.finished):
             optimizer.state.clear()
         optimizer.param_groups[0]["lr"] = self.rates[member] * part.rate(self.finished, self.steps) * pace
@@ -174,6 +221,7 @@ class EnumerableLoop:
             "parts": [m.state_dict() for m in self.methods],
             "optimizers": [{str(i): s for i, s in o.state_dict()["state"].items()} for o in self.optimizers],
             "finished": self.finished,
+            "bad_steps": self.bad_steps,
         }
         plain, more = split_tensors(state)
         save_tensors(folder / "state.safetensors", {**tensors, **more})
@@ -192,7 +240,7 @@ class EnumerableLoop:
             optimizer.load_state_dict(whole)
         for method, learned in zip(self.methods, state["parts"], strict=True):
             method.load_state_dict(learned)
-        self.finished = state["finished"]
+        self.finished, self.bad_steps = state["finished"], state["bad_steps"]
 
 
 @torch.no_grad()

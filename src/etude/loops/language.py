@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from etude.core import stages
-from etude.core.batches import Episode, Problem, StopReason, TokenBatch
-from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.batches import TokenBatch
 from etude.core.loop import StepReport
 from etude.core.method import Method
-from etude.core.rows import concatenate, to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.loops.credit import gathered
 from etude.loops.differences import METRIC, Differences
+from etude.loops.gather import Gatherer
 from etude.loops.language_report import describe, record
-from etude.loops.recorded import recorded_entropies, recorded_hidden
+from etude.loops.learn import Trainer
+from etude.loops.scorer import Scorer
 from etude.loops.states import join_tensors, split_tensors
-from etude.loops.update import Updater, evaluate_all, reference_all, values_all
-from etude.policies.chat import opening
+from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
-from etude.rewards.scoring import NO_REWARD, score
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
 MICRO_TOKENS = 8192
@@ -54,17 +50,19 @@ class LanguageLoop:
         self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
         self.stages = stages.bound(method)
-        self.pool = self._fitting(task.problems("train") if pool is None else pool)
         self.stream = Stream(seed)
         if any("values" in m.needs() for _, m in self.stages):
             policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
+        pool = task.problems("train") if pool is None else pool
+        self.dropped: Counter[str] = Counter()
+        self.gatherer = Gatherer(task, policy, pool, self._limit(), self.dropped)
+        self.scorer = Scorer(task, policy, self.dropped)
         self.updater = Updater(policy, self.method, steps, micro_tokens, self._limit())
         self.differences = Differences()
-        self.dropped: Counter[str] = Counter()
-        self.told_overflow = False
-        self.needs_reference = any("reference_logp" in m.needs() for _, m in self.stages)
-        if self.needs_reference:
+        keeps_reference = any("reference_logp" in m.needs() for _, m in self.stages)
+        if keeps_reference:
             policy.keep_reference()
+        self.trainer = Trainer(policy, self.updater, keeps_reference)
 
     @property
     def method(self) -> Method:
@@ -72,27 +70,7 @@ class LanguageLoop:
         return self.stages[stages.current(self.stages, self.finished, self.steps)][1]
 
     def _limit(self) -> int:
-        return getattr(self.method.experience, "max_tokens", None) or self.task.max_tokens
-
-    def _fitting(self, pool: Sequence[Problem]) -> Sequence[Problem]:
-        """The problems whose prompt leaves room for a completion, for tasks that say what to do with the others.
-
-        Pools that are made on demand are not read in advance: there a prompt that fills the context is counted and
-        left out when it comes (faults row 17).
-        """
-        if not hasattr(self.task, "on_long_prompt"):
-            return pool
-        from etude.tasks.language.files import fit_prompts
-
-        def size(problem: Problem) -> int:
-            segments = self.task.environment().reset(problem, 0)
-            return sum(map(len, opening(segments, self.policy, self.task.add_bos)))
-
-        limit = self.task.prompt_limit or self.policy.context - self._limit()
-        kept, sentence = fit_prompts(pool, size, max(1, min(limit, self.policy.context - 1)), self.task.on_long_prompt)
-        if sentence:
-            warnings.warn(sentence, stacklevel=3)
-        return kept
+        return self.method.experience.max_tokens or self.task.max_tokens
 
     # One step
 
@@ -102,135 +80,37 @@ class LanguageLoop:
         begun = time.monotonic()
         self.policy.check_sampler()
         self.dropped.clear()
-        assessed, batch = self._gather(method, stream)
-        gathered = time.monotonic()
+        assessed, batch = gathered(
+            method, method.problems, lambda count, number: self._assess(method, count, stream.split("round", number))
+        )
+        gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
         if method.experience.samples:
             metrics[METRIC] = self.differences.watch(assessed, method.rewards)
         if len(batch):
-            batch = self._credit(method, batch)
-            metrics["zero_advantage"] = float((batch.advantages == 0).all(1).float().mean())
-            metrics |= self.updater.run(method, batch, self.finished, stream)
-            for part in method.parts().values():
-                part.after_update(batch)
+            batch, learned = self.trainer.learn(method, batch, self.finished, stream)
+            metrics |= learned
         self.finished += 1
-        self._refresh_reference(method)
+        self.trainer.refresh_reference(method, self.finished)
         if self.method is not method:
             self._begin_stage(self.method)
         ended = time.monotonic()
         tokens = int(batch.attention_mask.sum())
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
-        metrics["seconds/experience"], metrics["seconds/update"] = gathered - begun, ended - gathered
+        metrics["seconds/experience"], metrics["seconds/update"] = gathering, ended - begun - gathering
         return StepReport(metrics, [record(e, batch, i) for i, e in enumerate(batch.episodes)])
 
-    def _gather(self, method: Method, stream: Stream) -> tuple[list[TokenBatch], TokenBatch]:
-        """All scored rows, and those that the filters keep; a filter may ask for problems in place of what it drops."""
-        wanted = method.problems
-        rounds = max((f.rounds for f in method.filters if f.resample), default=1)
-        assessed: list[TokenBatch] = []
-        found: list[TokenBatch] = []
-        for number in range(rounds):
-            kept = sum(len(torch.unique(b.group)) for b in found)
-            if kept >= wanted:
-                break
-            batch = self._assess(method, wanted if number == 0 else wanted - kept, stream.split("round", number))
-            assessed.append(batch)
-            for part in method.parts().values() if len(batch) else ():
-                part.before_update(batch)
-            for part in method.filters:
-                batch = batch.replace(weights=batch.weights * part.weigh(batch)) if len(batch) else batch
-            found.append(batch.rows((batch.weights != 0).nonzero()[:, 0]))
-        useful = [b for b in found if len(b)]
-        return assessed, concatenate(useful) if useful else found[0]
-
     def _assess(self, method: Method, count: int, stream: Stream) -> TokenBatch:
-        """Episodes for `count` problems as a batch with rewards."""
+        """Gather rows for `count` problems, and score them."""
         context = self.context(method, stream)
-        problems = method.curriculum.choose(self.pool, count, stream.split("problems"))
-        self.policy.emitted.clear()
-        episodes = method.experience.collect(problems, context)
-        lost = [e for e in episodes if e.stop is StopReason.FAULT]
-        self._count_dropped(episodes, lost)
-        episodes = [e for e in episodes if e.stop is not StopReason.FAULT and e.action_count]
-        if not episodes:
-            raise EnvironmentFault(
-                f"None of {count} problems gave an episode with a sampled token: "
-                + (f"the environment failed ({lost[0].info['fault']})." if lost else "every prompt fills the context.")
-            )
-        if method.experience.samples:
-            self._check_tokens(episodes)
-        temperature = getattr(method.experience, "temperature", 1.0)
-        batch = to_batch(episodes, self.policy.tokenizer.pad_token_id, temperature, self.policy.device)
-        if "reference_logp" in method.needs():
-            batch.reference_logp = reference_all(self.policy, batch, self.updater.budget)
-        if "entropy" in context.extras["record"] and (entropy := recorded_entropies(batch)) is not None:
-            batch.extras["entropy"] = entropy
-        elif "entropy" in method.needs("rewards", "filters", "advantages"):
-            entropy = evaluate_all(self.policy, batch, {"entropy"}, self.updater.budget).entropy
-            assert entropy is not None
-            batch.extras["entropy"] = entropy
-        if "hidden" in method.needs("rewards", "filters"):
-            batch = self._with_hidden(batch)
-        elif "hidden" in context.extras["record"] and (recorded := recorded_hidden(batch)) is not None:
-            batch = self._with_hidden(batch, recorded)
-        solved = [bool(self.task.success(e)) for e in episodes]
-        batch.solved = torch.tensor(solved, device=self.policy.device)
-        batch = score(batch, method.rewards, context)
-        if self.task.judged_by_reward:
-            batch.solved = batch.scores.new_tensor([self.task.success(e) for e in batch.episodes]).bool()
-        why = [e.info["dropped"] == NO_REWARD for e in episodes if "dropped" in e.info]
-        self.dropped.update({"no_reward": sum(why), "failed_reward": len(why) - sum(why)})
-        return batch
-
-    def _with_hidden(self, batch: TokenBatch, hidden: torch.Tensor | None = None) -> TokenBatch:
-        """The batch with the states that predict its tokens, as the sampler recorded them, and the head that does."""
-        hidden = recorded_hidden(batch) if hidden is None else hidden
-        if hidden is None:
-            hidden = evaluate_all(self.policy, batch, {"hidden"}, self.updater.budget).hidden
-            assert hidden is not None
-        return batch.replace(extras={**batch.extras, "hidden": hidden}, head=self.policy.head(batch.temperature))
-
-    def _count_dropped(self, episodes: Sequence[Episode], lost: Sequence[Episode]) -> None:
-        """Episodes that will not be learned from, by reason; prompts that fill the context are said once."""
-        full = [e for e in episodes if e.stop is StopReason.CONTEXT_OVERFLOW and not e.action_count]
-        self.dropped.update({"lost_episodes": len(lost), "context_overflow": len(full)})
-        if full and not self.told_overflow:
-            self.told_overflow = True
-            warnings.warn(
-                f"{len(full)} of {len(episodes)} episodes were left out because their prompt fills the model's context "
-                f"of {self.policy.context} tokens, the first for problem {full[0].problem.id!r}; later ones are "
-                "counted in the metrics as context_overflow. Shorten the prompts or use a model with a longer context.",
-                stacklevel=2,
-            )
+        return self.scorer.score(method, self.gatherer.gather(method, count, context), context, self.updater.budget)
 
     def context(self, method: Method, stream: Stream) -> Context:
         """What the parts may use during this step."""
         record = method.needs("token_weights", "rewards", "filters", "advantages")
         if self.policy.shadow or self.policy.autocast:
             record -= {"hidden"}  # of another precision than the trained weights'
-        return Context(
-            self.task,
-            self.policy,
-            stream,
-            self.finished,
-            self.steps,
-            self._limit(),
-            {"record": record, "method": method},
-        )
-
-    def _credit(self, method: Method, batch: TokenBatch) -> TokenBatch:
-        if "values" in method.needs():
-            batch.values, batch.next_values = values_all(self.policy, batch, self.updater.budget)
-        if "hidden" in method.needs("advantages") and batch.head is None:
-            batch = self._with_hidden(batch)
-        advantages = torch.zeros_like(batch.rewards) if method.advantages is None else method.advantages(batch)
-        return batch.replace(advantages=advantages)
-
-    def _refresh_reference(self, method: Method) -> None:
-        if self.needs_reference and method.reference is not None:
-            fraction = method.reference.refresh(self.finished)
-            if fraction:
-                self.policy.move_reference(fraction)
+        return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(), record)
 
     def _begin_stage(self, method: Method) -> None:
         """Let start anew what the stage says; all else goes on."""
@@ -238,24 +118,8 @@ class LanguageLoop:
         self.updater.length = self._limit()
         if "optimizer" in anew:
             self.updater.restart(method)
-        if "reference" in anew and self.needs_reference:
+        if "reference" in anew and self.trainer.keeps_reference:
             self.policy.move_reference(1.0)
-
-    # Checks and reports
-
-    def _check_tokens(self, episodes: Sequence[Episode]) -> None:
-        """Invariant 3: what is trained on is what the sampler emitted, token for token."""
-        for e in episodes:
-            for s in e.segments:
-                if (
-                    s.version == self.policy.version
-                    and any(s.action_mask)
-                    and hash(tuple(s.tokens[s.info.get("begun", 0) :])) not in self.policy.emitted
-                ):
-                    raise InvariantError(
-                        f"A completion for problem {e.problem.id!r} has tokens that the sampler never emitted "
-                        f"({s.text!r}): it was decoded and encoded again, or edited, after sampling."
-                    )
 
     # Checkpoints
 

@@ -68,7 +68,7 @@ class Updater:
                 if row_loss is not None:
                     row_loss[rows] = self.row_loss
         if row_loss is not None:
-            batch.extras["row_loss"] = row_loss
+            batch.row_loss = row_loss
         if moved and fingerprint(self.policy.parameters()) == before:
             raise InvariantError(
                 f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
@@ -153,7 +153,7 @@ class Updater:
         for piece in micro_batches(part, self.budget, method.objective.couples == "group") if len(rows) else []:
             micro = part.rows(piece, trim=True)
             out = self.policy.evaluate(micro, needs)
-            if fresh and method.experience.samples and not getattr(method.experience, "retempers", False):
+            if fresh and method.experience.samples and not method.experience.retempers:
                 self.gaps.append(_gaps(micro, out, method.experience.truncates_distribution))
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
@@ -206,7 +206,8 @@ class Updater:
     def _current(self, method: Method, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
         wanted = method.needs("token_weights")
-        recorded = {k: batch.extras[k] for k in wanted if k in batch.extras}
+        known = {"entropy": batch.entropy, "hidden": batch.hidden}
+        recorded: dict[str, Any] = {k: v for k, v in known.items() if k in wanted and v is not None}
         own = method.experience.samples and not method.experience.truncates_distribution
         own = own and torch.equal(batch.on_policy, batch.sampled)
         if fresh and own and recorded.keys() == wanted:
@@ -244,10 +245,7 @@ class Updater:
         self.bad_steps += 1
         tally.count("skipped_steps")
         if self.bad_steps >= MAX_BAD_STEPS:
-            error = NonFiniteError(
-                f"The gradient was not finite in {self.bad_steps} optimizer steps in a row (step {step}); each was "
-                "skipped. Lower the learning rate (--set optimizer.lr=...) or look at the rewards of the last batch."
-            )
+            error = not_finite(self.bad_steps, str(step))
             error.batch = {"tokens": batch.tokens, "action_mask": batch.action_mask, "rewards": batch.rewards}
             raise error
 
@@ -264,6 +262,14 @@ class Updater:
         tally.count("out_of_memory")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def not_finite(times: int, where: str) -> NonFiniteError:
+    """What ends a run whose gradients are no numbers any more."""
+    return NonFiniteError(
+        f"The gradient was not finite in {times} optimizer steps in a row (step {where}); each was skipped. Lower the "
+        "learning rate (--set optimizer.lr=...) or look at the rewards of the last batch."
+    )
 
 
 def _skips(method: Method) -> bool:

@@ -79,7 +79,10 @@ class SoftmaxTree:
     @torch.no_grad()
     def sample(self, uniform: Tensor) -> Tensor:
         """Responses [P, X, n] for uniform random numbers [P, X, n]."""
-        below = self.probs().cumsum(-1)
+        return self.respond(self.probs().cumsum(-1), uniform)
+
+    def respond(self, below: Tensor, uniform: Tensor) -> Tensor:
+        """Responses [..., n] for uniform random numbers [..., n]; `below` [..., Y]: the probabilities summed up."""
         drawn = torch.searchsorted(below, (uniform * below[..., -1:]).contiguous(), right=True)
         return drawn.clamp_(max=len(self.tokens) - 1)
 

@@ -30,7 +30,7 @@ class TaskReward(TokenReward):
         placed = torch.zeros_like(batch.rewards)
         if places:
             rows, columns = zip(*places)
-            placed[list(rows), list(columns)] = torch.tensor(values).to(placed)
+            placed[list(rows), list(columns)] = torch.tensor(values, dtype=torch.float64).to(placed)
         return placed
 
 

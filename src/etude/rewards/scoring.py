@@ -20,6 +20,7 @@ NO_REWARD = "no reward applies"
 def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBatch:
     """The batch with `rewards` and `scores` filled in and components noted on its episodes.
 
+    Parts are asked in their order, and each sees in both what those before it paid; whole episodes are judged first.
     Rows without a reward are removed, see `outcomes`. Raises RewardError for a reward that is not finite, naming
     problem, component and completion.
     """
@@ -27,21 +28,23 @@ def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBat
     if not len(batch):
         return batch
     last = (batch.action_mask * torch.arange(batch.action_mask.shape[1], device=batch.tokens.device)).argmax(1)
-    rewards, exact = batch.rewards.clone(), None
+    batch = batch.replace(scores=_sums(batch.rewards))
     for place, part in enumerate(parts):
+        exact = None
         if isinstance(part, GroupReward):
-            so_far = batch.replace(rewards=rewards, scores=_sums(rewards))
-            exact = rescored(part, so_far)
-            change = exact - so_far.scores
-            placed = torch.zeros_like(rewards).scatter(1, last[:, None], change[:, None])
+            batch = batch if batch.outcomes is not None else batch.replace(outcomes=batch.scores)
+            exact = rescored(part, batch)
+            values = exact - batch.scores
         elif isinstance(part, TokenReward):
             placed = finite(part, batch, part.shape_in(batch, context))
         else:
-            values = judged[place].nan_to_num(0.0).to(rewards)
-            placed = torch.zeros_like(rewards).scatter(1, last[:, None], values[:, None])
+            values = judged[place].nan_to_num(0.0).to(batch.rewards)
+        if not isinstance(part, TokenReward):
+            placed = torch.zeros_like(batch.rewards).scatter(1, last[:, None], values[:, None])
         _note(part, batch.episodes, placed, judged.get(place))
-        rewards, exact = rewards + placed, exact if isinstance(part, GroupReward) else None
-    return batch.replace(rewards=rewards, scores=_sums(rewards) if exact is None else exact)
+        rewards = batch.rewards + placed
+        batch = batch.replace(rewards=rewards, scores=_sums(rewards) if exact is None else exact)
+    return batch
 
 
 def outcomes(batch: TokenBatch, parts: Sequence[Any], context: Context) -> tuple[TokenBatch, dict[int, Tensor]]:

@@ -151,7 +151,7 @@ class StepVerdicts(TokenReward):
 
     def _features(self, batch: TokenBatch, step: Tensor, ends: Tensor) -> Tensor:
         """[N, 2 H] states before the first token of each step and before the one that ends it, each of unit size."""
-        hidden = batch.extras["hidden"]
+        hidden = batch.hidden
         first = step.diff(dim=1, prepend=torch.full_like(step[:, :1], -1)) != 0
         first &= step >= 0
         both = torch.stack([hidden[first], hidden[ends]], 1).detach().cpu().double()

@@ -171,7 +171,7 @@ def test_what_is_forking_is_the_policys_own_entropy_not_that_of_the_distribution
     found, wanted = loop.updater._current(loop.method, batch, True).entropy, token_entropies(loop.policy, batch)
     assert found is not None
     torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)
-    assert float(batch.extras["entropy"].mean()) < 0.9 * float(wanted.mean())
+    assert float(batch.entropy.mean()) < 0.9 * float(wanted.mean())
 
 
 # Diagnostics

@@ -35,7 +35,7 @@ def batch(make_batch: Callable[..., TokenBatch]) -> TokenBatch:
         mask, tokens=torch.randint(V, mask.shape, generator=torch.Generator().manual_seed(1)),
         group=[5, 5, 5, 5, 2, 2, 2], scores=[1.0, 0, 1, 0, 0, 1, 0],
     )  # fmt: skip
-    made.extras["hidden"] = random(7, 5, H, seed=2) * mask[..., None]
+    made.hidden = random(7, 5, H, seed=2) * mask[..., None]
     return made.replace(head=Head(random(V, H, seed=3), random(V, seed=4), 0.7))
 
 
@@ -64,10 +64,10 @@ def test_a_feature_is_the_drawn_row_of_the_head_minus_the_mean_row() -> None:
 
 def test_a_completions_feature_is_the_mean_over_its_own_tokens(batch: TokenBatch) -> None:
     assert batch.head is not None
-    found = completion_features(batch.extras["hidden"], batch.tokens, batch.action_mask, batch.head)
+    found = completion_features(batch.hidden, batch.tokens, batch.action_mask, batch.head)
     for row in range(7):
         on = batch.action_mask[row]
-        phi = token_features(batch.extras["hidden"][row][on], batch.tokens[row][on], batch.head)
+        phi = token_features(batch.hidden[row][on], batch.tokens[row][on], batch.head)
         torch.testing.assert_close(found[row], phi.mean(0), atol=1e-12, rtol=0)
 
 

@@ -152,7 +152,7 @@ def off_policy_error(bed: Bed, k: int, size: float, weights: str) -> float:
     behaviour.logits[0].data = bed.policy.logits[0].data - size * STEP
     total = torch.zeros(1, 1, 4, dtype=torch.float64)
     for chance, batch, response in every_group(bed, 3, behaviour):
-        batch = batch.replace(scores=MaxAtK(k=k).rescore(batch))
+        batch = batch.replace(outcomes=batch.scores, scores=MaxAtK(k=k).rescore(batch))
         said = bed.policy.rows(0, batch.group, response, bed.policy.table())
         worth = batch.scores if weights == "on-policy" else part.worth(batch, said)
         logp = said.logp[:, 0]
@@ -186,14 +186,14 @@ def test_at_the_policy_that_sampled_it_is_grpo_on_the_new_rewards(bed: Bed) -> N
 def test_equal_rewards_teach_nothing_however_far_the_policy_has_moved(make_batch, logprobs) -> None:
     batch = make_batch([[1, 1]] * 4, scores=[1.0] * 4)
     method = get_method("max-at-k")
-    batch = batch.replace(scores=method.rewards[1].replace(k=2).rescore(batch))
+    batch = batch.replace(outcomes=batch.scores, scores=method.rewards[1].replace(k=2).rescore(batch))
     assert not OffPolicyMaxAtK().advantages(batch, logprobs(torch.randn(4, 2))).any()
     assert not method.advantages(batch).any()
 
 
 def test_a_ratio_beyond_reach_counts_as_reach(make_batch, logprobs) -> None:
     batch = make_batch([[1]] * 4, scores=[0.0, 0.2, 0.5, 1.0])
-    batch = batch.replace(scores=MaxAtK(k=2).rescore(batch))
+    batch = batch.replace(outcomes=batch.scores, scores=MaxAtK(k=2).rescore(batch))
     near, far = ([[0.0], [0.0], [x], [0.0]] for x in (2.0, 50.0))
     part = OffPolicyMaxAtK(reach=1.0)
     assert torch.equal(part.advantages(batch, logprobs(near)), part.advantages(batch, logprobs(far)))

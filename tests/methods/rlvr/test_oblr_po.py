@@ -35,7 +35,7 @@ def everything(bed: Bed) -> TokenBatch:
     count = len(bed.policy.tokens)
     prompt, response = torch.zeros(count, dtype=torch.long), torch.arange(count)
     batch = bed.batch(prompt, response, bed.policy.rows(0, prompt, response, bed.policy.table()))
-    batch.extras["hidden"] = bed.policy.hidden(prompt, response)
+    batch.hidden = bed.policy.hidden(prompt, response)
     return batch.replace(head=bed.policy.head(0))
 
 
@@ -75,7 +75,7 @@ def test_the_last_layer_norm_is_that_of_its_gradient(make_batch) -> None:
     tokens = torch.randint(0, 7, (3, 5), generator=random)
     hidden = torch.randn(3, 5, 3, generator=random, dtype=torch.float64) * torch.tensor(mask)[..., None]
     batch = make_batch(mask, tokens=tokens).replace(head=Head(weight.detach()))
-    batch.extras["hidden"] = hidden
+    batch.hidden = hidden
     logp = (hidden @ weight.T).log_softmax(-1).gather(-1, tokens[..., None])[..., 0] * torch.tensor(mask)
     expected = [torch.autograd.grad(x, weight, retain_graph=True)[0].square().sum() for x in logp.sum(1)]
     torch.testing.assert_close(score_norms(batch, "last-layer"), torch.stack(expected), atol=1e-12, rtol=0)
@@ -137,7 +137,7 @@ def test_a_certain_answer_has_no_weight_but_still_serves_alone(make_batch) -> No
     """Norm 0 for the second row: the first row's baseline is its reward all the same."""
     batch = make_batch([[1]] * 2, scores=[1.0, 0.25], tokens=[[1], [0]])
     weight = torch.tensor([[60.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
-    batch.extras["hidden"] = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]], dtype=torch.float64)
+    batch.hidden = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]], dtype=torch.float64)
     batch.head = Head(weight)
     assert float(score_norms(batch, "proxy")[1]) < 1e-40
     assert GradientWeightedBaseline()(batch)[:, 0].tolist() == pytest.approx([0.75, -0.75], abs=1e-12)

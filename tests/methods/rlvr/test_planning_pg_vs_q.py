@@ -278,7 +278,7 @@ def test_values_are_bootstrapped_from_the_next_token_of_the_policy(make_batch: C
     tokens = torch.randint(5, (2, 6), generator=torch.Generator().manual_seed(1))
     r = torch.randn(2, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     batch = make_batch(mask, tokens=tokens, rewards=r)
-    batch.extras["final"] = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0]]).bool()
+    batch.final = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0]]).bool()
     policy = TokenLogProbs(torch.zeros(2, 6), logits=z.requires_grad_())
     targets, best = q_targets(batch, policy), z.detach().amax(-1)
     expected = r.clone()

@@ -116,7 +116,7 @@ def learned(batch: TokenBatch, **changes: Any) -> tuple[StepVerdicts, Tensor, Te
 def test_the_judge_moves_towards_the_sign_of_outcome_plus_majority(chains: TokenBatch, sign: float) -> None:
     mixed = torch.tensor([1.0, 1.0, -1.0]).double() * sign  # with O = -sign: R = -sign * 2 / 3
     verdicts = mixed * chains.extras["ends"][..., None]
-    alike = torch.ones_like(chains.extras["hidden"])
+    alike = torch.ones_like(chains.hidden)
     batch = chains.replace(extras={**chains.extras, "verdicts": verdicts, "hidden": alike})
     rewards = -sign * (1 - 1 / 3) * batch.extras["ends"]
     part, before, after = learned(batch.replace(rewards=rewards), epochs=1, lr=1e-3)
@@ -233,7 +233,7 @@ def test_steps_end_at_separators_and_at_the_end_of_a_turn(make_batch: Make) -> N
     step, ends = steps(turns, torch.zeros(1, 7, dtype=torch.bool))
     assert step.tolist() == [[-1, 0, 0, -1, -1, 1, 1]]
     hidden = torch.arange(7.0).double()[None, :, None] + torch.zeros(1, 7, 2).double()
-    turns.extras["hidden"] = hidden
+    turns.hidden = hidden
     features = part._features(turns, step, ends)
     assert features.shape == (2, 4)
     part = StepVerdicts(weight=0.5, failure=0).bind()

@@ -92,13 +92,12 @@ def test_the_penalty_is_the_sum_of_scaled_log_ratios() -> None:
     said = at.policy.rows(0, prompt, response, at.policy.table().detach())
     held = other.rows(0, prompt, response, other.table().detach()).logp
     batch = at.batch(prompt, response, said, held)
-    batch.extras["hidden"], batch.head = at.policy.hidden(prompt, response), at.policy.head(0)
+    batch.hidden, batch.head = at.policy.hidden(prompt, response), at.policy.head(0)
     torch.testing.assert_close(log_ratios(batch), said.logp - held, atol=1e-12, rtol=0)
     k = (said.logp - held)[batch.action_mask]
     sums_of = torch.stack([(said.logp - held)[i, batch.action_mask[i]].sum() for i in range(4)])
     expected = batch.scores - 0.01 * sums_of / k.std(correction=0)
     torch.testing.assert_close(ScaledKL().rescore(batch), expected, atol=1e-12, rtol=0)
-    assert torch.equal(batch.extras["outcome"], batch.scores)
 
 
 @pytest.mark.parametrize(("reference", "zero"), [(Periodic(every=1), True), (Frozen(), False)])
@@ -122,7 +121,7 @@ def test_with_a_of_1_the_anchor_is_the_first_policy_and_in_between_it_follows() 
 
 def test_groups_are_dropped_by_their_rewards_before_the_kl(make_batch) -> None:
     batch = make_batch([[1]] * 4, scores=[0.9, 1.1, 0.2, 0.3], group=[0, 0, 1, 1])
-    batch.extras["outcome"] = torch.tensor([1.0, 1.0, 0.0, 1.0])
+    batch.outcomes = torch.tensor([1.0, 1.0, 0.0, 1.0])
     assert T1.filters[0].weigh(batch).tolist() == [0.0, 0.0, 1.0, 1.0]
 
 

@@ -84,7 +84,7 @@ def _batch(action: Tensor, scores: Tensor, logits: Tensor, size: int) -> TokenBa
         group=torch.arange(count) // size, weights=scores.new_ones(count), scores=scores, truncated=~mask[:, 0],
         head=Head(logits[:, None]),
     )  # fmt: skip
-    batch.extras["hidden"] = zeros[..., None] + 1
+    batch.hidden = zeros[..., None] + 1
     return batch
 
 

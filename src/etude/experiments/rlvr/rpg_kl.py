@@ -11,6 +11,7 @@ from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.experiments.arms import SEEDS, Question, findings, language, variant
 from etude.loops.bed import Bed
+from etude.loops.credit import loss as loss_of
 from etude.objectives.surrogate import Surrogate
 from etude.policies.tabular import SoftmaxTree
 from etude.references.frozen import Frozen
@@ -75,7 +76,7 @@ def settle(method: Method, *, stale: int) -> list[float]:
         if update % stale == 0:
             batch = _every_arm(bed, prompt, response, first)
         optimizer.zero_grad()
-        loss: Tensor = bed.loss(method, batch, policy.rows(0, prompt, response, policy.table()))
+        loss: Tensor = loss_of(method, batch, policy.rows(0, prompt, response, policy.table()), policy.length)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     logp = policy.logp().detach()[0]

@@ -56,7 +56,7 @@ class GradientNovelty(GroupReward):
     def rescore(self, batch: TokenBatch) -> Tensor:
         assert batch.head is not None
         rewards = 2 * batch.scores - 1
-        features = completion_features(batch.extras["hidden"], batch.tokens, batch.action_mask, batch.head)
+        features = completion_features(batch.hidden, batch.tokens, batch.action_mask, batch.head)
         nu = novelty(features, rewards, batch.group)
         weight = rewards.abs() if self.wrong == "punished" else rewards
         shaped = rewards * (1 + self.strength * weight * stretched(nu, batch.group))

@@ -98,7 +98,7 @@ class PromptGDRO(TokenAdvantages):
     def after_update(self, batch: TokenBatch) -> None:
         """Move the scores of the bins seen; rewards are compared unweighted, so the weight is taken out of the loss."""
         scores = self.state["scores"]
-        loss = batch.extras["row_loss"] / batch.extras["omega"].clamp(min=1e-12)
+        loss = batch.row_loss / batch.extras["omega"].clamp(min=1e-12)
         for band, (mean, share) in bin_means(loss, batch.group, batch.extras["bands"]).items():
             value = mean / max(share, 1e-3) if self.by_share else mean
             old = scores.get(str(band), value)
@@ -209,7 +209,7 @@ class RolloutGDRO(Groups):
     def after_update(self, batch: TokenBatch) -> None:
         """The played arms learn from the bins' losses, then the price from how many completions there were."""
         bands = torch.tensor([self.state["chosen"].get(e.problem.id, -1) for e in batch.episodes])
-        loss = batch.extras["row_loss"].cpu()
+        loss = batch.row_loss.cpu()
         for band, (mean, _) in bin_means(loss, batch.group.cpu(), bands).items():
             self.learn(band, mean)
         self.pay(len(batch) / len(batch.group.unique()))

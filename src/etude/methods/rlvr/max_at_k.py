@@ -45,7 +45,7 @@ from etude.regularizers.kl import KLToReference
 
 
 class MaxAtK(GroupReward):
-    """r~_i: what completion i adds to max@k of its group (`advantages/order_statistics.py`), rewards left in `extras`.
+    """r~_i: what completion i adds to max@k of its group (`advantages/order_statistics.py`).
 
     Args:
         k: samples of which the best counts.
@@ -64,7 +64,6 @@ class MaxAtK(GroupReward):
         return None
 
     def rescore(self, batch: TokenBatch) -> Tensor:
-        batch.extras["task_scores"] = batch.scores
         batch.extras["max_at_k"] = torch.full_like(batch.scores, self.k)
         found = contributions(batch.scores, batch.group, self.k)
         size = group_size(batch.group).to(found)
@@ -124,12 +123,12 @@ class OffPolicyMaxAtK(ClippedSurrogate):
     def advantages(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B, T] under the policy as it is now, detached."""
         found = scaled(self.worth(batch, policy), batch.group, GroupMean(), GroupStd(self.epsilon))
-        equal = equal_groups(batch.extras["task_scores"], batch.group)
+        equal = equal_groups(batch.outcomes, batch.group)
         return torch.where(equal, 0.0, found)[:, None] * batch.action_mask
 
     def worth(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B] r~ of the completions, weighed by how far the policy has moved; at no distance `batch.scores`."""
-        scores, k = batch.extras["task_scores"], int(batch.extras["max_at_k"][0])
+        scores, k = batch.outcomes, int(batch.extras["max_at_k"][0])
         log_ratio = sequence_log_ratio(batch, policy).detach()
         delta = log_ratio.clamp(max=20).expm1().clamp(max=self.reach).to(scores.dtype)
         found = contributions(scores, batch.group, k, delta)

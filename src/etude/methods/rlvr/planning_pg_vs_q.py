@@ -54,7 +54,7 @@ class Taught(Reference):
 
 
 class PathSteps(TokenReward):
-    """Rewards of the steps of `paths`, token by token; marks in `extras["final"]` those after which nothing follows.
+    """Rewards of the steps of `paths`, token by token; marks in `final` those after which nothing follows.
 
     'process': r_t = 1[token t is the target] - 1[no edge leads to token t from the one before]. 'outcome': 1 on the
     target of a valid path, else 0. The end token that follows the target is paid like it; elsewhere it is no edge. From
@@ -71,7 +71,7 @@ class PathSteps(TokenReward):
         there = (node == target[:, None]) & batch.action_mask
         ends = batch.action_mask & (node == -2) & (before == target[:, None])
         arrived = there | ends
-        batch.extras["final"] = (there.cumsum(1) > 0) & batch.action_mask
+        batch.final = (there.cumsum(1) > 0) & batch.action_mask
         if self.kind == "outcome":
             assert batch.solved is not None
             return (arrived & batch.solved[:, None]).to(batch.rewards)
@@ -101,7 +101,7 @@ class LogitsAsValues(TokenObjective):
     """loss[b,t] = (z_t[y_t] - r_t - sg[max_k z_{t+1}[k]])^2: one-step Q-learning, the logits being the Q-values.
 
     t + 1 is the next token of the row that the policy chose. Nothing is added after the last one, nor after a token
-    that a reward marked as final (`extras["final"]` [B, T]).
+    that a reward marked as final (`final` [B, T]).
 
     Shapes: z [B, T, V]; returns [B, T].
     """
@@ -129,7 +129,7 @@ def q_targets(batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
     ahead = torch.where(batch.action_mask, places, width).flip(1).cummin(1).values.flip(1)  # first action from t on
     following = pad(ahead[:, 1:], (0, 1), value=width)
     best = pad(policy.logits.amax(-1), (0, 1)).gather(1, following)
-    final = batch.extras.get("final")
+    final = batch.final
     return batch.rewards + (best if final is None else torch.where(final, 0.0, best))
 
 

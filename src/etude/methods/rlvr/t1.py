@@ -54,7 +54,7 @@ NOTHING = 1e-5
 class ScaledKL(GroupReward):
     """-coefficient sum_t k_t / std(k), k_t = log pi - log reference of each sampled token, std over the whole batch.
 
-    Multiplying all k by a constant changes nothing. What rewards came to before is left in `extras["outcome"]` [B].
+    Multiplying all k by a constant changes nothing.
 
     Shapes: [B].
     """
@@ -63,7 +63,6 @@ class ScaledKL(GroupReward):
     coefficient: NonNegative = 0.01
 
     def rescore(self, batch: TokenBatch) -> Tensor:
-        batch.extras["outcome"] = batch.scores
         return batch.scores - self.coefficient * scaled_kl(log_ratios(batch), batch.action_mask).sum(1)
 
 
@@ -74,7 +73,7 @@ def log_ratios(batch: TokenBatch) -> Tensor:
     """
     mask, head = batch.action_mask, batch.head
     assert head is not None and batch.reference_logp is not None
-    hidden = batch.extras["hidden"][mask]
+    hidden = batch.hidden[mask]
     logp, _ = token_logprobs(
         hidden, head.weight.to(hidden.dtype), head.bias, batch.tokens[mask], head.temperature, head.softcap
     )
@@ -93,7 +92,8 @@ class UnequalOutcomes(Filter):
     """Drops groups whose rewards were all equal before the KL was subtracted; nothing is sampled in their place."""
 
     def weigh(self, batch: TokenBatch) -> Tensor:
-        return (~equal_groups(batch.extras.get("outcome", batch.scores), batch.group)).to(batch.scores.dtype)
+        before = batch.scores if batch.outcomes is None else batch.outcomes
+        return (~equal_groups(before, batch.group)).to(batch.scores.dtype)
 
 
 class PerCompletion(TokenRegularizer):

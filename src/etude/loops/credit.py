@@ -1,0 +1,90 @@
+"""From rows to credit, and from credit to a loss: one path for language models and enumerable policies.
+
+A step is three halves of work, joined by rows: *gather* (needs the sampler), *score* (frozen models, rewards, filters)
+and *learn* (needs the optimizer). What is the same in every world is here; a world adds how it samples, how its policy
+is looked at, and how its optimizer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.method import Method
+from etude.core.rows import concatenate
+from etude.core.slots import Context
+from etude.loops.losses import Term, loss_terms, per_row, with_factors, with_shares
+from etude.rewards.scoring import score
+
+
+def gathered(
+    method: Method, wanted: int, assess: Callable[[int, int], TokenBatch]
+) -> tuple[list[TokenBatch], TokenBatch]:  # fmt: skip
+    """All scored rows, round by round, and those that the filters keep, for `wanted` problems.
+
+    A filter that resamples has new problems drawn in place of those whose rows it drops.
+
+    Args:
+        assess: scored rows of so many problems, in a round.
+    """
+    rounds = max((part.rounds for part in method.filters if part.resample), default=1)
+    assessed: list[TokenBatch] = []
+    found: list[TokenBatch] = []
+    for number in range(rounds):
+        missing = wanted - sum(len(torch.unique(b.group)) for b in found)
+        if missing <= 0:
+            break
+        batch = assess(missing, number)
+        assessed.append(batch)
+        found.append(kept(method, batch))
+    useful = [b for b in found if len(b)]
+    return assessed, concatenate(useful) if useful else found[0]
+
+
+def scored(method: Method, batch: TokenBatch, context: Context) -> TokenBatch:
+    """The rows that have a reward, with `rewards` and `scores`, rescored by the parts that compare completions."""
+    return score(batch, method.rewards, context)
+
+
+def kept(method: Method, batch: TokenBatch) -> TokenBatch:
+    """Let the parts see the scored rows (`before_update`); those that the filters keep, with their weights."""
+    if not len(batch):
+        return batch
+    for part in method.parts().values():
+        part.before_update(batch)
+    for part in method.filters:
+        batch = batch.replace(weights=batch.weights * part.weigh(batch))
+    return batch.rows((batch.weights != 0).nonzero()[:, 0])
+
+
+def credited(method: Method, batch: TokenBatch) -> TokenBatch:
+    """The rows with their advantages, 0 for a method that has none."""
+    if not len(batch):
+        return batch
+    nothing = torch.zeros_like(batch.rewards)
+    return batch.replace(advantages=nothing if method.advantages is None else method.advantages(batch))
+
+
+def terms(method: Method, batch: TokenBatch, policy: TokenLogProbs, length: int) -> dict[str, Term]:
+    """The summands of the loss on a whole credited minibatch; `length` is the denominator of 'fixed-length'."""
+    batch = with_shares(method, batch, length)
+    batch = with_factors(method, batch, [part(batch, policy) for part in method.token_weights])
+    return loss_terms(method, batch, policy)
+
+
+def loss(method: Method, batch: TokenBatch, policy: TokenLogProbs, length: int) -> Tensor:
+    """The method's loss on a whole credited minibatch, token weights included."""
+    return total(terms(method, batch, policy, length))
+
+
+def total(found: dict[str, Term]) -> Tensor:
+    """The sum of the summands."""
+    return torch.stack([term.total for term in found.values()]).sum()
+
+
+def row_losses(found: dict[str, Term], batch: TokenBatch) -> Tensor:
+    """[B] each row's objective, averaged over its tokens, detached: what 'row_loss' asks for."""
+    return per_row(found["objective"].values.detach(), batch.action_mask)

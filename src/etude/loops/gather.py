@@ -1,0 +1,99 @@
+"""Gather: all of a language step that needs the sampler, from problems to rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from etude.core.batches import Episode, Problem, StopReason, TokenBatch
+from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.method import Method
+from etude.core.rows import to_batch
+from etude.core.slots import Context
+from etude.core.task import LanguageTask
+from etude.policies.chat import opening
+from etude.policies.language import LanguagePolicy
+
+
+class Gatherer:
+    """Makes rows of the problems that a method's curriculum chooses.
+
+    Args:
+        pool: what is chosen from; prompts that leave no room are taken out where the task says so.
+        limit: tokens of one completion at most.
+        dropped: counts episodes that make no row, by reason.
+    """
+
+    def __init__(
+        self, task: LanguageTask, policy: LanguagePolicy, pool: Sequence[Any], limit: int, dropped: Counter[str]
+    ) -> None:  # fmt: skip
+        self.task, self.policy, self.limit, self.dropped = task, policy, limit, dropped
+        self.pool = self._fitting(pool)
+        self.told_overflow = False
+
+    def _fitting(self, pool: Sequence[Problem]) -> Sequence[Problem]:
+        """The problems whose prompt leaves room for a completion, for tasks that say what to do with the others.
+
+        Pools that are made on demand are not read in advance: there a prompt that fills the context is counted and
+        left out when it comes (faults row 17).
+        """
+        if self.task.on_long_prompt is None:
+            return pool
+        from etude.tasks.language.files import fit_prompts
+
+        def size(problem: Problem) -> int:
+            segments = self.task.environment().reset(problem, 0)
+            return sum(map(len, opening(segments, self.policy, self.task.add_bos)))
+
+        limit = self.task.prompt_limit or self.policy.context - self.limit
+        kept, sentence = fit_prompts(pool, size, max(1, min(limit, self.policy.context - 1)), self.task.on_long_prompt)
+        if sentence:
+            warnings.warn(sentence, stacklevel=4)
+        return kept
+
+    def gather(self, method: Method, count: int, context: Context) -> TokenBatch:
+        """Rows for `count` problems, without rewards. Raises EnvironmentFault if there are none."""
+        problems = method.curriculum.choose(self.pool, count, context.stream.split("problems"))
+        self.policy.emitted.clear()
+        episodes = method.experience.collect(problems, context)
+        lost = [e for e in episodes if e.stop is StopReason.FAULT]
+        self._count_dropped(episodes, lost)
+        episodes = [e for e in episodes if e.stop is not StopReason.FAULT and e.action_count]
+        if not episodes:
+            raise EnvironmentFault(
+                f"None of {count} problems gave an episode with a sampled token: "
+                + (f"the environment failed ({lost[0].info['fault']})." if lost else "every prompt fills the context.")
+            )
+        if method.experience.samples:
+            self._check_tokens(episodes)
+        pad = self.policy.tokenizer.pad_token_id
+        return to_batch(episodes, pad, method.experience.temperature, self.policy.device)
+
+    def _count_dropped(self, episodes: Sequence[Episode], lost: Sequence[Episode]) -> None:
+        """Episodes that will not be learned from, by reason; prompts that fill the context are said once."""
+        full = [e for e in episodes if e.stop is StopReason.CONTEXT_OVERFLOW and not e.action_count]
+        self.dropped.update({"lost_episodes": len(lost), "context_overflow": len(full)})
+        if full and not self.told_overflow:
+            self.told_overflow = True
+            warnings.warn(
+                f"{len(full)} of {len(episodes)} episodes were left out because their prompt fills the model's context "
+                f"of {self.policy.context} tokens, the first for problem {full[0].problem.id!r}; later ones are "
+                "counted in the metrics as context_overflow. Shorten the prompts or use a model with a longer context.",
+                stacklevel=2,
+            )
+
+    def _check_tokens(self, episodes: Sequence[Episode]) -> None:
+        """Invariant 3: what is trained on is what the sampler emitted, token for token."""
+        for e in episodes:
+            for s in e.segments:
+                if (
+                    s.version == self.policy.version
+                    and any(s.action_mask)
+                    and hash(tuple(s.tokens[s.info.get("begun", 0) :])) not in self.policy.emitted
+                ):
+                    raise InvariantError(
+                        f"A completion for problem {e.problem.id!r} has tokens that the sampler never emitted "
+                        f"({s.text!r}): it was decoded and encoded again, or edited, after sampling."
+                    )

@@ -1,0 +1,65 @@
+"""Score: all of a language step that needs frozen models and rewards only, from rows to scored rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from etude.core.batches import TokenBatch
+from etude.core.method import Method
+from etude.core.slots import Context
+from etude.core.task import LanguageTask
+from etude.loops.credit import scored
+from etude.loops.recorded import recorded_entropies, recorded_hidden
+from etude.loops.update import evaluate_all, reference_all
+from etude.policies.language import LanguagePolicy
+from etude.rewards.scoring import NO_REWARD
+
+
+class Scorer:
+    """Says what rows are worth. The policy is only read, at the weights that sampled the rows.
+
+    Args:
+        dropped: counts rows that are left out, by reason.
+    """
+
+    def __init__(self, task: LanguageTask, policy: LanguagePolicy, dropped: Counter[str]) -> None:
+        self.task, self.policy, self.dropped = task, policy, dropped
+
+    def score(self, method: Method, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
+        """Rows with all that parts need to give credit, and with rewards; `budget`: padded tokens of a micro-batch."""
+        if "reference_logp" in method.needs():
+            batch.reference_logp = reference_all(self.policy, batch, budget)
+        batch, episodes = self._shown(method, batch, context, budget), batch.episodes
+        batch.solved = torch.tensor([bool(self.task.success(e)) for e in episodes], device=self.policy.device)
+        batch = scored(method, batch, context)
+        if self.task.judged_by_reward:
+            batch.solved = batch.scores.new_tensor([self.task.success(e) for e in batch.episodes]).bool()
+        why = [e.info["dropped"] == NO_REWARD for e in episodes if "dropped" in e.info]
+        self.dropped.update({"no_reward": sum(why), "failed_reward": len(why) - sum(why)})
+        return batch
+
+    def _shown(self, method: Method, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
+        """The rows with the entropies and states that their tokens were sampled from, where parts need them."""
+        if "entropy" in context.record and (entropy := recorded_entropies(batch)) is not None:
+            batch.entropy = entropy
+        elif "entropy" in method.needs("rewards", "filters", "advantages"):
+            batch.entropy = evaluate_all(self.policy, batch, {"entropy"}, budget).entropy
+            assert batch.entropy is not None
+        if "hidden" in method.needs("rewards", "filters"):
+            return with_hidden(self.policy, batch, budget)
+        if "hidden" in context.record and (recorded := recorded_hidden(batch)) is not None:
+            return with_hidden(self.policy, batch, budget, recorded)
+        return batch
+
+
+def with_hidden(
+    policy: LanguagePolicy, batch: TokenBatch, budget: int, hidden: torch.Tensor | None = None
+) -> TokenBatch:  # fmt: skip
+    """The batch with the states that predict its tokens, as the sampler recorded them, and the head that does."""
+    hidden = recorded_hidden(batch) if hidden is None else hidden
+    if hidden is None:
+        hidden = evaluate_all(policy, batch, {"hidden"}, budget).hidden
+        assert hidden is not None
+    return batch.replace(hidden=hidden, head=policy.head(batch.temperature))
