@@ -7,12 +7,13 @@ all ask here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import not_for
 from etude.core.task import Task
+from etude.core.worlds import World
 
 
 def objections(method: Method, task: Task | None = None) -> Iterator[str]:
@@ -40,3 +41,14 @@ def check(method: Method, task: Task | None = None) -> None:
     """Raise ConfigError with the first objection, if there is any."""
     if sentence := next(objections(method, task), None):
         raise ConfigError(sentence)
+
+
+def check_changes(method: Method, changes: Sequence[str], world: World) -> None:
+    """Raise ConfigError for a change, as in `problems=5`, of a slot that the loops of this world do not read."""
+    for change in changes:
+        slot = change.partition("=")[0].partition(".")[0].strip()
+        if slot in method.settled.get(world, ()):
+            raise ConfigError(
+                f"{method.id}: {slot} means nothing in tasks of {world}, where every step visits all problems: leave "
+                "it out."
+            )

@@ -50,6 +50,7 @@ class TokenMethod(Method):
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("stages", "critic")}
+    settled: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("curriculum", "problems")}
 
     stages: tuple[Stage, ...] = ()
     curriculum: Curriculum | None = None

@@ -63,6 +63,8 @@ class Method:
     """Slots without which nothing can be trained."""
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {}
     """Slots that mean nothing in one of its worlds."""
+    settled: ClassVar[Mapping[World, tuple[str, ...]]] = {}
+    """Slots that every method fills and that one of its worlds does not read: there each step visits all problems."""
 
     id: str
     title: str = ""

@@ -63,6 +63,7 @@ class Curriculum(Part, abstract=True):
     """Which problems next."""
 
     slot = "curriculum"
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
 
     def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
         """`count` problems from the pool (which may be endless: index it, never iterate)."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from etude.core.batches import Problem
 from etude.core.slots import Curriculum
 from etude.core.streams import Stream
+from etude.core.worlds import World
 
 
 class Uniform(Curriculum):
-    """Passes over the pool in a fresh random order each time, so that no problem repeats before all were seen."""
+    """Passes over the pool in a fresh random order each time, so that no problem repeats before all were seen.
+
+    An enumerable task has few problems and visits all of them in every step.
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
 
     def initial_state(self) -> dict[str, Any]:
         return {"drawn": 0}

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, cast, get_type_hints
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber, check, parse
+from etude.core.fit import check_changes
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.part import hints
@@ -120,6 +121,7 @@ def compose_method(
 
         kept = tuple(p for p in found.rewards if not (isinstance(p, TokenReward) and p.name == "task-reward"))
         found = found.replace(rewards=(reward_part(reward), *kept))
+    check_changes(found, assignments(changes), world)
     found = set_values(found, changes)
     found.check()
     return found
