@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.task import Task
     from etude.core.worlds import World
+    from etude.evaluation.part_check import check_part
+    from etude.evaluation.task_check import check_task
     from etude.runs.comparing import compare
     from etude.runs.training import Result
     from etude.runs.verbs import evaluate, export, resume, train
@@ -31,6 +33,8 @@ _HOMES = {
     "resume": "etude.runs.verbs",
     "evaluate": "etude.runs.verbs",
     "export": "etude.runs.verbs",
+    "check_part": "etude.evaluation.part_check",
+    "check_task": "etude.evaluation.task_check",
     "compare": "etude.runs.comparing",
     "Result": "etude.runs.training",
     "Method": "etude.core.method",
@@ -78,6 +82,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Method", "Result", "Task", "compare", "evaluate", "export", "method", "methods", "resume", "task", "tasks",
-    "train",
+    "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method", "methods",
+    "resume", "task", "tasks", "train",
 ]  # fmt: skip
