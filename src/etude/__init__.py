@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.task import Task
     from etude.core.worlds import World
+    from etude.evaluation.part_check import check_part
+    from etude.evaluation.task_check import check_task
     from etude.runs.comparing import compare
     from etude.runs.evaluate import evaluate
     from etude.runs.export import export
@@ -33,6 +35,8 @@ _HOMES = {
     "resume": "etude.runs.train",
     "evaluate": "etude.runs.evaluate",
     "export": "etude.runs.export",
+    "check_part": "etude.evaluation.part_check",
+    "check_task": "etude.evaluation.task_check",
     "compare": "etude.runs.comparing",
     "Result": "etude.runs.training",
     "Method": "etude.core.method",
@@ -80,6 +84,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Method", "Result", "Task", "compare", "evaluate", "export", "method", "methods", "resume", "task", "tasks",
-    "train",
+    "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method", "methods",
+    "resume", "task", "tasks", "train",
 ]  # fmt: skip

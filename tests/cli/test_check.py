@@ -155,7 +155,6 @@ def test_a_users_own_file(cli: Cli, tmp_path: Path) -> None:
     [
         (("CartPole-v9",), "Did you mean 'CartPole-v1'"),
         (("cartpol",), "Did you mean 'cartpole'"),
-        (("compose",), "compose is a task of language; only environments of control can be checked"),
         (("nothing.py:Tank",), "There is no file nothing.py"),
         (("cartpole", "--steps", "0"), "--steps must be at least 1, got 0"),
     ],

@@ -45,6 +45,7 @@ def method(name: str, environments: int = 3, steps: int = 17, minibatches: int =
 # Everybody alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", (cartpole, pendulum), ids=("cartpole", "pendulum"))
 @pytest.mark.parametrize("name", CONTROL)
 def test_members_of_every_method_equal_their_own_runs(name: str, task: ControlTask) -> None:
@@ -158,6 +159,7 @@ PLAIN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", (cartpole, pendulum), ids=("cartpole", "pendulum"))
 @pytest.mark.parametrize("name", ("ppo", "reinforce"))
 def test_settings_of_members_equal_plain_fields(name: str, task: ControlTask) -> None:

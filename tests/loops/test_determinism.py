@@ -69,6 +69,7 @@ def test_another_seed_is_another_run() -> None:
     assert play(make(full, 0), 1) != play(make(full, 1), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_resumed_run_is_the_one_that_never_stopped(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

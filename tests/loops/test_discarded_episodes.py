@@ -79,6 +79,7 @@ def method(name: str, **changes: Any) -> Method:
     return found.replace(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ("ppo", "reinforce", "npg", "trpo", "gae", "recurrent", "reward-to-go"))
 @pytest.mark.parametrize("poison", (1e6, 1e30))
 def test_what_a_discarded_episode_held_changes_no_number(name: str, poison: float) -> None:

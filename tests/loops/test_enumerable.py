@@ -51,6 +51,7 @@ def test_a_member_is_the_same_alone(method: str) -> None:
     assert not torch.equal(together.policy.logits[0], together.policy.logits[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_it_resumes_as_if_it_had_never_stopped(method: str, tmp_path: Path) -> None:
     whole = trained(method, [1, 2], steps=4)

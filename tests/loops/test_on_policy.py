@@ -45,6 +45,7 @@ def state(loop: OnPolicyLoop, folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", (cartpole, pendulum), ids=("cartpole", "pendulum"))
 @pytest.mark.parametrize("name", ("ppo", "reinforce", "trpo"))
 @pytest.mark.parametrize("members", (MEMBERS[:1], MEMBERS), ids=("alone", "three"))
@@ -68,6 +69,7 @@ def test_a_resumed_run_has_the_same_numbers(
     assert state(whole, tmp_path / "whole") == state(fresh, tmp_path / "fresh")
 
 
+@pytest.mark.slow
 def test_loading_takes_everything_from_the_checkpoint(tmp_path: Path) -> None:
     """A loop that has gone elsewhere, with other seeds' numbers in it, goes back to exactly what was saved."""
     whole = OnPolicyLoop(method(), pendulum, MEMBERS, 6)
@@ -185,6 +187,7 @@ def test_reports_are_means_over_members_and_by_setting() -> None:
     assert all(len(v) == 3 for v in report.members.values())
 
 
+@pytest.mark.slow
 def test_value_learning_explains_the_returns() -> None:
     base: Any = method(critic=StateValue(coefficient=1.0))
     loop = OnPolicyLoop(base.replace(optimizer=base.optimizer.replace(lr=1e-2)), pendulum, MEMBERS, 12)

@@ -79,6 +79,7 @@ def test_members_with_settings_of_their_own_are_tried_with_them() -> None:
     assert members_are_exact(OnPolicyLoop(method(), cartpole, own, 2)) or not exact_here()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_probe_changes_no_number(name: str) -> None:
     plain, tried = (OnPolicyLoop(*RUNS[name], FIVE[:2], 2) for _ in range(2))

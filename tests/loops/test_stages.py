@@ -33,6 +33,7 @@ def test_the_first_half_is_supervised_and_the_second_samples() -> None:
     assert samples == [False, False, True, True]
 
 
+@pytest.mark.slow
 def test_resuming_across_the_boundary_changes_nothing(tmp_path) -> None:
     whole, stopped, resumed = make(), make(), make()
     for loop in (whole, stopped):

@@ -42,6 +42,8 @@ METHODS = {
 """Every composition: an id that has several is there once for each."""
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 STEPS = 3
+MOST = 12
+"""Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {"planning-q-learning": "paths"}
 """Of methods without a claim of their own."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
@@ -94,6 +96,11 @@ def numbers(metrics: dict[str, float]) -> dict[str, float]:
     return {k: v for k, v in metrics.items() if not k.startswith(TIMINGS)}
 
 
+def learned(metrics: list[dict[str, float]]) -> bool:
+    """Whether a step after the checkpoint had a gradient, so that a resumed run has something to repeat."""
+    return any(m.get("gradient_norm", 0) > 0 for m in metrics[1:])
+
+
 def complete(method: Method, scorer: str) -> Method:
     """The method with a model wherever it is rewarded by one that the user has to name."""
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
@@ -107,17 +114,18 @@ def trained(request: pytest.FixtureRequest, scorer: str, tmp_path_factory: pytes
     loop, folder = loop_for(method), tmp_path_factory.mktemp("run")
     before = weights(loop)
     metrics = []
-    for step in range(STEPS):
+    while len(metrics) < STEPS or (len(metrics) < MOST and not learned(metrics)):
         metrics.append(numbers(loop.step().metrics))
-        if step == 0:
+        if len(metrics) == 1:
             loop.save(folder)
     return Trained(method, metrics, before, weights(loop), folder)
 
 
+@pytest.mark.slow
 def test_it_trains(trained: Trained) -> None:
     for metrics in trained.metrics:
         assert all(math.isfinite(v) for v in metrics.values()), metrics
-    assert any(m.get("gradient_norm", 0) > 0 for m in trained.metrics)
+    assert learned(trained.metrics), f"In {MOST} steps nothing had a gradient."
     model = [k for k in trained.before if k.startswith(("model.", "policy."))]
     assert any(not torch.equal(trained.before[k], trained.after[k]) for k in model)
     frozen = [k for k in trained.before if k.startswith("reference.")]
@@ -127,11 +135,12 @@ def test_it_trains(trained: Trained) -> None:
         assert all(torch.equal(trained.before[k], trained.after[k]) for k in frozen)
 
 
+@pytest.mark.slow
 def test_it_resumes_to_the_same_numbers(trained: Trained) -> None:
     loop = loop_for(trained.method)
     loop.load(trained.folder)
     assert loop.finished == 1
-    assert [numbers(loop.step().metrics) for _ in range(STEPS - 1)] == trained.metrics[1:]
+    assert [numbers(loop.step().metrics) for _ in range(len(trained.metrics) - 1)] == trained.metrics[1:]
     again = weights(loop)
     assert set(again) == set(trained.after)
     assert all(torch.equal(again[k], v) for k, v in trained.after.items())

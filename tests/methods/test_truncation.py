@@ -115,6 +115,7 @@ def trained(name: str, cut: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     return batch.values, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_values_bootstrap_through_a_time_limit(name: str) -> None:
     values, advantages = trained(name)
@@ -122,6 +123,7 @@ def test_values_bootstrap_through_a_time_limit(name: str) -> None:
     torch.testing.assert_close(advantages, torch.zeros_like(advantages), atol=0.3, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_test_sees_a_truncation_that_is_taken_for_an_end(name: str) -> None:
     values, advantages = trained(name, cut=True)

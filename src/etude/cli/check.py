@@ -1,12 +1,15 @@
-"""`etude check`: what is wrong with an environment, before a run."""
+"""`etude check`: what is wrong with an environment, a task or a part, before a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import json as json_module
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from etude.evaluation.environment_findings import Finding
 
 
 def check(
@@ -16,16 +19,18 @@ def check(
     steps: int = 10_000,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Play an environment with random actions and say what is wrong with it, one sentence each.
+    """Say what is wrong with an environment, a task or a part, one sentence each.
 
-    Spaces that can be learned, what reset and step return, bounds and dtypes, finite numbers, the same numbers under
-    the same seed, terminated apart from truncated, independence of environments, resuming, speed. The exit code is 1
-    if there are faults.
+    An environment is played with random actions: spaces that can be learned, what reset and step return, bounds and
+    dtypes, finite numbers, the same numbers under the same seed, terminated apart from truncated, independence of
+    environments, resuming, speed. Of a task: problems, splits, scores, demonstrations, reset and step. Of a part:
+    fields, JSON, state, what it returns on a small batch. The exit code is 1 if there are faults.
 
     Parameters
     ----------
     environment
-        file.py:Class, module:Class, an id of Gymnasium or EnvPool (CartPole-v1), or a built-in environment.
+        file.py:Thing or module:Thing of an environment, task or part, an id of Gymnasium or EnvPool (CartPole-v1), or a
+        built-in task.
     set
         Fields of the task, as in task.arguments={"gravity":1.6}. Repeatable.
     steps
@@ -34,12 +39,10 @@ def check(
         Print level, about and sentence of each finding as JSON.
     """
     from etude.core.errors import ConfigError
-    from etude.evaluation.environment_check import check_environment
-    from etude.runs.training import compose_task
 
     if steps < 1:
         raise ConfigError(f"--steps must be at least 1, got {steps}.")
-    found = check_environment(compose_task(environment, set), steps=steps)
+    found = _findings(environment, set, steps)
     faults = sum(f.level == "fault" for f in found)
     if json:
         print(json_module.dumps([dataclasses.asdict(f) for f in found], indent=1))
@@ -49,7 +52,35 @@ def check(
         raise SystemExit(1)
 
 
-def _show(environment: str, found: list, faults: int) -> None:
+def _part(name: str) -> bool:
+    """Whether a file or module has a part of that name which fills a slot of a method."""
+    from etude.core.part import Part
+    from etude.core.registry import load_attribute
+    from etude.core.task import Task
+
+    if ":" not in name or name.startswith("reasoning-gym:"):
+        return False
+    thing = load_attribute(name)
+    kind = thing if isinstance(thing, type) else type(thing)
+    return issubclass(kind, Part) and not issubclass(kind, Task)
+
+
+def _findings(name: str, changes: tuple[str, ...], steps: int) -> list[Finding]:
+    """What the check of this kind of thing finds."""
+    from etude.core.control import ControlTask
+    from etude.core.registry import load_attribute
+    from etude.evaluation.environment_check import check_environment
+    from etude.evaluation.part_check import check_part
+    from etude.evaluation.task_check import check_task
+    from etude.runs.training import compose_task
+
+    if _part(name):
+        return check_part(load_attribute(name))
+    task = compose_task(name, changes)
+    return check_environment(task, steps=steps) if isinstance(task, ControlTask) else check_task(task)
+
+
+def _show(environment: str, found: list[Finding], faults: int) -> None:
     from shlex import quote
 
     from rich.console import Console
@@ -62,6 +93,9 @@ def _show(environment: str, found: list, faults: int) -> None:
         console.print(f"{marks[f.level]}  [bold]{f.about}[/]  {printable(f.sentence)}", soft_wrap=True)
     if faults:
         console.print(f"\n{faults} fault{'s' if faults > 1 else ''}: repair {'them' if faults > 1 else 'it'} first.")
+        return
+    if _part(environment):
+        console.print("\nNo faults.")
         return
     console.print("\nNo faults. Train on it with:")
     console.print(f"  etude train ppo --task {quote(environment)}", style="bold", markup=False, soft_wrap=True)

@@ -277,6 +277,7 @@ class CopyTask(ControlTask):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_actions_of_every_space_are_learned(name: str) -> None:
     _, squash = TRAINED[name]

@@ -200,6 +200,7 @@ def test_members_with_image_policies_equal_their_own_runs(shared: bool) -> None:
     assert_members_are_alone(method, Dot(), [Member(seed) for seed in range(5)], (3, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", (False, True), ids=("apart", "shared"))
 def test_images_are_learned_from(shared: bool) -> None:
     method: Any = image_method(critic=StateValue(network=SMALL, shared=shared), epochs=6)

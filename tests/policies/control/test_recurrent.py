@@ -267,6 +267,7 @@ def test_what_does_not_fit_a_memory_is_refused() -> None:
     method(GRU()).check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "low", "high"), ((GRU(width=16), 0.9, 1.0), (None, 0.3, 0.7)), ids=("gru", "mlp"))
 def test_a_cue_is_given_back_by_who_remembers_it(memory: GRU | None, low: float, high: float) -> None:
     """The best that a policy without a memory can do is to guess: 0.5."""

@@ -1,0 +1,126 @@
+"""`check_part`: each planted fault is found, in a sentence; shipped parts have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import etude
+from etude.core.batches import TokenBatch
+from etude.core.part import Part, part_classes
+from etude.core.slots import Filter, GroupReward, TokenAdvantages, TokenObjective, TokenReward
+from etude.evaluation.part_check import check_part
+
+
+def advantages(returns: Callable[[TokenBatch], Any]) -> Part:
+    """A part that gives credit as the function says."""
+
+    class Mine(TokenAdvantages):
+        def __call__(self, batch: TokenBatch) -> Tensor:
+            return returns(batch)  # type: ignore[no-any-return]
+
+    return Mine()
+
+
+def objective(returns: Callable[[TokenBatch, Any], Tensor]) -> Part:
+    class Mine(TokenObjective):
+        def __call__(self, batch: TokenBatch, policy: Any) -> Tensor:
+            return returns(batch, policy)
+
+    return Mine()
+
+
+class Remembers(TokenReward):
+    """Keeps in its state what a checkpoint cannot hold."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"seen": {3}}
+
+    def shape(self, batch: TokenBatch) -> Tensor:
+        return batch.rewards
+
+
+SHARED: list[int] = []
+
+
+class Shares(Remembers):
+    """Gives every run the same list."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"seen": SHARED}
+
+
+class Holds(Filter):
+    """Has a field that can be changed in place."""
+
+    words: Any = None
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        return batch.weights
+
+
+class Unwritten(GroupReward):
+    """Forgot its function."""
+
+
+class Needy(Filter):
+    """Cannot be added by name."""
+
+    power: float
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        return batch.weights
+
+
+def overwrite(batch: TokenBatch) -> Tensor:
+    batch.rewards *= 2
+    return batch.rewards
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        (advantages(lambda b: b.scores), "Mine.__call__(batch) must return [B, T], here (6, 5), got (6,)."),
+        (advantages(lambda b: None), "must return a tensor [B, T], got NoneType"),
+        (advantages(lambda b: b.tokens), "must return numbers as the batch has them (float32), got torch.int64"),
+        (advantages(lambda b: b.rewards / (b.rewards * 0)), "returned numbers that are not finite"),
+        (advantages(lambda b: b.nothing), "raised AttributeError on a small batch: 'TokenBatch' object has no attri"),  # type: ignore[attr-defined]
+        (advantages(overwrite), "writes into batch.rewards: return a new tensor"),
+        (objective(lambda b, p: p.logp.detach()), "has no gradient: compute it from policy.logp"),
+        (objective(lambda b, p: -p.logp.sum(1)), "got (6,). A loss per row is said by per_row = True in the class."),
+        (Remembers, "The state 'seen' of Remembers holds a set: checkpoints keep JSON values and tensors."),
+        (Shares, "The state 'seen' of Shares is one object for all runs"),
+        (Holds(words={"a": 1}), "Holds.words holds a dict, which can change while a part may not"),
+        (Holds(words=object()), "Holds cannot be written into method.json"),
+        (Unwritten, "Unwritten.rescore(batch) is not written: the slot rewards calls it."),
+        (Needy, "Needy cannot be made without arguments"),
+        (Needy(power=2.0), "has fields without a default"),
+    ],
+)
+def test_what_is_wrong_is_said(part: Any, sentence: str) -> None:
+    found = [f.sentence for f in etude.check_part(part) if f.level != "fact"]
+    assert any(sentence in s for s in found), found
+
+
+SHIPPED = [
+    c for c in part_classes().values() if c.slot != "task" and c.name not in ("function-reward", "callable-reward")
+]
+
+
+@pytest.mark.parametrize("cls", SHIPPED, ids=[c.name for c in SHIPPED])
+def test_shipped_parts_have_no_faults(cls: type[Part]) -> None:
+    found = check_part(cls)
+    assert found
+    assert not [f for f in found if f.level == "fault"] or cls.name == "group-objective", found
+
+
+def test_the_part_is_left_as_it_was() -> None:
+    part = advantages(lambda b: b.rewards)
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    check_part(part)
+    assert torch.equal(before, torch.random.get_rng_state())

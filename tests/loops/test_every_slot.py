@@ -1,0 +1,252 @@
+"""Every slot of every kind is read, in each of its worlds: a part there is called, a value there changes the run.
+
+What a world has no use for is refused instead. A slot that is added needs a line in one of the two tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from control_toys import control_loop
+from etude.core.errors import ConfigError
+from etude.core.fit import check
+from etude.core.kinds import KINDS, TokenMethod
+from etude.core.learners import Learning, StepLearner
+from etude.core.method import Method
+from etude.core.part import Part
+from etude.core.population import Population
+from etude.core.registry import get_method
+from etude.core.worlds import World
+from etude.curricula.prioritised import Prioritised
+from etude.curricula.uniform import Uniform
+from etude.experience.groups import Groups
+from etude.experience.vector import Rollouts
+from etude.filters.informative import InformativeGroups
+from etude.learners.fitted import FittedValue, squared_error
+from etude.learners.state import StateValue
+from etude.learners.token import TokenCritic
+from etude.loops.enumerable import EnumerableLoop
+from etude.methods.rlvr.max_at_k import BestOfGroup
+from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
+from etude.optimizers.adam import AdamW
+from etude.policies.control.actor import ActorPolicy
+from etude.policies.control.networks import MLP
+from etude.references.frozen import Frozen, MovingAverage
+from etude.regularizers.entropy import EntropyBonus
+from etude.regularizers.kl import KLToReference
+from etude.rewards.entropy import EntropyReward
+from etude.rewards.outcome import OverlongPenalty, TaskReward
+from etude.rewards.running import NormalizeRewards
+from etude.stages.phases import Phase
+from etude.tasks.tabular.enumerable import Enumerable
+from etude.token_weights.entropy import HighEntropyTokens
+from language_toys import Toy, make_loop
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Uneven(Toy):
+    """Completions of all lengths, so that it matters how tokens are averaged."""
+
+    stop: ClassVar[tuple[str, ...]] = tuple("abcdefghijklm")
+
+
+TASKS: dict[World, Any] = {
+    World.LANGUAGE: Uneven(),
+    World.ENUMERABLE: Enumerable(prompts=3, vocabulary=3, length=2, ends=True, graded=True),
+}
+GRPO: Any = get_method("grpo").replace(experience=Groups(size=4), problems=3)
+WITH_REFERENCE = GRPO.replace(regularizers=(KLToReference(),))
+TOKEN_PPO: Any = get_method("ppo").replace(experience=Groups(size=4), problems=3)
+SMALL: Any = {
+    "policy": ActorPolicy(network=MLP(hidden=(8,))),
+    "experience": Rollouts(environments=2, steps=8),
+    "critic": StateValue(network=MLP(hidden=(8,))),
+    "epochs": 1,
+    "minibatches": 1,
+}
+PPO: Any = get_method("ppo", "control").replace(**SMALL)
+FITTED = FittedValue(network=MLP(hidden=(8,)))
+
+
+class Guess(StepLearner):
+    """Values learned beside the critic, for nobody."""
+
+    slot = "learners"
+    learning: Learning = Learning(optimizer=AdamW(lr=1e-3))
+
+    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+        return FITTED.build(shape, actions, population)
+
+    def loss(self, read: Any) -> torch.Tensor:
+        return squared_error(read.says, read.batch)
+
+
+GAE_CONTROL: Any = get_method("gae", "control").replace(**{k: v for k, v in SMALL.items() if k != "critic"})
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A shipped part in a slot of a method, and the function of it that its loop has to call."""
+
+    method: Method
+    part: Part
+    verb: str
+    worlds: tuple[World, ...] = ()
+
+
+ONLY_LANGUAGE = (World.LANGUAGE,)
+CALLED: dict[str, dict[str, list[Filling]]] = {
+    "TokenMethod": {
+        "stages": [Filling(GRPO, Phase(), "apply")],
+        "curriculum": [Filling(GRPO, Uniform(), "choose"), Filling(GRPO, Prioritised(), "choose")],
+        "experience": [Filling(GRPO, GRPO.experience, "collect", ONLY_LANGUAGE)],
+        "rewards": [
+            Filling(GRPO, TaskReward(), "shape_in", ONLY_LANGUAGE),
+            Filling(GRPO, EntropyReward(), "shape_in"),
+            Filling(GRPO, OverlongPenalty(), "score"),
+            Filling(GRPO, BestOfGroup(), "rescore"),
+        ],
+        "filters": [Filling(GRPO, InformativeGroups(), "weigh")],
+        "advantages": [Filling(GRPO, GRPO.advantages, "__call__")],
+        "objective": [Filling(GRPO, ClippedSurrogate(), "__call__"), Filling(GRPO, PolicyGradient(), "__call__")],
+        "token_weights": [Filling(GRPO, HighEntropyTokens(), "__call__")],
+        "regularizers": [Filling(GRPO, EntropyBonus(), "__call__")],
+        "reference": [
+            Filling(WITH_REFERENCE, Frozen(), "refresh"),
+            Filling(WITH_REFERENCE, MovingAverage(), "refresh"),
+        ],
+        "critic": [Filling(TOKEN_PPO, TokenCritic(), "loss")],
+        "optimizer": [Filling(GRPO, AdamW(), verb) for verb in ("build", "rate", "clip", "restarts")],
+    },
+    "RolloutMethod": {
+        "policy": [Filling(PPO, PPO.policy, verb) for verb in ("build", "watch")],
+        "rewards": [Filling(PPO, NormalizeRewards(), "shape")],
+        "advantages": [Filling(PPO, PPO.advantages, verb) for verb in ("of_transitions", "of_minibatch")],
+        "objective": [Filling(PPO, ClippedSurrogate(), verb) for verb in ("__call__", "metrics")],
+        "regularizers": [Filling(PPO, EntropyBonus(), verb) for verb in ("__call__", "observe")],
+        "critic": [
+            *(Filling(PPO, PPO.critic, verb) for verb in ("build", "loss")),
+            *(Filling(GAE_CONTROL, FITTED, verb) for verb in ("build", "loss")),
+        ],
+        "learners": [Filling(PPO, Guess(), verb) for verb in ("build", "loss", "offers")],
+        "stages": [Filling(PPO, Phase(), "apply")],
+        "optimizer": [Filling(PPO, AdamW(), verb) for verb in ("population", "rate")],
+    },
+}
+"""For each kind what is called; without worlds: in all in which the slot is not refused."""
+CHANGED: dict[str, dict[str, Any]] = {
+    "TokenMethod": {
+        "experience": Groups(size=5), "problems": 2, "epochs": 2, "minibatches": 2, "aggregation": "token-mean",
+    },
+    "RolloutMethod": {"experience": Rollouts(environments=4, steps=8), "epochs": 2, "minibatches": 2},
+}  # fmt: skip
+"""For each kind the values that change a run."""
+
+
+def counting(part: Part, verb: str) -> tuple[Part, list[str]]:
+    """A part of a class below the shipped one's that does the same, and the list that notes each call of `verb`."""
+    cls, calls = type(part), list[str]()
+
+    def noted(self: Any, *args: Any, **options: Any) -> Any:
+        calls.append(verb)
+        return getattr(super(counts, self), verb)(*args, **options)
+
+    about = {verb: noted, "__module__": __name__, "worlds": cls.worlds}
+    counts: Any = type(cls)(f"Counting{cls.__name__}", (cls,), about)
+    return counts(**part.fields()), calls
+
+
+def with_part(method: Method, slot: str, part: Part) -> Method:
+    """The method with the part in the slot, or as the last in a slot of several."""
+    held = getattr(method, slot)
+    return method.replace(**{slot: (*held, part) if isinstance(held, tuple) else part})
+
+
+def run(method: Method, world: World, steps: int = 2) -> torch.Tensor:
+    """All weights after some steps, flat."""
+    if world is World.LANGUAGE:
+        loop = make_loop(method, TASKS[world], steps=steps)
+    elif world is World.ENUMERABLE:
+        check(method, TASKS[world])
+        loop = EnumerableLoop(method, TASKS[world], seeds=[5], steps=steps)
+    else:
+        loop = control_loop(method, [5, 6], steps)
+    for _ in range(steps):
+        loop.step()
+    if world is World.LANGUAGE:
+        return torch.cat([p.detach().flatten() for p in loop.policy.parameters()])
+    return loop.policy.logits[0].detach() if world is World.ENUMERABLE else loop.parameters.values.detach()
+
+
+def calls() -> list[Any]:
+    return [
+        pytest.param(filling, slot, world, id=f"{kind}-{world}-{slot}-{type(filling.part).__name__}.{filling.verb}")
+        for kind, slots in CALLED.items()
+        for slot, fillings in slots.items()
+        for filling in fillings
+        for world in sorted(filling.worlds or KINDS[kind].worlds)
+        if slot not in KINDS[kind].absent.get(world, ())
+    ]
+
+
+@pytest.mark.parametrize(("filling", "slot", "world"), calls())
+def test_a_part_in_the_slot_is_called(filling: Filling, slot: str, world: World) -> None:
+    part, noted = counting(filling.part, filling.verb)
+    run(with_part(filling.method, slot, part), world)
+    assert noted
+
+
+def values() -> list[Any]:
+    return [
+        pytest.param(KINDS[kind], slot, value, world, id=f"{kind}-{world}-{slot}")
+        for kind, slots in CHANGED.items()
+        for slot, value in slots.items()
+        for world in sorted(KINDS[kind].worlds)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "slot", "value", "world"), values())
+def test_another_value_is_another_run(kind: type[Method], slot: str, value: Any, world: World) -> None:
+    method = GRPO if kind is TokenMethod else PPO
+    before, after = run(method, world), run(method.replace(**{slot: value}), world)
+    assert before.shape == after.shape
+    assert not torch.equal(before, after)
+    assert torch.equal(before, run(method.replace(**{slot: getattr(method, slot)}), world))
+
+
+@pytest.mark.parametrize(
+    ("kind", "world", "slot"),
+    [
+        pytest.param(kind, world, slot, id=f"{name}-{world}-{slot}")
+        for name, kind in KINDS.items()
+        for world in sorted(kind.worlds)
+        for slot in kind.slot_names()
+    ],
+)
+def test_every_slot_is_called_changes_the_run_or_is_refused(kind: type[Method], world: World, slot: str) -> None:
+    called = [p.values for p in calls() if p.values[1:] == (slot, world) and isinstance(p.values[0].method, kind)]
+    changed = [p.values for p in values() if (p.values[0], p.values[1], p.values[3]) == (kind, slot, world)]
+    refused = slot in kind.absent.get(world, ())
+    assert (called or changed) if not refused else not (called or changed), f"Add {slot} to a table of this test."
+
+
+@pytest.mark.parametrize(
+    ("filling", "slot"),
+    [
+        pytest.param(fillings[0], slot, id=f"{kind}-{world}-{slot}")
+        for kind, slots in CALLED.items()
+        for world, absent in KINDS[kind].absent.items()
+        for slot, fillings in slots.items()
+        if slot in absent
+    ],
+)
+def test_a_slot_without_a_use_is_refused(filling: Filling, slot: str) -> None:
+    part, _ = counting(filling.part, filling.verb)
+    with pytest.raises(ConfigError, match=f"whose loop has no use for the slot {slot}"):
+        check(with_part(filling.method, slot, part), TASKS[World.ENUMERABLE])

@@ -1,0 +1,279 @@
+"""One cheap learning check for every registered composition: a flipped sign fails it, and so does credit set to zero.
+
+On `enumerable` the exact expected reward rises, in control the return of a task whose every step has a right answer,
+elsewhere what the method is about: the reward of a toy policy, the likelihood of what was shown, the margin of what was
+preferred. "Rises" is a mean over seeds three standard errors above zero, or a gain of each seed where seeds are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from etude.core.batches import Problem
+from etude.core.control import ControlTask, VectorEnvironment
+from etude.core.errors import ConfigError
+from etude.core.fit import check
+from etude.core.kinds import RolloutMethod
+from etude.core.method import Method
+from etude.core.population import Member
+from etude.core.registry import compositions, files, get_method
+from etude.core.rows import to_batch
+from etude.core.slots import Context
+from etude.core.streams import Stream
+from etude.experience.data import Demonstrations, Pairs
+from etude.experience.groups import Groups
+from etude.experience.vector import Rollouts
+from etude.loops.enumerable import EnumerableLoop
+from etude.loops.language import LanguageLoop
+from etude.loops.on_policy import OnPolicyLoop
+from etude.policies.language import LanguagePolicy
+from etude.rewards.model import values
+from etude.tasks.control._batched import ArrayEnvironment
+from etude.tasks.tabular.enumerable import Enumerable
+from language_toys import Toy, random_policy
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+SEEDS = 12
+
+
+def rises(gains: Tensor) -> bool:
+    """Whether the mean over members is three standard errors above zero."""
+    return bool(gains.mean() > 3 * gains.std() / len(gains) ** 0.5)
+
+
+def all_of(kind: str) -> list[str]:
+    return [n for n in sorted(files("methods")) if any(kind in m.worlds for m in compositions(n))]
+
+
+# Enumerable: the exact expected reward
+
+TABLE = Enumerable(prompts=3, vocabulary=3, length=2)
+
+
+def fits(method: Method) -> bool:
+    try:
+        check(method, TABLE)
+    except ConfigError:
+        return False
+    return True
+
+
+TABULAR = [name for name in all_of("enumerable") if fits(get_method(name, "enumerable"))]
+
+
+def gains_of_tables(method: Method, steps: int = 15) -> Tensor:
+    """[P] what each member's expected reward gained."""
+    faster: Any = method
+    faster = faster.replace(optimizer=faster.optimizer.replace(lr=0.1))
+    loop = EnumerableLoop(faster, TABLE, seeds=range(SEEDS), steps=steps)
+    before = loop.exact()["reward"]
+    for _ in range(steps):
+        loop.step()
+    return loop.exact()["reward"] - before
+
+
+@pytest.mark.parametrize("name", TABULAR)
+def test_expected_reward_rises(name: str) -> None:
+    gains = gains_of_tables(get_method(name, "enumerable"))
+    assert rises(gains)
+
+
+# Control: say where the dot is
+
+
+class AimArrays(ArrayEnvironment):
+    """A number x in [-1, 1] is shown: say its sign, or the number 0.5 x. Every step stands for itself."""
+
+    draws, limit = 1, 8
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, seeds: Sequence[int], count: int, purpose: str, continuous: bool) -> None:
+        super().__init__(seeds, count, purpose)
+        self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32) if continuous else spaces.Discrete(2)
+        self.continuous = continuous
+
+    def start(self, uniform: np.ndarray) -> np.ndarray:
+        return 2 * uniform - 1
+
+    def advance(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x, a = states[..., 0], actions[..., 0]
+        reward = -((a - 0.5 * x - 0.5) ** 2) if self.continuous else ((x > 0) == (a > 0.5)).astype(float)
+        return 2 * ((states + 1.7) / 2 % 1) - 1, reward, np.zeros(reward.shape, bool)
+
+    def observe(self, states: np.ndarray) -> np.ndarray:
+        return states.astype(np.float32)
+
+
+class Aim(ControlTask):
+    id: ClassVar[str] = "aim"
+    continuous: bool = False
+
+    def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
+        return AimArrays(seeds, count, purpose, self.continuous)
+
+
+def gains_of_control(method: Method, steps: int = 12) -> Tensor:
+    """[P] what the reward of a step gained from the first rollout to the last."""
+    smaller: Any = method.replace(experience=Rollouts(environments=8, steps=32))
+    smaller = smaller.replace(optimizer=smaller.optimizer.replace(lr=3e-3)) if smaller.optimizer.lr else smaller
+    smaller = smaller.replace(minibatches=min(2, smaller.minibatches))
+    task = Aim(continuous=method.id == "ppo-continuous")
+    loop = OnPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], steps)
+    returns = []
+    for _ in range(steps):
+        loop.recent = [type(d)(maxlen=d.maxlen) for d in loop.recent]
+        returns.append(torch.tensor(loop.step().members["return"]))
+    return returns[-1] - returns[0]
+
+
+CONTROL = all_of("control")
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_the_return_rises(name: str) -> None:
+    gains = gains_of_control(get_method(name, "control"))
+    assert rises(gains)
+
+
+# Language: a toy policy of random weights
+
+
+class Letters(Toy):
+    """Begin with a lower-case letter, as a random policy sometimes does."""
+
+    scoring: Callable[[Problem, str], float] = field(
+        default=lambda _, completion: float(completion[:1].islower()), kw_only=True
+    )
+
+    def problems(self, split: str) -> list[Problem]:
+        shown = {"chosen": "abc", "rejected": "XYZ", "demonstration": "abc"}
+        return [Problem(f"{split}-{i}", prompt, info=shown) for i, prompt in enumerate(self.prompts)]
+
+
+LETTERS = Letters()
+
+
+def solved(policy: LanguagePolicy, task: Any = LETTERS, count: int = 128) -> float:
+    """Mean reward of samples from the policy."""
+    context = Context(task, policy, Stream(7), max_tokens=task.max_tokens)
+    problems = task.problems("train")
+    return float(np.mean([e.reward for e in Groups(size=count // len(problems)).collect(problems, context)]))
+
+
+def shown(policy: LanguagePolicy, task: Any = LETTERS, part: Any = None) -> Tensor:
+    """[B] log-probability of each written answer, pairs of chosen and rejected ones unless `part` says otherwise."""
+    episodes = (part or Pairs()).collect(task.problems("train")[:8], Context(task, policy, Stream(7)))
+    batch = to_batch(episodes, 0, 1.0, policy.device)
+    return policy.evaluate(batch, set()).logp.detach().sum(1)
+
+
+def likelihood(policy: LanguagePolicy, task: Any = LETTERS) -> float:
+    return float(shown(policy, task, Demonstrations()).mean())
+
+
+def margin(policy: LanguagePolicy) -> float:
+    """How much likelier the chosen answers are than the rejected ones."""
+    chosen, rejected = shown(policy).view(-1, 2).T
+    return float((chosen - rejected).mean())
+
+
+def preference(policy: LanguagePolicy) -> float:
+    """The margin of a reward model's values."""
+    pairs = Pairs().collect(LETTERS.problems("train"), Context(LETTERS, policy, Stream(7)))
+    chosen, rejected = torch.tensor(values(policy, pairs)).view(-1, 2).T
+    return float((chosen - rejected).mean())
+
+
+def gain_of(method: Method, measure: Callable[[LanguagePolicy], float], seed: int = 0, steps: int = 8) -> float:
+    """What a toy policy gained in some steps."""
+    policy: Any = random_policy(seed=seed)
+    policy.add_value_head()
+    faster: Any = method.replace(problems=3)
+    loop = LanguageLoop(
+        faster.replace(optimizer=faster.optimizer.replace(lr=2e-2)), LETTERS, policy, seed=seed, steps=steps
+    )
+    before = measure(policy)
+    for _ in range(steps):
+        loop.step()
+    return measure(policy) - before
+
+
+MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
+    "ppo": solved,
+    "poly-ppo": solved,
+    "kimi-k1-5": solved,
+    "hpt": solved,
+    "r3l": solved,
+    "sft": likelihood,
+    "alpine": likelihood,
+    "dpo": margin,
+    "reward-model": preference,
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_toy_policy_learns(name: str) -> None:
+    gains = [gain_of(get_method(name), MEASURES[name], seed) for seed in range(2)]
+    assert sum(gains) / len(gains) > 0.1, gains
+
+
+ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "rlanything"}
+"""They need a curriculum, a reward model, a graph or steps with verdicts: `test_learning.py` and their own tests."""
+
+
+def test_every_composition_has_a_check() -> None:
+    covered = {*TABULAR, *MEASURES, *ELSEWHERE}
+    assert covered == {n for n in files("methods") if any(not isinstance(m, RolloutMethod) for m in compositions(n))}
+
+
+# The checks themselves
+
+
+def flipped(method: Method) -> Method:
+    """The method with the sign of its loss turned round."""
+    cls: Any = type(method.slots()["objective"])
+
+    def backwards(self: Any, batch: Any, policy: Any) -> Tensor:
+        found: Tensor = -cls.__call__(self, batch, policy)
+        return found
+
+    other = type(cls)("Flipped", (cls,), {"__call__": backwards, "__module__": __name__, "worlds": cls.worlds})
+    return method.replace(objective=other(**method.slots()["objective"].fields()))
+
+
+def uncredited(method: Method) -> Method:
+    """The method with every advantage 0."""
+    part: Any = method.slots()["advantages"]
+    cls = type(part)
+    verb = "of_transitions" if isinstance(method, RolloutMethod) else "__call__"
+
+    def nothing(self: Any, batch: Any) -> Tensor:
+        return torch.zeros_like(getattr(cls, verb)(self, batch))
+
+    other = type(cls)("Uncredited", (cls,), {verb: nothing, "__module__": __name__, "worlds": cls.worlds})
+    return method.replace(advantages=other(**part.fields()))
+
+
+@pytest.mark.parametrize("broken", [flipped, uncredited])
+@pytest.mark.parametrize("name", ["grpo", "maxrl", "reinforce"])
+def test_broken_methods_fail_on_tables(name: str, broken: Callable[[Method], Method]) -> None:
+    assert not rises(gains_of_tables(broken(get_method(name, "enumerable"))))
+
+
+@pytest.mark.parametrize("broken", [flipped, uncredited])
+@pytest.mark.parametrize("name", ["reinforce", "a2c"])
+def test_broken_methods_fail_in_control(name: str, broken: Callable[[Method], Method]) -> None:
+    assert not rises(gains_of_control(broken(get_method(name, "control"))))
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo"])
+def test_a_flipped_sign_fails_on_written_answers(name: str) -> None:
+    assert gain_of(flipped(get_method(name)), MEASURES[name]) < 0
