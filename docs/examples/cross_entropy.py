@@ -69,6 +69,7 @@ class CrossEntropy:
         self.actor, self.parameters = self._actor(members)
         self.parameters.values.zero_()  # the mean, [P, D]
         self.spread = torch.full_like(self.parameters.values, method.spread)
+        self.trained = self.parameters.values.shape[1]  # numbers of each member
 
     def _actor(self, members: Sequence[Member]) -> tuple[Actor, FlatParameters]:
         environment = self.task.make([0], 1, "spaces")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from etude.advantages.group import GroupAdvantage, solved_share
+from etude.advantages.group import GroupAdvantage, GroupStd, LeaveOneOut, solved_share
 from etude.core.batches import TokenBatch
 from etude.core.rows import concatenate, to_batch
 from language_toys import random_batch
@@ -22,10 +22,10 @@ def shown_twice(make_batch) -> TokenBatch:
 def test_an_episode_with_two_rows_counts_once(make_batch) -> None:
     """Mean 1/3 and deviation sqrt(2)/3, so that 1 has sqrt(2) and 0 has -1/sqrt(2); by rows it would be 1 and -1."""
     batch = shown_twice(make_batch)
-    advantages = GroupAdvantage(epsilon=0.0)(batch)
+    advantages = GroupAdvantage(scale=GroupStd(epsilon=0.0))(batch)
     torch.testing.assert_close(advantages[[0, 2, 3], 0], torch.tensor([2**0.5, -(2**-0.5), -(2**-0.5)]).double())
     assert advantages[1].tolist() == pytest.approx([2**0.5, 0.0])
-    alone = GroupAdvantage(centre="leave-one-out", scale="none")(batch)[:, 0]
+    alone = GroupAdvantage(centre=LeaveOneOut(), scale=None)(batch)[:, 0]
     assert alone.tolist() == pytest.approx([1.0, 1.0, -0.5, -0.5])
     assert solved_share(batch).tolist() == pytest.approx([1 / 3] * 4)
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from etude.runs.control import training_steps
 from torch import Tensor
 
 from corridor import Corridor, CorridorTask
@@ -26,6 +25,7 @@ from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.networks import MLP
 from etude.rewards.episodic import EpisodicReward
 from etude.rewards.running import NormalizeRewards
+from etude.runs.kinds import run_of
 from etude.stages.phases import Phase
 from etude.tasks.control.cartpole import cartpole
 
@@ -251,7 +251,8 @@ def changing() -> Any:
     """Other experience, critic and rewards in the first half."""
     method = small(rewards=(NormalizeRewards(),))
     first = method.experience.replace(environments=3, steps=10)
-    return halves(method, "reset", experience=first, critic=FittedValue(network=MLP(hidden=(4,)), minibatches=2))
+    fitted = FittedValue(network=MLP(hidden=(4,)), learning=FittedValue().learning.replace(minibatches=2))
+    return halves(method, "reset", experience=first, critic=fitted)
 
 
 def test_every_slot_but_the_policy_may_change() -> None:
@@ -280,7 +281,8 @@ def test_a_resumed_run_has_the_same_numbers_in_every_stage(when: int, tmp_path: 
 
 def test_the_length_of_a_run_counts_the_stages() -> None:
     """Half of the rollouts have 30 steps of each member, half 40: 350 steps are 10 rollouts."""
-    assert training_steps(changing(), 350) == 10 and training_steps(small(), 401) == 11
+    for method, budget, rollouts in ((changing(), 350, 10), (small(), 401, 11)):
+        assert run_of(method).training_steps(method, budget) == rollouts
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.advantages.group import BatchMean
 from etude.core.batches import Episode, Problem, Segment, StopReason, TokenBatch, TokenLogProbs
 from etude.core.method import Method
 from etude.core.registry import get_method
@@ -84,14 +85,14 @@ def expected_gradient(method: Method, policy: Policy, make_batch: Callable[..., 
     return total
 
 
-def with_baseline(baseline: str) -> Method:
+def with_baseline(baseline: BatchMean | None) -> Method:
     reinforce = get_method("reinforce")
     return reinforce.replace(advantages=reinforce.advantages.replace(baseline=baseline))
 
 
 def test_reinforce_without_baseline_is_unbiased(make_batch) -> None:
     policy = Policy.random()
-    found = expected_gradient(with_baseline("none"), policy, make_batch, 1)
+    found = expected_gradient(with_baseline(None), policy, make_batch, 1)
     torch.testing.assert_close(found, exact_gradient(policy), atol=1e-12, rtol=0)
 
 
@@ -99,7 +100,7 @@ def test_reinforce_without_baseline_is_unbiased(make_batch) -> None:
 def test_the_batch_mean_as_a_baseline_shrinks_the_gradient_by_one_sample(make_batch, size: int) -> None:
     """The mean holds the sample itself: E = (n - 1) / n grad J, a matter of scale that vanishes with n."""
     policy = Policy.random()
-    found = expected_gradient(with_baseline("batch"), policy, make_batch, size)
+    found = expected_gradient(with_baseline(BatchMean()), policy, make_batch, size)
     torch.testing.assert_close(found, (size - 1) / size * exact_gradient(policy), atol=1e-12, rtol=0)
 
 

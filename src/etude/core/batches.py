@@ -418,6 +418,7 @@ class Transitions:
 def per_step(values: Tensor) -> Tensor:
     """[P, N] as it is, [P, N, C] as means over the chain: each link is a decision of its own, with its step's weight.
 
+    >>> import torch
     >>> per_step(torch.tensor([[[1.0, 3.0], [4.0, 6.0]]]))
     tensor([[2., 5.]])
     """

@@ -70,6 +70,12 @@ class OnPolicyLoop:
         """Of policy and critic."""
         return self.updater.parameters
 
+    @property
+    def trained(self) -> int:
+        """Numbers that are trained of each member, its learners' among them."""
+        named = {**dict(self.parameters.named()), **dict(self.updater.learners.named())}
+        return sum(x[0].numel() for x in named.values())
+
     def alone(self, k: int) -> ControlUpdater:
         """What member k acts and learns with in a run of its own, as it begins."""
         population = Population([self.population.members[k]])

@@ -150,7 +150,9 @@ def test_without_strength_the_advantages_are_those_of_grpo(batch: TokenBatch) ->
     credit, signed = GroupAdvantage(), 2 * batch.scores - 1
     shaped = GradientNovelty(strength=0.0).rescore(batch)
     assert torch.equal(credit.of_scores(batch, shaped), credit.of_scores(batch, signed))
-    plain = credit.replace(epsilon=0.0)  # of scores 0 and 1 the deviation is half as large, next to the same epsilon
+    plain = credit.replace(
+        scale=GroupStd(epsilon=0.0)
+    )  # of scores 0 and 1 the deviation is half as large, next to the same epsilon
     torch.testing.assert_close(
         plain.of_scores(batch, shaped), plain.of_scores(batch, batch.scores), atol=1e-12, rtol=0
     )  # fmt: skip

@@ -36,8 +36,8 @@ def chains(make_batch: Make) -> TokenBatch:
     said = 2.0 * (torch.rand(8, 6, 3, generator=random) < 0.5).double() - 1
     batch = make_batch(step >= 0, group=[0] * 4 + [1] * 4, solved=solved)
     hidden = torch.randn(*step.shape, 5, generator=random, dtype=torch.float64)
-    batch.extras |= {"step": step, "ends": ends, "verdicts": said * ends[..., None], "hidden": hidden}
-    return batch
+    batch.extras |= {"step": step, "ends": ends, "verdicts": said * ends[..., None]}
+    return batch.replace(hidden=hidden)
 
 
 def paid(batch: TokenBatch, weight: float = 1.0, failure: float = -1.0) -> TokenBatch:
@@ -117,7 +117,7 @@ def test_the_judge_moves_towards_the_sign_of_outcome_plus_majority(chains: Token
     mixed = torch.tensor([1.0, 1.0, -1.0]).double() * sign  # with O = -sign: R = -sign * 2 / 3
     verdicts = mixed * chains.extras["ends"][..., None]
     alike = torch.ones_like(chains.hidden)
-    batch = chains.replace(extras={**chains.extras, "verdicts": verdicts, "hidden": alike})
+    batch = chains.replace(extras={**chains.extras, "verdicts": verdicts}, hidden=alike)
     rewards = -sign * (1 - 1 / 3) * batch.extras["ends"]
     part, before, after = learned(batch.replace(rewards=rewards), epochs=1, lr=1e-3)
     assert part.state["updates"] == 1
@@ -179,7 +179,7 @@ def visit(part: AdaptedTasks, shares: dict[int, float], turn: int) -> tuple[list
     episodes = [SimpleNamespace(info={}, problem=p) for p in problems for _ in range(10)]
     group = torch.arange(len(problems)).repeat_interleave(10)
     solved = torch.tensor([i < round(10 * shares[g]) for g in range(len(problems)) for i in range(10)])
-    part.before_update(SimpleNamespace(group=group, solved=solved, episodes=episodes))
+    part.before_update(SimpleNamespace(group=group, solved=solved, episodes=episodes, once=lambda: None))
     return [p.level for p in problems], ["turned_down" in e.info for e in episodes[::10]]
 
 

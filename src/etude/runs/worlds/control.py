@@ -117,11 +117,10 @@ def _axis(method: Method, text: str) -> tuple[str, list[float]]:
 
 def size(loop: Any, method: Method, task: ControlTask) -> str:
     """How many members, of how many parameters."""
-    named = {**dict(loop.parameters.named()), **dict(loop.updater.learners.named())}
-    width, count = sum(x[0].numel() for x in named.values()), loop.population.size
+    count = loop.population.size
     settings = len({m.label for m in loop.population.members})
     seeds = f"{count // settings} seeds" + (f" of {settings} settings" if settings > 1 else "")
-    return f"{count} members ({seeds}) of {width:,} parameters each"
+    return f"{count} members ({seeds}) of {loop.trained:,} parameters each"
 
 
 def evaluation(
