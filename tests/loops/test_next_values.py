@@ -14,7 +14,7 @@ from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.groups import Groups
-from etude.loops.update import values_all
+from etude.loops.whole_batch import values_all
 from etude.policies.language import LanguagePolicy
 from language_toys import Toy, make_loop, random_episodes, random_policy
 

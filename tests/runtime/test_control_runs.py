@@ -74,6 +74,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0"])
 def test_killed_at_any_write_and_resumed_it_ends_the_same(task: str, tmp_path: Path) -> None:
     go(tmp_path / "whole", task)

@@ -17,7 +17,7 @@ MICRO_TOKENS = 8192
 
 def token_entropies(policy: Any, batch: TokenBatch) -> Tensor:
     """[B, T] entropy in nats of a language policy before every action token of a batch, 0 elsewhere."""
-    from etude.loops.update import evaluate_all
+    from etude.loops.whole_batch import evaluate_all
 
     found = evaluate_all(policy, batch, frozenset({"entropy"}), MICRO_TOKENS).entropy
     assert found is not None

@@ -7,7 +7,8 @@ from etude.core.method import Method
 from etude.core.streams import Stream
 from etude.loops.credit import credited
 from etude.loops.scorer import with_hidden
-from etude.loops.update import Updater, values_all
+from etude.loops.update import Updater
+from etude.loops.whole_batch import values_all
 from etude.policies.language import LanguagePolicy
 
 

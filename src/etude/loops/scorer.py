@@ -12,7 +12,7 @@ from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.loops.credit import scored
 from etude.loops.recorded import recorded_entropies, recorded_hidden
-from etude.loops.update import evaluate_all, reference_all
+from etude.loops.whole_batch import evaluate_all, reference_all
 from etude.policies.language import LanguagePolicy
 from etude.rewards.scoring import NO_REWARD
 

@@ -103,7 +103,7 @@ def offline(job: Offline) -> dict[str, float]:
     from etude.core.rows import to_batch
     from etude.evaluation.language import evaluate_split
     from etude.loops.language import MICRO_TOKENS, LanguageLoop
-    from etude.loops.update import reference_all
+    from etude.loops.whole_batch import reference_all
     from etude.policies.language import LanguagePolicy
 
     torch.set_num_threads(1)

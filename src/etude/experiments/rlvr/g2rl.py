@@ -78,7 +78,7 @@ def _cosine(folder: Path) -> float:
 
     from etude.core.rows import to_batch
     from etude.evaluation.language import evaluate_split
-    from etude.loops.update import evaluate_all
+    from etude.loops.whole_batch import evaluate_all
     from etude.methods.rlvr.g2rl import completion_features
     from etude.policies.language import LanguagePolicy
 

@@ -1,0 +1,52 @@
+"""What the policy, its critic and its reference say of a whole batch, without gradient, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.rows import micro_batches
+from etude.policies.language import LanguagePolicy
+
+
+@torch.no_grad()
+def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Any, budget: int) -> TokenLogProbs:
+    """The policy on a whole batch, without gradient, micro-batch by micro-batch."""
+    return _gather(batch, budget, lambda micro: policy.evaluate(micro, needs))
+
+
+def values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tuple[Tensor, Tensor]:
+    """The critic on a whole batch, without gradient: [B, T] values, and [B] those after truncated rows' last tokens.
+
+    V of a text is read where its next token would be predicted, so truncated rows get one token more; after a full
+    context it is 0.
+    """
+    goes_on = batch.truncated & (batch.lengths < policy.context)
+    after = torch.nn.functional.one_hot(batch.lengths, batch.tokens.shape[1] + 1).bool() & goes_on[:, None]
+    tokens, real, action = (
+        torch.nn.functional.pad(x, (0, 1)) for x in (batch.tokens, batch.attention_mask, batch.action_mask)
+    )
+    longer = batch.replace(tokens=tokens, attention_mask=real | after, action_mask=action | after)
+    found = evaluate_all(policy, longer, {"values"}, budget).values
+    assert found is not None
+    return found[:, :-1] * batch.action_mask, (found * after).sum(1)
+
+
+@torch.no_grad()
+def reference_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> Tensor:
+    """[B, T] reference log-probabilities of a whole batch."""
+    return _gather(batch, budget, lambda micro: TokenLogProbs(policy.reference_logp(micro))).logp
+
+
+def _gather(batch: TokenBatch, budget: int, evaluate: Any) -> TokenLogProbs:
+    found: dict[str, Tensor] = {}
+    for piece in micro_batches(batch, budget, whole_groups=False):
+        out = evaluate(batch.rows(piece, trim=True))
+        for name, value in vars(out).items():
+            if isinstance(value, Tensor):
+                whole = found.setdefault(name, value.new_zeros(*batch.tokens.shape, *value.shape[2:]))
+                whole[piece, : value.shape[1]] = value
+    return TokenLogProbs(**found)
