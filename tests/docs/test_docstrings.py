@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import doctest
-import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 import etude
+from etude.core.registry import module_at
 
 ROOT = Path(etude.__file__).parent
-MODULES = [
-    ".".join(("etude", *path.relative_to(ROOT).with_suffix("").parts))
+FILES = [
+    str(path.relative_to(ROOT))
     for path in sorted(ROOT.rglob("*.py"))
     if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_examples_in_docstrings(module: str) -> None:
-    assert doctest.testmod(importlib.import_module(module)).failed == 0
+@pytest.mark.parametrize("file", FILES)
+def test_examples_in_docstrings(file: str) -> None:
+    assert doctest.testmod(module_at(ROOT / file)).failed == 0
