@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -52,13 +52,30 @@ def _extreme(values: Tensor, group: Tensor, which: Literal["amin", "amax"]) -> T
     return start.scatter_reduce(0, index, values, which, include_self=False)[index]
 
 
+def of_episodes(function: Callable[..., Tensor], batch: TokenBatch, *values: Tensor) -> Tensor:
+    """[B] `function(*values, group)` of the batch's episodes, each counted once, for every row of theirs.
+
+    Args:
+        values: [B] each, the same on all rows of an episode.
+    """
+    if (once := batch.once()) is None:
+        return function(*values, batch.group)
+    first, whose = once
+    return function(*(v[first] for v in values), batch.group[first])[whose]
+
+
+def episode_sum(values: Tensor, batch: TokenBatch) -> Tensor:
+    """[B] sum of `values` [B] over the rows of each row's episode: of log-probabilities, that of its whole course."""
+    if (once := batch.once()) is None:
+        return values
+    first, whose = once
+    return values.new_zeros(len(first)).index_add(0, whose, values)[whose]
+
+
 def solved_share(batch: TokenBatch) -> Tensor:
     """[B] share of the episodes of each row's problem that are solved."""
     assert batch.solved is not None
-    if (once := batch.once()) is not None:
-        first, whose = once
-        return group_mean(batch.solved[first].double(), batch.group[first])[whose]
-    return group_mean(batch.solved.double(), batch.group)
+    return of_episodes(group_mean, batch, batch.solved.double())
 
 
 def equal_groups(scores: Tensor, group: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from math import comb
 import torch
 from torch import Tensor
 
+from etude.advantages.group import of_episodes
 from etude.core.batches import TokenBatch
 from etude.core.fields import Count
 from etude.core.slots import TokenAdvantages
@@ -117,7 +118,7 @@ class MaclaurinAdvantage(TokenAdvantages):
     >>> from types import SimpleNamespace as Rows
     >>> ones = torch.ones(4, dtype=torch.bool)
     >>> scores, group = torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4)
-    >>> rows = Rows(scores=scores, group=group, sampled=ones, action_mask=ones[:, None])
+    >>> rows = Rows(scores=scores, group=group, sampled=ones, action_mask=ones[:, None], once=lambda: None)
     >>> MaclaurinAdvantage()(rows)[:, 0].tolist()
     [2.0, 0.0, 0.0, 2.0]
     """
@@ -127,10 +128,13 @@ class MaclaurinAdvantage(TokenAdvantages):
     threshold: float = 0.5
 
     def __call__(self, batch: TokenBatch) -> Tensor:
-        right, on = (batch.scores > self.threshold).double(), batch.sampled
-        found = torch.zeros_like(batch.scores)
-        found[on] = of_groups(self._weights, batch.group[on], right[on]).to(found.dtype)
-        return found[:, None] * batch.action_mask
+        return of_episodes(self._of_scores, batch, batch.scores, batch.sampled)[:, None] * batch.action_mask
+
+    def _of_scores(self, scores: Tensor, on: Tensor, group: Tensor) -> Tensor:
+        """[B] of completions with these scores, 0 where they are not `on`."""
+        right, advantages = (scores > self.threshold).double(), torch.zeros_like(scores)
+        advantages[on] = of_groups(self._weights, group[on], right[on]).to(scores.dtype)
+        return advantages
 
     def _weights(self, right: Tensor) -> Tensor:
         """[M, n] from successes [M, n]."""

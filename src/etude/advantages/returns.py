@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import CENTRES, BatchMean, Centre, lone_completion
+from etude.advantages.group import CENTRES, BatchMean, Centre, lone_completion, of_episodes
 from etude.core.batches import TokenBatch, Transitions
 from etude.core.fields import Probability
 from etude.core.part import Need, upgraded
@@ -112,6 +112,7 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
     >>> from types import SimpleNamespace as Rows
     >>> rewards, mask = torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[True, True], [True, True]])
     >>> rows = Rows(rewards=rewards, action_mask=mask, scores=rewards.sum(1), group=torch.tensor([0, 0]))
+    >>> rows.once = lambda: None  # every row is an episode of its own
     >>> RewardToGo(gamma=0.5)(rows).tolist()
     [[-1.0, 1.0], [-2.0, -1.0]]
     """
@@ -129,7 +130,7 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
     def __call__(self, batch: TokenBatch) -> Tensor:
         returns = rewards_to_go(batch.rewards, batch.action_mask, self.gamma)
         if self.baseline is not None:
-            returns = returns - self.baseline(batch.scores, batch.group)[:, None]
+            returns = returns - of_episodes(self.baseline, batch, batch.scores)[:, None]
         return returns * batch.action_mask
 
     def of_transitions(self, batch: Transitions) -> Tensor:

@@ -147,7 +147,7 @@ def off_policy_error(bed: Bed, k: int, size: float, weights: str) -> float:
 
     'estimate' is sum_i r~_i s_i; the others go through the surrogate's ratio, as in training.
     """
-    part = OffPolicyMaxAtK(own_ratio="once" if weights == "once" else "twice")
+    part = OffPolicyMaxAtK(k=k, own_ratio="once" if weights == "once" else "twice")
     behaviour = SoftmaxTree(1, 4, 1)
     behaviour.logits[0].data = bed.policy.logits[0].data - size * STEP
     total = torch.zeros(1, 1, 4, dtype=torch.float64)
@@ -173,7 +173,10 @@ def test_for_pairs_the_product_of_the_ratios_is_exact(bed: Bed) -> None:
 
 
 def test_at_the_policy_that_sampled_it_is_grpo_on_the_new_rewards(bed: Bed) -> None:
-    method = get_method("max-at-k").replace(rewards=(get_method("max-at-k").rewards[0], MaxAtK(k=2)), regularizers=())
+    ours = get_method("max-at-k")
+    method = ours.replace(
+        rewards=(ours.rewards[0], MaxAtK(k=2)), objective=ours.objective.replace(k=2), regularizers=()
+    )  # fmt: skip
     on_policy = method.replace(objective=ClippedSurrogate())
     found, expected = (expected_gradient(m, bed, 3) for m in (method, on_policy))
     torch.testing.assert_close(found, expected, atol=1e-13, rtol=0)
@@ -187,7 +190,7 @@ def test_equal_rewards_teach_nothing_however_far_the_policy_has_moved(make_batch
     batch = make_batch([[1, 1]] * 4, scores=[1.0] * 4)
     method = get_method("max-at-k")
     batch = batch.replace(outcomes=batch.scores, scores=method.rewards[1].replace(k=2).rescore(batch))
-    assert not OffPolicyMaxAtK().advantages(batch, logprobs(torch.randn(4, 2))).any()
+    assert not OffPolicyMaxAtK(k=2).advantages(batch, logprobs(torch.randn(4, 2))).any()
     assert not method.advantages(batch).any()
 
 
@@ -195,7 +198,7 @@ def test_a_ratio_beyond_reach_counts_as_reach(make_batch, logprobs) -> None:
     batch = make_batch([[1]] * 4, scores=[0.0, 0.2, 0.5, 1.0])
     batch = batch.replace(outcomes=batch.scores, scores=MaxAtK(k=2).rescore(batch))
     near, far = ([[0.0], [0.0], [x], [0.0]] for x in (2.0, 50.0))
-    part = OffPolicyMaxAtK(reach=1.0)
+    part = OffPolicyMaxAtK(k=2, reach=1.0)
     assert torch.equal(part.advantages(batch, logprobs(near)), part.advantages(batch, logprobs(far)))
 
 
@@ -205,3 +208,5 @@ def test_parts_that_cannot_work_are_refused() -> None:
         method.replace(rewards=(method.rewards[0], MaxAtK(k=9))).check()
     with pytest.raises(ConfigError, match="put that among the rewards"):
         method.replace(rewards=method.rewards[:1]).check()
+    with pytest.raises(ConfigError, match="k = 4 anew, and rewards.max-at-k has k = 2: set both alike"):
+        method.replace(rewards=(method.rewards[0], MaxAtK(k=2))).check()

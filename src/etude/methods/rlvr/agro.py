@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from etude.advantages.group import group_size, group_sum
+from etude.advantages.group import episode_sum, group_size, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.method import Claim
@@ -44,7 +44,7 @@ class GenerationConsistency(GroupObjective):
 
         c_i = (R_i - m_-i) - extra / (2 beta) ((R_i - m_-i)^2 - b_-i),   R = r - beta log (pi / pi_ref)
 
-    Shapes: c [B]; log-probabilities are summed over a completion's tokens. A row alone in its group has c = 0.
+    Shapes: c [B]; log-probabilities are summed over a completion's tokens. One alone in its group has c = 0.
 
     Args:
         beta: weight of KL(pi || pi_ref), in rewards per nat of the whole completion.
@@ -68,16 +68,18 @@ class GenerationConsistency(GroupObjective):
 
     def coefficients(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.reference_logp is not None
-        consistent = batch.scores - self.beta * sequence_sum(policy.logp - batch.reference_logp, batch)
-        away = consistent - _others_mean(consistent, batch.group)
+        moved = episode_sum(sequence_sum(policy.logp - batch.reference_logp, batch), batch)
+        consistent = batch.scores - self.beta * moved
+        mean = of_episodes(_others_mean, batch, consistent)
+        away = consistent - mean
         if not self.extra:
             return away
-        spread = _others_mean(consistent**2, batch.group) - _others_mean(consistent, batch.group) ** 2
+        spread = of_episodes(_others_mean, batch, consistent**2) - mean**2
         return away - self.extra / (2 * self.beta) * (away**2 - spread)
 
 
 def _others_mean(values: Tensor, group: Tensor) -> Tensor:
-    """[B] mean of the other rows of each row's group; a row alone has its own value."""
+    """[B] mean of the others of each one's group; what is alone has its own value."""
     size = group_size(group).to(values.dtype)
     return (group_sum(values, group) - values).where(size > 1, values) / (size - 1).clamp(min=1)
 

@@ -212,7 +212,8 @@ class RolloutGDRO(Groups):
         loss = batch.row_loss.cpu()
         for band, (mean, _) in bin_means(loss, batch.group.cpu(), bands).items():
             self.learn(band, mean)
-        self.pay(len(batch) / len(batch.group.unique()))
+        completions = len(batch) if (once := batch.once()) is None else len(once[0])
+        self.pay(completions / len(batch.group.unique()))
 
     def learn(self, band: int, loss: float) -> None:
         """z_b(n_b) += Jhat_b - mu (n_b - nbar)."""

@@ -30,7 +30,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage, GroupMean, group_sum
+from etude.advantages.group import GroupAdvantage, GroupMean, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Interval, NonNegative
@@ -75,12 +75,12 @@ class PerformanceGate(Filter):
     def weigh(self, batch: TokenBatch) -> Tensor:
         assert batch.solved is not None
         sampled = batch.sampled.to(batch.scores.dtype)
-        solved = group_sum(batch.solved.to(sampled) * sampled, batch.group)
+        solved = of_episodes(group_sum, batch, batch.solved.to(sampled) * sampled)
         if self.rl:
             place = solved.long().clamp(max=len(self.rl) - 1)
             alpha, beta = (torch.tensor(table).to(sampled)[place] for table in (self.rl, self.sft))
         else:
-            share = solved / group_sum(sampled, batch.group).clamp(min=1)
+            share = solved / of_episodes(group_sum, batch, sampled).clamp(min=1)
             alpha = (share > self.gamma).to(sampled)
             beta = 1 - alpha
         self.state["imitated"] = len(batch.group[beta > 0].unique()) / len(batch.group.unique())

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import group_max, group_min, group_size, group_sum
+from etude.advantages.group import group_max, group_min, group_size, group_sum, of_episodes
 from etude.core.batches import Episode, TokenBatch, TokenLogProbs
 from etude.core.fields import Count, NonNegative, Positive, Probability
 from etude.core.method import Claim
@@ -75,7 +75,8 @@ class MeanBaseline(TokenAdvantages):
         earlier = {int(g): e.info.get("earlier", ()) for g, e in zip(batch.group.tolist(), batch.episodes)}
         total = batch.scores.new_tensor([sum(earlier.get(g, ())) for g in batch.group.tolist()])
         count = batch.scores.new_tensor([len(earlier.get(g, ())) for g in batch.group.tolist()])
-        mean = (group_sum(batch.scores, batch.group) + total) / (group_size(batch.group).to(count) + count)
+        here = of_episodes(group_size, batch).to(count)
+        mean = (of_episodes(group_sum, batch, batch.scores) + total) / (here + count)
         return (batch.scores - mean)[:, None] * batch.action_mask
 
 

@@ -22,7 +22,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd, group_max, group_mean, group_size
+from etude.advantages.group import (
+    GroupAdvantage,
+    GroupMean,
+    GroupStd,
+    episode_sum,
+    group_max,
+    group_mean,
+    group_size,
+    of_episodes,
+)
 from etude.core.batches import TokenBatch
 from etude.core.fields import Probability
 from etude.core.method import Claim
@@ -50,18 +59,19 @@ class CalibratedReward(GroupReward):
 
     def rescore(self, batch: TokenBatch) -> Tensor:
         c = confidence(batch)
-        return calibrated(batch.scores.double(), c, difficulty(batch, c), 1 / group_size(batch.group).double())
+        size = of_episodes(group_size, batch).double()
+        return calibrated(batch.scores.double(), c, difficulty(batch, c), 1 / size)
 
 
 def confidence(batch: TokenBatch) -> Tensor:
-    """[B] in float64: exp of the mean log-probability per token, when sampled."""
-    total = sequence_sum(batch.behaviour_logp.double(), batch)
-    return (total / batch.action_counts.clamp(min=1)).exp().clamp(min=1e-30)
+    """[B] in float64: exp of the mean log-probability per token of each row's episode, when sampled."""
+    total = episode_sum(sequence_sum(batch.behaviour_logp.double(), batch), batch)
+    return (total / episode_sum(batch.action_counts, batch).clamp(min=1)).exp().clamp(min=1e-30)
 
 
 def difficulty(batch: TokenBatch, c: Tensor) -> Tensor:
     """[B] D of each row's group: at least twice the largest confidence, so that c / (D - c) is in (0, 1]."""
-    mass = group_mean(batch.scores.double().clamp(0, 1) / c, batch.group)
+    mass = of_episodes(group_mean, batch, batch.scores.double().clamp(0, 1) / c)
     return torch.maximum(torch.where(mass > 0, 1 / mass, 0.0), 2 * group_max(c, batch.group))
 
 

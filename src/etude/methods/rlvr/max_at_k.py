@@ -30,7 +30,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupMean, GroupStd, equal_groups, group_mean, group_size, group_sum, scaled
+from etude.advantages.group import (
+    GroupMean,
+    GroupStd,
+    episode_sum,
+    equal_groups,
+    group_mean,
+    group_size,
+    group_sum,
+    of_episodes,
+    scaled,
+)
 from etude.advantages.order_statistics import max_at_k as contributions
 from etude.advantages.order_statistics import of_groups
 from etude.core.batches import TokenBatch, TokenLogProbs
@@ -64,16 +74,19 @@ class MaxAtK(GroupReward):
         return None
 
     def rescore(self, batch: TokenBatch) -> Tensor:
-        batch.extras["max_at_k"] = torch.full_like(batch.scores, self.k)
-        found = contributions(batch.scores, batch.group, self.k)
-        size = group_size(batch.group).to(found)
+        return of_episodes(self._of_scores, batch, batch.scores)
+
+    def _of_scores(self, scores: Tensor, group: Tensor) -> Tensor:
+        """[B] from the scores of completions."""
+        own = contributions(scores, group, self.k)
+        size = group_size(group).to(own)
         if self.baseline == "leave-one-out":
-            return (found - group_mean(found, batch.group)) * size / (size - self.k).clamp(min=1)
+            return (own - group_mean(own, group)) * size / (size - self.k).clamp(min=1)
         if self.baseline == "leave-one-out-1" and self.k > 1:  # the (k-1)-subsets of the others, C(n, k-1) / C(n, k)
-            fewer = contributions(batch.scores, batch.group, self.k - 1)
-            others = group_sum(fewer, batch.group) / (self.k - 1) - fewer
-            return found - others * self.k / (size - self.k + 1).clamp(min=1)
-        return found
+            fewer = contributions(scores, group, self.k - 1)
+            others = group_sum(fewer, group) / (self.k - 1) - fewer
+            return own - others * self.k / (size - self.k + 1).clamp(min=1)
+        return own
 
 
 class BestOfGroup(GroupReward):
@@ -86,7 +99,8 @@ class BestOfGroup(GroupReward):
     baseline: Literal["mean", "second"] = "mean"
 
     def rescore(self, batch: TokenBatch) -> Tensor:
-        return of_groups(self._only_best, batch.group, batch.scores).to(batch.scores.dtype)
+        best = of_episodes(lambda scores, group: of_groups(self._only_best, group, scores), batch, batch.scores)
+        return best.to(batch.scores.dtype)
 
     def _only_best(self, scores: Tensor) -> Tensor:
         r, order = scores.sort(dim=1, stable=True)
@@ -98,9 +112,10 @@ class BestOfGroup(GroupReward):
 class OffPolicyMaxAtK(ClippedSurrogate):
     """PPO's clipped surrogate with advantages made anew before every update: standardised off-policy r~ (see above).
 
-    At the policy that sampled they are those of `MaxAtK` and GRPO. Needs `MaxAtK` among the rewards.
+    At the policy that sampled they are those of `MaxAtK` and GRPO. Needs `MaxAtK` with the same k among the rewards.
 
     Args:
+        k: samples of which the best counts.
         own_ratio: whether a completion's own ratio counts 'once', in front of the clip, or 'twice', in r~ as well.
         reach: largest delta.
         epsilon: added to the group's standard deviation.
@@ -108,31 +123,41 @@ class OffPolicyMaxAtK(ClippedSurrogate):
 
     couples: ClassVar[Literal["row", "group"]] = "group"
     vanishes_with_advantage: ClassVar[bool] = False
+    k: Count = 4
     own_ratio: Literal["once", "twice"] = "once"
     reach: Positive = 1.0
     epsilon: NonNegative = 1e-6
 
     def objection(self, method: object) -> str | None:
-        if any(isinstance(part, MaxAtK) and part.baseline == "none" for part in getattr(method, "rewards", ())):
-            return None
-        return "weighs the subsets of rewards.max-at-k (baseline 'none') anew; put that among the rewards."
+        parts = [part for part in getattr(method, "rewards", ()) if isinstance(part, MaxAtK)]
+        if not any(part.baseline == "none" for part in parts):
+            return "weighs the subsets of rewards.max-at-k (baseline 'none') anew; put that among the rewards."
+        if all(part.k != self.k for part in parts):
+            return f"weighs subsets of k = {self.k} anew, and rewards.max-at-k has k = {parts[0].k}: set both alike."
+        return None
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         return super().__call__(batch.replace(advantages=self.advantages(batch, policy)), policy)
 
     def advantages(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B, T] under the policy as it is now, detached."""
-        found = scaled(self.worth(batch, policy), batch.group, GroupMean(), GroupStd(self.epsilon))
+        centre, scale = GroupMean(), GroupStd(self.epsilon)
+        worth = self.worth(batch, policy)
+        found = of_episodes(lambda r, group: scaled(r, group, centre, scale), batch, worth)
         equal = equal_groups(batch.outcomes, batch.group)
         return torch.where(equal, 0.0, found)[:, None] * batch.action_mask
 
     def worth(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B] r~ of the completions, weighed by how far the policy has moved; at no distance `batch.scores`."""
-        scores, k = batch.outcomes, int(batch.extras["max_at_k"][0])
-        log_ratio = sequence_log_ratio(batch, policy).detach()
-        delta = log_ratio.clamp(max=20).expm1().clamp(max=self.reach).to(scores.dtype)
-        found = contributions(scores, batch.group, k, delta)
-        return found if self.own_ratio == "twice" else found - delta * contributions(scores, batch.group, k)
+        assert batch.outcomes is not None
+        log_ratio = episode_sum(sequence_log_ratio(batch, policy).detach(), batch)
+        delta = log_ratio.clamp(max=20).expm1().clamp(max=self.reach).to(batch.outcomes.dtype)
+        return of_episodes(self._weighed, batch, batch.outcomes, delta)
+
+    def _weighed(self, scores: Tensor, delta: Tensor, group: Tensor) -> Tensor:
+        """[B] r~ from the scores of completions and how far the policy has moved on each."""
+        moved = contributions(scores, group, self.k, delta)
+        return moved if self.own_ratio == "twice" else moved - delta * contributions(scores, group, self.k)
 
 
 max_at_k = grpo.replace(

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import equal_groups
+from etude.advantages.group import episode_sum, equal_groups, of_episodes
 from etude.advantages.order_statistics import of_groups
 from etude.core.batches import TokenBatch
 from etude.core.method import Claim
@@ -64,7 +64,8 @@ def score_norms(batch: TokenBatch, norm: Norm) -> Tensor:
 class GradientWeightedBaseline(TokenAdvantages):
     """A_i = r_i - b_i, b_i the mean reward of the others in the group, weighted by `score_norms`.
 
-    A group of equal rewards gets exactly 0, and so does a row without others or rows that were written.
+    A group of equal rewards gets exactly 0, and so does a completion without others or one that was written. Norms of an
+    episode's rows are added, as if their scores were orthogonal.
 
     Args:
         norm: 'last-layer', 'proxy' or 'uniform' (RLOO).
@@ -74,8 +75,9 @@ class GradientWeightedBaseline(TokenAdvantages):
     norm: Norm = "last-layer"
 
     def __call__(self, batch: TokenBatch) -> Tensor:
-        w = (score_norms(batch, self.norm) + 1e-30) * batch.sampled
-        found = of_groups(_minus_others, batch.group, batch.scores, w)
+        norms = score_norms(batch, self.norm)
+        w = ((norms if self.norm == "uniform" else episode_sum(norms, batch)) + 1e-30) * batch.sampled
+        found = of_episodes(lambda r, w, group: of_groups(_minus_others, group, r, w), batch, batch.scores, w)
         nothing = equal_groups(batch.scores, batch.group) | ~batch.sampled
         return torch.where(nothing, 0.0, found).to(batch.scores.dtype)[:, None] * batch.action_mask
 

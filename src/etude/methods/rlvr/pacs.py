@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from etude.advantages.group import group_mean, group_size, group_sum
+from etude.advantages.group import episode_sum, group_mean, group_size, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Positive
 from etude.core.method import Claim
@@ -36,7 +36,8 @@ from etude.objectives.sequence import sequence_log_ratio, sequence_sum
 class OutcomePrediction(TokenObjective):
     """omega BCE(sigma(psi), R): the policy's own score of a completion predicts its outcome (arXiv:2509.02522).
 
-    Shapes: psi, omega, R and the loss [B]; the group stays together. R is 1 where the reward is above `threshold`.
+    Shapes: psi, omega, R and the loss [B]; the group stays together. R is 1 where the reward is above `threshold`. Rows
+    of one episode share its psi, and its loss between them.
 
     Args:
         beta: scale of the implicit reward.
@@ -62,22 +63,26 @@ class OutcomePrediction(TokenObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         right = (batch.scores > self.threshold).to(policy.logp.dtype)
-        omega = balance(right, batch.group) if self.balanced else None
-        return binary_cross_entropy_with_logits(self.score(batch, policy), right, omega, reduction="none")
+        omega = of_episodes(balance, batch, right) if self.balanced else None
+        loss = binary_cross_entropy_with_logits(self.score(batch, policy), right, omega, reduction="none")
+        return loss / episode_sum(torch.ones_like(loss), batch)
 
     def score(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """psi [B], with gradient."""
         if self.implicit == "ratio":
-            implicit = self.beta * sequence_log_ratio(batch, policy)
+            implicit = self.beta * episode_sum(sequence_log_ratio(batch, policy), batch)
         else:
-            implicit = self.beta * sequence_sum(policy.logp, batch) / batch.action_counts.clamp(min=1)
-        if self.compared == "none":
-            return implicit
-        centred, size = implicit - group_mean(implicit, batch.group), group_size(batch.group).to(implicit.dtype)
+            count = episode_sum(batch.action_counts, batch)
+            implicit = self.beta * episode_sum(sequence_sum(policy.logp, batch), batch) / count.clamp(min=1)
+        return implicit if self.compared == "none" else of_episodes(self._compared, batch, implicit)
+
+    def _compared(self, implicit: Tensor, group: Tensor) -> Tensor:
+        """psi [B] from implicit rewards [B] of completions."""
+        centred, size = implicit - group_mean(implicit, group), group_size(group).to(implicit.dtype)
         degrees = (size - 1).clamp(min=1)
         if self.compared == "leave-one-out":
             return centred * size / degrees
-        variance = group_sum(centred**2, batch.group) / degrees
+        variance = group_sum(centred**2, group) / degrees
         return centred / (variance.clamp(min=1e-24).sqrt() + 1e-6)
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:

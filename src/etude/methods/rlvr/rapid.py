@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import group_mean
+from etude.advantages.group import episode_sum, group_mean, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Ge
 from etude.core.method import Claim
@@ -60,17 +60,18 @@ class ReweightedGroups(GroupObjective):
         found = w * (batch.scores - self.value(batch, w))
         if self.scale == "none":
             return found
-        spread = group_mean((batch.scores - group_mean(batch.scores, batch.group)) ** 2, batch.group).sqrt()
+        mean = of_episodes(group_mean, batch, batch.scores)
+        spread = of_episodes(group_mean, batch, (batch.scores - mean) ** 2).sqrt()
         return torch.where(spread > 0, found / spread.clamp(min=1e-6), 0.0)
 
     def weights(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """w [B]."""
-        return sequence_log_ratio(batch, policy).exp().clamp(max=self.eta)
+        return episode_sum(sequence_log_ratio(batch, policy), batch).exp().clamp(max=self.eta)
 
     def value(self, batch: TokenBatch, w: Tensor) -> Tensor:
         """V [B], the same on all rows of a group."""
-        total = group_mean(w * batch.scores, batch.group)
-        return total / group_mean(w, batch.group) if self.normalised else total
+        total = of_episodes(group_mean, batch, w * batch.scores)
+        return total / of_episodes(group_mean, batch, w) if self.normalised else total
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
         """`sequence_weight`: w. `truncated_weights`: share of completions at eta."""
