@@ -52,10 +52,14 @@ class CutsEnd(GAE):
     """Advantages as if an episode that is cut had terminated."""
 
     def of_transitions(self, batch: Transitions) -> torch.Tensor:
-        changed = batch.replace(terminated=batch.terminated | batch.truncated)
-        advantages = super().of_transitions(changed)
-        batch.returns = changed.returns
-        return advantages
+        return super().of_transitions(cut(batch))
+
+    def returns_of_transitions(self, batch: Transitions) -> torch.Tensor:
+        return super().returns_of_transitions(cut(batch))
+
+
+def cut(batch: Transitions) -> Transitions:
+    return batch.replace(terminated=batch.terminated | batch.truncated)
 
 
 def own(case: Control, seeds: list[int], task: str | None, cuts_end: bool = False) -> list[Episodes]:

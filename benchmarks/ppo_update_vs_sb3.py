@@ -27,7 +27,7 @@ from etude.core.registry import load_task
 from etude.core.streams import Stream
 from etude.core.worlds import World
 from etude.learners.state import StateValue
-from etude.loops.on_policy import OnPolicyLoop
+from etude.loops.on_policy import OnPolicyLoop, credited
 from etude.runs.training import compose_method
 
 BOUND = 1e-5
@@ -59,7 +59,7 @@ def own_update(case: Control, task: str, alone: bool, seed: int) -> dict[str, np
     loop = OnPolicyLoop(method, load_task(task), [Member(seed), Member(seed + 1)], steps=1)
     before = {k: v[0].numpy().copy() for k, v in loop.parameters.named()}
     batch = loop.collector.collect(0, loop.critic)
-    batch.advantages = loop.method.advantages.of_transitions(batch)
+    batch = credited(loop.method, batch)
     found = loop.updater.run(batch.flat(), 0, rate=1.0)
     orders = [
         torch.randperm(case.rollout, generator=Stream(seed).split("minibatches", 0, epoch).torch)

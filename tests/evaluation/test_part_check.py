@@ -81,6 +81,11 @@ def overwrite(batch: TokenBatch) -> Tensor:
     return batch.rewards
 
 
+def leave(batch: TokenBatch) -> Tensor:
+    batch.final = batch.action_mask
+    return batch.rewards
+
+
 @pytest.mark.parametrize(
     ("part", "sentence"),
     [
@@ -90,6 +95,7 @@ def overwrite(batch: TokenBatch) -> Tensor:
         (advantages(lambda b: b.rewards / (b.rewards * 0)), "returned numbers that are not finite"),
         (advantages(lambda b: b.nothing), "raised AttributeError on a small batch: 'TokenBatch' object has no attri"),  # type: ignore[attr-defined]
         (advantages(overwrite), "writes into batch.rewards: return a new tensor"),
+        (advantages(leave), "writes into batch.final: return a new tensor"),
         (objective(lambda b, p: p.logp.detach()), "has no gradient: compute it from policy.logp"),
         (objective(lambda b, p: -p.logp.sum(1)), "got (6,). A loss per row is said by per_row = True in the class."),
         (Remembers, "The state 'seen' of Remembers holds a set: checkpoints keep JSON values and tensors."),

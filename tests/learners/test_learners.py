@@ -71,7 +71,7 @@ class PaidByMean(StepReward):
     """Pays what the learner said."""
 
     def shape(self, batch: Transitions) -> Tensor:
-        return batch.extras["mean"]
+        return batch.offers["mean"]
 
 
 @pytest.fixture(autouse=True)

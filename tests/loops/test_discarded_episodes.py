@@ -19,7 +19,7 @@ from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.learners.fitted import FittedValue
 from etude.learners.state import StateValue
-from etude.loops.on_policy import OnPolicyLoop
+from etude.loops.on_policy import OnPolicyLoop, credited
 from etude.methods.onpolicy.gae import GaussNewton, TrustRegionValue
 from etude.optimizers.adam import AdamW
 from etude.policies.control.memory import GRU
@@ -158,8 +158,7 @@ def test_a_step_learns_what_it_would_without_them(name: str) -> None:
     found = []
     for kept in (1, 2):  # the batch as it is, and without the environment that failed
         loop, *batches = collected(name, **changes)
-        flat = batches[kept - 1]
-        flat.advantages = loop.method.advantages.of_transitions(flat)  # type: ignore[union-attr]
+        flat = credited(loop.method, batches[kept - 1])
         metrics = loop.updater.run(flat.flat(), 0, 1.0)
         found.append((loop.parameters.values.clone(), metrics))
     torch.testing.assert_close(found[0][0], found[1][0], atol=2e-6, rtol=1e-5)

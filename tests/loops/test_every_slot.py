@@ -108,12 +108,12 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "experience": [Filling(GRPO, GRPO.experience, "collect", ONLY_LANGUAGE)],
         "rewards": [
             Filling(GRPO, TaskReward(), "shape_in", ONLY_LANGUAGE),
-            Filling(GRPO, EntropyReward(), "shape_in"),
+            *(Filling(GRPO, EntropyReward(), verb) for verb in ("marked", "shape_in")),
             Filling(GRPO, OverlongPenalty(), "score"),
             Filling(GRPO, BestOfGroup(), "rescore"),
         ],
         "filters": [Filling(GRPO, InformativeGroups(), "weigh")],
-        "advantages": [Filling(GRPO, GRPO.advantages, "__call__")],
+        "advantages": [Filling(GRPO, GRPO.advantages, verb) for verb in ("__call__", "returns")],
         "objective": [Filling(GRPO, ClippedSurrogate(), "__call__"), Filling(GRPO, PolicyGradient(), "__call__")],
         "token_weights": [Filling(GRPO, HighEntropyTokens(), "__call__")],
         "regularizers": [Filling(GRPO, EntropyBonus(), "__call__")],
@@ -127,7 +127,9 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
     "RolloutMethod": {
         "policy": [Filling(PPO, PPO.policy, verb) for verb in ("build", "watch")],
         "rewards": [Filling(PPO, NormalizeRewards(), "shape")],
-        "advantages": [Filling(PPO, PPO.advantages, verb) for verb in ("of_transitions", "of_minibatch")],
+        "advantages": [
+            Filling(PPO, PPO.advantages, verb) for verb in ("of_transitions", "returns_of_transitions", "of_minibatch")
+        ],
         "objective": [Filling(PPO, ClippedSurrogate(), verb) for verb in ("__call__", "metrics")],
         "regularizers": [Filling(PPO, EntropyBonus(), verb) for verb in ("__call__", "observe")],
         "critic": [

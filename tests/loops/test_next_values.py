@@ -89,8 +89,8 @@ def test_the_loop_asks_the_critic_what_follows(world: type[SingleTurn], turns: i
     loop = make_loop(method, Toy(world=world, max_turns=turns, max_tokens=3), policy_with_values())
     loop.step()
     (batch,) = Watched.seen
-    assert batch.next_values is not None and batch.values is not None and batch.returns is not None
+    assert batch.next_values is not None and batch.values is not None
     assert batch.truncated.all() == goes_on == bool(batch.next_values.all()) and batch.next_values.any() == goes_on
-    last = batch.returns[:, 1:][batch.action_mask[:, 1:] & ~batch.action_mask.roll(-1, 1)[:, 1:]]
+    last = method.advantages.returns(batch)[:, 1:][batch.action_mask[:, 1:] & ~batch.action_mask.roll(-1, 1)[:, 1:]]
     if goes_on:  # nothing was ever paid: the target of the last token is the value that follows
         torch.testing.assert_close(last.view(len(batch), turns)[:, -1], batch.next_values, atol=1e-5, rtol=1e-5)

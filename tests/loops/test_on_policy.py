@@ -17,7 +17,7 @@ from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.learners.state import StateValue
 from etude.loops.control_update import Minibatch
-from etude.loops.on_policy import OnPolicyLoop
+from etude.loops.on_policy import OnPolicyLoop, credited
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations
 from etude.rewards.running import NormalizeRewards
@@ -98,7 +98,7 @@ def test_learning_uses_the_normaliser_that_acted() -> None:
     loop.step()
     before = {k: v.clone() for k, v in loop.actor.named_buffers()}
     batch = loop.collector.collect(1, loop.critic)
-    batch.advantages = loop.method.advantages.of_transitions(batch)
+    batch = credited(loop.method, batch)
     out = Minibatch(loop.updater, batch.flat(), fresh=True, reports=False).evaluate()
     torch.testing.assert_close(out.logp.detach(), batch.behaviour_logp.flatten(1), atol=1e-5, rtol=1e-5)
     assert all(torch.equal(v, before[k]) for k, v in loop.actor.named_buffers())

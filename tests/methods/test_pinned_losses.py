@@ -37,6 +37,8 @@ from etude.core.registry import compositions, files
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.loops.control_update import Minibatch
+from etude.loops.credit import credited
+from etude.loops.on_policy import credited as credited_steps
 from etude.loops.update import Updater
 from etude.methods.rlvr.poly_ppo import chosen_sets
 from etude.optimizers.adam import AdamW
@@ -110,7 +112,7 @@ class Policy:
         return Head(self.world.head, temperature=temperature)
 
     def evaluate(self, rows: TokenBatch, needs: Any) -> TokenLogProbs:
-        place, width = rows.extras["row"], rows.tokens.shape[1]
+        place, width = rows.draw, rows.tokens.shape[1]
         said = {k: v[place, :width] * rows.action_mask for k, v in self.leaves.items() if k == "logp" or k in needs}
         if "hidden" in needs:
             said["hidden"] = padded(self.world.hidden_now)[place, :width]
@@ -146,7 +148,7 @@ def batch_of(world: World) -> TokenBatch:
         truncated=torch.tensor([i in world.cut for i in rows]), solved=torch.tensor(world.solved),
         written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.ones_like(row, dtype=torch.bool),
         reference_logp=padded(world.ref) * action, episodes=[episode(world, i) for i in rows],
-        draw=torch.arange(world.count), temperature=world.temperature, extras={"row": torch.arange(world.count)},
+        draw=torch.arange(world.count), temperature=world.temperature,
     )  # fmt: skip
 
 
@@ -185,9 +187,8 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
     for part in method.filters:
         batch = batch.replace(weights=batch.weights * part.weigh(batch))
     batch = batch.rows((batch.weights != 0).nonzero()[:, 0])
-    batch.values = padded(world.values)[batch.extras["row"]] * batch.action_mask
-    advantages = torch.zeros_like(batch.rewards) if method.advantages is None else method.advantages(batch)
-    batch = batch.replace(advantages=advantages)
+    batch.values = padded(world.values)[batch.draw] * batch.action_mask
+    batch = credited(method, batch)
     updater = Updater(policy, method, 2, 30, world.limit)  # type: ignore[arg-type]  # several micro-batches
     loss = updater.run(method, batch, 1, Stream(0))["loss"]
     note(world, method, batch)
@@ -200,8 +201,8 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
     for part in method.rewards:
         if part.name == "meta-reward":
             world.notes["formula"] = part.formula  # type: ignore[union-attr]
-    if "verdicts" in batch.extras:
-        rows = zip(batch.extras["row"].tolist(), batch.extras["verdicts"][:, PROMPT:].tolist())
+    if batch.verdicts is not None:
+        rows = zip(batch.draw.tolist(), batch.verdicts[:, PROMPT:].tolist())
         world.notes["verdicts"] = dict(rows)
     if method.advantages is not None and method.advantages.name == "polychromic":
         drawn = chosen_sets(torch.ones(2, 6, dtype=torch.bool), torch.arange(2, 14).view(2, 6), 4, 4)
@@ -254,17 +255,17 @@ def r_is(world: World, row: int) -> bool:
 def test_loss_in_control_is_that_of_the_equation(name: str) -> None:
     formula = entry(CONTROL, name, "tests/methods/pinned_control.py (CONTROL)")
     steps = Steps()
-    found, batch = control_loss_of(IN_CONTROL[name].bind(), steps)
+    found, gradient, batch = control_loss_of(IN_CONTROL[name].bind(), steps)
     loss, targets = formula(steps)
     assert found == pytest.approx(loss.tolist(), abs=TOLERANCE)
     assert batch.returns is not None
     torch.testing.assert_close(batch.returns, targets, atol=TOLERANCE, rtol=0)
     (wanted,) = torch.autograd.grad(loss.sum(), [steps.new])
-    torch.testing.assert_close(batch.extras["gradient"], wanted, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(gradient, wanted, atol=TOLERANCE, rtol=0)
 
 
-def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Transitions]:
-    """The population's losses on one minibatch that is the whole rollout, in the order of its loop."""
+def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Tensor, Transitions]:
+    """The population's losses and their gradient on one minibatch, the whole rollout, in the order of its loop."""
     batch = Transitions(
         observations=steps.rewards[..., None], actions=steps.rewards, rewards=steps.rewards,
         terminated=steps.terminated, truncated=steps.truncated, behaviour=steps.rewards[..., None],
@@ -273,7 +274,7 @@ def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Transiti
     for part in method.rewards:
         batch.rewards = part.shape(batch)  # type: ignore[union-attr]
     assert method.advantages is not None
-    batch.advantages = method.advantages.of_transitions(batch)
+    batch = credited_steps(method, batch)
     joint = method.critic is not None and method.critic.joint
     actor = SimpleNamespace(see=lambda observations: observations)
     updater: Any = SimpleNamespace(method=method, actor=actor, joint=joint, part=method.critic, past=lambda batch: None)
@@ -282,8 +283,7 @@ def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Transiti
     loss, _ = Minibatch(updater, batch.flat(), fresh=False, reports=False).loss(said)
     loss.sum().backward()
     assert logp.grad is not None
-    batch.extras["gradient"] = logp.grad.view_as(steps.new)
-    return loss.tolist(), batch
+    return loss.tolist(), logp.grad.view_as(steps.new), batch
 
 
 # Settings that no loss shows

@@ -16,6 +16,7 @@ from etude.core.population import FlatParameters, Member, Population
 from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.loops.control_update import ControlUpdater
+from etude.loops.on_policy import credited
 
 STEPS, ENVIRONMENTS, SEEN, NUMBER = 24, 4, 5, 3
 SEEDS = (7, 8)
@@ -152,7 +153,7 @@ def test_one_update_gives_the_parameters_of_an_independent_computation(
     peers = [Plain(actor, critic, m, space == "categorical") for m in range(len(SEEDS))]
     before = parameters.values.clone()
 
-    batch.advantages = method.advantages.of_transitions(batch)
+    batch = credited(method, batch)
     ControlUpdater(method, population, parameters, actor, critic).run(batch.flat(), NUMBER, rate=1.0)
 
     bound = 1e-5 if dtype == torch.float32 else 1e-9

@@ -135,17 +135,20 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
 
     def of_transitions(self, batch: Transitions) -> Tensor:
         """As for tokens; with a critic, what follows a truncation is its value, otherwise nothing."""
+        returns = self.returns_of_transitions(batch)
+        return returns if self.baseline is None else returns - self.baseline.of_steps(batch, returns)
+
+    def returns_of_transitions(self, batch: Transitions) -> Tensor:
         ahead = transition_gae(
             batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, self.gamma, 1.0
         )
-        batch.returns = ahead + batch.values
-        return batch.returns if self.baseline is None else batch.returns - self.baseline.of_steps(batch, batch.returns)
+        return ahead + batch.values
 
 
 class StepGAE(StepAdvantages, abstract=True):
     """Generalized advantage estimation over steps of control, standardised for every member by itself.
 
-    Also leaves `batch.returns` = A + V, the critic's target.
+    Returns, the critic's targets, are A + V.
 
     Args:
         standardize: over the rollout or, with `per_minibatch`, over each minibatch.
@@ -167,10 +170,12 @@ class StepGAE(StepAdvantages, abstract=True):
 
     def of_transitions(self, batch: Transitions) -> Tensor:
         advantages = self.estimate(batch, self.lam)
-        batch.returns = advantages + batch.values
         if not self.standardize or self.per_minibatch:
             return advantages
         return standardized_members(advantages, batch.weights)
+
+    def returns_of_transitions(self, batch: Transitions) -> Tensor:
+        return self.estimate(batch, self.lam) + batch.values
 
     def estimate(self, batch: Transitions, lam: float) -> Tensor:
         """`transition_gae` [P, T, E] with this discount; without `bootstrap_truncated` a truncation is an end."""
@@ -187,15 +192,16 @@ class GAE(StepGAE, TokenAdvantages):
     Truncated is not terminated: an episode that its environment's limit stopped goes on with the value of what follows.
     A completion that was cut has had its reward, so nothing follows it: a value there would be no critic's target, and
     whatever it came to be would be added to the reward.
-    Also leaves `batch.returns` = A + V, the critic's target. In control every member is standardised by itself, over
-    the rollout or, with `per_minibatch`, over each minibatch.
+    Returns, the critic's targets, are A + V. In control every member is standardised by itself, over the rollout or,
+    with `per_minibatch`, over each minibatch.
 
     Shapes: rewards, values [B, T] -> [B, T]; in control [P, T, E] -> [P, T, E].
 
     >>> from types import SimpleNamespace as Rows
     >>> rows = Rows(rewards=torch.tensor([[0.0, 4.0]]), values=torch.tensor([[1.0, 2.0]]), next_values=None)
     >>> rows.action_mask = torch.tensor([[True, True]])
-    >>> GAE(gamma=1.0, lam=0.5, standardize=False)(rows).tolist(), rows.returns.tolist()
+    >>> part = GAE(gamma=1.0, lam=0.5, standardize=False)
+    >>> part(rows).tolist(), part.returns(rows).tolist()
     ([[2.0, 2.0]], [[3.0, 4.0]])
     """
 
@@ -205,10 +211,17 @@ class GAE(StepGAE, TokenAdvantages):
         return super().objection(method)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
+        advantages = self._of_tokens(batch)
+        return standardized(advantages, batch.action_mask) if self.standardize else advantages
+
+    def returns(self, batch: TokenBatch) -> Tensor:
+        assert batch.values is not None
+        return (self._of_tokens(batch) + batch.values) * batch.action_mask
+
+    def _of_tokens(self, batch: TokenBatch) -> Tensor:
+        """`gae` [B, T] of the rows."""
         assert batch.values is not None
         after = None
         if self.bootstrap_truncated and batch.next_values is not None:
             after = batch.next_values * batch.truncated
-        advantages = gae(batch.rewards, batch.values, batch.action_mask, self.gamma, self.lam, after)
-        batch.returns = (advantages + batch.values) * batch.action_mask
-        return standardized(advantages, batch.action_mask) if self.standardize else advantages
+        return gae(batch.rewards, batch.values, batch.action_mask, self.gamma, self.lam, after)

@@ -233,8 +233,10 @@ class TokenBatch:
             score or to give credit.
         row_loss: [B] each row's objective, averaged over its tokens, the last time that it was passed over.
         final: [B, T] True on tokens whose reward is the last, whatever the row goes on with; None: the last ones.
+        step: [B, T] number of the step of its completion that a token belongs to, -1 outside; None: no reward of the
+            method says where steps end.
+        verdicts: [B, T, m] a judge's on each step, at the token that ends it, 0 elsewhere.
         prompt, response: [B] numbers in the table of an enumerable policy.
-        extras: what one part alone leaves for itself, keyed by name; [B] or [B, T].
         temperature: the sampling temperature that `behaviour_logp` belongs to.
     """
 
@@ -267,10 +269,11 @@ class TokenBatch:
     hidden: Tensor | None = None
     row_loss: Tensor | None = None
     final: Tensor | None = None
+    step: Tensor | None = None
+    verdicts: Tensor | None = None
     prompt: Tensor | None = None
     response: Tensor | None = None
     head: Head | None = None
-    extras: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     temperature: float = 1.0
 
@@ -322,8 +325,7 @@ class TokenBatch:
 
         changes = {k: take(v) for k, v in self._tensors().items()}
         episodes = [self.episodes[i] for i in index.tolist()] if self.episodes else []
-        extras = {k: take(v) for k, v in self.extras.items()}
-        return dataclasses.replace(self, **changes, episodes=episodes, extras=extras)
+        return dataclasses.replace(self, **changes, episodes=episodes)
 
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with some fields changed."""
@@ -332,7 +334,7 @@ class TokenBatch:
     def to(self, device: torch.device | str) -> TokenBatch:
         """The batch on another device."""
         moved: dict[str, Any] = {k: v.to(device) for k, v in self._tensors().items()}
-        return dataclasses.replace(self, **moved, extras={k: v.to(device) for k, v in self.extras.items()})
+        return dataclasses.replace(self, **moved)
 
     def _tensors(self) -> dict[str, Tensor]:
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -356,6 +358,9 @@ class Transitions:
         discounts: what the value of `next_observations` counts: 0 where the episode terminated, 1 elsewhere, truncated
             or not, until something that looks further ahead writes gamma^n (1 - terminated) there. Kept with them.
         costs: what the environment says that each step cost, apart from its reward; kept where a part needs 'costs'.
+        memory, begins: [P, T, E, S] what a policy with a memory remembered before each step, and where an episode
+            begins, so that nothing from before is; None without a memory.
+        offers: what the method's learners say of the steps before they are rewarded (`StepLearner.offers`), by name.
     """
 
     observations: Tensor
@@ -373,12 +378,14 @@ class Transitions:
     next_observations: Tensor | None = None
     discounts: Tensor | None = None
     costs: Tensor | None = None
-    extras: dict[str, Tensor] = field(default_factory=dict)
+    memory: Tensor | None = None
+    begins: Tensor | None = None
+    offers: dict[str, Tensor] = field(default_factory=dict)
 
     def _map(self, change: Any) -> Transitions:
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         changed: dict[str, Any] = {k: change(v) for k, v in found.items() if hasattr(v, "dim")}
-        return dataclasses.replace(self, **changed, extras={k: change(v) for k, v in self.extras.items()})
+        return dataclasses.replace(self, **changed, offers={k: change(v) for k, v in self.offers.items()})
 
     def flat(self) -> Transitions:
         """Time and environments as one axis: [P, T * E, ...]."""

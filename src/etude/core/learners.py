@@ -154,7 +154,7 @@ class StepLearner(Learner, abstract=True):
         raise NotImplementedError
 
     def offers(self, read: Reading) -> Mapping[str, Tensor]:
-        """What it says of a new rollout before it is rewarded, [P, N, ...] by name: rewards find it in `extras`."""
+        """What it says of a new rollout before it is rewarded, [P, N, ...] by name: `batch.offers` for rewards."""
         return {}
 
 

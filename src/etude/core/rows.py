@@ -98,8 +98,7 @@ def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
     changes["group"] = _apart([b.group for b in batches])
     if "episode" in changes:
         changes["episode"] = _apart([b._tensors()["episode"] for b in batches])
-    extras = {k: torch.cat([wide(b.extras[k]) for b in batches]) for k in first.extras}
-    return first.replace(**changes, extras=extras, episodes=[e for b in batches for e in b.episodes])
+    return first.replace(**changes, episodes=[e for b in batches for e in b.episodes])
 
 
 def _apart(numbers: Sequence[Tensor]) -> Tensor:

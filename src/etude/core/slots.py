@@ -182,6 +182,10 @@ class TokenReward(Part, abstract=True):
     judges: ClassVar[bool] = True
     """As of `Reward`."""
 
+    def marked(self, batch: TokenBatch, context: Context) -> TokenBatch:
+        """The rows with what it finds out about them before it pays, for other parts: `step`, `verdicts`, `final`."""
+        return batch
+
     def shape(self, batch: TokenBatch) -> Tensor:
         """What to add to `batch.rewards`. Returns [B, T]."""
         raise NotImplementedError
@@ -221,6 +225,10 @@ class TokenAdvantages(Part, abstract=True):
         """Returns [B, T]; entries outside the action mask are ignored."""
         raise NotImplementedError
 
+    def returns(self, batch: TokenBatch) -> Tensor | None:
+        """What the critic learns [B, T], `batch.returns` from then on; None where nothing is said of values."""
+        return None
+
 
 class StepAdvantages(Part, abstract=True):
     """How credit reaches the steps of a rollout."""
@@ -228,8 +236,12 @@ class StepAdvantages(Part, abstract=True):
     slot = "advantages"
 
     def of_transitions(self, batch: Transitions) -> Tensor:
-        """Returns [P, T, E]; may leave `batch.returns`, what the critic learns."""
+        """Returns [P, T, E]."""
         raise NotImplementedError
+
+    def returns_of_transitions(self, batch: Transitions) -> Tensor | None:
+        """What the critic learns [P, T, E], `batch.returns` from then on; None where nothing is said of values."""
+        return None
 
     def of_minibatch(self, advantages: Tensor, weights: Tensor | None = None) -> Tensor:
         """Advantages [P, N] of one minibatch as the objective sees them; `weights` are the batch's."""

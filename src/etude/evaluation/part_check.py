@@ -126,7 +126,8 @@ def small_batch() -> tuple[TokenBatch, TokenLogProbs]:
         return torch.randn(*shape, generator=draw)
 
     lengths = torch.tensor([5, 3, 4, 2, 5, 4])
-    mask = torch.arange(TOKENS) < lengths[:, None]
+    place = torch.arange(TOKENS).expand(ROWS, -1)
+    mask, ends = place < lengths[:, None], (place % 2 == 1) | (place == lengths[:, None] - 1)
     tokens = torch.randint(WORDS, (ROWS, TOKENS), generator=draw) * mask
     scores = torch.tensor([1.0, 0.0, 0.5, 0.0, 1.0, 0.25])
     rewards = torch.zeros(ROWS, TOKENS).scatter(1, lengths[:, None] - 1, scores[:, None])
@@ -137,7 +138,9 @@ def small_batch() -> tuple[TokenBatch, TokenLogProbs]:
         returns=normal(ROWS, TOKENS) * mask, values=normal(ROWS, TOKENS) * mask, next_values=torch.zeros(ROWS),
         reference_logp=behaviour + 0.1 * normal(ROWS, TOKENS) * mask, solved=scores >= 1,
         shares=mask / mask.sum(), row_shares=torch.full((ROWS,), 1 / ROWS), draw=torch.arange(ROWS),
-        extras={"entropy": normal(ROWS, TOKENS).abs() * mask}, episodes=_episodes(tokens, lengths, behaviour, scores),
+        outcomes=scores, entropy=normal(ROWS, TOKENS).abs() * mask, final=mask & False,
+        step=torch.where(mask, place // 2, -1), verdicts=torch.where(mask & ends, 1.0, 0.0)[..., None],
+        episodes=_episodes(tokens, lengths, behaviour, scores),
     )  # fmt: skip
     logp = (behaviour + 0.2 * normal(ROWS, TOKENS) * mask).requires_grad_()
     logits = normal(ROWS, TOKENS, WORDS).requires_grad_()
@@ -205,10 +208,17 @@ def _called(part: Part) -> Iterator[Finding]:
         yield _fault("calls", f"{where} raised {type(error).__name__} on a small batch: {error}{_place(error)}.")
         return
     yield from _returned(part, where, found, contract)
-    for field in ("rewards", "behaviour_logp", "scores", "weights", "action_mask"):
-        if not torch.equal(getattr(batch, field), getattr(kept, field)):
-            yield _fault("calls", f"{where} writes into batch.{field}: return a new tensor and leave the batch alone.")
+    for field in _changed(batch, kept):
+        yield _fault("calls", f"{where} writes into batch.{field}: return a new tensor and leave the batch alone.")
     yield Finding("fact", "calls", f"{where} was called on {ROWS} rows of {TOKENS} tokens.")
+
+
+def _changed(batch: TokenBatch, kept: TokenBatch) -> Iterator[str]:
+    """Fields of the batch that are not as they were."""
+    for field in dataclasses.fields(kept):
+        now, then = getattr(batch, field.name), getattr(kept, field.name)
+        if not (torch.equal(now, then) if isinstance(now, Tensor) and isinstance(then, Tensor) else now == then):
+            yield field.name
 
 
 def _place(error: BaseException) -> str:

@@ -74,8 +74,9 @@ class RolloutCollector:
         self.begun[:] = 0
         rewards, taken = batch.rewards.numpy(), batch.actions.numpy()
         for t, (shown, chance) in enumerate(zip(batch.observations.unbind(1), noise.unbind(1))):
-            for name, kept in batch.extras.items():
-                kept[:, t] = getattr(self.player, name).view_as(kept[:, t])
+            if batch.memory is not None and batch.begins is not None:
+                batch.memory[:, t] = self.player.memory.view_as(batch.memory[:, t])
+                batch.begins[:, t] = self.player.begins.view_as(batch.begins[:, t])
             shown.copy_(torch.from_numpy(self.observations))
             seen = self.actor.see(shown)
             features = self.player.features(seen)
@@ -106,12 +107,7 @@ class RolloutCollector:
         space, shape = self.actor.distribution, (self.population.size, self.steps, self.observations.shape[1])
         kind = torch.uint8 if self.observations.dtype == np.uint8 else torch.float32
         observations = torch.empty(*shape, *self.observations.shape[2:], dtype=kind)
-        extras, follows = {}, Need.NEXT_OBSERVATIONS in self.needs
-        if self.actor.memory is not None:  # as `Player` has them, before each step
-            extras = {
-                "memory": torch.empty(*shape, self.player.memory.shape[-1]),
-                "begins": torch.empty(shape, dtype=torch.bool),
-            }
+        follows, remembers = Need.NEXT_OBSERVATIONS in self.needs, self.actor.memory is not None
         return Transitions(
             observations, torch.empty(*shape, space.actions),
             rewards=torch.empty(shape), terminated=torch.zeros(shape, dtype=torch.bool),
@@ -119,7 +115,9 @@ class RolloutCollector:
             behaviour_logp=torch.empty(shape), values=torch.zeros(shape), next_values=torch.zeros(shape),
             next_observations=torch.empty_like(observations) if follows else None,
             discounts=torch.empty(shape) if follows else None,
-            costs=torch.empty(shape) if Need.COSTS in self.needs else None, extras=extras,
+            costs=torch.empty(shape) if Need.COSTS in self.needs else None,
+            memory=torch.empty(*shape, self.player.memory.shape[-1]) if remembers else None,  # before each step
+            begins=torch.empty(shape, dtype=torch.bool) if remembers else None,
         )  # fmt: skip
 
     def _keep(self, batch: Transitions, step: Step, t: int) -> None:
@@ -198,10 +196,9 @@ def _overwrite(batch: Transitions, lost: Tensor) -> None:
     members = lost.nonzero()[:, 0]
     names = (
         "observations", "actions", "rewards", "behaviour", "behaviour_logp", "values", "next_values",
-        "next_observations", "discounts", "costs",
+        "next_observations", "discounts", "costs", "memory",
     )  # fmt: skip
-    kept = [*(getattr(batch, name) for name in names), batch.extras.get("memory")]
-    for values in (x for x in kept if x is not None):
+    for values in (x for name in names if (x := getattr(batch, name)) is not None):
         rows = values.flatten(1, 2)[torch.arange(len(first)), first]
         rows[everything] = 0
         values[lost] = rows[members]

@@ -104,8 +104,9 @@ class ControlUpdater:
         """What the policy remembered before these rows, time first; None if it has no memory."""
         if self.actor.memory is None:
             return None
-        begins = batch.extras["begins"].unflatten(1, (self.length, -1))
-        return Past(batch.extras["memory"][:, : begins.shape[2]], begins)
+        assert batch.memory is not None and batch.begins is not None
+        begins = batch.begins.unflatten(1, (self.length, -1))
+        return Past(batch.memory[:, : begins.shape[2]], begins)
 
     def tensors(self) -> dict[str, Tensor]:
         """What the next update depends on besides the weights."""

@@ -64,8 +64,11 @@ def credited(method: Method, batch: TokenBatch) -> TokenBatch:
     """The rows with their advantages, 0 for a method that has none."""
     if not len(batch):
         return batch
-    nothing = torch.zeros_like(batch.rewards)
-    return batch.replace(advantages=nothing if method.advantages is None else method.advantages(batch))
+    if method.advantages is None:
+        return batch.replace(advantages=torch.zeros_like(batch.rewards))
+    advantages = method.advantages(batch)
+    returns = method.advantages.returns(batch)
+    return batch.replace(advantages=advantages, returns=batch.returns if returns is None else returns)
 
 
 def terms(method: Method, batch: TokenBatch, policy: TokenLogProbs, length: int) -> dict[str, Term]:

@@ -71,11 +71,11 @@ class Learners:
 
     @torch.no_grad()
     def offer(self, batch: Transitions) -> None:
-        """Put into `batch.extras` what learners say of a rollout [P, T, E] before it is rewarded."""
+        """Put into `batch.offers` what learners say of a rollout [P, T, E] before it is rewarded."""
         flat = batch.flat() if self.trainers else batch
         for name, trainer in self.trainers.items():
             for key, value in trainer.part.offers(self.read(name, flat)).items():
-                batch.extras[key] = value.unflatten(1, batch.rewards.shape[1:])
+                batch.offers[key] = value.unflatten(1, batch.rewards.shape[1:])
 
     def run(self, batch: Transitions, number: int, order: str) -> Metrics:
         """Let those learn from a flat rollout that are due 'before' or 'after' the policy's update; [P] each."""

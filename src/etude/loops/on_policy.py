@@ -154,7 +154,7 @@ class OnPolicyLoop:
         parts = list(method.parts().values())
         for part in parts:
             part.before_update(batch)
-        batch.advantages = method.advantages.of_transitions(batch)
+        batch = credited(method, batch)
         flat = batch.flat()
         rate = per_member(method.optimizer, lambda part: part.rate(self.finished, self.steps))
         found = self.updater.run(flat, self.finished, rate)
@@ -240,6 +240,12 @@ class OnPolicyLoop:
     def close(self) -> None:
         """End the environments."""
         self.environment.close()
+
+
+def credited(method: Any, batch: Transitions) -> Transitions:
+    """The rollout with its advantages, and with what its critic learns."""
+    part = method.advantages
+    return batch.replace(advantages=part.of_transitions(batch), returns=part.returns_of_transitions(batch))
 
 
 def _explained(batch: Transitions) -> Tensor:

@@ -53,12 +53,12 @@ def _random(loop: Any) -> Transitions:
     said = torch.randn(*shape, space.parameters, generator=g)
     actions = space.sample(said, space.noise(shape, g))
     rewards, values, advantages, returns = torch.randn(4, *shape, generator=g)
-    off, extras = torch.zeros(shape, dtype=torch.bool), {}
+    off, memory = torch.zeros(shape, dtype=torch.bool), None
     if loop.actor.memory is not None:
-        extras = {"memory": torch.randn(*shape, loop.actor.memory.size, generator=g), "begins": rewards > 1}
+        memory = torch.randn(*shape, loop.actor.memory.size, generator=g)
     return Transitions(
         observations, actions, rewards, off, off, said, space.logp(said, actions), values, values, advantages, returns,
-        extras=extras,
+        memory=memory, begins=None if memory is None else rewards > 1,
     )  # fmt: skip
 
 
@@ -67,8 +67,8 @@ def _computed(updater: ControlUpdater, batch: Transitions, acting: int) -> list[
     actor, critic, weights = updater.actor, updater.critic, updater.parameters.values
     with torch.no_grad():
         seen, past = actor.see(batch.observations[:, :acting]), None
-        if actor.memory is not None:
-            past = Past(batch.extras["memory"][:, :acting], batch.extras["begins"][:, None, :acting])
+        if batch.memory is not None and batch.begins is not None:
+            past = Past(batch.memory[:, :acting], batch.begins[:, None, :acting])
         features, _ = actor.features(seen, past)
         found = [actor.say(features)]
     if critic is not None:

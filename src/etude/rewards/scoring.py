@@ -36,6 +36,7 @@ def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBat
             exact = rescored(part, batch)
             values = exact - batch.scores
         elif isinstance(part, TokenReward):
+            batch = part.marked(batch, context)
             placed = finite(part, batch, part.shape_in(batch, context))
         else:
             values = judged[place].nan_to_num(0.0).to(batch.rewards)

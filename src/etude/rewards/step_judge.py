@@ -66,8 +66,8 @@ class StepVerdicts(TokenReward):
     z = its output, P(S = +1) = 1 / (1 + exp(-z)). It learns in `epochs` clipped steps after every batch. Weights,
     moments and the running figures are in `state`.
 
-    Leaves `extras["step"]` [B, T], the number of the step a token belongs to (-1 outside), and `extras["verdicts"]`
-    [B, T, m] at the tokens that end steps. Every reward of a method that pays on these tokens counts in R_ik.
+    Marks `step` [B, T], the number of the step a token belongs to (-1 outside), and `verdicts` [B, T, m] at the tokens
+    that end steps. Every reward of a method that pays on these tokens counts in R_ik.
 
     Args:
         separator: text that ends a step; a completion without it is one step.
@@ -95,8 +95,7 @@ class StepVerdicts(TokenReward):
         if self.low > self.high:
             raise ConfigError(f"StepVerdicts.low must be at most high, got {self.low} and {self.high}.")
 
-    def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
-        assert batch.solved is not None
+    def marked(self, batch: TokenBatch, context: Context) -> TokenBatch:
         separates = holding(self.separator, context.policy.tokenizer).to(batch.tokens.device)
         ends = batch.action_mask & separates[batch.tokens]
         step, ends = steps(batch, ends)
@@ -109,9 +108,12 @@ class StepVerdicts(TokenReward):
         said = 2.0 * (drawn < chance[:, None]).double() - 1
         verdicts = torch.zeros(*step.shape, self.verdicts, dtype=torch.float64, device=step.device)
         verdicts[ends] = said.to(step.device)
-        batch.extras |= {"step": step, "verdicts": verdicts}
+        return batch.replace(step=step, verdicts=verdicts)
+
+    def shape(self, batch: TokenBatch) -> Tensor:
+        assert batch.solved is not None and batch.verdicts is not None
         outcome = torch.where(batch.solved, 1.0, float(self.failure))[:, None]
-        return ((outcome + self.weight * verdicts.mean(-1)) * ends).to(batch.rewards)
+        return ((outcome + self.weight * batch.verdicts.mean(-1)) * judged(batch.verdicts)).to(batch.rewards)
 
     def before_update(self, batch: TokenBatch) -> None:
         """Let the judge learn from the problems that are neither too hard nor too easy."""
@@ -131,8 +133,9 @@ class StepVerdicts(TokenReward):
             self.state[name] = self.state[name] + (value - self.state[name]) / seen
 
     def _learn(self, batch: TokenBatch) -> None:
-        ends = (batch.extras["verdicts"] != 0).any(-1)
-        features, said = self._features(batch, batch.extras["step"], ends), batch.extras["verdicts"][ends].cpu()
+        assert batch.step is not None and batch.verdicts is not None
+        ends = judged(batch.verdicts)
+        features, said = self._features(batch, batch.step, ends), batch.verdicts[ends].cpu()
         mine = verdict_advantages(batch.rewards[ends].cpu().double(), said)
         useful = mine.any(1)
         if not bool(useful.any()):
@@ -169,6 +172,11 @@ class StepVerdicts(TokenReward):
 def holding(separator: str, tokenizer: Any) -> Tensor:
     """[V] which tokens hold the separator."""
     return torch.tensor([separator in tokenizer.decode([i]) for i in range(len(tokenizer))])
+
+
+def judged(verdicts: Tensor) -> Tensor:
+    """[B, T] the tokens that end steps, on which there are verdicts [B, T, m] (-1 or +1; 0 elsewhere)."""
+    return (verdicts != 0).any(-1)
 
 
 def steps(batch: TokenBatch, ends: Tensor) -> tuple[Tensor, Tensor]:

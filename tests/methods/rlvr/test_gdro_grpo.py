@@ -159,7 +159,7 @@ def losses_of(make_batch: Any, part: Any, hard: int, easy: int) -> Any:
     loss = torch.tensor([0.4 - 0.6 * b for b in bands], dtype=torch.float64)
     rows = batch_of(make_batch, [0.0, 1.0] * (hard + easy), names)
     part(rows)
-    rows.row_loss = loss * rows.extras["omega"]  # what the loop sees: the weighted objective
+    rows.row_loss = loss * part.weights(part.bands(rows))  # what the loop sees: the weighted objective
     part.after_update(rows)
     return part.state["scores"]
 

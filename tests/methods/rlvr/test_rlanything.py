@@ -18,7 +18,15 @@ from etude.core.streams import Stream
 from etude.methods.rlvr.rlanything import SolvedBand, StepAdvantage, unit_test_rewards
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks, accepted, wish
 from etude.policies.byte_tokenizer import build_tokenizer
-from etude.rewards.step_judge import StepVerdicts, consistency, fresh_judge, holding, steps, verdict_advantages
+from etude.rewards.step_judge import (
+    StepVerdicts,
+    consistency,
+    fresh_judge,
+    holding,
+    judged,
+    steps,
+    verdict_advantages,
+)
 from etude.tasks.language.sums import Sums
 from language_toys import draws
 
@@ -36,14 +44,13 @@ def chains(make_batch: Make) -> TokenBatch:
     said = 2.0 * (torch.rand(8, 6, 3, generator=random) < 0.5).double() - 1
     batch = make_batch(step >= 0, group=[0] * 4 + [1] * 4, solved=solved)
     hidden = torch.randn(*step.shape, 5, generator=random, dtype=torch.float64)
-    batch.extras |= {"step": step, "ends": ends, "verdicts": said * ends[..., None]}
-    return batch.replace(hidden=hidden)
+    return batch.replace(hidden=hidden, step=step, verdicts=said * ends[..., None])
 
 
 def paid(batch: TokenBatch, weight: float = 1.0, failure: float = -1.0) -> TokenBatch:
     """The batch with R_ik at the ends of steps."""
     outcome = torch.where(batch.solved, 1.0, failure).double()[:, None]
-    return batch.replace(rewards=(outcome + weight * batch.extras["verdicts"].mean(-1)) * batch.extras["ends"])
+    return batch.replace(rewards=(outcome + weight * batch.verdicts.mean(-1)) * judged(batch.verdicts))
 
 
 @pytest.mark.parametrize("failure", [-1.0, 0.0])
@@ -53,18 +60,18 @@ def test_without_verdicts_every_step_that_all_have_gets_the_advantage_of_grpo(
     found = StepAdvantage()(paid(chains, weight=0.0, failure=failure))
     outcome = chains.replace(scores=chains.solved.double())
     expected = GroupAdvantage(scale=GroupStd(epsilon=0.0))(outcome)
-    shared = (chains.extras["step"] == 0) | (chains.extras["step"] == 1)
+    shared = (chains.step == 0) | (chains.step == 1)
     torch.testing.assert_close(found[shared], expected[shared], atol=1e-12, rtol=0)
     assert expected[shared].abs().min() > 0.1
 
 
 def test_steps_are_standardised_over_the_completions_that_have_them(chains: TokenBatch) -> None:
     batch = paid(chains)
-    found, step = StepAdvantage()(batch), chains.extras["step"]
+    found, step = StepAdvantage()(batch), chains.step
     assert (found[step < 0] == 0).all()
     for group in (0, 1):
         for k in range(3):
-            here = chains.extras["ends"] & (step == k) & (chains.group == group)[:, None]
+            here = judged(chains.verdicts) & (step == k) & (chains.group == group)[:, None]
             values, rewards = found[here], batch.rewards[here]
             assert len(values) == (3 if k == 2 else 4)
             assert float(values.mean()) == pytest.approx(0, abs=1e-12)
@@ -77,7 +84,7 @@ def test_steps_are_standardised_over_the_completions_that_have_them(chains: Toke
 
 def test_a_step_that_nobody_else_has_or_that_all_were_paid_the_same_for_gets_nothing(make_batch: Make) -> None:
     batch = make_batch([[1, 1, 1], [1, 1, 0], [1, 1, 0]], rewards=[[0.3, 2, 5], [0.3, 1, 0], [0.3, 0, 0]])
-    batch.extras["step"] = torch.tensor([[0, 1, 2], [0, 1, -1], [0, 1, -1]])
+    batch.step = torch.tensor([[0, 1, 2], [0, 1, -1], [0, 1, -1]])
     found = StepAdvantage()(batch)
     assert found[:, 0].tolist() == [0, 0, 0]
     assert found[0, 2] == 0
@@ -105,7 +112,7 @@ def test_a_verdict_earns_by_agreeing_with_outcome_and_majority() -> None:
 def learned(batch: TokenBatch, **changes: Any) -> tuple[StepVerdicts, Tensor, Tensor]:
     """A judge, and what it said of the steps before and after it learned from a batch."""
     part = StepVerdicts(**changes).bind()
-    features = part._features(batch, batch.extras["step"], batch.extras["ends"])
+    features = part._features(batch, batch.step, judged(batch.verdicts))
     part.state.update(fresh_judge(features.shape[1], 8, Stream(0)))
     before = part.judge(features, part.state["weights"])
     part.before_update(batch)
@@ -115,18 +122,18 @@ def learned(batch: TokenBatch, **changes: Any) -> tuple[StepVerdicts, Tensor, Te
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_judge_moves_towards_the_sign_of_outcome_plus_majority(chains: TokenBatch, sign: float) -> None:
     mixed = torch.tensor([1.0, 1.0, -1.0]).double() * sign  # with O = -sign: R = -sign * 2 / 3
-    verdicts = mixed * chains.extras["ends"][..., None]
+    verdicts = mixed * judged(chains.verdicts)[..., None]
     alike = torch.ones_like(chains.hidden)
-    batch = chains.replace(extras={**chains.extras, "verdicts": verdicts}, hidden=alike)
-    rewards = -sign * (1 - 1 / 3) * batch.extras["ends"]
+    batch = chains.replace(verdicts=verdicts, hidden=alike)
+    rewards = -sign * (1 - 1 / 3) * judged(batch.verdicts)
     part, before, after = learned(batch.replace(rewards=rewards), epochs=1, lr=1e-3)
     assert part.state["updates"] == 1
     assert ((after - before) * -sign > 0).all()
 
 
 def test_a_judge_that_agrees_with_itself_learns_nothing(chains: TokenBatch) -> None:
-    agreed = chains.extras["verdicts"][..., :1].expand(-1, -1, 3)
-    batch = paid(chains.replace(extras={**chains.extras, "verdicts": agreed}))
+    agreed = chains.verdicts[..., :1].expand(-1, -1, 3)
+    batch = paid(chains.replace(verdicts=agreed))
     part, before, after = learned(batch)
     assert part.state["updates"] == 0
     assert torch.equal(before, after)
@@ -239,10 +246,11 @@ def test_steps_end_at_separators_and_at_the_end_of_a_turn(make_batch: Make) -> N
     part = StepVerdicts(weight=0.5, failure=0).bind()
     keys = torch.tensor([draw.key for draw in draws(1)])
     turns = turns.replace(solved=torch.tensor([True]), tokens=torch.zeros(1, 7, dtype=torch.long), draw=keys)
-    paid_for = part.shape_in(turns, SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), stream=Stream(0)))
-    mean = turns.extras["verdicts"].mean(-1)
+    turns = part.marked(turns, SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), stream=Stream(0)))
+    paid_for, mean = part.shape(turns), turns.verdicts.mean(-1)
+    assert torch.equal(turns.step, step)
     torch.testing.assert_close(paid_for, (1 + 0.5 * mean) * ends, atol=1e-12, rtol=0)
-    assert set(turns.extras["verdicts"][ends].flatten().tolist()) <= {-1.0, 1.0}
+    assert set(turns.verdicts[ends].flatten().tolist()) <= {-1.0, 1.0}
 
 
 def test_verdicts_are_drawn_by_row_and_token(make_batch: Make) -> None:

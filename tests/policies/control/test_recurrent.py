@@ -19,7 +19,7 @@ from etude.core.population import Member, Population
 from etude.core.registry import get_method
 from etude.learners.state import StateValue
 from etude.loops.control_update import Minibatch
-from etude.loops.on_policy import OnPolicyLoop
+from etude.loops.on_policy import OnPolicyLoop, credited
 from etude.policies.control.actor import Player
 from etude.policies.control.memory import GRU, Gated, Past
 from etude.policies.control.networks import MLP
@@ -168,7 +168,7 @@ def test_fresh_log_probabilities_are_those_that_acted(task: ControlTask) -> None
     loop.step(), loop.step()
     batch = loop.collector.collect(2, loop.critic)
     batch.advantages = torch.zeros_like(batch.rewards)
-    assert bool((batch.extras["memory"][:, 0].abs().amax(-1) > 0).any())
+    assert bool((batch.memory[:, 0].abs().amax(-1) > 0).any())
     for piece in loop.updater._pieces(batch.flat(), 2, 0):
         out = Minibatch(loop.updater, piece, fresh=True, reports=False).evaluate()
         torch.testing.assert_close(out.logp.detach(), piece.behaviour_logp, atol=2e-6, rtol=1e-5)
@@ -198,8 +198,8 @@ def test_memories_that_do_not_belong_to_the_rollout_are_noticed() -> None:
     loop.parameters.values[:, loop.parameters.slices["policy.head.weight"]] *= 100  # so that memories say something
     batch = loop.collector.collect(0, loop.critic)
     batch = loop.collector.collect(1, loop.critic)
-    batch.advantages = loop.method.advantages.of_transitions(batch)
-    batch.extras["memory"] = torch.zeros_like(batch.extras["memory"])
+    batch = credited(loop.method, batch)
+    batch.memory = torch.zeros_like(batch.memory)
     with pytest.raises(InvariantError, match="between acting and learning"):
         loop.updater.run(batch.flat(), 1, 1.0)
 

@@ -17,6 +17,7 @@ from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, findings, variant
 from etude.experiments.watched import runs
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
+from etude.rewards.step_judge import judged
 from etude.tasks.language.sums import Sums
 
 STEPS, SEEDS = 40, 3
@@ -52,16 +53,17 @@ class Recorder(Filter):
     def weigh(self, batch: TokenBatch) -> Tensor:
         shares = solved_share(batch)
         seen = {"inside": float(((shares >= 0.2) & (shares <= 0.8)).double().mean())}
-        self.state["history"].append(seen | (agreement(batch) if "verdicts" in batch.extras else {}))
+        self.state["history"].append(seen | ({} if batch.verdicts is None else agreement(batch)))
         return torch.ones_like(batch.scores)
 
 
 def agreement(batch: TokenBatch) -> dict[str, float]:
     """How many right and wrong steps a majority of verdicts sees as such, and how many there are of each."""
-    said = batch.extras["verdicts"].sum(-1)
+    assert batch.verdicts is not None
+    total, ends = batch.verdicts.sum(-1), judged(batch.verdicts)
     seen: dict[bool, list[bool]] = {True: [], False: []}
     for row, episode in enumerate(batch.episodes):
-        verdicts = said[row][(batch.extras["verdicts"][row] != 0).any(-1)].tolist()
+        verdicts = total[row][ends[row]].tolist()
         for true, verdict in zip(optimal(str(episode.problem.prompt), episode.completion), verdicts):
             seen[true].append((verdict > 0) == true)
     names = {True: "right", False: "wrong"}

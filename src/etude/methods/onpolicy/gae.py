@@ -44,10 +44,8 @@ from etude.policies.control.networks import MLP
 class MonteCarloGAE(StepGAE):
     """GAE whose critic learns from discounted returns, as with lambda = 1, whatever the lambda of the credit."""
 
-    def of_transitions(self, batch: Transitions) -> Tensor:
-        advantages = super().of_transitions(batch)
-        batch.returns = self.estimate(batch, 1.0) + batch.values
-        return advantages
+    def returns_of_transitions(self, batch: Transitions) -> Tensor:
+        return self.estimate(batch, 1.0) + batch.values
 
 
 class GaussNewton(StepOptimizer):

@@ -89,17 +89,19 @@ class PromptGDRO(TokenAdvantages):
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         advantages = self.of(batch)
-        bands = self._bands(batch)
-        weights = self.weights(bands).to(advantages)
-        batch.extras |= {"bands": bands, "omega": weights}
+        weights = self.weights(self.bands(batch)).to(advantages)
         bounded = advantages if self.bound is None else advantages.clamp(-self.bound, self.bound)
         return weights[:, None] * bounded
 
+    def returns(self, batch: TokenBatch) -> Tensor | None:
+        return self.of.returns(batch)
+
     def after_update(self, batch: TokenBatch) -> None:
         """Move the scores of the bins seen; rewards are compared unweighted, so the weight is taken out of the loss."""
-        scores = self.state["scores"]
-        loss = batch.row_loss / batch.extras["omega"].clamp(min=1e-12)
-        for band, (mean, share) in bin_means(loss, batch.group, batch.extras["bands"]).items():
+        assert batch.row_loss is not None
+        scores, bands = self.state["scores"], self.bands(batch)  # as they were when the credit was given
+        loss = batch.row_loss / self.weights(bands).to(batch.row_loss).clamp(min=1e-12)
+        for band, (mean, share) in bin_means(loss, batch.group, bands).items():
             value = mean / max(share, 1e-3) if self.by_share else mean
             old = scores.get(str(band), value)
             scores[str(band)] = (1 - self.beta) * old + self.beta * value
@@ -132,7 +134,7 @@ class PromptGDRO(TokenAdvantages):
             value = (scores.get(str(band), mean) - mean) / max(spread, 1e-3)
         return min(max(value, -self.limit), self.limit)
 
-    def _bands(self, batch: TokenBatch) -> Tensor:
+    def bands(self, batch: TokenBatch) -> Tensor:
         """[B] each row's bin."""
         found = []
         for episode in batch.episodes:

@@ -43,6 +43,9 @@ class ValidGroups(TokenAdvantages):
     def __call__(self, batch: TokenBatch) -> Tensor:
         return self.of(batch) / max(valid_share(batch), 1e-12)
 
+    def returns(self, batch: TokenBatch) -> Tensor | None:
+        return self.of.returns(batch)
+
 
 class EnoughValid(Filter):
     """Keeps a batch of which at least `share` of the groups have unequal rewards; of any other, only those groups.

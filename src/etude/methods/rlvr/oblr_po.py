@@ -64,8 +64,8 @@ def score_norms(batch: TokenBatch, norm: Norm) -> Tensor:
 class GradientWeightedBaseline(TokenAdvantages):
     """A_i = r_i - b_i, b_i the mean reward of the others in the group, weighted by `score_norms`.
 
-    A group of equal rewards gets exactly 0, and so does a completion without others or one that was written. Norms of an
-    episode's rows are added, as if their scores were orthogonal.
+    A group of equal rewards gets exactly 0, and so does a completion without others or one that was written. Norms of
+    an episode's rows are added, as if their scores were orthogonal.
 
     Args:
         norm: 'last-layer', 'proxy' or 'uniform' (RLOO).

@@ -54,7 +54,7 @@ class Taught(Reference):
 
 
 class PathSteps(TokenReward):
-    """Rewards of the steps of `paths`, token by token; marks in `final` those after which nothing follows.
+    """Rewards of the steps of `paths`, token by token; marks as `final` those after which nothing follows.
 
     'process': r_t = 1[token t is the target] - 1[no edge leads to token t from the one before]. 'outcome': 1 on the
     target of a valid path, else 0. The end token that follows the target is paid like it; elsewhere it is no edge. From
@@ -65,13 +65,17 @@ class PathSteps(TokenReward):
 
     kind: Literal["process", "outcome"] = "process"
 
+    def marked(self, batch: TokenBatch, context: Context) -> TokenBatch:
+        node, _, target = self._nodes(batch, context)
+        there = (node == target[:, None]) & batch.action_mask
+        return batch.replace(final=(there.cumsum(1) > 0) & batch.action_mask)
+
     def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
         node, edges, target = self._nodes(batch, context)
         before = pad(node[:, :-1], (1, 0), value=-1)
         there = (node == target[:, None]) & batch.action_mask
         ends = batch.action_mask & (node == -2) & (before == target[:, None])
         arrived = there | ends
-        batch.final = (there.cumsum(1) > 0) & batch.action_mask
         if self.kind == "outcome":
             assert batch.solved is not None
             return (arrived & batch.solved[:, None]).to(batch.rewards)

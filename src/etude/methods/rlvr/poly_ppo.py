@@ -88,6 +88,9 @@ class Polychromic(TokenAdvantages):
             advantages = torch.where(near & inside[:, None], found[:, None], advantages)
         return standardized(advantages, batch.action_mask) if self.standardize else advantages
 
+    def returns(self, batch: TokenBatch) -> Tensor | None:
+        return self.of.returns(batch)
+
     def _of_sets(self, batch: TokenBatch, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[B] set advantages, and which rows have one; `rows` [S, N] of each state, -1 where there is none."""
         real = rows >= 0

@@ -47,7 +47,7 @@ class StepAdvantage(TokenAdvantages):
     """What the steps of a completion were paid, standardised at each step number over the problem's completions.
 
     A_ik = (R_ik - mean_j R_jk) / std_j R_jk over the completions j that have a k-th step, 0 where all are equal; every
-    token of the step has it. Steps are `extras["step"]`. Shapes: [B, T].
+    token of the step has it. Steps are those that a reward marked, `batch.step`. Shapes: [B, T].
     """
 
     def objection(self, method: Any) -> str | None:
@@ -56,7 +56,8 @@ class StepAdvantage(TokenAdvantages):
         return "compares steps, and no reward says where they are: add step-verdicts to the rewards."
 
     def __call__(self, batch: TokenBatch) -> Tensor:
-        step = batch.extras["step"]
+        step = batch.step
+        assert step is not None
         count = int(step.max()) + 1
         place = step.clamp(min=0)
         inside = (step >= 0).to(batch.rewards)
