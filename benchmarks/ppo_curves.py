@@ -29,8 +29,8 @@ from _arms import HERE, machine, peer_python
 from _control_cases import CURVES, Control
 
 from etude.advantages.returns import GAE
-from etude.core.batches import Transitions
 from etude.core.population import Member
+from etude.core.transitions import Transitions
 from etude.core.worlds import World
 from etude.evaluation.aggregates import interquartile_mean
 from etude.evaluation.intervals import Band, curve_band, difference_interval, probability_of_improvement

@@ -65,8 +65,8 @@ def group(size: int, folder: str) -> dict[str, float]:
     """Time of sampling a group and of one forward and backward pass over it."""
     import torch
 
-    from etude.core.batches import Episode, Problem, Segment
     from etude.core.draws import Draw
+    from etude.core.episodes import Episode, Problem, Segment
     from etude.core.rows import to_batch
     from etude.policies.language import LanguagePolicy
     from etude.policies.sampling import Sampling

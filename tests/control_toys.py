@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Member
+from etude.core.transitions import ActionLogProbs, Transitions
 from etude.loops.on_policy import OnPolicyLoop
 from etude.tasks.control.cartpole import cartpole
 

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from etude.core.batches import Episode, Problem, Segment, TokenBatch
+from etude.core.batches import TokenBatch
 from etude.core.draws import Draw
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.method import Method
 from etude.core.rows import to_batch
 from etude.core.task import Environment, LanguageTask, SingleTurn

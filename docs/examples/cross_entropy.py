@@ -21,7 +21,7 @@ from etude.core.fields import Count, Fraction, Positive
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Member, Population
-from etude.core.slots import Policy
+from etude.core.step_slots import Policy
 from etude.core.worlds import World
 from etude.experience.spaces import observation_shape
 from etude.loops import LOOPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.fields import Count
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask

@@ -7,7 +7,8 @@ import torch
 
 from etude.advantages.group import BatchMean
 from etude.advantages.returns import GAE, RewardToGo, gae, rewards_to_go, standardized
-from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
+from etude.core.batches import TokenLogProbs
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.rows import to_batch
 from etude.learners.token import TokenCritic
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from control_toys import MDP
 from etude.advantages.group import BatchMean
 from etude.advantages.returns import GAE, RewardToGo, standardized_members, transition_gae
-from etude.core.batches import Transitions
+from etude.core.transitions import Transitions
 from etude.methods.onpolicy.gae import MonteCarloGAE
 
 P, T, E = 3, 11, 4

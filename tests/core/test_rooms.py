@@ -96,6 +96,7 @@ def test_every_file_that_fills_a_slot_is_found() -> None:
     read = {path for room in part_rooms() for path in registry.part_files(room)}
     below = [SOURCE / room for rooms in ROOMS[: level("methods")] for room in rooms if room != "core"]
     files = [path for folder in below for path in folder.rglob("*.py")]
-    filling = {path for path in files if "etude.core.slots" in imports(path.read_text(encoding="utf-8"))}
+    slots = {"etude.core.slots", "etude.core.step_slots"}
+    filling = {path for path in files if slots & {*imports(path.read_text(encoding="utf-8"))}}
     assert len(filling) > 40
     assert filling - read <= {SOURCE / "policies" / "formulas.py"}  # reads a Context; its home is derl

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.registry import files, load_attribute
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

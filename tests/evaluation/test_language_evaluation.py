@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import RewardError
 from etude.evaluation.language import Evaluation, evaluate_split
 from etude.experience.groups import Groups

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 import etude
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import UnknownNameError
 from etude.core.task import LanguageTask, StepResult
 from etude.core.worlds import World

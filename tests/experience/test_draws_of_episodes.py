@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from etude.core.batches import Episode, Problem, Segment
 from etude.core.draws import Draw
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from corridor import LENGTH, CorridorTask
-from etude.core.batches import Transitions
 from etude.core.control import ControlTask
 from etude.core.part import Need
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.core.slots import StepReward
+from etude.core.step_slots import StepReward
+from etude.core.transitions import Transitions
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.control.memory import GRU
 from etude.policies.control.networks import MLP

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from etude.core.batches import Episode, Segment, StopReason
+from etude.core.episodes import Episode, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.rows import concatenate, micro_batches, split_groups, to_batch
 from etude.core.slots import Context

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from etude.core.batches import Episode
 from etude.core.draws import Draw
+from etude.core.episodes import Episode
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream

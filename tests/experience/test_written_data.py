@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, DataError
 from etude.core.slots import Context
 from etude.core.streams import Stream

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from control_toys import control_loop
-from etude.core.batches import Transitions
 from etude.core.errors import NonFiniteError
 from etude.core.learners import Learning
 from etude.core.method import Method
 from etude.core.population import Member, PerMember, Population
 from etude.core.registry import get_method
+from etude.core.transitions import Transitions
 from etude.learners.fitted import FittedValue
 from etude.loops.learning import Learners
 from etude.methods.onpolicy.gae import GaussNewton, TrustRegionValue

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from control_toys import control_loop
-from etude.core.batches import Transitions
 from etude.core.errors import ConfigError
 from etude.core.learners import Learning, Reading, StepLearner, Target
 from etude.core.method import Method
 from etude.core.part import part_from_json
 from etude.core.population import Population
 from etude.core.registry import get_method
-from etude.core.slots import StepReward
+from etude.core.step_slots import StepReward
+from etude.core.transitions import Transitions
 from etude.learners.fitted import FittedValue
 from etude.methods.onpolicy.gae import GaussNewton, TrustRegionValue
 from etude.optimizers.adam import AdamW

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from corridor import Corridor, CorridorTask
-from etude.core.batches import Transitions
 from etude.core.control import VectorEnvironment
 from etude.core.errors import ConfigError, EnvironmentFault
 from etude.core.method import Method
 from etude.core.part import Need
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.core.slots import StepExperience, StepRegularizer, StepReward
+from etude.core.step_slots import StepExperience, StepRegularizer, StepReward
+from etude.core.transitions import Transitions
 from etude.experience.gymnasium_vector import GymnasiumVector
 from etude.experience.vector import RolloutCollector
 from etude.learners.fitted import FittedValue

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from etude.core.batches import Problem, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Problem
 from etude.core.errors import NonFiniteError
 from etude.core.fields import Count
 from etude.core.registry import get_method

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from etude.core.batches import Episode, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode
 from etude.core.slots import Context, GroupReward, Reward
 from etude.core.streams import Stream
 from etude.experience.groups import Groups

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from etude.core.batches import Episode, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
 from etude.core.fit import check as check_fit
 from etude.core.registry import files, get_method

@@ -15,7 +15,8 @@ import torch
 
 from etude.advantages.group import BatchStd, GroupAdvantage, LeaveOneOut
 from etude.advantages.returns import GAE
-from etude.core.batches import Episode, Problem, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import EnvironmentFault, InvariantError, RewardError
 from etude.core.slots import Context, Reward
 from etude.core.streams import Stream

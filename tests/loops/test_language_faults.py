@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from etude.core.batches import Problem, Segment, StopReason, TokenLogProbs
+from etude.core.batches import TokenLogProbs
+from etude.core.episodes import Problem, Segment, StopReason
 from etude.core.errors import ConfigError, DataError, EnvironmentFault, EtudeError, NonFiniteError
 from etude.core.rows import to_batch
 from etude.core.slots import TokenObjective

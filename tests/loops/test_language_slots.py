@@ -11,7 +11,8 @@ from torch import Tensor
 
 from etude.advantages.group import BatchMean, BatchStd, GroupAdvantage, GroupMeanScale, LevelStd
 from etude.advantages.returns import GAE
-from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, RewardError
 from etude.core.fit import check
 from etude.core.kinds import TokenMethod
@@ -115,7 +116,7 @@ class Mixture(Groups):
 
 
 def _assistant(text: str) -> Any:
-    from etude.core.batches import Segment
+    from etude.core.episodes import Segment
 
     return Segment("assistant", text)
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from etude.advantages.returns import GAE
-from etude.core.batches import Segment, StopReason, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Segment, StopReason
 from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.core.task import SingleTurn, StepResult

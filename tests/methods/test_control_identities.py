@@ -11,10 +11,10 @@ from torch import Tensor
 
 from control_toys import MDP
 from etude.advantages.returns import GAE, RewardToGo
-from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.slots import TokenAdvantages, TokenObjective, TokenRegularizer
+from etude.core.transitions import ActionLogProbs, Transitions
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.objectives.surrogate import Surrogate
 from etude.policies.control.distributions import Distribution, distribution

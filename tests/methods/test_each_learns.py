@@ -17,8 +17,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from etude.core.batches import Problem
 from etude.core.control import ControlTask, VectorEnvironment
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.kinds import RolloutMethod

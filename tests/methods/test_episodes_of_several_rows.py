@@ -12,7 +12,8 @@ from torch import Tensor
 from etude.advantages.group import BatchMean, LeaveOneOut
 from etude.advantages.order_statistics import MaclaurinAdvantage
 from etude.advantages.returns import RewardToGo
-from etude.core.batches import Episode, Problem, Segment, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.rows import last_action
 from etude.methods.rlvr.agro import GenerationConsistency
 from etude.methods.rlvr.gdro_grpo import RolloutGDRO

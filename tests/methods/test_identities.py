@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import BatchMean
-from etude.core.batches import Episode, Problem, Segment, StopReason, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.slots import Context

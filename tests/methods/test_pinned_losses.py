@@ -19,23 +19,15 @@ from pinned_settings import SETTINGS
 from pinned_world import COMMA, RATE, VOCABULARY, World, plain
 from torch import Tensor
 
-from etude.core.batches import (
-    ActionLogProbs,
-    Episode,
-    Head,
-    Problem,
-    Segment,
-    StopReason,
-    TokenBatch,
-    TokenLogProbs,
-    Transitions,
-)
+from etude.core.batches import Head, TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.kinds import RolloutMethod, TokenMethod
 from etude.core.method import Method
 from etude.core.part import Part
 from etude.core.registry import compositions, files
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.core.transitions import ActionLogProbs, Transitions
 from etude.loops.control_update import Minibatch
 from etude.loops.credit import credited
 from etude.loops.on_policy import credited as credited_steps

@@ -10,11 +10,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from etude.core.batches import Transitions
 from etude.core.edit import set_values
 from etude.core.population import FlatParameters, Member, Population
 from etude.core.registry import get_method
 from etude.core.streams import Stream
+from etude.core.transitions import Transitions
 from etude.loops.control_update import ControlUpdater
 from etude.loops.on_policy import credited
 

@@ -16,12 +16,12 @@ import torch
 from gymnasium import spaces
 
 from etude.advantages.returns import transition_gae
-from etude.core.batches import Transitions
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.learners import Learning
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.core.transitions import Transitions
 from etude.learners.fitted import FittedValue
 from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.core.batches import ActionLogProbs, Transitions, per_step
-from etude.core.slots import StepObjective
+from etude.core.step_slots import StepObjective
+from etude.core.transitions import ActionLogProbs, Transitions, per_step
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.objectives.surrogate import Surrogate
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from control_toys import control_loop
-from etude.core.batches import Transitions
 from etude.core.errors import ConfigError, NonFiniteError
 from etude.core.population import FlatParameters, Member, PerMember, Population, settle
 from etude.core.registry import get_method
+from etude.core.transitions import Transitions
 from etude.optimizers.adam import AdamW
 from etude.optimizers.population import MAX_FAILURES, PopulationAdam
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from etude.core.batches import Episode, Problem, Segment, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.rows import to_batch
 from etude.policies.byte_tokenizer import build_tokenizer

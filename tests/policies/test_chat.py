@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.slots import Context
 from etude.core.streams import Stream
@@ -110,7 +110,7 @@ def test_a_rollout_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     words = iter([[60, 61, 1], [62, 63], [64, 1]])
 
     def generate(prompts: Any, sampling: Sampling, draws: Any, begun: Any) -> list[Completion]:
-        from etude.core.batches import StopReason
+        from etude.core.episodes import StopReason
 
         said = next(words)
         stop = StopReason.END_OF_TEXT if said[-1] == 1 else StopReason.MAX_TOKENS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.slots import Context
 from etude.core.streams import Stream

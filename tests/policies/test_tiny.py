@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etude.policies
-from etude.core.batches import Segment
+from etude.core.episodes import Segment
 from etude.core.errors import ConfigError
 from etude.core.registry import load_task
 from etude.core.streams import Stream

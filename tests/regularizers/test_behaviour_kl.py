@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from control_toys import control_loop
-from etude.core.batches import Transitions
 from etude.core.method import Method
 from etude.core.registry import get_method
+from etude.core.transitions import Transitions
 from etude.objectives.surrogate import Surrogate
 from etude.regularizers.behaviour_kl import AdaptiveBehaviourKL
 

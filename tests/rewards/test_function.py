@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.core.batches import Episode, Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError, RewardError, UnknownNameError
 from etude.core.part import part_from_json
 from etude.core.slots import Context

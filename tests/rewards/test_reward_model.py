@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.rows import last_action, to_batch

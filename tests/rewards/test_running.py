@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.core.batches import Transitions
 from etude.core.population import PerMember
+from etude.core.transitions import Transitions
 from etude.rewards.running import NormalizeRewards
 
 P, T, E = 2, 7, 3

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 import etude
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
 from etude.core.task import LanguageTask
 from etude.objectives.policy_gradient import ClippedSurrogate

@@ -63,7 +63,7 @@ class Wide(MLP):
 """
 TASK = """
 from amounts import BASE
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.task import LanguageTask
 
 class Echo(LanguageTask):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.tasks import resolve_task
 from etude.tasks.language.answers import final_answer, number, same_answer

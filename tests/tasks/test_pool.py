@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.tasks.pool import Pool, reserved
 
 

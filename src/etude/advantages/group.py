@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, Transitions
+from etude.core.batches import TokenBatch
 from etude.core.fields import NonNegative
 from etude.core.part import Part, upgraded
 from etude.core.slots import TokenAdvantages
+from etude.core.transitions import Transitions
 from etude.core.worlds import World
 
 TOKENS = frozenset({World.LANGUAGE, World.ENUMERABLE})

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import CENTRES, BatchMean, Centre, lone_completion, of_episodes
-from etude.core.batches import TokenBatch, Transitions
+from etude.core.batches import TokenBatch
 from etude.core.fields import Probability
 from etude.core.part import Need, upgraded
-from etude.core.slots import StepAdvantages, TokenAdvantages
+from etude.core.slots import TokenAdvantages
+from etude.core.step_slots import StepAdvantages
+from etude.core.transitions import Transitions
 from etude.core.worlds import World
 
 

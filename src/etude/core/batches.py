@@ -1,8 +1,8 @@
-"""What flows through a run, and the one legend of its shapes.
+"""Rows of tokens, and the one legend of shapes; `episodes.py` has what they show, `transitions.py` steps of control.
 
     B  rows of a batch (one row per view of an episode that was sampled from)
     T  tokens of the longest row; entry t of every [B, T] tensor belongs to token t, the one *predicted*
-    V  vocabulary,  H  hidden width,  G  completions per problem
+    V  vocabulary,  H  hidden width,  G  completions per problem,  m  verdicts on a step
     P  members of a population,  E  environments of each,  N  steps of a minibatch,  K  distribution parameters
     C  links of a chain of decisions that makes one action (steps of denoising)
 
@@ -12,137 +12,14 @@ Rewards and advantages are in the task's reward units, log-probabilities in nats
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from etude.core.draws import Draw
+from etude.core.episodes import Episode
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-Role = Literal["system", "user", "assistant", "tool", "summary", "critique", "subgoal"]
-Message = Mapping[str, str]
-
-
-class StopReason(StrEnum):
-    """Why an episode or a completion ended.
-
-    Two words for what a limit stops: a completion is *cut* by a limit of tokens or of context, and is scored as it
-    stands; an episode is *truncated* by its environment's own limit, of turns or of time, before its outcome.
-    """
-
-    TERMINATED = "terminated"  # the environment ended the episode
-    END_OF_TEXT = "end_of_text"  # the policy sampled its end token
-    STOP_STRING = "stop_string"
-    MAX_TOKENS = "max_tokens"
-    MAX_TURNS = "max_turns"
-    CONTEXT_OVERFLOW = "context_overflow"
-    TRUNCATED = "truncated"  # the environment's own limit
-    FAULT = "fault"  # the environment raised; the episode is discarded
-
-    @property
-    def cut(self) -> bool:
-        """Whether tokens or context ran out before the policy was done. The reward is paid: no value follows."""
-        return self in (StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the environment stopped before the outcome, so that values go on. Truncated is not terminated."""
-        return self in (StopReason.MAX_TURNS, StopReason.TRUNCATED)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing to solve.
-
-    Args:
-        id: unique within its task; keys splits, curricula and resume.
-        prompt: text, or chat messages (`[{"role": ..., "content": ...}]`).
-        answer: what the verifier needs; never shown to the policy.
-        level: the distribution or difficulty it was drawn from, for curricula and reports.
-        info: anything else (demonstrations, chosen/rejected answers, user columns).
-    """
-
-    id: str
-    prompt: str | Sequence[Message]
-    answer: Any = None
-    level: str = ""
-    info: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Segment:
-    """A run of tokens by one speaker.
-
-    `tokens` is the only record of what was sampled; `text` is a view of it (for observations, what to encode).
-    `action_mask` is 1 on tokens that the policy sampled and is trained on.
-    """
-
-    role: Role
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    action_mask: list[int] = field(default_factory=list)
-    behaviour_logp: list[float] = field(default_factory=list)
-    version: int = -1
-    reward: float = 0.0
-    duration: float = 0.0
-    info: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Episode:
-    """A list of segments, for one turn or forty.
-
-    Args:
-        group: episodes of one group answer the same problem and are compared with each other.
-        player: role among several players (proposer, solver, critic, ...).
-        parent: index of the episode this one was branched from, at turn `fork_turn`.
-        seed: what its environment was reset with.
-        draw: where its random numbers come from; None: nothing of it was sampled.
-        scores: reward by component, filled in by the rewards; `total` is their sum, and `outcome` that of the parts
-            that judge outcomes: the total without penalties on how it came about.
-    """
-
-    problem: Problem
-    segments: list[Segment] = field(default_factory=list)
-    group: int = 0
-    player: str = "policy"
-    parent: int | None = None
-    fork_turn: int | None = None
-    seed: int = 0
-    draw: Draw | None = None
-    stop: StopReason = StopReason.TERMINATED
-    scores: dict[str, float] = field(default_factory=dict)
-    total: float = 0.0
-    outcome: float = 0.0
-    info: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def completion(self) -> str:
-        """Text of everything the policy said."""
-        return "".join(s.text for s in self.segments if s.role == "assistant")
-
-    @property
-    def reward(self) -> float:
-        """What the environment paid, summed over turns."""
-        return sum(s.reward for s in self.segments)
-
-    @property
-    def turns(self) -> list[Segment]:
-        """The segments in which the policy sampled."""
-        return [s for s in self.segments if any(s.action_mask)]
-
-    @property
-    def tokens(self) -> list[int]:
-        return [t for s in self.segments for t in s.tokens]
-
-    @property
-    def action_count(self) -> int:
-        """Number of sampled tokens."""
-        return sum(sum(s.action_mask) for s in self.segments)
 
 
 @dataclass(frozen=True)
@@ -339,114 +216,3 @@ class TokenBatch:
     def _tensors(self) -> dict[str, Tensor]:
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {k: v for k, v in found.items() if hasattr(v, "dim")}
-
-
-@dataclass
-class Transitions:
-    """Steps of control: P members, T steps, E environments each.
-
-    Shapes: observations and actions [P, T, E, ...], behaviour [P, T, E, K], everything else [P, T, E]; after `flat`
-    or `rows`, [P, N, ...]. `terminated` ends the value; `truncated` only ends the recursion: `next_values` bootstraps
-    from the true last observation of an episode, never from the first of the next.
-
-    Args:
-        behaviour: parameters of the distribution that each action was sampled from.
-        values, next_values: V(s_t) and V(s_{t+1}) by the critic that acted; 0 without a critic.
-        weights: 1 for a step that counts, 0 for one of a discarded episode, which nothing may see; None: all count.
-        next_observations: what each step led to: at an end the last observation of the episode, never the first of the
-            next. Kept where a part needs 'next_observations', for images double the memory.
-        discounts: what the value of `next_observations` counts: 0 where the episode terminated, 1 elsewhere, truncated
-            or not, until something that looks further ahead writes gamma^n (1 - terminated) there. Kept with them.
-        costs: what the environment says that each step cost, apart from its reward; kept where a part needs 'costs'.
-        memory, begins: [P, T, E, S] what a policy with a memory remembered before each step, and where an episode
-            begins, so that nothing from before is; None without a memory.
-        offers: what the method's learners say of the steps before they are rewarded (`StepLearner.offers`), by name.
-    """
-
-    observations: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    behaviour: Tensor
-    behaviour_logp: Tensor
-    values: Tensor
-    next_values: Tensor
-    advantages: Tensor | None = None
-    returns: Tensor | None = None
-    weights: Tensor | None = None
-    next_observations: Tensor | None = None
-    discounts: Tensor | None = None
-    costs: Tensor | None = None
-    memory: Tensor | None = None
-    begins: Tensor | None = None
-    offers: dict[str, Tensor] = field(default_factory=dict)
-
-    def _map(self, change: Any) -> Transitions:
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        changed: dict[str, Any] = {k: change(v) for k, v in found.items() if hasattr(v, "dim")}
-        return dataclasses.replace(self, **changed, offers={k: change(v) for k, v in self.offers.items()})
-
-    def flat(self) -> Transitions:
-        """Time and environments as one axis: [P, T * E, ...]."""
-        return self._map(lambda x: x.flatten(1, 2))
-
-    def rows(self, index: Tensor) -> Transitions:
-        """Each member's own rows, `index` [P, N], of a flat batch."""
-        place = index + index.new_tensor(range(len(index)))[:, None] * self.rewards.shape[1]
-
-        def rows(x: Tensor) -> Tensor:
-            if x.dim() == 2:
-                return x.take(place)
-            return x.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, *x.shape[2:])
-
-        return self._map(rows)
-
-    def slice(self, start: int, stop: int) -> Transitions:
-        """Rows from `start` to `stop` of a flat batch, without a copy."""
-        return self._map(lambda x: x[:, start:stop])
-
-    def mean(self, values: Tensor) -> Tensor:
-        """[P] means over the steps that count, of a number for each step [P, T, E] or [P, N].
-
-        Numbers for each link of a chain, [P, N, C], count as their mean over the chain once the batch is flat.
-        """
-        values = (per_step(values) if self.rewards.dim() == 2 else values).flatten(1)
-        if self.weights is None:
-            return values.mean(1)
-        weights = self.weights.flatten(1)
-        return (values * weights).sum(1) / weights.sum(1).clamp(min=1)
-
-    def replace(self, **changes: Any) -> Transitions:
-        """A copy with some fields changed."""
-        return dataclasses.replace(self, **changes)
-
-
-def per_step(values: Tensor) -> Tensor:
-    """[P, N] as it is, [P, N, C] as means over the chain: each link is a decision of its own, with its step's weight.
-
-    >>> import torch
-    >>> per_step(torch.tensor([[[1.0, 3.0], [4.0, 6.0]]]))
-    tensor([[2., 5.]])
-    """
-    return values if values.dim() <= 2 else values.flatten(2).mean(2)
-
-
-def along(values: Tensor, chain: Tensor) -> Tensor:
-    """Numbers of steps, shaped so that each stands beside every link of its chain: [P, N] as [P, N, 1] for [P, N, C].
-
-    Where both have the same axes ([B, T], [P, N]) they stay as they are.
-    """
-    return values.view(*values.shape, *[1] * (chain.dim() - values.dim()))
-
-
-@dataclass
-class ActionLogProbs(TokenLogProbs):
-    """What a policy over actions says about steps: logp, entropy, values [P, N]; distribution's parameters [P, N, K].
-
-    Where a chain of decisions makes an action, logp is [P, N, C], as `behaviour_logp` is then.
-    `kl` is KL(behaviour || policy) [P, N], exact, for parts that need it.
-    """
-
-    parameters: Tensor | None = None
-    kl: Tensor | None = None

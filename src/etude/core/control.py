@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from etude.core.batches import Transitions
 from etude.core.part import Need
 from etude.core.task import Task
+from etude.core.transitions import Transitions
 from etude.core.worlds import World
 
 if TYPE_CHECKING:

@@ -15,16 +15,9 @@ from etude.core.slots import (
     Curriculum,
     Filter,
     GroupReward,
-    Policy,
     Reference,
     Reward,
     Stage,
-    StepAdvantages,
-    StepExperience,
-    StepObjective,
-    StepOptimizer,
-    StepRegularizer,
-    StepReward,
     TokenAdvantages,
     TokenExperience,
     TokenObjective,
@@ -32,6 +25,15 @@ from etude.core.slots import (
     TokenRegularizer,
     TokenReward,
     TokenWeights,
+)
+from etude.core.step_slots import (
+    Policy,
+    StepAdvantages,
+    StepExperience,
+    StepObjective,
+    StepOptimizer,
+    StepRegularizer,
+    StepReward,
 )
 from etude.core.worlds import World
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
-from etude.core.batches import Transitions
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.part import Need, Part
-from etude.core.slots import StepOptimizer
+from etude.core.step_slots import StepOptimizer
+from etude.core.transitions import Transitions
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.core.batches import Episode, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode
 from etude.core.errors import InvariantError
 
 

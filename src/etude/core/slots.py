@@ -1,4 +1,4 @@
-"""The vocabulary: one abstract part per slot, with the signature that a loop calls.
+"""The vocabulary: one abstract part per slot, with the signature that a loop calls. Those of control: `step_slots.py`.
 
 A concrete part subclasses one of these, in its slot's folder or in the one method file that uses it.
 Shapes are those of `core/batches.py`.
@@ -6,22 +6,20 @@ Shapes are those of `core/batches.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs, Transitions
-from etude.core.fields import Count, Positive
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem
+from etude.core.fields import Positive
 from etude.core.part import Need, Part
 from etude.core.streams import Stream
 from etude.core.worlds import World
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
-
-    from etude.core.control import Collector, VectorEnvironment
-    from etude.core.population import FlatParameters, Population
+    from torch import Tensor
 
 
 @dataclass
@@ -137,44 +135,6 @@ class Reward(Part, abstract=True):
         raise NotImplementedError
 
 
-class StepExperience(Part, abstract=True):
-    """How steps of control come about: `steps` in each of `environments` between two updates."""
-
-    slot = "experience"
-    environments: Count = 4
-    steps: Count = 128
-
-    def collector(
-        self, environment: VectorEnvironment, actor: Any, population: Population, needs: frozenset[Need], shared: bool
-    ) -> Collector:
-        """What acts in the environment and hands the loop its transitions.
-
-        Args:
-            actor: the policy's module (`policies/control/actor.py`).
-            needs: of all parts: NEXT_OBSERVATIONS and COSTS are kept only if they are among them.
-            shared: whether the critic reads the policy's features instead of what the policy sees.
-        """
-        raise NotImplementedError
-
-
-class StepReward(Part, abstract=True):
-    """What the steps of a control rollout are worth to the learner: a new reward for each.
-
-    With 'costs' or 'next_observations' among its `needs` these stand in the batch. A rollout holds pieces of episodes:
-    what a reward must know of the rest is state of its own for each environment, forgotten where an episode ends
-    (`rewards/episodic.py` does that for its subclasses).
-    """
-
-    slot = "rewards"
-
-    def shape(self, batch: Transitions) -> Tensor:
-        """The rewards [P, T, E] to use instead of `batch.rewards`."""
-        raise NotImplementedError
-
-    def forget(self) -> None:
-        """Forget the episodes that are running: the environments are new ones (a stage has begun)."""
-
-
 class TokenReward(Part, abstract=True):
     """A reward per token. `batch.rewards` and `batch.scores` are what the slot's parts before it paid."""
 
@@ -230,24 +190,6 @@ class TokenAdvantages(Part, abstract=True):
         return None
 
 
-class StepAdvantages(Part, abstract=True):
-    """How credit reaches the steps of a rollout."""
-
-    slot = "advantages"
-
-    def of_transitions(self, batch: Transitions) -> Tensor:
-        """Returns [P, T, E]."""
-        raise NotImplementedError
-
-    def returns_of_transitions(self, batch: Transitions) -> Tensor | None:
-        """What the critic learns [P, T, E], `batch.returns` from then on; None where nothing is said of values."""
-        return None
-
-    def of_minibatch(self, advantages: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Advantages [P, N] of one minibatch as the objective sees them; `weights` are the batch's."""
-        return advantages
-
-
 class Objective(Part, abstract=True):
     """What is minimised: of tokens, of steps, or, where the formula is the same, of both."""
 
@@ -283,14 +225,6 @@ class TokenObjective(Objective, abstract=True):
     """False if what is trained is a scorer, so that sampling from it means nothing."""
 
 
-class StepObjective(Objective, abstract=True):
-    """What is minimised over steps: `__call__` of Transitions and ActionLogProbs returns [P, N].
-
-    Where a chain of decisions makes an action, log-probabilities are [P, N, C] and so is the loss, with the step's
-    advantage for every link (`core.batches.along`); a step counts as the mean over its chain.
-    """
-
-
 class TokenWeights(Part, abstract=True):
     """Which tokens take part: a detached factor on the objective, seen over the whole minibatch."""
 
@@ -316,19 +250,6 @@ class TokenRegularizer(Part, abstract=True):
         raise NotImplementedError
 
 
-class StepRegularizer(Part, abstract=True):
-    """What holds a policy of control back: a term added to the objective of steps."""
-
-    slot = "regularizers"
-
-    def __call__(self, batch: Any, policy: Any) -> Tensor:
-        """Of Transitions and ActionLogProbs; returns [P, N], coefficient included."""
-        raise NotImplementedError
-
-    def observe(self, measured: Mapping[str, Tensor]) -> None:
-        """Learn from what an update measured, [P] each ('kl' for a part that needs it)."""
-
-
 class Reference(Part, abstract=True):
     """The policy that 'reference_logp' comes from, and when it is refreshed."""
 
@@ -337,57 +258,6 @@ class Reference(Part, abstract=True):
     def refresh(self, step: int) -> float:
         """How far to move the reference towards the policy after this step: 0 not at all, 1 all the way."""
         return 0.0
-
-
-class Network(Part, abstract=True):
-    """Layers between what is seen and what is said."""
-
-    slot = "network"
-
-    def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
-        """The module [P, N, *shape] -> [P, N, width], with random numbers of streams named `name`, and its width."""
-        raise NotImplementedError
-
-
-class Memory(Part, abstract=True):
-    """What a policy keeps from step to step of an episode."""
-
-    slot = "memory"
-
-    def build(self, width: int, population: Population, name: str) -> tuple[nn.Module, int]:
-        """The module that reads features [P, N, width] (`policies/control/memory.py`), and the width that it makes."""
-        raise NotImplementedError
-
-
-class Observations(Part, abstract=True):
-    """What the policy sees of an observation; belongs to the policy, is saved and exported with it."""
-
-    slot = "observations"
-
-    def build(self, shape: tuple[int, ...], population: Population) -> tuple[nn.Module, tuple[int, ...]]:
-        """The module that transforms [P, N, *shape], and the shape that it makes.
-
-        A module with `observe(observations [P, N, *shape])` learns from every rollout, after its update.
-        """
-        raise NotImplementedError
-
-    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
-        """The environment, its observations as the module gets them where that takes more than the last one."""
-        return environment
-
-
-class Policy(Part, abstract=True):
-    """What acts in control."""
-
-    slot = "policy"
-
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
-        """The actor for observations of `shape` and a Gymnasium space of actions (`policies/control/actor.py`)."""
-        raise NotImplementedError
-
-    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
-        """The environment with the observations that the actor is given."""
-        return environment
 
 
 class Optimizer(Part, abstract=True):
@@ -426,11 +296,3 @@ class TokenOptimizer(Optimizer, abstract=True):
     def clip(self) -> float | None:
         """Largest gradient norm, or None."""
         return None
-
-
-class StepOptimizer(Optimizer, abstract=True):
-    """Steps of all members of a population at once."""
-
-    def population(self, parameters: FlatParameters) -> Any:
-        """What takes a population's steps (`optimizers/population.py`)."""
-        raise NotImplementedError

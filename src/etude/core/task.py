@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.part import Part
 from etude.core.worlds import World
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from etude.core.batches import Problem, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Problem
 from etude.core.fields import Count, NonNegative, WholeNumber
 from etude.core.slots import Curriculum
 from etude.core.streams import Stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.slots import Curriculum
 from etude.core.streams import Stream
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from etude.core.batches import Problem
 from etude.core.draws import Draw
+from etude.core.episodes import Problem
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups

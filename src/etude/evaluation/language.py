@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.errors import RewardError
 from etude.core.slots import Context, Reward, TokenReward
 from etude.core.streams import Stream

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.method import Method
 from etude.core.slots import Context
 from etude.core.streams import Stream

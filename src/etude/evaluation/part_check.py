@@ -11,19 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import Episode, Problem, Segment, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import EtudeError
 from etude.core.part import Part, from_json
 from etude.core.slots import (
     Filter,
     GroupReward,
-    StepAdvantages,
     TokenAdvantages,
     TokenObjective,
     TokenRegularizer,
     TokenReward,
     TokenWeights,
 )
+from etude.core.step_slots import StepAdvantages
 from etude.evaluation.environment_findings import Finding
 
 ROWS, TOKENS, WIDTH, WORDS = 6, 5, 4, 7

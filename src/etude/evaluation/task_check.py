@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
-from etude.core.batches import Problem, Segment
 from etude.core.control import ControlTask
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import UnknownNameError
 from etude.core.task import LanguageTask, SingleTurn, StepResult, Task
 from etude.evaluation.environment_findings import Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.fields import Count, Ge, PositiveProbability, WholeNumber
 from etude.core.slots import Context, TokenExperience
 from etude.core.worlds import World

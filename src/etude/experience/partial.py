@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from etude.core.batches import Episode, Problem, Segment, StopReason, TokenBatch
+from etude.core.batches import TokenBatch
 from etude.core.draws import Draw
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.slots import Context

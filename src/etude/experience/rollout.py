@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from etude.core.batches import Episode, Problem, Segment, StopReason
 from etude.core.draws import Draw
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError, EnvironmentFault, EtudeError
 from etude.core.slots import Context
 from etude.core.streams import Stream

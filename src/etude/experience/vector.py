@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.core.batches import Transitions
 from etude.core.control import Step, VectorEnvironment
 from etude.core.errors import ConfigError
 from etude.core.part import Need
 from etude.core.population import Population
-from etude.core.slots import StepExperience
+from etude.core.step_slots import StepExperience
+from etude.core.transitions import Transitions
 from etude.policies.control.actor import Actor, Player
 from etude.policies.control.memory import Past
 

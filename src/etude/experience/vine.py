@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, WholeNumber
 from etude.core.slots import Context

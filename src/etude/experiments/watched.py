@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.fields import Count
 from etude.core.method import Method
 from etude.experiments.arms import SEEDS, spread

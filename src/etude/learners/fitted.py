@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from etude.core.batches import Transitions
 from etude.core.learners import Learning, Reading, StateCritic, StepLearner
 from etude.core.population import Population
-from etude.core.slots import Network
+from etude.core.step_slots import Network
+from etude.core.transitions import Transitions
 from etude.learners.state import StateValue
 from etude.optimizers.adam import AdamW
 from etude.policies.control.networks import MLP

@@ -10,7 +10,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.learners import Joint, StateCritic
 from etude.core.population import Population
-from etude.core.slots import Network
+from etude.core.step_slots import Network
 from etude.learners.token import value_loss
 from etude.policies.control.networks import MLP, Linear, Plain
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, TokenLogProbs, Transitions
+from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.learners import Critic
 from etude.core.part import Need
+from etude.core.transitions import Transitions
 
 if TYPE_CHECKING:
     from etude.core.method import Method

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from etude.core.batches import Episode, Problem, Segment, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.method import Method
 from etude.policies.tabular import SoftmaxTree
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import ActionLogProbs, Transitions, per_step
 from etude.core.errors import InvariantError
 from etude.core.method import Method
 from etude.core.population import FlatParameters, PerMember, Population
+from etude.core.transitions import ActionLogProbs, Transitions, per_step
 from etude.loops.learning import Learners
 from etude.policies.control.memory import Past
 

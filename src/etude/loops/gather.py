@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from etude.core.batches import Episode, Problem, StopReason, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode, Problem, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.method import Method
 from etude.core.rows import to_batch

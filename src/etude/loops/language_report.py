@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from etude.core.batches import Episode, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode
 
 
 def describe(batches: Sequence[TokenBatch], task: Any, samples: bool, dropped: Mapping[str, int]) -> dict[str, float]:

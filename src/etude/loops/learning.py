@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from etude.core.batches import Transitions
 from etude.core.learners import Reading, StepLearner
 from etude.core.population import FlatParameters, Population, per_member
+from etude.core.transitions import Transitions
 from etude.optimizers.population import Metrics, Stepper
 
 

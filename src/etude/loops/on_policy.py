@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from etude.core import stages
-from etude.core.batches import Transitions
 from etude.core.control import Collector, ControlTask, VectorEnvironment
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Member, Population, per_member, settle
+from etude.core.transitions import Transitions
 from etude.experience.spaces import observation_shape
 from etude.loops.control_update import ControlUpdater
 from etude.loops.learning import Learners

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import Transitions
+from etude.core.transitions import Transitions
 from etude.experience.vector import FINAL_ROWS
 from etude.loops.control_update import ControlUpdater, Minibatch
 from etude.policies.control.memory import Past

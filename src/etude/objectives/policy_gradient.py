@@ -7,9 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, TokenLogProbs, along
+from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Fraction, Positive
-from etude.core.slots import StepObjective, TokenObjective
+from etude.core.slots import TokenObjective
+from etude.core.step_slots import StepObjective
+from etude.core.transitions import along
 
 
 class PolicyGradient(TokenObjective, StepObjective):

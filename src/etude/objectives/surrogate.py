@@ -6,8 +6,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, TokenLogProbs, along
-from etude.core.slots import StepObjective, TokenObjective
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.slots import TokenObjective
+from etude.core.step_slots import StepObjective
+from etude.core.transitions import along
 
 
 class Surrogate(TokenObjective, StepObjective):

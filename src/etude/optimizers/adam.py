@@ -11,7 +11,8 @@ from torch import Tensor
 
 from etude.core.fields import Fraction, NonNegative, Positive, Probability
 from etude.core.population import FlatParameters
-from etude.core.slots import StepOptimizer, TokenOptimizer
+from etude.core.slots import TokenOptimizer
+from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import PopulationAdam
 
 CONTROL_RATE = 3e-4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.population import FlatParameters
-from etude.core.slots import StepOptimizer
+from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import Metrics
 
 Weights = dict[str, Tensor]

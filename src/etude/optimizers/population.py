@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.errors import ConfigError, NonFiniteError
 from etude.core.learners import Reading
 from etude.core.population import FlatParameters, PerMember
+from etude.core.transitions import ActionLogProbs, Transitions
 
 Metrics = dict[str, Tensor]
 MAX_FAILURES = 3

@@ -16,7 +16,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative, Positive
 from etude.core.part import Need
 from etude.core.population import FlatParameters
-from etude.core.slots import StepOptimizer
+from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import Failures, Metrics, Surrogate, column
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from etude.core.batches import Segment
+from etude.core.episodes import Segment
 from etude.core.errors import ConfigError
 from etude.policies.templates import SAID, beginning, first_special, render
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from etude.core.batches import Episode, Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 

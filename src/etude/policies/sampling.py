@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import StopReason
 from etude.core.draws import Draw, uniforms
+from etude.core.episodes import StopReason
 from etude.core.errors import ConfigError
 from etude.policies.cache import decoding_cache, feed, rope_positions
 from etude.policies.native import decoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from etude.core.batches import Segment
+from etude.core.episodes import Segment
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.policies.chat import conversational, opening, reply, turn
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import ActionLogProbs, Transitions
 from etude.core.fields import NonNegative, Positive
 from etude.core.part import Need
-from etude.core.slots import StepRegularizer
+from etude.core.step_slots import StepRegularizer
+from etude.core.transitions import ActionLogProbs, Transitions
 
 
 class BehaviourKL(StepRegularizer):

@@ -9,7 +9,8 @@ from torch import Tensor
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative
 from etude.core.part import Need
-from etude.core.slots import StepRegularizer, TokenRegularizer
+from etude.core.slots import TokenRegularizer
+from etude.core.step_slots import StepRegularizer
 
 
 class EntropyBonus(TokenRegularizer, StepRegularizer):

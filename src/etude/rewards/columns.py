@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.errors import UnknownNameError
 from etude.rewards.calls import Signature
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import Transitions
-from etude.core.slots import StepReward
+from etude.core.step_slots import StepReward
+from etude.core.transitions import Transitions
 
 
 class EpisodicReward(StepReward, abstract=True):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.slots import Context, Reward
 from etude.rewards.length import length_share

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
 from etude.core.fields import Positive, WholeNumber
 from etude.core.slots import Context, Reward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.fields import Count, NonNegative
 from etude.core.slots import Context, Reward
 

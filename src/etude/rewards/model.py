@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.rows import last_action, micro_batches, to_batch
 from etude.core.slots import Context, Reward

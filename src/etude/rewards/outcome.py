@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import Episode, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode
 from etude.core.fields import NonNegative, Probability
 from etude.core.slots import Context, Reward, TokenReward
 

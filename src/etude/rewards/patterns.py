@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative
 from etude.core.slots import Context, Reward

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import Transitions
 from etude.core.fields import Positive, Probability
-from etude.core.slots import StepReward
+from etude.core.step_slots import StepReward
+from etude.core.transitions import Transitions
 from etude.policies.control.observations import merged
 
 

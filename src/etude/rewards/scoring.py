@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.batches import Episode, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode
 from etude.core.errors import RewardError
 from etude.core.slots import Context, GroupReward, Reward, TokenReward
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etude.core.batches import Episode
+from etude.core.episodes import Episode
 from etude.core.fields import Count, NonNegative
 from etude.core.slots import Context, Reward
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.fields import Count, Positive, check
 from etude.core.streams import Stream
 from etude.policies.worked_examples import Row, accumulate, rows

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 
 
 class Pool(Sequence[Problem]):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from etude.core.batches import Episode, Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.streams import Stream

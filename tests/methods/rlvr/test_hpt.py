@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean
-from etude.core.batches import Problem, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.experience.data import Demonstrations

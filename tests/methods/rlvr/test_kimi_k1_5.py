@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
+from etude.core.batches import TokenLogProbs
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.slots import Context

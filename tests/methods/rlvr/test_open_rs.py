@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from etude.advantages.group import GroupMean, GroupStd, scaled
-from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.slots import Context

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.core.batches import Problem, Segment, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Problem, Segment
 from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.core.slots import Context

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from etude.advantages.returns import GAE, standardized
-from etude.core.batches import Episode, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.slots import Context
 from etude.core.streams import Stream

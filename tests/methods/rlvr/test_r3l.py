@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from etude.advantages.group import group_mean, group_sum
-from etude.core.batches import Episode, Problem, Segment, StopReason, TokenLogProbs
+from etude.core.batches import TokenLogProbs
 from etude.core.draws import Draw
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.rows import to_batch
 from etude.core.slots import Context

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from etude.core.batches import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.registry import get_method
 from etude.core.slots import Context
 from etude.core.streams import Stream

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from etude.core.batches import Episode, Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError, EnvironmentFault, UnknownNameError
 from etude.core.streams import Stream
 from etude.core.task import StepResult

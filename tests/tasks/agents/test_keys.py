@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import EnvironmentFault, UnknownNameError
 from etude.core.streams import Stream
 from etude.tasks.agents.keys import MOVES, Grid, Keys, Stand, distances, keys, moved, walk

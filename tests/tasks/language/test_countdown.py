@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.tasks.language.countdown import LONGEST, Countdown, countdown, evaluate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.tasks.language.mazes import Mazes, mazes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etude.core.batches import Episode, Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.tasks.language.triangles import Triangles, triangles, triangles_of
 

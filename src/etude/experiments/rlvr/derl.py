@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.streams import Stream

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.fields import Count, Probability
 from etude.core.streams import Stream
 from etude.experiments.arms import SEEDS, Question, Started, Trained, Training, findings, run, variant

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from etude.core.batches import Episode, Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.fields import Probability
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.streams import Stream
 from etude.evaluation.paths import path_matching
 from etude.experiments.arms import SEEDS, Question, findings, spread, variant

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.experiments.arms import Question, findings, spread, variant
 from etude.experiments.watched import Job, ends, run, runs, scores
 from etude.references.frozen import Frozen

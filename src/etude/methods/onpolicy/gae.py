@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 
 from etude.advantages.returns import StepGAE
-from etude.core.batches import Transitions
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.learners import Learning
 from etude.core.method import Claim
 from etude.core.population import FlatParameters
-from etude.core.slots import Network, StepOptimizer
+from etude.core.step_slots import Network, StepOptimizer
+from etude.core.transitions import Transitions
 from etude.learners.fitted import FittedValue
 from etude.methods.onpolicy.trpo import trpo
 from etude.optimizers.population import Failures, Lesson, Metrics, column

@@ -32,7 +32,8 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage
-from etude.core.batches import Episode, Problem, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive, PositiveProbability, Probability
 from etude.core.method import Claim

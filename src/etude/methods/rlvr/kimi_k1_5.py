@@ -31,7 +31,8 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import group_max, group_min, group_size, group_sum, of_episodes
-from etude.core.batches import Episode, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode
 from etude.core.fields import Count, NonNegative, Positive, Probability
 from etude.core.method import Claim
 from etude.core.slots import Context, Reward, TokenAdvantages, TokenObjective

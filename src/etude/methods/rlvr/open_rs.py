@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etude.core.batches import Episode, Problem, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Probability
 from etude.core.method import Claim

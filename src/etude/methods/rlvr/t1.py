@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import equal_groups
-from etude.core.batches import Episode, Problem, TokenBatch, TokenLogProbs
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem
 from etude.core.fields import NonNegative, Probability
 from etude.core.method import Claim
 from etude.core.part import Need

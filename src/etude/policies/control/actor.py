@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from etude.core.control import VectorEnvironment
 from etude.core.fields import Positive
 from etude.core.population import Population
-from etude.core.slots import Memory, Network, Observations, Policy
+from etude.core.step_slots import Memory, Network, Observations, Policy
 from etude.policies.control.distributions import Distribution, distribution
 from etude.policies.control.memory import Past
 from etude.policies.control.networks import MLP, Linear

@@ -12,7 +12,7 @@ from torch import nn
 from etude.core.control import Step, VectorEnvironment
 from etude.core.fields import Count
 from etude.core.population import Population
-from etude.core.slots import Observations
+from etude.core.step_slots import Observations
 
 
 class FrameStack(Observations):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from etude.core.fields import Count
 from etude.core.population import Population
-from etude.core.slots import Memory
+from etude.core.step_slots import Memory
 from etude.policies.control.networks import Linear, affine, orthogonal, sigmoid
 
 

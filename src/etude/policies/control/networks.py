@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.population import Population
-from etude.core.slots import Network
+from etude.core.step_slots import Network
 
 GAIN = math.sqrt(2)
 """Scale of the weights before an activation."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from etude.core.fields import Positive
 from etude.core.population import Population
-from etude.core.slots import Observations
+from etude.core.step_slots import Observations
 
 
 def moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:

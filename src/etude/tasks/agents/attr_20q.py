@@ -22,7 +22,7 @@ from itertools import combinations
 from string import ascii_lowercase, ascii_uppercase
 from typing import Annotated, Any, ClassVar
 
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import ConfigError, EnvironmentFault, UnknownNameError
 from etude.core.fields import Count, Interval, NonNegative, Probability, WholeNumber
 from etude.core.streams import Stream

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from etude.core.batches import Problem, Segment
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import EnvironmentFault, UnknownNameError
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.streams import Stream

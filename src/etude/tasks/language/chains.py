@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Interval, WholeNumber
 from etude.core.streams import Stream

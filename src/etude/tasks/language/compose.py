@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 
 from numpy.random import Generator
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Interval, WholeNumber
 from etude.core.streams import Stream

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 
 from numpy.random import Generator
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Interval, WholeNumber
 from etude.core.streams import Stream

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.core.fields import Count, Interval
 from etude.core.task import LanguageTask

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from etude.core.batches import Problem, Role
+from etude.core.episodes import Problem, Role
 from etude.core.errors import DataError
 
 Messages = list[dict[str, str]]

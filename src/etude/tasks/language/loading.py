@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.core.batches import Message, Problem
+from etude.core.episodes import Message, Problem
 from etude.core.errors import DataError
 from etude.tasks.language import formats
 from etude.tasks.language.rows import Fault, Row, check_left, read_rows, refuse, uneven, usual_columns

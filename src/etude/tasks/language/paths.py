@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Fraction, Interval, WholeNumber
 from etude.core.streams import Stream

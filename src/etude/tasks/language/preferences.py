@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.streams import Stream
 from etude.tasks.language.compose import FUNCTIONS, Compose, worked
 

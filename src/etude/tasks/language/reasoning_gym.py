@@ -9,7 +9,7 @@ from dataclasses import field
 from functools import cache
 from typing import Annotated, Any
 
-from etude.core.batches import Problem
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, MissingExtraError, UnknownNameError
 from etude.core.fields import Count, Interval
 from etude.core.task import LanguageTask

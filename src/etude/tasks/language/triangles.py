@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, ClassVar
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Interval, WholeNumber
 from etude.core.streams import Stream

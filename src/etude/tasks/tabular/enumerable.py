@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.batches import Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Ge, Interval, NonNegative, WholeNumber
 from etude.core.task import Task

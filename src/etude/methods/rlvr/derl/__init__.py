@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.core.batches import Episode, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.method import Claim

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from etude.advantages.group import solved_share
-from etude.core.batches import Problem, TokenBatch
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Problem
 from etude.core.fields import Count, Probability
 from etude.core.slots import Curriculum
 from etude.core.streams import Stream

@@ -1,0 +1,131 @@
+"""What is recorded of language: problems, and the episodes in which they were worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from etude.core.draws import Draw
+
+Role = Literal["system", "user", "assistant", "tool", "summary", "critique", "subgoal"]
+Message = Mapping[str, str]
+
+
+class StopReason(StrEnum):
+    """Why an episode or a completion ended.
+
+    Two words for what a limit stops: a completion is *cut* by a limit of tokens or of context, and is scored as it
+    stands; an episode is *truncated* by its environment's own limit, of turns or of time, before its outcome.
+    """
+
+    TERMINATED = "terminated"  # the environment ended the episode
+    END_OF_TEXT = "end_of_text"  # the policy sampled its end token
+    STOP_STRING = "stop_string"
+    MAX_TOKENS = "max_tokens"
+    MAX_TURNS = "max_turns"
+    CONTEXT_OVERFLOW = "context_overflow"
+    TRUNCATED = "truncated"  # the environment's own limit
+    FAULT = "fault"  # the environment raised; the episode is discarded
+
+    @property
+    def cut(self) -> bool:
+        """Whether tokens or context ran out before the policy was done. The reward is paid: no value follows."""
+        return self in (StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the environment stopped before the outcome, so that values go on. Truncated is not terminated."""
+        return self in (StopReason.MAX_TURNS, StopReason.TRUNCATED)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to solve.
+
+    Args:
+        id: unique within its task; keys splits, curricula and resume.
+        prompt: text, or chat messages (`[{"role": ..., "content": ...}]`).
+        answer: what the verifier needs; never shown to the policy.
+        level: the distribution or difficulty it was drawn from, for curricula and reports.
+        info: anything else (demonstrations, chosen/rejected answers, user columns).
+    """
+
+    id: str
+    prompt: str | Sequence[Message]
+    answer: Any = None
+    level: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Segment:
+    """A run of tokens by one speaker.
+
+    `tokens` is the only record of what was sampled; `text` is a view of it (for observations, what to encode).
+    `action_mask` is 1 on tokens that the policy sampled and is trained on.
+    """
+
+    role: Role
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    action_mask: list[int] = field(default_factory=list)
+    behaviour_logp: list[float] = field(default_factory=list)
+    version: int = -1
+    reward: float = 0.0
+    duration: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Episode:
+    """A list of segments, for one turn or forty.
+
+    Args:
+        group: episodes of one group answer the same problem and are compared with each other.
+        player: role among several players (proposer, solver, critic, ...).
+        parent: index of the episode this one was branched from, at turn `fork_turn`.
+        seed: what its environment was reset with.
+        draw: where its random numbers come from; None: nothing of it was sampled.
+        scores: reward by component, filled in by the rewards; `total` is their sum, and `outcome` that of the parts
+            that judge outcomes: the total without penalties on how it came about.
+    """
+
+    problem: Problem
+    segments: list[Segment] = field(default_factory=list)
+    group: int = 0
+    player: str = "policy"
+    parent: int | None = None
+    fork_turn: int | None = None
+    seed: int = 0
+    draw: Draw | None = None
+    stop: StopReason = StopReason.TERMINATED
+    scores: dict[str, float] = field(default_factory=dict)
+    total: float = 0.0
+    outcome: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def completion(self) -> str:
+        """Text of everything the policy said."""
+        return "".join(s.text for s in self.segments if s.role == "assistant")
+
+    @property
+    def reward(self) -> float:
+        """What the environment paid, summed over turns."""
+        return sum(s.reward for s in self.segments)
+
+    @property
+    def turns(self) -> list[Segment]:
+        """The segments in which the policy sampled."""
+        return [s for s in self.segments if any(s.action_mask)]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [t for s in self.segments for t in s.tokens]
+
+    @property
+    def action_count(self) -> int:
+        """Number of sampled tokens."""
+        return sum(sum(s.action_mask) for s in self.segments)

@@ -1,0 +1,156 @@
+"""The vocabulary of control: one abstract part per slot of steps, with the signature that a loop calls.
+
+What tokens and steps share, and the parts of tokens, are in `core/slots.py`. Shapes are those of `core/transitions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from etude.core.fields import Count
+from etude.core.part import Need, Part
+from etude.core.slots import Objective, Optimizer
+from etude.core.transitions import Transitions
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from etude.core.control import Collector, VectorEnvironment
+    from etude.core.population import FlatParameters, Population
+
+
+class StepExperience(Part, abstract=True):
+    """How steps of control come about: `steps` in each of `environments` between two updates."""
+
+    slot = "experience"
+    environments: Count = 4
+    steps: Count = 128
+
+    def collector(
+        self, environment: VectorEnvironment, actor: Any, population: Population, needs: frozenset[Need], shared: bool
+    ) -> Collector:
+        """What acts in the environment and hands the loop its transitions.
+
+        Args:
+            actor: the policy's module (`policies/control/actor.py`).
+            needs: of all parts: NEXT_OBSERVATIONS and COSTS are kept only if they are among them.
+            shared: whether the critic reads the policy's features instead of what the policy sees.
+        """
+        raise NotImplementedError
+
+
+class StepReward(Part, abstract=True):
+    """What the steps of a control rollout are worth to the learner: a new reward for each.
+
+    With 'costs' or 'next_observations' among its `needs` these stand in the batch. A rollout holds pieces of episodes:
+    what a reward must know of the rest is state of its own for each environment, forgotten where an episode ends
+    (`rewards/episodic.py` does that for its subclasses).
+    """
+
+    slot = "rewards"
+
+    def shape(self, batch: Transitions) -> Tensor:
+        """The rewards [P, T, E] to use instead of `batch.rewards`."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Forget the episodes that are running: the environments are new ones (a stage has begun)."""
+
+
+class StepAdvantages(Part, abstract=True):
+    """How credit reaches the steps of a rollout."""
+
+    slot = "advantages"
+
+    def of_transitions(self, batch: Transitions) -> Tensor:
+        """Returns [P, T, E]."""
+        raise NotImplementedError
+
+    def returns_of_transitions(self, batch: Transitions) -> Tensor | None:
+        """What the critic learns [P, T, E], `batch.returns` from then on; None where nothing is said of values."""
+        return None
+
+    def of_minibatch(self, advantages: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Advantages [P, N] of one minibatch as the objective sees them; `weights` are the batch's."""
+        return advantages
+
+
+class StepObjective(Objective, abstract=True):
+    """What is minimised over steps: `__call__` of Transitions and ActionLogProbs returns [P, N].
+
+    Where a chain of decisions makes an action, log-probabilities are [P, N, C] and so is the loss, with the step's
+    advantage for every link (`core.transitions.along`); a step counts as the mean over its chain.
+    """
+
+
+class StepRegularizer(Part, abstract=True):
+    """What holds a policy of control back: a term added to the objective of steps."""
+
+    slot = "regularizers"
+
+    def __call__(self, batch: Any, policy: Any) -> Tensor:
+        """Of Transitions and ActionLogProbs; returns [P, N], coefficient included."""
+        raise NotImplementedError
+
+    def observe(self, measured: Mapping[str, Tensor]) -> None:
+        """Learn from what an update measured, [P] each ('kl' for a part that needs it)."""
+
+
+class Network(Part, abstract=True):
+    """Layers between what is seen and what is said."""
+
+    slot = "network"
+
+    def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
+        """The module [P, N, *shape] -> [P, N, width], with random numbers of streams named `name`, and its width."""
+        raise NotImplementedError
+
+
+class Memory(Part, abstract=True):
+    """What a policy keeps from step to step of an episode."""
+
+    slot = "memory"
+
+    def build(self, width: int, population: Population, name: str) -> tuple[nn.Module, int]:
+        """The module that reads features [P, N, width] (`policies/control/memory.py`), and the width that it makes."""
+        raise NotImplementedError
+
+
+class Observations(Part, abstract=True):
+    """What the policy sees of an observation; belongs to the policy, is saved and exported with it."""
+
+    slot = "observations"
+
+    def build(self, shape: tuple[int, ...], population: Population) -> tuple[nn.Module, tuple[int, ...]]:
+        """The module that transforms [P, N, *shape], and the shape that it makes.
+
+        A module with `observe(observations [P, N, *shape])` learns from every rollout, after its update.
+        """
+        raise NotImplementedError
+
+    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
+        """The environment, its observations as the module gets them where that takes more than the last one."""
+        return environment
+
+
+class Policy(Part, abstract=True):
+    """What acts in control."""
+
+    slot = "policy"
+
+    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+        """The actor for observations of `shape` and a Gymnasium space of actions (`policies/control/actor.py`)."""
+        raise NotImplementedError
+
+    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
+        """The environment with the observations that the actor is given."""
+        return environment
+
+
+class StepOptimizer(Optimizer, abstract=True):
+    """Steps of all members of a population at once."""
+
+    def population(self, parameters: FlatParameters) -> Any:
+        """What takes a population's steps (`optimizers/population.py`)."""
+        raise NotImplementedError
