@@ -104,9 +104,21 @@ def test_evaluations_of_every_seed_are_read(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "evaluation.json").write_text(json.dumps(found))
         jobs.append(Job("grpo", "compose", "tiny", 0, 40, (), tmp_path / str(number)))
-    first, second, third = evaluations(jobs, "pass@1", "test")
+    first, second, third = evaluations(jobs, "pass@1", "test", [0, 40])
     assert list(first) == [0.1, 0.7]
     assert np.isnan([second[0], third[0]]).all() and (second[1], third[1]) == (0.4, 0.6)
+
+
+def test_evaluations_in_between_are_read_where_they_were_made(tmp_path: Path) -> None:
+    """Two training steps of 16 environment steps each make the budget of 32; a look after the first."""
+    sides = {"before": {"test": {"return": {"value": 1.0, "members": [0.0, 2.0]}}},
+             "after": {"test": {"return": {"value": 5.0, "members": [4.0, 6.0]}}}}  # fmt: skip
+    (tmp_path / "evaluation.json").write_text(json.dumps(sides))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    lines = [{"step": k, "test": {"return": values}} for k, values in ((1, [1.0, 5.0]), (2, [4.0, 6.0]))]
+    (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = evaluations([Job("ppo", "cartpole", "", 0, 32, (), tmp_path, members=2)], "return", "test", [0, 8, 16, 32])
+    assert found == [[0.0, 0.5, 1.0, 4.0], [2.0, 3.5, 5.0, 6.0]]
 
 
 def test_numbers_repeat(tmp_path: Path) -> None:

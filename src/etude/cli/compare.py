@@ -20,6 +20,7 @@ def compare(
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     reward: str | None = None,
     workers: int | None = None,
+    evaluate_every: int | None = None,
 ) -> None:
     """Train what is missing, then compare: interquartile means with intervals, probability of improvement, curves.
 
@@ -41,6 +42,8 @@ def compare(
         A Python function over completions that scores all of them: my_rewards.py:score.
     workers
         Runs at a time; all cores by default.
+    evaluate_every
+        Also evaluate in between, each time after so many steps, for curves of the metric itself.
     """
     from rich.console import Console
 
@@ -58,6 +61,7 @@ def compare(
         set=set,
         reward=reward,
         workers=workers,
+        evaluate_every=evaluate_every,
     )
     console = Console()
     console.print(found.comparison.table())

@@ -35,6 +35,8 @@ def train(
     accept_changes: Flag = False,
     adapter: str | None = None,
     evaluate: int = 100,
+    evaluate_samples: int = 8,
+    evaluate_every: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
     autocast: Flag = False,
@@ -83,6 +85,10 @@ def train(
         Train a low-rank adapter: lora, rslora or dora.
     evaluate
         Problems per split, or episodes per member, sampled before and after training; 0 for none.
+    evaluate_samples
+        Completions of each of those problems.
+    evaluate_every
+        Also evaluate in between, each time after so many steps (of the unit of --steps), into evaluations.jsonl.
     device
         cpu, cuda, cuda:1, mps; by default the accelerator if there is one.
     dtype
@@ -114,7 +120,8 @@ def train(
     if accept_changes:
         raise ConfigError("--accept-changes is for going on with a run: give it with --resume DIR.")
     options: dict[str, Any] = {
-        "model": model, "steps": steps, "population": population, "evaluate": evaluate, "adapter": adapter,
+        "model": model, "steps": steps, "population": population, "evaluate": evaluate,
+        "evaluate_samples": evaluate_samples, "evaluate_every": evaluate_every, "adapter": adapter,
         "device": device, "dtype": dtype, "autocast": autocast, "gradient_checkpointing": gradient_checkpointing,
         "micro_tokens": micro_tokens, "threads": threads, "checkpoint_every": checkpoint_every, "sinks": sink,
         "quiet": quiet,

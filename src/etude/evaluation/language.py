@@ -46,6 +46,14 @@ class Evaluation:
         rewarded = self.rewards[~np.isnan(self.rewards).all(1)]
         return {**found, "reward": over_problems(np.nanmean(rewarded, 1))} if len(rewarded) else found
 
+    def means(self, ks: Sequence[int]) -> dict[str, float]:
+        """pass@k for each k that there are samples for, and the mean reward: as in `summary`, without intervals."""
+        from etude.evaluation.pass_at_k import pass_at_k
+
+        found = {f"pass@{k}": float(pass_at_k(self.correct, k).mean()) for k in ks if k <= self.correct.shape[1]}
+        rewarded = self.rewards[~np.isnan(self.rewards).all(1)]
+        return {**found, "reward": float(np.nanmean(rewarded, 1).mean())} if len(rewarded) else found
+
 
 def evaluate_split(
     policy: Any,

@@ -33,6 +33,7 @@ class Job:
 
     Args:
         members: seeds of a population, from `seed` on; 0 for a run of language.
+        flags: further options of `etude train`, as on the command line.
     """
 
     arm: str
@@ -44,6 +45,7 @@ class Job:
     folder: Path
     reward: str | None = None
     members: int = 0
+    flags: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
         """What trains it, in a process of its own with one thread."""
@@ -56,6 +58,7 @@ class Job:
         return [
             sys.executable, "-m", "etude", "train", name, "--task", self.task, "--seed", str(self.seed), "--steps",
             str(self.steps), "--out", str(self.folder), "--threads", "1", "--quiet", *extra,
+            *self.flags,
         ]  # fmt: skip
 
     @property
@@ -79,7 +82,7 @@ class Job:
 
 def jobs_for(
     arm: str, task: str, model: str, seeds: int, steps: int, fields: Sequence[str], root: Path, first: int = 0,
-    reward: str | None = None, together: bool = False,
+    reward: str | None = None, together: bool = False, flags: tuple[str, ...] = (),
 ) -> list[Job]:  # fmt: skip
     """The runs of an arm; one of all seeds if they are trained together.
 
@@ -96,15 +99,15 @@ def jobs_for(
     values = [part for f in fields for part in f.partition("=")[2].split(",")]
     start = "" if together or is_shipped(model) else model
     own = sources.key([task, *([reward] if reward else []), *values], arm.split("+"), start)
-    matters = [arm, task, model, steps, list(fields), *([reward] if reward else []), *own]
+    matters = [arm, task, model, steps, list(fields), *([reward] if reward else []), *own, *flags]
     key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
     label = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{arm}-{Path(task).stem}")
     home, last = root / f"{label}-{steps}-{key}", first + seeds - 1
     if together:
         name = f"seeds-{first}-to-{last}"
-        return [Job(arm, task, model, first, steps, tuple(fields), home / name, reward, members=seeds)]
+        return [Job(arm, task, model, first, steps, tuple(fields), home / name, reward, members=seeds, flags=flags)]
     return [
-        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", reward)
+        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", reward, flags=flags)
         for seed in range(first, first + seeds)
     ]
 
@@ -183,16 +186,45 @@ def final_scores(jobs: Sequence[Job], metric: str, split: str) -> list[float]:
     return found
 
 
-def evaluations(jobs: Sequence[Job], metric: str, split: str) -> list[list[float]]:
-    """A number of every seed before and after training, nan where it was not evaluated."""
+def evaluations(jobs: Sequence[Job], metric: str, split: str, at: Sequence[float]) -> list[list[float]]:
+    """A number of every seed when it was evaluated before, during and after training; nan where it was not.
+
+    Args:
+        at: [points] in the unit of the budget; values in between are interpolated, where an arm's training steps are of
+            another size.
+    """
+    import numpy as np
+
     found: list[list[float]] = []
     for job in jobs:
-        sides = json.loads((job.folder / "evaluation.json").read_text())
-        entries = [sides.get(when, {}).get(split, {}).get(metric, {}) for when in ("before", "after")]
-        members = [e.get("members", [e.get("value", math.nan)]) for e in entries]
-        several = max(map(len, members))
-        found += zip(*(m if len(m) == several else [math.nan] * several for m in members))  # type: ignore[arg-type]
+        steps, members = _evaluated(job, metric, split)
+        found += [np.interp(at, steps, values).tolist() for values in members]
     return found
+
+
+def _evaluated(job: Job, metric: str, split: str) -> tuple[list[float], list[list[float]]]:
+    """When a run was evaluated, [points] from 0 to its budget, and what each of its seeds came to, [seeds, points]."""
+    from etude.runtime.jsonl import JsonLines
+
+    sides = json.loads((job.folder / "evaluation.json").read_text())
+    trained, looks = (
+        list(JsonLines.read(path)) if (path := job.folder / f"{name}.jsonl").is_file() else []
+        for name in ("metrics", "evaluations")
+    )
+    last = trained[-1]["step"] if trained else job.steps
+    middle = [line for line in looks if line["step"] < last]
+    before, after = (sides.get(when, {}).get(split, {}).get(metric, {}) for when in ("before", "after"))
+    values = [line.get(split, {}).get(metric, math.nan) for line in middle]
+    columns = [c if isinstance(c, list) else [c] for c in (_numbers(before), *values, _numbers(after))]
+    seeds = max(map(len, columns))
+    whole = [c if len(c) == seeds else [math.nan] * seeds for c in columns]
+    steps = [0.0, *(float(line["step"]) * job.steps / last for line in middle), float(job.steps)]
+    return steps, [list(row) for row in zip(*whole)]
+
+
+def _numbers(entry: Mapping[str, Any]) -> list[float]:
+    """What an evaluation says of every seed."""
+    return [float(x) for x in entry.get("members", [entry.get("value", math.nan)])]
 
 
 def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[list[float]]:
@@ -272,7 +304,7 @@ def compare(
     methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int | None = None,
     steps: int | None = None, metric: str | None = None, split: str | None = None, out: Path | str = "runs",
     set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | None = None, workers: int | None = None,
-    quiet: bool = False,
+    evaluate_every: int | None = None, quiet: bool = False,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -282,6 +314,7 @@ def compare(
         steps: 100 training steps by default; in control environment steps of each member, by default the task's.
         metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
         reward: the function that scores, for all of them: 'file.py:function' or 'module:function'.
+        evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
@@ -289,7 +322,7 @@ def compare(
     from etude.runs.worlds import world_of
 
     fields = assignments(set)
-    for name, number in {"seeds": seeds, "steps": steps, "workers": workers}.items():
+    for name, number in {"seeds": seeds, "steps": steps, "workers": workers, "evaluate_every": evaluate_every}.items():
         check(name, Count, 1 if number is None else number)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
@@ -297,12 +330,16 @@ def compare(
     metric, split = metric or known[0], split or splits[0]
     composed = _compose_arms(methods, goal, fields, reward)
     _check_measures(composed, goal, Options(model=model), metric, split)
+    flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()
     arms = {
-        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=goal.together)
+        arm: jobs_for(
+            arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=goal.together, flags=flags
+        )
         for arm in methods
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
-    comparison = _comparison(arms, composed, goal, steps, metric, split)
+    looks = [*range(0, steps, evaluate_every or steps), steps]
+    comparison = _comparison(arms, composed, goal, steps, metric, split, looks)
     label = "-vs-".join(a.replace("+", "_") for a in methods)
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
     written = comparison.write(folder)
@@ -310,9 +347,10 @@ def compare(
 
 
 def _comparison(
-    arms: Mapping[str, list[Job]], composed: Mapping[str, Method], goal: Task, steps: int, metric: str, split: str
-) -> Comparison:
-    """Statistics of finished runs: final scores, what was evaluated before and after, learning curves."""
+    arms: Mapping[str, list[Job]], composed: Mapping[str, Method], goal: Task, steps: int, metric: str, split: str,
+    looks: Sequence[float],
+) -> Comparison:  # fmt: skip
+    """Statistics of finished runs: final scores, what was evaluated at `looks`, learning curves."""
     from etude.evaluation.comparison import compare_arms
     from etude.runs.kinds import run_of
     from etude.runs.worlds import world_of
@@ -324,7 +362,5 @@ def _comparison(
     sampling = [arm for arm, method in composed.items() if run_of(method).samples(method)]
     lines = {arm: {goal.id: curves(arms[arm], grid, name)} for arm in sampling}
     title = f"{metric} ({split})"
-    points = {} if curve == title else {a: {goal.id: evaluations(jobs, metric, split)} for a, jobs in arms.items()}
-    return compare_arms(
-        scores, lines, grid, evaluated=points, evaluated_at=[0, steps], metric=title, curve=curve, axis=axis
-    )
+    points = {a: {goal.id: evaluations(jobs, metric, split, looks)} for a, jobs in arms.items() if curve != title}
+    return compare_arms(scores, lines, grid, evaluated=points, evaluated_at=looks, metric=title, curve=curve, axis=axis)

@@ -166,7 +166,11 @@ def _run(
         _forget_later(folder.path)
     progress = Progress(steps, loop.headline, quiet=options.quiet)
     sinks = [s for name in options.sinks for s in _open_sink(name, folder)]
-    done = Run(folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress).execute()
+    every = options.evaluate_every and kind.training_steps(method, options.evaluate_every)
+    done = Run(
+        folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
+        look=(lambda: world_of(task).look(loop, task, options)) if evaluated else None, look_every=every,
+    ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
             _evaluate(folder, loop, task, options, "after")

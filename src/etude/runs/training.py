@@ -30,6 +30,9 @@ class Options:
         population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
         out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
         evaluate: problems per split, or episodes per member, sampled before and after training; 0 for none.
+        evaluate_samples: completions of each of those problems (language).
+        evaluate_every: also evaluate on the first split each time after so many training steps (in control environment
+            steps of each member): lines of `evaluations.jsonl`. None: only before and after.
         adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
         threads: CPU threads; None: one for small models, all cores for others.
     """
@@ -41,6 +44,8 @@ class Options:
     population: tuple[str, ...] = ()
     out: str | None = None
     evaluate: WholeNumber = 100
+    evaluate_samples: Count = 8
+    evaluate_every: Count | None = None
     checkpoint_every: Count | None = None
     micro_tokens: Count = 8192
     adapter: Literal["lora", "rslora", "dora"] | None = None
@@ -58,9 +63,13 @@ class Options:
         for sink in self.sinks:
             if sink not in SINKS:
                 raise UnknownNameError("sink", sink, SINKS)
+        if self.evaluate_every is not None and not self.evaluate:
+            raise ConfigError("evaluate_every says when, and evaluate=0 that nothing is evaluated: leave one out.")
 
 
-EVERYWHERE = frozenset({"steps", "seed", "out", "evaluate", "checkpoint_every", "threads", "sinks", "quiet"})
+EVERYWHERE = frozenset({
+    "steps", "seed", "out", "evaluate", "evaluate_every", "checkpoint_every", "threads", "sinks", "quiet",
+})  # fmt: skip
 """Options that every run reads."""
 
 

@@ -2,6 +2,7 @@
 
 `method.json`, `config.json`, `environment.json`: what the run does, and on what. `inputs.json`, `sources/`: what it was
 made from (see `sources.py`). `metrics.jsonl`, `episodes.jsonl`: one line per step, and sampled rollouts.
+`evaluations.jsonl`: a line for each time that the policy was evaluated while it was trained.
 `checkpoints/step-N/`: see `checkpoints.py`; there is one before the first step. `report.html` and `FINISHED`: once it
 is done. `run.lock`: held while a process works in it.
 """
@@ -22,7 +23,7 @@ from etude.runtime.lock import RunLock
 
 LOGS = ("metrics", "episodes")
 OURS = re.compile(
-    r"(method|config|environment|evaluation|inputs)\.json(\.tmp)?|(metrics|episodes)\.jsonl"
+    r"(method|config|environment|evaluation|inputs)\.json(\.tmp)?|(metrics|episodes|evaluations)\.jsonl"
     r"|checkpoints|sources|run\.lock|tensorboard|wandb"
 )
 """What a run that was killed before its first checkpoint may have left."""

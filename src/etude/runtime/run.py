@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 
 from etude.core.errors import CheckpointError, EtudeError, NonFiniteError, RunFolderError
 from etude.core.loop import Loop, StepReport
@@ -58,6 +58,9 @@ class Run:
         episodes_per_step: rollouts of each step that go into `episodes.jsonl`.
         sinks: where else metrics go; closed at the end of the session.
         progress: what shows it; a bar on stderr by default.
+        look: evaluates what is being trained, {split: {metric: number, or a list over members}}; logged to
+            `evaluations.jsonl`.
+        look_every: training steps between two looks.
     """
 
     def __init__(
@@ -71,11 +74,16 @@ class Run:
         episodes_per_step: int = 4,
         sinks: Sequence[Sink] = (),
         progress: Progress | None = None,
+        look: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None,
+        look_every: int | None = None,
     ) -> None:
         self.folder, self.loop, self.steps = folder, loop, steps
         self.checkpoint_every, self.keep, self.episodes_per_step = checkpoint_every, keep, episodes_per_step
         self.progress = progress or Progress(steps, loop.headline)
         self.sinks = Guarded(sinks, self.progress.note)
+        self.look, self.look_every = look, look_every
+        if look is not None and look_every is not None:
+            folder.log("evaluations")  # before a checkpoint is loaded, so that it is cut back with the others
         self.checkpoint = folder.checkpoint
         self._root = folder.path / "checkpoints"
         self._before, self._began = 0.0, monotonic()
@@ -100,6 +108,7 @@ class Run:
                         self._save()
                         raise self._interrupted(interrupts.requested)
                     self._log(self.loop.step())
+                    self._look()
                     if self._due():
                         self._save()
                 self._save()
@@ -128,6 +137,14 @@ class Run:
         self.folder.log("metrics").append({"step": step, "seconds": round(seconds, 3), **report.metrics, **members})
         self.sinks.log(step, report.metrics)
         self.progress.update(step, report.metrics, seconds)
+        self.folder.lock.beat()
+
+    def _look(self) -> None:
+        """Evaluate in the middle of training, where this step is one for it."""
+        step = self.loop.finished
+        if self.look is None or self.look_every is None or step % self.look_every:
+            return
+        self.folder.log("evaluations").append({"step": step, **self.look()})
         self.folder.lock.beat()
 
     def _finish(self) -> RunResult:

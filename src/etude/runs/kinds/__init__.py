@@ -15,8 +15,10 @@ from etude.loops import loop_class
 from etude.runs.training import EVERYWHERE, Options
 from etude.runs.worlds import world_of
 
-MAKING = frozenset({"model", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "seeds"})
-"""Options that the world reads by itself, to make what a loop trains."""
+MAKING = frozenset({
+    "model", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "seeds", "evaluate_samples",
+})  # fmt: skip
+"""Options that the world reads by itself, to make and to evaluate what a loop trains."""
 
 
 class RunOfKind:
@@ -73,6 +75,8 @@ def run_of(method: Method) -> RunOfKind:
 
 def check_options(options: Options, method: Method, task: Task) -> None:
     """Raise ConfigError for an option that was set and that a run of this method on this task would not read."""
+    if options.evaluate_every is not None and not run_of(method).acts(method):
+        raise ConfigError(f"{method.id} trains what does not act, so --evaluate-every has nothing to evaluate.")
     read = EVERYWHERE | (world_of(task).READS & run_of(method).READS)
     for option in dataclasses.fields(Options):
         if option.name in read or getattr(options, option.name) == option.default:

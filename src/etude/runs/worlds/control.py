@@ -134,6 +134,15 @@ def evaluation(
     return {"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}}, []
 
 
+def look(loop: Any, task: ControlTask, options: Options) -> dict[str, dict[str, list[float]]]:
+    """Mean returns of every member, of sampled and of likeliest actions."""
+    from etude.evaluation.control import play
+
+    episodes = min(options.evaluate, EPISODES)
+    modes = {"return": False, "return/deterministic": True}
+    return {"test": {k: play(loop, task, episodes, deterministic=d).mean(1).tolist() for k, d in modes.items()}}
+
+
 def _returns(policies: Any, task: ControlTask, episodes: int, purpose: str) -> dict[str, Interval]:
     from etude.evaluation.control import play, summary
 

@@ -86,6 +86,11 @@ def evaluation(
     return {"exact": found}, []
 
 
+def look(loop: EnumerableLoop, task: Any, options: Options) -> dict[str, dict[str, list[float]]]:
+    """What is exactly true of every member."""
+    return {"exact": {k: v.tolist() for k, v in loop.exact().items()}}
+
+
 def _intervals(exact: Mapping[str, Tensor]) -> dict[str, Interval]:
     from etude.evaluation.intervals import bootstrap_interval, mean
 

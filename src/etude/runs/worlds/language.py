@@ -20,6 +20,7 @@ from etude.runs.worlds import EvaluationOptions
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
+    from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop
     from etude.policies.language import LanguagePolicy
 
@@ -27,7 +28,9 @@ SMALL = 20_000_000
 """Parameters up to which one thread is faster than several: the products are too small to divide."""
 KS = (1, 8)
 SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
-READS = frozenset({"model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing"})
+READS = frozenset({
+    "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
+})  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "temperature", "top_p", "max_tokens",
 })  # fmt: skip
@@ -114,19 +117,35 @@ def evaluation(
     loop: LanguageLoop, task: LanguageTask, options: Options, when: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """pass@k and reward on every split that is not trained on."""
-    from etude.evaluation.language import evaluate_split, evaluation_splits
+    from etude.evaluation.language import evaluation_splits
     from etude.evaluation.pass_at_k import to_json
     from etude.runs.training import say
 
     say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
-    rewards = scorers(loop.method, task)
     entry: dict[str, Any] = {}
     samples = []
     for split in evaluation_splits(task):
-        found = evaluate_split(loop.policy, task, split, problems=options.evaluate, seed=options.seed, rewards=rewards)
+        found = _sampled(loop, task, options, split)
         entry[split] = to_json({k: v for k, v in found.summary(KS).items() if not k.startswith("avg@")})  # is pass@1
         samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in found.episodes[:3]]
     return entry, samples
+
+
+def look(loop: LanguageLoop, task: LanguageTask, options: Options) -> dict[str, dict[str, float]]:
+    """pass@k and reward on the first split, the same problems and random numbers every time."""
+    from etude.evaluation.language import evaluation_splits
+
+    split = evaluation_splits(task)[0]
+    return {split: _sampled(loop, task, options, split).means(KS)}
+
+
+def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: str) -> Evaluation:
+    from etude.evaluation.language import evaluate_split
+
+    return evaluate_split(
+        loop.policy, task, split, problems=options.evaluate, samples=options.evaluate_samples, seed=options.seed,
+        rewards=scorers(loop.method, task),
+    )  # fmt: skip
 
 
 def scorers(method: Method, task: LanguageTask) -> list[Reward]:

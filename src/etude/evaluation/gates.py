@@ -1,0 +1,269 @@
+"""What an experiment must pass before its numbers mean anything, and the verdict on a whole claim.
+
+An experiment whose baseline never learned, whose scores touch a ceiling, whose arms are the same run twice or had other
+budgets, or whose mechanism never happened, cannot have shown what a paper says. It is *void*, and says by which gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from etude.core.claims import Measure
+from etude.core.errors import ConfigError, DataError
+from etude.evaluation.verdicts import LOOKS, Finding, Outcome, differences, judge
+
+RESOLUTION = 0.75
+"""Standard deviations of the paired difference that `smallest` must be worth. With no effect, 95% of experiments come
+out equivalent at 0.75, 64% at 0.5 and 0.3% at 0.3: below, only a difference could ever be found, never its absence."""
+LEAST = 0.01
+"""Least smallest difference where the claim names none."""
+ROOM = 2.0
+"""Smallest differences that the baseline must gain, and stay away from floor and ceiling."""
+
+
+class Gate(StrEnum):
+    """Why an experiment could not have shown its effect."""
+
+    LEARNED = "the baseline did not learn"
+    ROOM = "the baseline ended at a floor or ceiling"
+    MECHANISM = "the mechanism did not happen"
+    IDENTICAL = "the arms are identical"
+    SPREAD = "the seeds change nothing"
+    BUDGET = "the budgets are unequal"
+    RESTS = "a measure rests on one that was not held"
+    RESOLUTION = "the bed cannot resolve the smallest difference"
+
+
+@dataclass(frozen=True)
+class Void:
+    """A gate that was not passed, and the numbers that say so as a sentence."""
+
+    gate: Gate
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """What both arms of an experiment came to, seed by seed in the same order.
+
+    Args:
+        arm, baseline: scores [n] by measure.
+        start: scores [n] of the baseline before its first step, by measure.
+        budgets: what was counted of each arm, [n] each: `{"completions": (arm, baseline)}`.
+        weights: hashes of what each run ended with, [n] each.
+    """
+
+    arm: Mapping[str, Sequence[float]]
+    baseline: Mapping[str, Sequence[float]]
+    start: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    budgets: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    weights: tuple[Sequence[str], Sequence[str]] = ((), ())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an experiment says about a claim.
+
+    Args:
+        findings: of each measure, the core ones first.
+        voids: gates that were not passed; with one, the outcome is void.
+        rests: measures that say nothing because one that they rest on was not held.
+    """
+
+    outcome: Outcome
+    findings: Mapping[str, Finding]
+    voids: tuple[Void, ...] = ()
+    rests: Mapping[str, Void] = field(default_factory=dict)
+
+    def outcome_of(self, measure: str) -> Outcome:
+        """The outcome of one measure."""
+        return Outcome.VOID if measure in self.rests else self.findings[measure].outcome
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values: outcome, gates, and for each measure its outcome, interval, smallest difference and pairs."""
+        return {
+            "verdict": self.outcome.value,
+            "void": [{"gate": v.gate.name.lower(), "why": v.sentence} for v in self.voids],
+            "measures": {name: self._measure(name) for name in self.findings},
+        }
+
+    def _measure(self, name: str) -> dict[str, Any]:
+        found, void = self.findings[name], self.rests.get(name)
+        return {
+            "verdict": self.outcome_of(name).value, "difference": found.interval.to_json(), "smallest": found.smallest,
+            "pairs": found.pairs, "needed": found.needed, **({"void": void.sentence} if void else {}),
+        }  # fmt: skip
+
+
+def conclude(
+    measures: Sequence[Measure], results: Results, *, learned_on: str | None, equal: Sequence[str] = ()
+) -> Verdict:
+    """The verdict on a claim after the pairs that there are.
+
+    Void if a gate is not passed; reversed if a core measure is; equivalent if one is (so that not all hold);
+    inconclusive if one is; held if all are.
+
+    Args:
+        learned_on: the measure on which the baseline must have learned: what the claim is about, or a proxy where that
+            is what is optimised; None where nothing is trained.
+        equal: budgets that both arms must have used alike.
+
+    Raises: ConfigError for no core measure or more than three; DataError for results that lack something named.
+    """
+    core = [m for m in measures if m.role == "core"]
+    if not 1 <= len(core) <= 3:
+        raise ConfigError(f"A claim has one to three core measures, got {len(core)}; give the others role='mechanism'.")
+    gain = _gain(results, learned_on)
+    findings = {m.name: _judge(m, results, gain) for m in (*core, *(m for m in measures if m not in core))}
+    rests = _rests(measures, findings)
+    voids = [*_same(measures, results), *_budgets(results, equal)]
+    voids += _learned(str(learned_on), gain, findings[core[0].name].smallest, results)
+    voids += [v for m in core for v in _room(m, findings[m.name].smallest, results)]
+    voids += [v for m in measures if (v := _happened(m, results))]
+    voids += [rests[m.name] for m in core if m.name in rests]
+    outcome = Outcome.VOID if voids else overall([findings[m.name].outcome for m in core])
+    return Verdict(outcome, findings, tuple(voids), rests)
+
+
+def _judge(measure: Measure, results: Results, gain: float | None) -> Finding:
+    """What the pairs say about one measure."""
+    smallest = measure.smallest or max(LEAST, abs(gain or 0.0) / 10)
+    against = _of(results.baseline, measure.name) if measure.against is None else measure.against
+    return judge(_of(results.arm, measure.name), against, smallest, measure.direction, measure.margin)
+
+
+def overall(core: Sequence[Outcome]) -> Outcome:
+    """The claim's outcome from those of its core measures, all of which must hold.
+
+    >>> str(overall([Outcome.HELD, Outcome.INCONCLUSIVE])), str(overall([Outcome.EQUIVALENT, Outcome.INCONCLUSIVE]))
+    ('inconclusive', 'equivalent')
+    """
+    order = (Outcome.VOID, Outcome.REVERSED, Outcome.EQUIVALENT, Outcome.INCONCLUSIVE, Outcome.HELD)
+    return next(outcome for outcome in order if outcome in core)
+
+
+def sequential(
+    results: Callable[[int], Results],
+    measures: Sequence[Measure],
+    *,
+    learned_on: str | None,
+    equal: Sequence[str] = (),
+    most: int = LOOKS[-1],
+) -> Verdict:
+    """Look after 6, 12, 24, 48 pairs, and stop at the first look that decides or is void.
+
+    An experiment that is undecided at the end is void if its bed could never have told `smallest` from nothing.
+
+    Args:
+        results: what the first n pairs came to.
+        most: pairs to stop at, one of the looks.
+    """
+    if most not in LOOKS:
+        raise ConfigError(f"Seeds are added at looks of {', '.join(map(str, LOOKS))}; got {most} as the most.")
+    for pairs in LOOKS[: LOOKS.index(most) + 1]:
+        seen = results(pairs)
+        verdict = conclude(measures, seen, learned_on=learned_on, equal=equal)
+        if verdict.outcome is not Outcome.INCONCLUSIVE:
+            return verdict
+    core = [m for m in measures if m.role == "core"]
+    coarse = tuple(v for m in core if (v := _resolution(m, verdict.findings[m.name], seen)))
+    return replace(verdict, outcome=Outcome.VOID, voids=coarse) if coarse else verdict
+
+
+def _of(scores: Mapping[str, Sequence[float]], name: str) -> Sequence[float]:
+    if name not in scores:
+        raise DataError(f"The runs did not measure {name}; they measured {', '.join(sorted(scores)) or 'nothing'}.")
+    return scores[name]
+
+
+def _gain(results: Results, name: str | None) -> float | None:
+    """What the baseline gained over its start; None where nothing has to be learned."""
+    if name is None:
+        return None
+    return float(np.mean(_of(results.baseline, name)) - np.mean(_of(results.start, name)))
+
+
+def _learned(name: str, gain: float | None, smallest: float, results: Results) -> list[Void]:
+    """The baseline must gain more than twice the smallest difference."""
+    if gain is None or abs(gain) > ROOM * smallest:
+        return []
+    start, end = np.mean(results.start[name]), np.mean(results.baseline[name])
+    why = f"{name} of the baseline went from {start:.4g} to {end:.4g}, by less than {ROOM:g} times {smallest:.4g}"
+    return [Void(Gate.LEARNED, f"{why}, the smallest difference that matters: another bed, or a tuned rate.")]
+
+
+def _room(measure: Measure, smallest: float, results: Results) -> list[Void]:
+    """What the arm is held against must lie away from floor and ceiling, so that there is room on both sides of it."""
+    end = float(np.mean(results.baseline[measure.name])) if measure.against is None else measure.against
+    for bound, what in zip(measure.bounds, ("floor", "ceiling")):
+        if bound is not None and abs(end - bound) < ROOM * smallest:
+            why = (
+                f"{measure.name} of the baseline ended at {end:.4g}, within {ROOM:g} times {smallest:.4g} of its {what}"
+            )
+            return [Void(Gate.ROOM, f"{why}: a bed that is {'easier' if what == 'floor' else 'harder'}.")]
+    return []
+
+
+def _same(measures: Sequence[Measure], results: Results) -> list[Void]:
+    """Arms whose runs are the same, or whose difference is the same with every seed, tell nothing."""
+    arm, baseline = results.weights
+    if arm and list(arm) == list(baseline):
+        return [Void(Gate.IDENTICAL, "Each run of the method ended with its baseline's weights: it changed nothing.")]
+    gaps = {m.name: differences(results.arm[m.name], results.baseline[m.name]) for m in measures if m.against is None}
+    if gaps and not any(d.any() for d in gaps.values()):
+        return [Void(Gate.IDENTICAL, f"Both arms have the same {', '.join(gaps)} with every seed.")]
+    flat = [name for name, d in gaps.items() if len(d) > 1 and d[0] and np.ptp(d) == 0]
+    return [
+        Void(Gate.SPREAD, f"{n} differs by {gaps[n][0]:.4g} with every seed: draw what it is about by seed.")
+        for n in flat
+    ]
+
+
+def _budgets(results: Results, equal: Sequence[str]) -> list[Void]:
+    """Budgets that the claim calls equal must be, as counted."""
+    voids = []
+    for name in equal:
+        if name not in results.budgets:
+            raise DataError(f"The runs did not count {name}; they counted {', '.join(results.budgets) or 'nothing'}.")
+        arm, baseline = (np.asarray(b, float) for b in results.budgets[name])
+        if not np.array_equal(arm, baseline):
+            why = f"The method used {arm.mean():.6g} {name}, its baseline {baseline.mean():.6g}"
+            voids.append(Void(Gate.BUDGET, f"{why}: give both the same, or claim something at equal cost."))
+    return voids
+
+
+def _happened(measure: Measure, results: Results) -> Void | None:
+    """What the method does must be seen to happen."""
+    reached = float(np.mean(_of(results.arm, measure.name)))
+    if measure.minimum is None or reached >= measure.minimum:
+        return None
+    why = f"{measure.name} of the method is {reached:.4g}, below {measure.minimum:.4g}"
+    return Void(Gate.MECHANISM, f"{why}: what the method does did not happen here.")
+
+
+def _rests(measures: Sequence[Measure], findings: Mapping[str, Finding]) -> dict[str, Void]:
+    """Measures that rest on one that was not held, themselves or through others."""
+    voids: dict[str, Void] = {}
+    while True:
+        lost = {m.name for m in measures if m.name in voids or findings[m.name].outcome is not Outcome.HELD}
+        more = {m.name: b for m in measures for b in m.rests_on if b in lost and m.name not in voids}
+        if not more:
+            return voids
+        voids |= {n: Void(Gate.RESTS, f"{n} rests on {b}, which was not held.") for n, b in more.items()}
+
+
+def _resolution(measure: Measure, finding: Finding, results: Results) -> Void | None:
+    """An undecided measure whose smallest difference is too small for the spread could only ever be found different."""
+    against = results.baseline[measure.name] if measure.against is None else measure.against
+    spread = float(differences(results.arm[measure.name], against).std(ddof=1))
+    if finding.outcome.decided or finding.smallest >= RESOLUTION * spread:
+        return None
+    why = f"{measure.name} differs between pairs by {spread:.4g} (standard deviation)"
+    return Void(
+        Gate.RESOLUTION, f"{why}: {finding.smallest:.4g} is too small to be told from nothing with {LOOKS[-1]} pairs."
+    )
