@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 import etude
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
-from etude.policies.language import LanguagePolicy, fingerprint
+from etude.policies.fingerprint import fingerprint
+from etude.policies.language import LanguagePolicy
 from etude.policies.loading import Adapter, choose_device, choose_dtype
 from etude.policies.sampling import Sampling
 from etude.runs.training import Options

@@ -73,6 +73,8 @@ class VectorEnvironment(Protocol):
 class Collector(Protocol):
     """Acts in a population's environments, and remembers where every episode stands (`StepExperience.collector`)."""
 
+    actor: Any
+    """What acts: the policy's module, or a copy that has its weights whenever a rollout begins."""
     observations: np.ndarray
     """[P, E, ...] what acts next."""
     ended: list[tuple[int, float, int]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,8 @@ class Noise:
 
         bound(N) = max(floor, 3 m + 5 sqrt(v / N)), at most the ceiling,    m = s / n,  v = q / n - m^2
 
-    for the mean of N gaps. Shapes: `sums` [3] in float64, the state that a checkpoint keeps. Gaps are in nats.
+    for the mean of N gaps. Shapes: `sums` [3] in float64, the state that a checkpoint keeps; [P, 3] for the members of
+    a population, each of which has a bound of its own. Gaps are in nats.
 
     >>> noise = Noise()
     >>> noise.bound(100, torch.float32)
@@ -31,20 +34,34 @@ class Noise:
     0.00065
     """
 
-    def __init__(self) -> None:
-        self.sums = torch.zeros(3, dtype=torch.float64)
+    def __init__(self, *members: int) -> None:
+        self.sums = torch.zeros(*members, 3, dtype=torch.float64)
 
     def bound(self, count: int, dtype: torch.dtype) -> float:
         """Largest mean of `count` gaps that is rounding; `dtype` is the coarser of the two computations'."""
-        n, total, squares = self.sums.tolist()
-        if not n:
-            return CEILING[dtype]
-        mean = total / n
-        error = (max(0.0, squares / n - mean**2) / count) ** 0.5
-        return min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error))
+        return _bound(self.sums.tolist(), count, dtype)
 
-    def observe(self, gaps: Tensor) -> None:
-        """Measure: |gaps| [N] of samples from weights that are known to be the trained ones."""
+    def bounds(self, counts: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """[P] the bound of each member, for as many gaps as it has."""
+        found = [_bound(sums, n, dtype) for sums, n in zip(self.sums.tolist(), counts, strict=True)]
+        return torch.tensor(found, dtype=torch.float64)
+
+    def observe(self, gaps: Tensor, weights: Tensor | None = None) -> None:
+        """Measure: |gaps| [N] or [P, N] of samples from weights that are known to be the trained ones.
+
+        Args:
+            weights: 1 for gaps that count, 0 for others.
+        """
         gaps = gaps.double()
-        found = [float(len(gaps)), float(gaps.sum()), float((gaps**2).sum())]
-        self.sums = DECAY * self.sums + torch.tensor(found, dtype=torch.float64)
+        on = torch.ones_like(gaps) if weights is None else weights.double()
+        found = torch.stack([on.sum(-1), (gaps * on).sum(-1), (gaps**2 * on).sum(-1)], -1)
+        self.sums = DECAY * self.sums + found
+
+
+def _bound(sums: Sequence[float], count: int, dtype: torch.dtype) -> float:
+    n, total, squares = sums
+    if not n:
+        return CEILING[dtype]
+    mean = total / n
+    error = (max(0.0, squares / n - mean**2) / count) ** 0.5
+    return min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error))

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.core.errors import InvariantError
 from etude.core.method import Method
 from etude.core.population import FlatParameters, PerMember, Population
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
+from etude.loops.agreement import Noise
 from etude.loops.learning import Learners
 from etude.policies.control.memory import Past
-
-GAP = 2e-3
-"""Largest mean |log-probability gap| between acting and learning, in nats; float32 gives about 1e-7."""
+from etude.policies.fingerprint import fingerprint
 
 
 class ControlUpdater:
@@ -41,6 +40,7 @@ class ControlUpdater:
         self.length = 1 if actor.memory is None else method.experience.steps  # type: ignore[union-attr]
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
+        self.noise, self.agreement = Noise(population.size), dict[str, Tensor]()
 
     def follow(self, method: Method) -> None:
         """Go on as the next stage says, whose critic and optimizer are the same."""
@@ -62,7 +62,7 @@ class ControlUpdater:
             metrics["kl"] = self._divergence(batch)
         for part in method.regularizers:
             part.observe(metrics)
-        return first | metrics | self.learners.run(batch, number, "after")
+        return first | metrics | self.agreement | self.learners.run(batch, number, "after")
 
     def _pieces(self, batch: Transitions, number: int, epoch: int) -> Iterator[Transitions]:
         """An epoch's minibatches, each member in an order of its own; of whole sequences if the policy has a memory."""
@@ -78,6 +78,17 @@ class ControlUpdater:
         shuffled = batch.rows(torch.cat(index, 1))
         for a, b in itertools.pairwise(bounds):
             yield shuffled.slice(a * self.length, b * self.length)
+
+    def check_acting(self, actor: nn.Module, number: int) -> None:
+        """Invariant 2: what acts in step `number` has the trained weights and moments. Raises InvariantError."""
+        if actor is self.actor:
+            return
+        acting, learning = (fingerprint([*x.parameters(), *x.buffers()]) for x in (actor, self.actor))
+        if acting != learning:
+            raise InvariantError(
+                f"What acts does not hold the policy's weights and moments after {number} updates: it would collect "
+                "with an older policy than the one being trained. Nothing was updated; resume from the last checkpoint."
+            )
 
     def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Any) -> None:
         """Invariant 2: a gradient changed the weights."""
@@ -110,11 +121,13 @@ class ControlUpdater:
 
     def tensors(self) -> dict[str, Tensor]:
         """What the next update depends on besides the weights."""
-        return {**{f"optimizer.{k}": v for k, v in self.optimizer.tensors().items()}, **self.learners.tensors()}
+        own = {f"optimizer.{k}": v for k, v in self.optimizer.tensors().items()}
+        return {**own, "noise": self.noise.sums, **self.learners.tensors()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Undo `tensors`."""
         self.optimizer.load({k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")})
+        self.noise.sums = tensors["noise"]
         self.learners.load(tensors)
 
 
@@ -175,12 +188,20 @@ class Minibatch:
         return found
 
     def _check(self, logp: Tensor) -> None:
-        """Invariant 1: what acted is what learns."""
-        gap = self.mean((logp - self.batch.behaviour_logp).abs())
-        if not bool((gap <= GAP).all()):
-            member = int((~(gap <= GAP)).nonzero()[0, 0])
+        """Invariant 1: what acted is what learns, but for the rounding measured so far."""
+        updater, batch = self.updater, self.batch
+        gaps = per_step((logp.double() - batch.behaviour_logp.double()).abs())
+        size, weights = gaps.shape[1], batch.weights
+        counts = [size] * len(gaps) if weights is None else [max(1, int(n)) for n in weights.sum(1).tolist()]
+        gap, bound = self.mean(gaps), updater.noise.bounds(counts, logp.dtype)
+        wrong = ~(gap <= bound)
+        if bool(wrong.any()):
+            member = int(wrong.nonzero()[0, 0])
             raise InvariantError(
                 f"Fresh actions of member {member} have log-probabilities that differ by {float(gap[member]):.3g} nats "
-                f"on average between acting and learning; at most {GAP:g} is rounding. The observations, the "
-                "normaliser or the weights changed in between. Nothing was updated with this rollout."
+                f"on average between acting and learning; at most {float(bound[member]):.3g} is rounding. The "
+                "observations, the normaliser or the weights changed in between. The policy learned nothing from this "
+                "rollout."
             )
+        updater.noise.observe(gaps, weights)  # what acted carried the right fingerprint
+        updater.agreement = {"logp_gap": gap, "logp_gap_bound": bound}

@@ -132,6 +132,7 @@ class OnPolicyLoop:
             )
         else:
             updater.follow(method)
+        self.updater.noise = updater.noise
         if method.experience is before.experience:
             self.collector.follow(method.needs(), self.updater.shared)
             return
@@ -146,7 +147,9 @@ class OnPolicyLoop:
     def step(self) -> StepReport:
         """One rollout and what is learned from it."""
         begun = time.monotonic()
-        method, batch = self.method, self.collector.collect(self.finished, self.critic)
+        method = self.method
+        self.updater.check_acting(self.collector.actor, self.finished)
+        batch = self.collector.collect(self.finished, self.critic)
         collected = time.monotonic()
         self.updater.learners.offer(batch)
         for part in method.rewards:

@@ -19,7 +19,8 @@ from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
 from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
 from etude.loops.whole_batch import evaluate_all
-from etude.policies.language import LanguagePolicy, fingerprint
+from etude.policies.fingerprint import fingerprint
+from etude.policies.language import LanguagePolicy
 
 MAX_BAD_STEPS = 3
 """Optimizer steps in a row that may be skipped for non-finite numbers before the run stops."""

@@ -20,6 +20,7 @@ from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
 from etude.policies.cache import decoding_cache, feed, row_bytes
+from etude.policies.fingerprint import fingerprint
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     Adapter,
@@ -346,14 +347,3 @@ class LanguagePolicy:
         count = sum(p.numel() for p in self.model.parameters())
         fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
         return fast and count >= SHADOW_PARAMETERS and self.model.dtype == torch.float32
-
-
-def fingerprint(parameters: Iterable[Tensor], dtype: torch.dtype | None = None) -> tuple[float, ...]:
-    """A cheap mark of some weights, as they are or as they would be in `dtype`.
-
-    Equal weights have equal marks; an optimizer step changes it.
-    """
-    with torch.no_grad():
-        few = [p.detach().flatten()[:: max(1, p.numel() // 64)] for p in parameters]
-        marks = [(p if dtype is None else p.to(dtype)).double().sum() for p in few]
-        return tuple(torch.stack(marks).tolist()) if marks else ()
