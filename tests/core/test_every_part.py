@@ -11,9 +11,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
+import etude
 from etude.core.errors import ConfigError
 from etude.core.fields import describe
 from etude.core.part import Part, hints, part_classes
+from etude.tasks import resolve_task
+
+TASKS = [resolve_task(name) for name in etude.tasks()]
+"""Loaded, so that they are among the parts whichever tests run."""
 
 
 def outside(hint: Any) -> Any:
