@@ -30,13 +30,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupMean, GroupStd, equal_groups, group_mean, group_size, group_sum, scaled
+from etude.advantages.group import TOKENS, GroupMean, GroupStd, equal_groups, group_mean, group_size, group_sum, scaled
 from etude.advantages.order_statistics import max_at_k as contributions
 from etude.advantages.order_statistics import of_groups
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.method import Claim
 from etude.core.slots import GroupReward
+from etude.core.worlds import World
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.objectives.sequence import sequence_log_ratio
@@ -132,6 +133,7 @@ class OffPolicyMaxAtK(ClippedSurrogate):
     [12.0, 12.0]
     """
 
+    worlds: ClassVar[frozenset[World]] = TOKENS
     couples: ClassVar[Literal["row", "group"]] = "group"
     vanishes_with_advantage: ClassVar[bool] = False
     own_ratio: Literal["once", "twice"] = "once"
