@@ -1,17 +1,24 @@
-"""Every field of every part that declares a range or choices refuses what is outside, in a sentence that says so."""
+"""What holds for every part: fields refuse what is outside of their range, docstrings have an example and shapes."""
 
 from __future__ import annotations
 
 import dataclasses
+import doctest
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
+import etude
 from etude.core.errors import ConfigError
 from etude.core.fields import describe
 from etude.core.part import Part, hints, part_classes
+from etude.tasks import resolve_task
+
+TASKS = [resolve_task(name) for name in etude.tasks()]
+"""Loaded, so that they are among the parts whichever tests run."""
 
 
 def outside(hint: Any) -> Any:
@@ -51,3 +58,27 @@ def test_what_a_field_forbids_is_refused(cls: type[Part], field: str, bad: Any) 
 
 def test_there_are_many() -> None:
     assert len(CASES) > 200
+
+
+# Docstrings
+
+TENSORS = re.compile(r"\b(Tensor|TokenBatch|TokenLogProbs|Transitions|ActionLogProbs|FlatParameters)\b")
+SHAPE = re.compile(r"\[(?:[A-Z](?: [A-Z])?|\.\.\.)(?:, [^\]]+)?\]")
+
+
+def takes_tensors(cls: type[Part]) -> bool:
+    """Whether a function of its own, or of a part that it is one of, reads or makes tensors."""
+    functions = [f for base in cls.__mro__ if issubclass(base, Part) and not base.abstract for f in vars(base).values()]
+    hints = [str(h) for f in functions if inspect.isfunction(f) for h in f.__annotations__.values()]
+    return any(TENSORS.search(h) for h in hints)
+
+
+@pytest.mark.parametrize("cls", part_classes().values(), ids=lambda cls: cls.__name__)
+def test_docstrings_have_an_example_with_numbers_and_name_their_shapes(cls: type[Part]) -> None:
+    """`tests/docs/test_docstrings.py` runs the examples."""
+    pieces = doctest.DocTestParser().parse(vars(cls)["__doc__"])
+    examples = [e for e in pieces if isinstance(e, doctest.Example)]
+    shown = [e for e in examples if e.want and re.search(r"\d", e.source + e.want)]
+    assert shown, f"{cls.__name__} needs an example: `>>>` and what comes out, worked out by hand."
+    text = "".join(piece for piece in pieces if isinstance(piece, str))
+    assert not takes_tensors(cls) or SHAPE.search(text), f"{cls.__name__} reads tensors: say of which shapes, [B, T]."

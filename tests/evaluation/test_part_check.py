@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,9 +12,23 @@ from torch import Tensor
 
 import etude
 from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode, Problem
 from etude.core.part import Part, part_classes
-from etude.core.slots import Filter, GroupReward, TokenAdvantages, TokenObjective, TokenReward
+from etude.core.slots import (
+    Context,
+    Curriculum,
+    Filter,
+    GroupReward,
+    Reward,
+    TokenAdvantages,
+    TokenObjective,
+    TokenReward,
+)
+from etude.core.step_slots import StepReward
+from etude.core.streams import Stream
+from etude.core.transitions import Transitions
 from etude.evaluation.part_check import check_part
+from etude.rewards.function import CallableReward
 
 
 def advantages(returns: Callable[[TokenBatch], Any]) -> Part:
@@ -76,6 +91,59 @@ class Needy(Filter):
         return batch.weights
 
 
+class Vanishing(TokenObjective):
+    """Says of itself that no advantage means no loss."""
+
+    vanishes_with_advantage: ClassVar[bool] = True
+
+    def __call__(self, batch: TokenBatch, policy: Any) -> Tensor:
+        return -policy.logp  # type: ignore[no-any-return]
+
+
+class Negative(Filter):
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        return -batch.weights
+
+
+class OneScore(Reward):
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
+        return [1.0]
+
+
+class NoNumber(Reward):
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
+        return [float("nan")] * len(episodes)
+
+
+class Templated(Reward):
+    """Reads what only a run has."""
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
+        return [float(len(context.policy.tokenizer))] * len(episodes)
+
+
+COUNTER = itertools.count()
+
+
+class Fickle(Curriculum):
+    """Draws from a generator of its own."""
+
+    def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
+        return [pool[next(COUNTER) % len(pool)] for _ in range(count)]
+
+
+class Inventive(Curriculum):
+    def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
+        return [Problem("mine", "?")] * count
+
+
+class Returns(StepReward):
+    """One number for each member."""
+
+    def shape(self, batch: Transitions) -> Tensor:
+        return batch.rewards.sum((1, 2))
+
+
 def overwrite(batch: TokenBatch) -> Tensor:
     batch.rewards *= 2
     return batch.rewards
@@ -103,8 +171,24 @@ def leave(batch: TokenBatch) -> Tensor:
         (Holds(words={"a": 1}), "Holds.words holds a dict, which can change while a part may not"),
         (Holds(words=object()), "Holds cannot be written into method.json"),
         (Unwritten, "Unwritten.rescore(batch) is not written: the slot rewards calls it."),
-        (Needy, "Needy cannot be made without arguments"),
+        (Needy, "Needy has no default for power: check Needy(power=...)."),
         (Needy(power=2.0), "has fields without a default"),
+        (advantages(lambda b: b.rewards), "Mine is defined inside a function, where method.json cannot name it"),
+        (advantages(lambda b: {}["mine"]), "raised KeyError on a small batch: 'mine'"),
+        (advantages(lambda b: b.tokens.zero_() + 0.0), "writes into batch.tokens"),
+        (
+            objective(lambda b, p: -p.logp * p.entropy),
+            "With Need.ENTROPY it does not: a loop computes that only for parts that have it in `needs`.",
+        ),
+        (objective(lambda b, p: b.behaviour_logp - p.logp), "depends on behaviour_logp: say uses_behaviour = True"),
+        (Vanishing, "is not 0 where advantages are, and vanishes_with_advantage says so"),
+        (Negative, "returned weights below 0"),
+        (OneScore, "must return a number or None for each of 6 episodes, got 1 of them"),
+        (NoNumber, "must return finite numbers, or None where none applies; got nan"),
+        (Fickle, "chooses others for the same stream: draw from it"),
+        (Inventive, "must return a list of 4 problems of the pool, got [Problem(id='mine'"),
+        (Returns, "Returns.shape(batch) must return [P, T, E], here (2, 3, 2), got (2,)."),
+        (CallableReward(function=lambda completions: [0.0] * 6), "CallableReward cannot be read back from method.json"),
     ],
 )
 def test_what_is_wrong_is_said(part: Any, sentence: str) -> None:
@@ -121,7 +205,22 @@ SHIPPED = [c for c in part_classes().values() if c.slot != "task" and c.name not
 def test_shipped_parts_have_no_faults(cls: type[Part]) -> None:
     found = check_part(cls)
     assert found
-    assert not [f for f in found if f.level == "fault"] or cls.name == "group-objective", found
+    assert not [f for f in found if f.level == "fault"], found
+
+
+def test_what_only_a_run_has_is_no_fault() -> None:
+    assert [f.sentence for f in check_part(Templated)] == [
+        "Templated.score(episodes, context) was not judged: it reads context.policy.tokenizer, which is there in a run "
+        "only."
+    ]
+
+
+def test_a_part_for_tokens_and_control_is_called_as_both_do() -> None:
+    called = "ClippedSurrogate.__call__(batch, policy) was called on a small batch"
+    assert [f.sentence for f in check_part(part_classes()["clipped-surrogate"])] == [
+        f"{called} [B, T].",
+        f"{called} [P, N].",
+    ]
 
 
 def test_the_part_is_left_as_it_was() -> None:

@@ -99,7 +99,7 @@ class Collector(Protocol):
         ...
 
 
-class ControlTask(Task):
+class ControlTask(Task, abstract=True):
     """Something to control. `steps` is the default budget, in environment steps of each member."""
 
     world: ClassVar[World] = World.CONTROL

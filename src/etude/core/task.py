@@ -44,7 +44,7 @@ class StepResult:
     info: dict[str, Any] | None = None
 
 
-class Task(Part):
+class Task(Part, abstract=True):
     """Something to get good at. Its world decides which methods can be trained on it."""
 
     slot = "task"
@@ -73,7 +73,7 @@ class Task(Part):
         return []
 
 
-class LanguageTask(Task):
+class LanguageTask(Task, abstract=True):
     """A task whose episodes are text.
 
     A single-turn task defines `score`; a multi-turn one overrides `environment`.

@@ -27,7 +27,11 @@ class Outcomes(Part):
         edges: success rates between the bands, rising.
         any_of: count a visit as 1 if any completion was solved, else as the share that was.
 
-    Example: with edges (0.5,) and margin 0.1, rates 0.45, 0.55, 0.65, 0.45, 0.35 give the bands 0, 0, 1, 1, 0.
+    Shapes: `note` reads solved, sampled and group [B].
+
+    >>> record = Outcomes(history=1, edges=(0.5,), margin=0.1).bind()
+    >>> [record.visit("p", rate) or record.band("p") for rate in (0.45, 0.55, 0.65, 0.45, 0.35)]
+    [0, 0, 1, 1, 0]
     """
 
     history: Count = 100

@@ -11,7 +11,12 @@ from etude.core.streams import Stream
 
 
 class Uniform(Curriculum):
-    """Passes over the pool in a fresh random order each time, so that no problem repeats before all were seen."""
+    """Passes over the pool in a fresh random order each time, so that no problem repeats before all were seen.
+
+    >>> pool = [Problem("0", "1+1="), Problem("1", "1+2="), Problem("2", "1+3=")]
+    >>> sorted(p.id for p in Uniform().bind().choose(pool, 6, Stream(0)))
+    ['0', '0', '1', '1', '2', '2']
+    """
 
     def initial_state(self) -> dict[str, Any]:
         return {"drawn": 0}

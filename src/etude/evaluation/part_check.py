@@ -5,50 +5,73 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.episodes import Episode, Problem, Segment
-from etude.core.errors import EtudeError
-from etude.core.part import Part, from_json
+from etude.core.errors import ConfigError, EtudeError
+from etude.core.part import Need, Part, from_json
 from etude.core.slots import (
+    Curriculum,
     Filter,
     GroupReward,
+    Objective,
+    Reward,
     TokenAdvantages,
     TokenObjective,
     TokenRegularizer,
     TokenReward,
     TokenWeights,
 )
-from etude.core.step_slots import StepAdvantages
+from etude.core.step_slots import StepAdvantages, StepObjective, StepRegularizer, StepReward
+from etude.core.streams import Stream
+from etude.core.worlds import World
 from etude.evaluation.environment_findings import Finding
-
-ROWS, TOKENS, WIDTH, WORDS = 6, 5, 4, 7
-"""Of the small batch: two groups of three rows, the last tokens of which are padding in some."""
+from etude.evaluation.small_batch import (
+    ENVIRONMENTS,
+    MEMBERS,
+    ROWS,
+    STEPS,
+    TOKENS,
+    Letters,
+    NotHere,
+    needed,
+    parts_inside,
+    small_context,
+    small_episodes,
+    small_steps,
+    small_tokens,
+)
 
 
 def check_part(part: Part | type[Part]) -> list[Finding]:
-    """Look at everything that a loop relies on: fields, JSON, state, and what it returns on a small batch.
+    """Look at everything that a loop relies on: fields, JSON, state, and what it returns where a loop calls it.
 
     Args:
         part: a part, or the class of one whose fields all have defaults.
 
-    Returns: the findings, faults first; a last fact says which function was called on the batch.
+    Returns: the findings, faults first; the last facts say which functions were called, and on what.
     """
     if isinstance(part, type):
+        if missing := [f.name for f in dataclasses.fields(part) if f.init and not _has_default(f)]:
+            names, given = " and ".join(missing), ", ".join(f"{name}=..." for name in missing)
+            return [_fault("fields", f"{part.__name__} has no default for {names}: check {part.__name__}({given}).")]
         try:
             part = part()
-        except (TypeError, EtudeError) as error:
-            return [_fault("fields", f"{part.__name__} cannot be made without arguments: {error} Give it made.")]
-    found = [*_fields(part), *_state(part)]
-    if not any(f.level == "fault" for f in found):
-        found += _called(part)
+        except EtudeError as error:
+            return [_fault("fields", f"{part.__name__} refuses its own defaults: {error}")]
+    findings = [*_fields(part), *_state(part)]
+    if not any(f.level == "fault" for f in findings):
+        findings += _called(part)
     order = {"fault": 0, "warning": 1, "fact": 2}
-    return sorted(found, key=lambda f: order[f.level])
+    return sorted(findings, key=lambda f: order[f.level])
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
 def _fault(about: str, sentence: str) -> Finding:
@@ -68,7 +91,7 @@ def _fields(part: Part) -> Iterator[Finding]:
             yield _fault(
                 "fields", f"{where} holds a {kind}, which can change while a part may not: make it a tuple or a part."
             )
-    if any(f.default is dataclasses.MISSING for f in dataclasses.fields(part)):  # type: ignore[arg-type]
+    if not all(map(_has_default, dataclasses.fields(part))):  # type: ignore[arg-type]  # every part is a dataclass
         yield Finding(
             "warning", "fields", f"{name} has fields without a default, so `--with {part.name}` cannot add it."
         )
@@ -79,8 +102,18 @@ def _fields(part: Part) -> Iterator[Finding]:
             "json", f"{name} cannot be written into method.json: {error}. Fields are numbers, text, and parts."
         )
         return
-    read = {k: from_json(v) for k, v in json.loads(text).items()}
-    if type(part)(**read) != part:
+    if "<locals>" in type(part).__qualname__:
+        yield Finding(
+            "warning", "json",
+            f"{name} is defined inside a function, where method.json cannot name it, so that no run with it can be "
+            "resumed or evaluated: define it at the top of a file.",
+        )  # fmt: skip
+    try:
+        again = type(part)(**{k: from_json(v) for k, v in json.loads(text).items()})
+    except EtudeError as error:
+        yield Finding("warning", "json", f"{name} cannot be read back from method.json: {error}")
+        return
+    if again != part:
         yield _fault("json", f"{name} is another part after it was written to method.json and read back.")
 
 
@@ -89,8 +122,11 @@ def _state(part: Part) -> Iterator[Finding]:
     name = type(part).__name__
     try:
         first, second = part.bind().initial_state(), part.bind().initial_state()
+    except EtudeError as error:
+        yield _fault("state", f"{name} cannot begin a run: {error}")
+        return
     except Exception as error:
-        yield _fault("state", f"{name}.initial_state raised {type(error).__name__}: {error}")
+        yield _fault("state", f"{name}.initial_state raised {type(error).__name__}: {error}{_place(error)}.")
         return
     if not isinstance(first, dict):
         yield _fault("state", f"{name}.initial_state must return a dictionary, got {first!r}.")
@@ -100,7 +136,7 @@ def _state(part: Part) -> Iterator[Finding]:
             yield _fault(
                 "state", f"The state {key!r} of {name} holds {wrong}: checkpoints keep JSON values and tensors."
             )
-        elif isinstance(value, (list, dict, Tensor)) and value is second[key]:
+        elif isinstance(value, (list, dict, Tensor)) and value is second.get(key):
             yield _fault("state", f"The state {key!r} of {name} is one object for all runs: make it in initial_state.")
 
 
@@ -116,110 +152,103 @@ def _unsaved(value: Any) -> str | None:
     return f"a {type(value).__name__}"
 
 
-# A small batch
-
-
-def small_batch() -> tuple[TokenBatch, TokenLogProbs]:
-    """Two groups of three completions with everything that a part may need, and what a policy says of them."""
-    draw = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw)
-
-    lengths = torch.tensor([5, 3, 4, 2, 5, 4])
-    place = torch.arange(TOKENS).expand(ROWS, -1)
-    mask, ends = place < lengths[:, None], (place % 2 == 1) | (place == lengths[:, None] - 1)
-    tokens = torch.randint(WORDS, (ROWS, TOKENS), generator=draw) * mask
-    scores = torch.tensor([1.0, 0.0, 0.5, 0.0, 1.0, 0.25])
-    rewards = torch.zeros(ROWS, TOKENS).scatter(1, lengths[:, None] - 1, scores[:, None])
-    behaviour = -normal(ROWS, TOKENS).abs() * mask
-    batch = TokenBatch(
-        tokens, mask, mask, behaviour, rewards, torch.tensor([0, 0, 0, 1, 1, 1]), torch.ones(ROWS), scores,
-        torch.zeros(ROWS, dtype=torch.bool), advantages=normal(ROWS, TOKENS) * mask,
-        returns=normal(ROWS, TOKENS) * mask, values=normal(ROWS, TOKENS) * mask, next_values=torch.zeros(ROWS),
-        reference_logp=behaviour + 0.1 * normal(ROWS, TOKENS) * mask, solved=scores >= 1,
-        shares=mask / mask.sum(), row_shares=torch.full((ROWS,), 1 / ROWS), draw=torch.arange(ROWS),
-        outcomes=scores, entropy=normal(ROWS, TOKENS).abs() * mask, final=mask & False,
-        step=torch.where(mask, place // 2, -1), verdicts=torch.where(mask & ends, 1.0, 0.0)[..., None],
-        episodes=_episodes(tokens, lengths, behaviour, scores),
-    )  # fmt: skip
-    logp = (behaviour + 0.2 * normal(ROWS, TOKENS) * mask).requires_grad_()
-    logits = normal(ROWS, TOKENS, WORDS).requires_grad_()
-    policy = TokenLogProbs(
-        logp, entropy=(1 + logp**2) * mask, values=normal(ROWS, TOKENS).requires_grad_(), logits=logits
-    )
-    return batch, policy
-
-
-def _episodes(tokens: Tensor, lengths: Tensor, logp: Tensor, scores: Tensor) -> list[Episode]:
-    found = []
-    for row, size in enumerate(lengths.tolist()):
-        said = tokens[row, :size].tolist()
-        segment = Segment("assistant", "abcdefg"[:size], said, [1] * size, logp[row, :size].tolist())
-        segment.reward = float(scores[row])
-        found.append(Episode(Problem(f"check/{row // 3}", "?", "a"), [segment], row // 3))
-    return found
-
-
 # What it returns
 
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """How a slot's parts are called, what they return, and whether a gradient belongs there."""
+    """How a loop calls the parts of a slot, and what they return.
 
-    call: Callable[[Any, TokenBatch, TokenLogProbs], Any]
-    says: str
-    rows: bool = False
+    Args:
+        call: of the part's bound copy, a batch and what a policy says of it.
+        signature: the call, as text.
+        batch: what it is called on.
+        shape: what it returns, of what [..] means on that batch.
+        gradient: whether a gradient belongs there.
+    """
+
+    call: Callable[[Any, Any, Any], Any]
+    signature: str
+    batch: Callable[[frozenset[Need]], tuple[Any, Any]]
+    shape: str
     gradient: bool = False
+
+    def fits(self, part: Part) -> bool:
+        """Whether the part works where such batches come from."""
+        control = self.batch is not small_tokens
+        return not part.worlds or any((world is World.CONTROL) == control for world in part.worlds)
+
+
+def _rollout(needs: frozenset[Need]) -> tuple[Any, Any]:
+    return small_steps(needs, flat=False)
+
+
+def _minibatch(needs: frozenset[Need]) -> tuple[Any, Any]:
+    return small_steps(needs, flat=True)
 
 
 CONTRACTS: dict[type[Part], Contract] = {
-    TokenReward: Contract(lambda p, b, _: p.shape(b), "shape(batch)"),
-    GroupReward: Contract(lambda p, b, _: p.rescore(b), "rescore(batch)", rows=True),
-    Filter: Contract(lambda p, b, _: p.weigh(b), "weigh(batch)", rows=True),
-    TokenAdvantages: Contract(lambda p, b, _: p(b), "__call__(batch)"),
-    TokenWeights: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)"),
-    TokenRegularizer: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", gradient=True),
-    TokenObjective: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", gradient=True),
+    TokenReward: Contract(lambda p, b, _: p.shape_in(b, small_context()), "shape(batch)", small_tokens, "[B, T]"),
+    GroupReward: Contract(lambda p, b, _: p.rescore(b), "rescore(batch)", small_tokens, "[B]"),
+    Filter: Contract(lambda p, b, _: p.weigh(b), "weigh(batch)", small_tokens, "[B]"),
+    TokenAdvantages: Contract(lambda p, b, _: p(b), "__call__(batch)", small_tokens, "[B, T]"),
+    TokenWeights: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", small_tokens, "[B, T]"),
+    TokenRegularizer: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", small_tokens, "[B, T]", True),
+    TokenObjective: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", small_tokens, "[B, T]", True),
+    StepReward: Contract(lambda p, b, _: p.shape(b), "shape(batch)", _rollout, "[P, T, E]"),
+    StepAdvantages: Contract(lambda p, b, _: p.of_transitions(b), "of_transitions(batch)", _rollout, "[P, T, E]"),
+    StepRegularizer: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", _minibatch, "[P, N]", True),
+    StepObjective: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", _minibatch, "[P, N]", True),
 }
 """Of the parts that can be judged on a batch alone."""
+SIZES = {
+    "[B]": (ROWS,), "[B, T]": (ROWS, TOKENS), "[P, T, E]": (MEMBERS, STEPS, ENVIRONMENTS),
+    "[P, N]": (MEMBERS, STEPS * ENVIRONMENTS),
+}  # fmt: skip
 
 
 def _called(part: Part) -> Iterator[Finding]:
-    name, contract = type(part).__name__, next((c for k, c in CONTRACTS.items() if isinstance(part, k)), None)
-    if contract is None or "hidden" in part.needs or (isinstance(part, StepAdvantages) and not callable(part)):
+    """What comes of calling it in every way that a loop would."""
+    name = type(part).__name__
+    contracts = [contract for kind, contract in CONTRACTS.items() if isinstance(part, kind) and contract.fits(part)]
+    for contract in contracts:
+        yield from _on_a_batch(part, contract)
+    if isinstance(part, Reward):
+        yield from _scored(part)
+    elif isinstance(part, Curriculum):
+        yield from _chosen(part)
+    elif not contracts:
         yield Finding("fact", "calls", f"{name} fills the slot {part.slot or '(none)'}: fields and state were checked.")
-        return
-    (batch, policy), kept = small_batch(), small_batch()[0]
-    bound, where = part.bind(), f"{name}.{contract.says}"
+
+
+def _on_a_batch(part: Part, contract: Contract) -> Iterator[Finding]:
+    where, needs = f"{type(part).__name__}.{contract.signature}", needed(part)
+    batch, policy = contract.batch(needs)
     try:
-        with torch.set_grad_enabled(contract.gradient):
-            found = contract.call(bound, batch, policy)
-    except NotImplementedError:
-        if isinstance(part, TokenReward) and type(part).shape_in is not TokenReward.shape_in:
-            yield Finding("fact", "calls", f"{name}.shape_in needs a task, so it was not called.")
-        else:
-            yield _fault("calls", f"{where} is not written: the slot {part.slot} calls it.")
+        value = _call(part, contract, batch, policy)
+    except (NotHere, ConfigError) as error:
+        yield Finding("fact", "calls", f"{where} was not judged: {error}")
         return
-    except KeyError as error:
-        yield Finding("warning", "calls", f"{where} reads {error}, which another part has to leave: it was not judged.")
+    except NotImplementedError:
+        yield _fault("calls", f"{where} is not written: the slot {part.slot} calls it.")
         return
     except Exception as error:
-        yield _fault("calls", f"{where} raised {type(error).__name__} on a small batch: {error}{_place(error)}.")
+        told = f"{where} raised {type(error).__name__} on a small batch: {str(error).rstrip('.')}{_place(error)}."
+        yield _fault("calls", told + _undeclared(part, contract, needs))
         return
-    yield from _returned(part, where, found, contract)
-    for field in _changed(batch, kept):
-        yield _fault("calls", f"{where} writes into batch.{field}: return a new tensor and leave the batch alone.")
-    yield Finding("fact", "calls", f"{where} was called on {ROWS} rows of {TOKENS} tokens.")
+    shape = "[B]" if isinstance(part, TokenObjective) and part.per_row else contract.shape
+    if isinstance(part, TokenRegularizer) and contract.shape == "[B, T]" and getattr(value, "ndim", 0) == 1:
+        shape = "[B]"  # which a regularizer may choose
+    yield from _returned(part, where, value, dataclasses.replace(contract, shape=shape), batch)
+    yield from _written(where, batch, contract.batch(needs)[0])
+    if isinstance(value, Tensor):
+        yield from _declared(part, contract, where, value)
+    yield Finding("fact", "calls", f"{where} was called on a small batch {contract.shape}.")
 
 
-def _changed(batch: TokenBatch, kept: TokenBatch) -> Iterator[str]:
-    """Fields of the batch that are not as they were."""
-    for field in dataclasses.fields(kept):
-        now, then = getattr(batch, field.name), getattr(kept, field.name)
-        if not (torch.equal(now, then) if isinstance(now, Tensor) and isinstance(then, Tensor) else now == then):
-            yield field.name
+def _call(part: Part, contract: Contract, batch: Any, policy: Any) -> Any:
+    with torch.set_grad_enabled(contract.gradient):
+        return contract.call(part.bind(), batch, policy)
 
 
 def _place(error: BaseException) -> str:
@@ -228,28 +257,127 @@ def _place(error: BaseException) -> str:
     return f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
 
 
-def _returned(part: Part, where: str, found: Any, contract: Contract) -> Iterator[Finding]:
-    rows = contract.rows or (isinstance(part, TokenObjective) and part.per_row)
-    wanted, shape = ((ROWS,), "[B]") if rows else ((ROWS, TOKENS), "[B, T]")
-    if not isinstance(found, Tensor):
-        yield _fault("returns", f"{where} must return a tensor {shape}, got {type(found).__name__}.")
+def _undeclared(part: Part, contract: Contract, needs: frozenset[Need]) -> str:
+    """Which need would have helped, as a sentence; empty if none."""
+    for need in set(Need) - needs:
+        try:
+            _call(part, contract, *contract.batch(needs | {need}))
+        except Exception:
+            continue
+        return f" With Need.{need.name} it does not: a loop computes that only for parts that have it in `needs`."
+    return ""
+
+
+def _returned(part: Part, where: str, value: Any, contract: Contract, batch: Any) -> Iterator[Finding]:
+    """Shape, kind and size of what came back."""
+    shape, sizes = contract.shape, SIZES[contract.shape]
+    if not isinstance(value, Tensor):
+        yield _fault("returns", f"{where} must return a tensor {shape}, got {type(value).__name__}.")
         return
-    if isinstance(part, TokenRegularizer) and found.dim() == 1:
-        rows, wanted = True, (ROWS,)  # which a regularizer may choose
-    if tuple(found.shape) != wanted:
-        hint = " A loss per row is said by per_row = True in the class." if found.shape == (ROWS,) else ""
-        yield _fault("returns", f"{where} must return {shape}, here {wanted}, got {tuple(found.shape)}.{hint}")
+    if tuple(value.shape) != sizes:
+        per_row = isinstance(part, TokenObjective) and value.shape == (ROWS,)
+        hint = " A loss per row is said by per_row = True in the class." if per_row else ""
+        yield _fault("returns", f"{where} must return {shape}, here {sizes}, got {tuple(value.shape)}.{hint}")
         return
-    if not (found.is_floating_point() or found.dtype == torch.bool):
-        yield _fault("returns", f"{where} must return numbers as the batch has them (float32), got {found.dtype}.")
+    if not (value.is_floating_point() or value.dtype == torch.bool):
+        yield _fault("returns", f"{where} must return numbers as the batch has them (float32), got {value.dtype}.")
         return
-    acted = found if rows else found[small_batch()[0].action_mask]
-    if not bool(acted.isfinite().all()):
+    counted = value[batch.action_mask] if shape == "[B, T]" else value
+    if not bool(counted.isfinite().all()):
         yield _fault(
             "numbers", f"{where} returned numbers that are not finite: look for a division by 0 or a log of 0."
         )
-    if contract.gradient and not found.requires_grad:
+    if isinstance(part, Filter) and bool((counted < 0).any()):
+        yield _fault("numbers", f"{where} returned weights below 0: a filter weighs rows from 0 (dropped) up.")
+    if contract.gradient and not value.requires_grad:
         yield Finding(
-            "fault" if isinstance(part, TokenObjective) else "warning", "gradient",
+            "fault" if isinstance(part, Objective) else "warning", "gradient",
             f"{where} has no gradient: compute it from policy.logp (or what the part needs), without detach.",
         )  # fmt: skip
+
+
+def _written(where: str, batch: Any, before: Any) -> Iterator[Finding]:
+    """Tensors of the batch that are no longer what they were."""
+    for field in (f.name for f in dataclasses.fields(before)):
+        now, then = getattr(batch, field), getattr(before, field)
+        if isinstance(then, Tensor) and not torch.equal(now, then):
+            yield _fault("calls", f"{where} writes into batch.{field}: return a new tensor and leave the batch alone.")
+
+
+def _declared(part: Part, contract: Contract, where: str, value: Tensor) -> Iterator[Finding]:
+    """What the class says of itself, tried: a loop skips rows and allows truncated sampling by it."""
+    if isinstance(part, Objective) and part.vanishes_with_advantage:
+        batch, policy = contract.batch(needed(part))
+        batch.advantages = torch.zeros_like(batch.advantages)
+        if bool((_call(part, contract, batch, policy) != 0).any()):
+            yield _fault(
+                "declared",
+                f"{where} is not 0 where advantages are, and vanishes_with_advantage says so: rows without advantage "
+                "would be skipped. Leave it at False.",
+            )
+    if not part.uses_behaviour and contract.batch is small_tokens and not _stays(part, contract, value):
+        yield Finding(
+            "warning", "declared",
+            f"{where} depends on behaviour_logp: say uses_behaviour = True in the class if it takes it for the "
+            "policy's own, so that it is refused together with top-p or top-k.",
+        )  # fmt: skip
+
+
+def _stays(part: Part, contract: Contract, value: Tensor) -> bool:
+    """Whether it returns the same of tokens that were sampled with other probabilities."""
+    if any(inside.uses_behaviour for inside in _all_inside(part)):
+        return True
+    batch, policy = contract.batch(needed(part))
+    batch.behaviour_logp = batch.behaviour_logp - 0.5 * batch.action_mask
+    return torch.equal(_call(part, contract, batch, policy), value)
+
+
+def _all_inside(part: Part) -> Iterator[Part]:
+    for inside in parts_inside(part):
+        yield inside
+        yield from _all_inside(inside)
+
+
+# Parts that are called on episodes or problems
+
+
+def _scored(part: Reward) -> Iterator[Finding]:
+    """A reward of whole episodes: one number, or None, for each."""
+    where, episodes = f"{type(part).__name__}.score(episodes, context)", small_episodes()
+    try:
+        scores = part.bind().score(episodes, small_context())
+    except (NotHere, ConfigError) as error:
+        yield Finding("fact", "calls", f"{where} was not judged: {error}")
+        return
+    except NotImplementedError:
+        yield _fault("calls", f"{where} is not written: the slot rewards calls it.")
+        return
+    except Exception as error:
+        yield _fault("calls", f"{where} raised {type(error).__name__} on six episodes: {error}{_place(error)}.")
+        return
+    if not isinstance(scores, Sequence) or len(scores) != len(episodes):
+        got = f"{len(scores)} of them" if isinstance(scores, Sequence) else type(scores).__name__
+        yield _fault("returns", f"{where} must return a number or None for each of 6 episodes, got {got}.")
+        return
+    wrong = [s for s in scores if s is not None and not (isinstance(s, (int, float)) and math.isfinite(s))]
+    if wrong:
+        yield _fault("numbers", f"{where} must return finite numbers, or None where none applies; got {wrong[0]!r}.")
+    yield Finding("fact", "calls", f"{where} was called on {len(episodes)} episodes.")
+
+
+def _chosen(part: Curriculum) -> Iterator[Finding]:
+    """A choice of problems: so many of the pool's, the same for the same stream."""
+    where, pool, count = f"{type(part).__name__}.choose(pool, count, stream)", Letters().problems("train"), 4
+    try:
+        first, second = (part.bind().choose(pool, count, Stream(0)) for _ in range(2))
+    except NotImplementedError:
+        yield _fault("calls", f"{where} is not written: the slot curriculum calls it.")
+        return
+    except Exception as error:
+        yield _fault("calls", f"{where} raised {type(error).__name__} on twelve problems: {error}{_place(error)}.")
+        return
+    if not isinstance(first, list) or len(first) != count or any(p not in pool for p in first):
+        yield _fault("returns", f"{where} must return a list of {count} problems of the pool, got {first!r}.")
+    elif first != second:
+        yield _fault("returns", f"{where} chooses others for the same stream: draw from it, stream.numpy or split().")
+    yield Finding("fact", "calls", f"{where} was called on {len(pool)} problems.")

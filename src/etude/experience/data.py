@@ -21,6 +21,11 @@ class Demonstrations(TokenExperience):
     `script(problem, stream) -> list[Segment]`. Nothing was sampled, so `behaviour_logp` is 0.
 
     Raises: DataError for a problem that has neither.
+
+    >>> from etude.core.task import LanguageTask
+    >>> worked = Problem("sum/1", "1+1=", info={"demonstration": "2"})
+    >>> Demonstrations().rows_per_problem, Demonstrations().missing(worked, LanguageTask())
+    (1, None)
     """
 
     samples: ClassVar[bool] = False
@@ -53,6 +58,10 @@ class Pairs(TokenExperience):
     The chosen one carries the reward 1 and the rejected one 0, which is how an objective tells them apart.
 
     Raises: DataError for a problem that lacks one of them.
+
+    >>> pair = Problem("sum/1", "1+1=", info={"chosen": "2", "rejected": "3"})
+    >>> Pairs().rows_per_problem, Pairs().missing(pair, None)
+    (2, None)
     """
 
     samples: ClassVar[bool] = False

@@ -24,6 +24,9 @@ class Groups(TokenExperience):
         top_p, top_k: a truncated distribution; refused together with parts that take its log-probabilities for the
             policy's own, like importance ratios.
         max_tokens: limit of one completion; None takes the task's.
+
+    >>> Groups(size=8).rows_per_problem, Groups(top_p=0.9).truncates_distribution
+    (8, True)
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})

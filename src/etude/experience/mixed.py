@@ -19,7 +19,14 @@ class GroupsAndDemonstrations(Groups):
     number.
 
     Raises: DataError for a problem without a worked answer.
+
+    >>> GroupsAndDemonstrations(size=8).rows_per_problem
+    9
     """
+
+    @property
+    def rows_per_problem(self) -> int:
+        return self.size + 1
 
     def lacks(self, task: Any) -> str | None:
         return super().lacks(task) or Demonstrations().lacks(task)

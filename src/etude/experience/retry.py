@@ -64,6 +64,11 @@ class ReflectThenRetry(Groups):
         pivotal: whether common steps are left out; if not, both rows learn them.
         imitate: whether reports that helped and guided retries that succeeded, better paid or in fewer steps than the
             attempt, become rows of their own.
+
+    With 8 there are 4 attempts; a report of failure names the step to retry from, and gives advice:
+
+    >>> ReflectThenRetry(size=8).size // 2, read_report("<fail 2 W>", steps=3)
+    (4, Report(outcome='fail', step=2, advice='W'))
     """
 
     size: Annotated[int, Ge(2)] = 8

@@ -31,6 +31,12 @@ class Rollouts(StepExperience):
     Args:
         environments: E, run side by side for each member.
         steps: T, in each environment between two updates.
+
+    Shapes: Transitions [P, T, E], so every member learns from T E steps at a time:
+
+    >>> part = Rollouts(environments=4, steps=128)
+    >>> part.environments * part.steps
+    512
     """
 
     def collector(

@@ -27,6 +27,12 @@ class Vine(Groups):
         states: rollout states of each seed rollout.
         prompt: whether the prompt is a rollout state as well; with `states` = 0 the only one.
         max_tokens: limit of what a seed rollout, or a continuation after its state, may say in a turn.
+
+    Two seed rollouts of 9 tokens, each continued 8 times from its third and from its sixth token:
+
+    >>> part = Vine(size=2, states=2, continuations=8)
+    >>> [i * 9 // (part.states + 1) for i in (1, 2)], part.rows_per_problem
+    ([3, 6], 34)
     """
 
     size: Count = 2
@@ -37,6 +43,10 @@ class Vine(Groups):
     def check(self) -> None:
         if not self.states and not self.prompt:
             raise ConfigError("Vine needs a rollout state to go on from: set states to 1 or more, or prompt to true.")
+
+    @property
+    def rows_per_problem(self) -> int:
+        return self.size * (1 + (self.states + self.prompt) * self.continuations)
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         seeds = super().collect(problems, context)

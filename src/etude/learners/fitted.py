@@ -22,6 +22,14 @@ class FittedValue(StepLearner, StateCritic):
         loss = 1/2 mean (V(s) - R)^2
 
     over minibatches of the rollout, with an optimizer of its own (arXiv:2401.13662 for TRPO: 10 epochs).
+
+    Shapes: V, R [P, N] -> loss [P].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(returns=torch.tensor([[1.0, 3.0]]), mean=lambda x: x.mean(1))
+    >>> FittedValue().loss(Rows(says=torch.tensor([[2.0, 3.0]]), batch=rows)).tolist()
+    [0.25]
     """
 
     learning: Learning = Learning(optimizer=AdamW(lr=1e-3, epsilon=1e-5, clip_norm=0.5), epochs=10, minibatches=8)

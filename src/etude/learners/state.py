@@ -34,6 +34,14 @@ class StateValue(Joint, StateCritic):
         network: from what the policy sees to the value.
         shared: read the features of the policy's network (and memory) instead, which then learn from both losses;
             only the last layer is the critic's own, and `network` is not used.
+
+    Shapes: values, returns [P, N] -> [P, N].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(values=torch.tensor([[0.0]]), returns=torch.tensor([[1.0]]))
+    >>> StateValue(coefficient=0.5).loss(rows, Rows(values=torch.tensor([[3.0]]))).tolist()
+    [[1.0]]
     """
 
     network: Network = MLP()

@@ -24,6 +24,16 @@ class TokenCritic(Critic):
 
     as in the PPO implementations (arXiv:2005.12729); with clip None plain squared error. V at token t is the value
     of the text before t.
+
+    Shapes: values, returns [B, T] -> [B, T].
+
+    A value that has moved further than the clip is charged for what the clip left it short of:
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(values=torch.tensor([[0.0]]), returns=torch.tensor([[1.0]]))
+    >>> TokenCritic(coefficient=0.5, clip=0.5).loss(rows, Rows(values=torch.tensor([[1.0]]))).tolist()
+    [[0.0625]]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.VALUES})

@@ -20,7 +20,7 @@ def sequence_log_ratio(batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
     return sequence_sum(policy.logp - batch.behaviour_logp, batch)
 
 
-class GroupObjective(TokenObjective):
+class GroupObjective(TokenObjective, abstract=True):
     """-c_i log pi(y_i), where the coefficient of a completion is computed anew before every optimizer step.
 
     The group stays in one micro-batch, so `coefficients` sees all completions of a problem under the policy as it is

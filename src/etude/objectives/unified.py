@@ -35,6 +35,8 @@ class Denominator(Part, abstract=True):
 class CurrentDenominator(Denominator):
     """pi itself: the gradient of A log pi (SFT with A = 1, REINFORCE); the loss as a number says nothing.
 
+    Shapes: logp [B, T] -> [B, T].
+
     >>> CurrentDenominator().log_reference(None, torch.tensor([-2.0])).tolist()
     [-2.0]
     """
@@ -45,6 +47,8 @@ class CurrentDenominator(Denominator):
 
 class BehaviourDenominator(Denominator):
     """pi_old, the policy that sampled (PPO, GRPO, CISPO).
+
+    Shapes: logp [B, T] -> [B, T].
 
     >>> from types import SimpleNamespace as Rows
     >>> BehaviourDenominator().log_reference(Rows(behaviour_logp=torch.tensor([-1.0])), torch.tensor([-2.0])).tolist()
@@ -59,6 +63,8 @@ class BehaviourDenominator(Denominator):
 
 class SequenceDenominator(Denominator):
     """pi (pi_old(y) / pi(y))^(1/|y|), which makes pi / pi_ref the mean ratio of the completion (GSPO).
+
+    Shapes: logp [B, T] -> [B, T].
 
     >>> from types import SimpleNamespace as Rows
     >>> old, mask = torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])
@@ -76,6 +82,8 @@ class SequenceDenominator(Denominator):
 class UnitDenominator(Denominator):
     """1: rows of unknown origin, taken as they are (SRFT offline).
 
+    Shapes: logp [B, T] -> [B, T].
+
     >>> UnitDenominator().log_reference(None, torch.tensor([-2.0])).tolist()
     [0.0]
     """
@@ -86,6 +94,8 @@ class UnitDenominator(Denominator):
 
 class ShapedDenominator(Denominator):
     """1 / f'(pi) with f(p) = p / (p + shape), which is (pi + shape)^2 / shape (LUFFY offline).
+
+    Shapes: logp [B, T] -> [B, T].
 
     >>> round(ShapedDenominator(shape=0.5).log_reference(None, torch.tensor([0.5]).log()).exp().item(), 4)
     2.0
@@ -111,6 +121,8 @@ class StabilisingMask(Part, abstract=True):
 class ClipMask(StabilisingMask):
     """0 where A > 0 and rho > 1 + high, or A < 0 and rho < 1 - low; otherwise 1 (PPO, GRPO).
 
+    Shapes: logp [B, T] -> [B, T].
+
     >>> from types import SimpleNamespace as Rows
     >>> rows = Rows(behaviour_logp=torch.tensor([-2.0, -2.0]), advantages=torch.tensor([1.0, -1.0]))
     >>> ClipMask()(rows, torch.tensor([-1.0, -1.0])).tolist()
@@ -134,6 +146,8 @@ class ClipMask(StabilisingMask):
 class SequenceClipMask(ClipMask):
     """As `ClipMask`, of the completion's mean ratio (pi(y) / pi_old(y))^(1/|y|) (GSPO).
 
+    Shapes: logp [B, T] -> [B, T].
+
     >>> from types import SimpleNamespace as Rows
     >>> old, mask, good = torch.full((1, 2), -2.0), torch.tensor([[True, True]]), torch.ones(1, 2)
     >>> row = Rows(behaviour_logp=old, action_mask=mask, action_counts=mask.sum(1), advantages=good)
@@ -147,6 +161,8 @@ class SequenceClipMask(ClipMask):
 
 class WeightClipMask(StabilisingMask):
     """clip(rho, 1 - low, 1 + high) / rho: the ratio is bounded, but no token is lost (CISPO).
+
+    Shapes: logp [B, T] -> [B, T].
 
     >>> from types import SimpleNamespace as Rows
     >>> row = Rows(behaviour_logp=torch.tensor(0.25).log())

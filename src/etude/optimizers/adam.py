@@ -63,6 +63,11 @@ class AdamW(TorchAdamW, StepOptimizer):
     Args:
         lr: largest learning rate; None takes `automatic_rate` of what is trained, in control 3e-4.
         warmup, schedule, floor, clip_norm: as in `TorchAdamW`; in control every member has its own norm.
+
+    Shapes: parameters [P, D] in control.
+
+    >>> [round(AdamW(warmup=0.5).rate(step, 4), 4) for step in range(4)]
+    [0.3333, 0.6667, 1.0, 1.0]
     """
 
     def population(self, parameters: FlatParameters) -> PopulationAdam:

@@ -27,6 +27,13 @@ class SNRAdamW(TorchAdamW):
     Args:
         memory: of S and Q; 0 trusts the last minibatch alone.
         floor: smallest share of lr.
+
+    Shapes: gradients as the parameters, [...] each; one factor for all.
+
+    Halves with the gradients 3 and 1 have the signal 3 and the power ((3 + 1) / 2)^2:
+
+    >>> SNRAdamW(memory=0.0).bind().pace([torch.tensor([3.0])], [torch.tensor([1.0])])
+    0.75
     """
 
     halves: ClassVar[bool] = True

@@ -39,6 +39,15 @@ class NaturalGradient(StepOptimizer):
         iterations, tolerance: of conjugate gradients; it ends when the squared residual is below `tolerance`.
 
     Raises: ConfigError if `lr` is given: the length of the step is `delta`.
+
+    Shapes: parameters, gradients [P, D].
+
+    With F = 4 and a gradient of -2, x = 1/2 and x^T F x = 1, so the step is sqrt(2 * 0.02) / 2:
+
+    >>> part = NaturalGradient(delta=0.02)
+    >>> x = conjugate_gradients(lambda v: 4 * v, torch.tensor([[2.0]]), part.iterations, part.tolerance)
+    >>> round(((2 * part.delta / (4 * x * x)).sqrt() * x).item(), 6)
+    0.1
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.KL})
@@ -67,6 +76,12 @@ class TrustRegion(NaturalGradient):
 
     The step is multiplied by shrink^j, j = 0, 1, ..., tries - 1; the first with mean KL <= delta and a loss that is
     not above the one before is taken. A member for which there is none keeps its weights (`accepted` 0).
+
+    Shapes: parameters, gradients [P, D].
+
+    >>> part = TrustRegion(shrink=0.5, tries=3)
+    >>> [part.shrink**j for j in range(part.tries)]
+    [1.0, 0.5, 0.25]
     """
 
     shrink: Fraction = 0.8

@@ -19,6 +19,12 @@ class EntropyReward(TokenReward):
     entropy of each token (`EntropyBonus`) leaves out what a token does to the entropy of those that follow.
 
     Shapes: [B, T], 0 outside the action mask. Belongs to fresh samples: behaviour_logp is then log pi.
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(behaviour_logp=torch.tensor([[-2.0, 0.0]]), action_mask=torch.tensor([[1, 0]]))
+    >>> EntropyReward(coefficient=0.5).shape(rows).abs().tolist()
+    [[1.0, 0.0]]
     """
 
     judges: ClassVar[bool] = False

@@ -92,6 +92,11 @@ class FunctionReward(Reward):
             the function is deterministic; 0 never.
 
     Raises: ConfigError when a run starts and the function cannot be loaded; RewardError while it runs.
+
+    Components of 1.0 and 0.5 make a reward of weight * 1.5:
+
+    >>> FunctionReward(function="my_rewards.py:score", timeout=2.0, weight=2.0).weight * (1.0 + 0.5)
+    3.0
     """
 
     function: str
@@ -249,6 +254,12 @@ class CallableReward(FunctionReward):
 
     Everything is as in FunctionReward, but nothing can stop the function: past `timeout` there is only a warning.
     Put the function in a file to give it a deadline.
+
+    >>> from etude.core.batches import Problem, Segment
+    >>> episode = Episode(Problem("sum/1", "1+1=", "2"), [Segment("assistant", "2")])
+    >>> part = CallableReward(function=lambda completions, answers: [float(completions == answers)], weight=0.5).bind()
+    >>> part.score([episode], None)
+    [0.5]
     """
 
     function: Callable[..., Any]  # type: ignore[assignment]

@@ -19,6 +19,13 @@ class KLPenalty(TokenReward):
     reward it carries no gradient of its own: the policy gradient does.
 
     Shapes: [B, T], 0 outside the action mask; nats times the coefficient.
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(behaviour_logp=torch.tensor([[-1.0]]), reference_logp=torch.tensor([[-3.0]]))
+    >>> rows.action_mask = torch.tensor([[True]])
+    >>> KLPenalty(coefficient=0.5).shape(rows).tolist()
+    [[-1.0]]
     """
 
     judges: ClassVar[bool] = False

@@ -33,6 +33,11 @@ class RewardModel(Reward):
         model: folder of a model that `reward-model` trained (`checkpoints/.../model` of its run).
 
     Raises: ConfigError if the folder holds no reward model.
+
+    A completion of which the model says 3.0 is worth
+
+    >>> RewardModel(model="runs/reward-model/checkpoints/step-100/model", weight=0.5).weight * 3.0
+    1.5
     """
 
     model: str = ""

@@ -15,7 +15,17 @@ from etude.core.slots import Context, Reward, TokenReward
 
 
 class TaskReward(TokenReward):
-    """What the task's environment paid, each turn's on that turn's last token."""
+    """What the task's environment paid, each turn's on that turn's last token.
+
+    Shapes: [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.core.batches import Problem, Segment
+    >>> asked, said = Segment("user", tokens=[5]), Segment("assistant", tokens=[6, 7], action_mask=[1, 1], reward=1.0)
+    >>> rows = Rows(rewards=torch.zeros(1, 3), episodes=[Episode(Problem("sum/1", "1+1="), [asked, said])])
+    >>> TaskReward(weight=2.0).shape(rows).tolist()
+    [[0.0, 0.0, 2.0]]
+    """
 
     weight: NonNegative = 1.0
 
@@ -40,6 +50,14 @@ class OverlongPenalty(Reward):
 
     With limit L and buffer b = buffer * L: 0 up to L - b tokens, then falling linearly to -weight at L; a completion
     that was cut gets -weight, by the context as by the limit. Every turn is a completion: their penalties add up.
+
+    With a limit of 100 tokens and a buffer of 20, 90 tokens are half too many:
+
+    >>> from types import SimpleNamespace as Run
+    >>> from etude.core.batches import Problem, Segment
+    >>> said = Episode(Problem("sum/1", "1+1="), [Segment("assistant", tokens=[7] * 90, action_mask=[1] * 90)])
+    >>> OverlongPenalty(buffer=0.2).score([said], Run(max_tokens=100))
+    [-0.5]
     """
 
     judges: ClassVar[bool] = False

@@ -19,6 +19,11 @@ class FormatReward(Reward):
         pattern: a regular expression that the whole completion must match; empty: the task finds an answer in it.
 
     Raises: ConfigError if `pattern` is no regular expression.
+
+    >>> from etude.core.batches import Problem, Segment
+    >>> said = [Episode(Problem("sum/1", "1+1="), [Segment("assistant", text)]) for text in ("(2)", "2")]
+    >>> FormatReward(pattern="[(].*[)]", weight=0.5).score(said, None)
+    [0.5, 0.0]
     """
 
     judges: ClassVar[bool] = False
@@ -50,7 +55,12 @@ class RepetitionPenalty(Reward):
     Args:
         size: n.
 
-    Example: the bigrams of a b a b a are ab, ba, ab, ba: 2 of 4 are distinct, so it costs half of `weight`.
+    The bigrams of a b a b a are ab, ba, ab, ba: 2 of 4 are distinct, so it costs half of `weight`:
+
+    >>> from etude.core.batches import Problem, Segment
+    >>> said = Segment("assistant", tokens=[1, 2, 1, 2, 1], action_mask=[1] * 5)
+    >>> RepetitionPenalty(size=2).score([Episode(Problem("sum/1", "1+1="), [said])], None)
+    [-0.5]
 
     Reference: arXiv:2502.03373, section 4; an option of arXiv:2503.16219.
     """

@@ -21,6 +21,14 @@ class NormalizeRewards(StepReward):
     The variance is over all steps of the member so far, this whole rollout included (arXiv:2005.12729, section 3);
     Gymnasium's wrapper divides each step by the variance up to that step. Each member has its own; steps of discarded
     episodes are not among them. Rewards and what is returned are [P, T, E].
+
+    With gamma = 0 the sums are the rewards, 2 and 6, whose deviation is 2:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(rewards=torch.tensor([[[2.0], [6.0]]]), weights=None)
+    >>> rows.terminated = rows.truncated = torch.zeros(1, 2, 1, dtype=torch.bool)
+    >>> NormalizeRewards(gamma=0.0).bind().shape(rows).flatten().tolist()
+    [1.0, 3.0]
     """
 
     gamma: Probability = 0.99

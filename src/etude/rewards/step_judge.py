@@ -74,6 +74,12 @@ class StepVerdicts(TokenReward):
         verdicts: m. weight: lambda. failure: O of what is not solved.
         low, high: the share of a problem's completions that must be solved for the judge to learn from it.
         width, lr, epochs, clip: of the judge and its steps.
+
+    Two of three verdicts speak for a step of a completion that was solved:
+
+    >>> part = StepVerdicts(weight=3.0, verdicts=3)
+    >>> 1.0 + part.weight * (1 + 1 - 1) / part.verdicts
+    2.0
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})  # it reads text

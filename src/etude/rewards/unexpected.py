@@ -22,6 +22,11 @@ class PatternPenalty(Reward):
         times: how often in a row the same run of tokens has to stand to count as a loop.
         longest: the longest such run, in tokens.
         cut, garbled: whether the other two count.
+
+    >>> from etude.core.batches import Problem, Segment
+    >>> loop = Segment("assistant", tokens=[1, 2] * 5, action_mask=[1] * 10)
+    >>> PatternPenalty(times=5, weight=0.5).score([Episode(Problem("sum/1", "1+1="), [loop])], None)
+    [-0.5]
     """
 
     judges: ClassVar[bool] = False

@@ -27,6 +27,9 @@ class Phase(Stage):
             one, that of the method which the phase follows.
         reference: 'keep' goes on with the reference before; 'reset' takes the policy as it is when the phase begins,
             refreshed as the method says which the phase follows.
+
+    >>> [phase.until() for phase in (Phase(like="sft", end=0.3), Phase())]
+    [0.3, 1.0]
     """
 
     like: str = ""

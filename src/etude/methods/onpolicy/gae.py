@@ -42,7 +42,17 @@ from etude.policies.control.networks import MLP
 
 
 class MonteCarloGAE(StepGAE):
-    """GAE whose critic learns from discounted returns, as with lambda = 1, whatever the lambda of the credit."""
+    """GAE whose critic learns from discounted returns, as with lambda = 1, whatever the lambda of the credit.
+
+    Shapes: as of `GAE` in control, [P, T, E].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> nothing = torch.zeros(1, 2, 1)
+    >>> rows = Rows(rewards=torch.tensor([[[1.0], [2.0]]]), values=nothing, next_values=nothing)
+    >>> rows.terminated = rows.truncated = torch.tensor([[[False], [True]]])
+    >>> [MonteCarloGAE(gamma=0.5).estimate(rows, lam).flatten().tolist() for lam in (0.0, 1.0)]
+    [[1.0, 2.0], [2.0, 2.0]]
+    """
 
     def returns_of_transitions(self, batch: Transitions) -> Tensor:
         return self.estimate(batch, 1.0) + batch.values
@@ -57,6 +67,13 @@ class GaussNewton(StepOptimizer):
         iterations, tolerance: of conjugate gradients.
 
     Raises: ConfigError if `lr` is given: the length of the step is `epsilon`.
+
+    Shapes: parameters [P, D].
+
+    With sigma = 1, values move by sqrt(2 epsilon) in the root mean square:
+
+    >>> round((2 * GaussNewton(epsilon=0.02).epsilon) ** 0.5, 6)
+    0.2
     """
 
     epsilon: Positive = 0.01
@@ -119,7 +136,13 @@ class PopulationGaussNewton:
 
 
 class TrustRegionValue(FittedValue):
-    """V(s), moved once per rollout by the Gauss-Newton step that changes values by a set amount (section 5)."""
+    """V(s), moved once per rollout by the Gauss-Newton step that changes values by a set amount (section 5).
+
+    Shapes: V, R [P, N] -> loss [P].
+
+    >>> TrustRegionValue(learning=Learning(optimizer=GaussNewton(epsilon=0.02))).learning.optimizer.epsilon
+    0.02
+    """
 
     learning: Learning = Learning(optimizer=GaussNewton())
     network: Network = MLP()

@@ -49,6 +49,15 @@ class GenerationConsistency(GroupObjective):
     Args:
         beta: weight of KL(pi || pi_ref), in rewards per nat of the whole completion.
         extra: coefficient of the likelihood-ratio term: 1 is exact for fresh samples, 0 for samples of a fixed policy.
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 0.0]), group=torch.zeros(2), action_mask=torch.ones(2, 1))
+    >>> rows.once = lambda: None  # every row is an episode of its own
+    >>> rows.reference_logp = torch.tensor([[-2.0], [-1.0]])
+    >>> policy = TokenLogProbs(torch.tensor([[-1.0], [-1.0]]))  # R = 1 - 0.5 * 1 and 0
+    >>> GenerationConsistency(beta=0.5).coefficients(rows, policy).tolist()
+    [0.5, -0.5]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})

@@ -40,6 +40,12 @@ class MahalanobisReward(TokenReward):
 
     Args:
         scale: 1/2 makes it -1[yhat != y].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(solved=torch.tensor([True, False]), action_mask=torch.ones(2, 2), tokens=torch.zeros(2, 2))
+    >>> rows.rewards = torch.zeros(2, 2)
+    >>> MahalanobisReward().shape(rows).tolist()
+    [[0.0, 0.0], [0.0, -1.0]]
     """
 
     scale: Positive = 0.5

@@ -68,6 +68,14 @@ class CurvatureMask(TokenWeights):
         beta1, beta2, epsilon: of the simulated Adam.
 
     Raises: ConfigError if low is above high.
+
+    Two equally likely tokens, h = 1, A = 1 and plain gradients: u = v = (1/2, -1/2), so a step of rate 0.2 shifts the
+    policy by 0.2^2 / 2 * (1/2)^2 = 0.005 and the objective by 0.2 / 2 + 0.02 (1/4 - 1/4):
+
+    >>> part = CurvatureMask(direction="sgd", low=None, high=None, limit=0.01)
+    >>> h, y, a = torch.ones(1, 1), torch.tensor([0]), torch.ones(1)
+    >>> [round(x.item(), 4) for x in part.shifts(h, y, a, Head(torch.zeros(2, 1)), 0.2)]
+    [0.1, 0.005]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})

@@ -40,6 +40,9 @@ class ForkingGroups(Groups):
         temperature: where the entropy (at temperature 1) is at most `fork_entropy`; training uses it everywhere.
         fork_temperature: where the entropy is above.
         fork_entropy: in nats; 0.672 was the 80th percentile of the paper's Qwen3-8B.
+
+    >>> ForkingGroups(size=8, fork_temperature=1.2).rows_per_problem, ForkingGroups(fork_temperature=1.2).retempers
+    (8, True)
     """
 
     fork_temperature: Annotated[float, Ge(0.01)] = 1.0

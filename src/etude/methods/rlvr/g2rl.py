@@ -46,6 +46,15 @@ class GradientNovelty(GroupReward):
         strength: lambda.
         limit: c.
         wrong: whether novel wrong answers are 'punished' more than others, or 'spared'.
+
+    Of three right answers the first two have opposite features, which is the same direction:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.ones(3), group=torch.zeros(3), once=lambda: None, tokens=torch.tensor([[0], [1], [2]]))
+    >>> rows.hidden, rows.action_mask = torch.zeros(3, 1, 2), torch.ones(3, 1, dtype=torch.bool)
+    >>> rows.head = Head(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    >>> GradientNovelty(strength=1.0).rescore(rows).round(decimals=4).tolist()
+    [1.0, 1.0, 2.0]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})

@@ -36,6 +36,14 @@ class ValidGroups(TokenAdvantages):
 
     Args:
         of: the advantages that are multiplied.
+
+    Shapes: as `of`, [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 0.0, 1.0, 1.0]), group=torch.tensor([0, 0, 1, 1]), once=lambda: None)
+    >>> rows.sampled, rows.action_mask = torch.ones(4, dtype=torch.bool), torch.ones(4, 1)
+    >>> ValidGroups()(rows).tolist()
+    [[1.0], [-1.0], [0.0], [0.0]]
     """
 
     of: TokenAdvantages = GroupAdvantage(centre=GroupMean(), scale=None)
@@ -55,6 +63,13 @@ class EnoughValid(Filter):
     Args:
         share: beta_th; 0.6 in the paper's mathematics runs, 0.4 in one of its vision runs.
         rounds: how often at most to sample more problems for one step.
+
+    Shapes: scores, group [B] -> [B].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 0.0, 1.0, 1.0]), group=torch.tensor([0, 0, 1, 1]), once=lambda: None)
+    >>> EnoughValid(share=0.6).weigh(rows).tolist(), EnoughValid(share=0.5).weigh(rows).tolist()
+    ([1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
     """
 
     resample: ClassVar[bool] = True

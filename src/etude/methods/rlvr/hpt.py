@@ -57,6 +57,14 @@ class PerformanceGate(Filter):
     `state["imitated"]` is the share of the batch's problems that are imitated.
 
     Shapes: [B]. Problems of which no completion is left are imitated.
+
+    One of two completions is right, the last row is the worked answer:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(solved=torch.tensor([True, False, True]), sampled=torch.tensor([True, True, False]))
+    >>> rows.scores, rows.group, rows.once = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0, 0, 0]), lambda: None
+    >>> [PerformanceGate(gamma=gamma).bind().weigh(rows).tolist() for gamma in (0.25, 0.5)]
+    [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
 
     gamma: Annotated[float, Interval(ge=-1, le=1)] = 0.0
@@ -88,7 +96,15 @@ class PerformanceGate(Filter):
 
 
 class OnSampled(TokenRegularizer):
-    """Another regularizer, on the rows that the policy sampled only."""
+    """Another regularizer, on the rows that the policy sampled only.
+
+    Shapes: as `of`, [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> policy = TokenLogProbs(torch.tensor([[-1.0], [-1.0]]), entropy=torch.tensor([[3.0], [0.0]]))
+    >>> OnSampled(of=EntropyBonus(coefficient=0.5))(Rows(sampled=torch.tensor([1.0, 0.0])), policy).sum().item()
+    -1.5
+    """
 
     of: TokenRegularizer = EntropyBonus(coefficient=0.001)
 

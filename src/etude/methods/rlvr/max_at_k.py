@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import (
+    TOKENS,
     GroupMean,
     GroupStd,
     episode_sum,
@@ -47,6 +48,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.method import Claim
 from etude.core.slots import GroupReward
+from etude.core.worlds import World
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.objectives.sequence import sequence_log_ratio
@@ -62,6 +64,16 @@ class MaxAtK(GroupReward):
         baseline: 'none'; 'leave-one-out' subtracts the mean maximum of k of the others, which makes it
             n/(n-k) (r~_i - mean r~); 'leave-one-out-1' lets each subset lose the maximum of its other k - 1 members, so
             that only completions that are the best of a subset gain. All three are unbiased for grad max@k.
+
+    Shapes: scores, group [B] -> [B].
+
+    The maxima of the pairs of 0, 3 and 6 are 3, 6 and 6:
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([0.0, 3.0, 6.0]), group=torch.zeros(3), once=lambda: None, extras={})
+    >>> MaxAtK(k=2).rescore(rows).tolist()
+    [3.0, 3.0, 4.0]
     """
 
     k: Count = 4
@@ -94,6 +106,14 @@ class BestOfGroup(GroupReward):
 
     'mean' is BoN-max-mean; 'second', minus the second best reward, BoN-max-second, unbiased for the maximum of the
     whole group. Of equal rewards the last is the best. For advantages that neither centre nor scale.
+
+    Shapes: scores, group [B] -> [B].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 5.0, 3.0]), group=torch.zeros(3), once=lambda: None)
+    >>> [BestOfGroup(baseline=baseline).rescore(rows).tolist() for baseline in ("mean", "second")]
+    [[0.0, 2.0, 0.0], [0.0, 2.0, 0.0]]
     """
 
     baseline: Literal["mean", "second"] = "mean"
@@ -119,8 +139,17 @@ class OffPolicyMaxAtK(ClippedSurrogate):
         own_ratio: whether a completion's own ratio counts 'once', in front of the clip, or 'twice', in r~ as well.
         reach: largest delta.
         epsilon: added to the group's standard deviation.
+
+    Shapes: scores [B]; returns [B, T].
+
+    Of two completions worth 0 and 6, the first has become four times as likely: their pair, the only one, counts twice.
+
+    >>> delta = torch.tensor([4.0 - 1, 0.0]).clamp(max=OffPolicyMaxAtK(reach=1.0).reach)
+    >>> contributions(torch.tensor([0.0, 6.0]), torch.zeros(2), 2, delta).tolist()
+    [12.0, 12.0]
     """
 
+    worlds: ClassVar[frozenset[World]] = TOKENS
     couples: ClassVar[Literal["row", "group"]] = "group"
     vanishes_with_advantage: ClassVar[bool] = False
     k: Count = 4

@@ -69,6 +69,14 @@ class GradientWeightedBaseline(TokenAdvantages):
 
     Args:
         norm: 'last-layer', 'proxy' or 'uniform' (RLOO).
+
+    Shapes: scores, group [B] -> [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 0.0, 0.0]), group=torch.zeros(3), action_mask=torch.ones(3, 1))
+    >>> rows.sampled, rows.once = torch.ones(3, dtype=torch.bool), lambda: None
+    >>> GradientWeightedBaseline(norm="uniform")(rows).tolist()
+    [[1.0], [-0.5], [-0.5]]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})

@@ -45,6 +45,17 @@ class OutcomePrediction(TokenObjective):
         compared: psi is rhat minus the mean of the others ('leave-one-out'), (rhat - mean) / std ('standardized'), or
             rhat itself ('none').
         balanced: whether right and wrong answers of a group weigh the same in total.
+
+    The right one has become three times as likely, so psi = log 3 and -log 3, and both chances are 3/4:
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 0.0]), group=torch.zeros(2), action_mask=torch.ones(2, 1))
+    >>> rows.once = lambda: None  # every row is an episode of its own
+    >>> rows.behaviour_logp = torch.tensor([[0.25], [0.5]]).log()
+    >>> loss = OutcomePrediction()(rows, TokenLogProbs(torch.tensor([[0.75], [0.5]]).log()))
+    >>> [round(x, 4) for x in loss.tolist()]
+    [0.2877, 0.2877]
     """
 
     couples: ClassVar[Literal["row", "group"]] = "group"

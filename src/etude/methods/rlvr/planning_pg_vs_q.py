@@ -41,7 +41,16 @@ from etude.stages.phases import Phase
 
 
 class Taught(Reference):
-    """The policy as it was when it last learned from nothing but written answers."""
+    """The policy as it was when it last learned from nothing but written answers.
+
+    Shapes: reads sampled [B].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> part = Taught().bind()
+    >>> part.after_update(Rows(sampled=torch.tensor([False, False])))
+    >>> part.refresh(step=3)
+    1.0
+    """
 
     def initial_state(self) -> dict[str, Any]:
         return {"teaching": False}
@@ -61,6 +70,18 @@ class PathSteps(TokenReward):
     the first time at the target on, every token is final.
 
     Shapes: [B, T], 0 outside the action mask. Tokens that are no node of the graph are reached by no edge.
+
+    From a to the target c there is an edge by way of b only; tokens 0, 1, 2 are a, b, c:
+
+    >>> from types import SimpleNamespace as Run
+    >>> from etude.core.batches import Problem
+    >>> problem = Problem("path/1", "a", "c", info={"moves": {"a": ["b"], "b": ["c"], "c": []}})
+    >>> rows = Run(tokens=torch.tensor([[0, 1, 2], [0, 1, 1]]), attention_mask=torch.ones(2, 3, dtype=torch.bool))
+    >>> rows.action_mask, rows.rewards = torch.tensor([[False, True, True]] * 2), torch.zeros(2, 3)
+    >>> rows.episodes = [Run(problem=problem)] * 2
+    >>> policy = Run(decode=lambda tokens: "abc"[tokens[0]], end_ids=[9])
+    >>> PathSteps(kind="process").shape_in(rows, Run(policy=policy)).int().tolist()
+    [[0, 0, 1], [0, 0, -1]]
     """
 
     kind: Literal["process", "outcome"] = "process"
@@ -108,6 +129,13 @@ class LogitsAsValues(TokenObjective):
     that a reward marked as final (`final` [B, T]).
 
     Shapes: z [B, T, V]; returns [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(tokens=torch.tensor([[0, 1]]), action_mask=torch.ones(1, 2, dtype=torch.bool), final=None)
+    >>> rows.rewards = torch.tensor([[0.0, 1.0]])
+    >>> policy = TokenLogProbs(torch.zeros(1, 2), logits=torch.tensor([[[1.0, 2.0], [0.0, 3.0]]]))
+    >>> LogitsAsValues()(rows, policy).tolist()  # (1 - 0 - 3)^2, (3 - 1)^2
+    [[4.0, 4.0]]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS})

@@ -57,6 +57,13 @@ class Polychromic(TokenAdvantages):
         standardize: whether all advantages of the batch get mean 0 and standard deviation 1.
 
     Shapes: [B, T]. States that fewer than `set_size` continuations are left of keep the other estimate.
+
+    Of four continuations two were paid; in sets {0, 1} and {2, 3} both are distinct, so f = 1/2 * 1 and 1/2 * 1/2:
+
+    >>> sets = torch.tensor([[[True, True, False, False], [False, False, True, True]]])
+    >>> scores = polychromic(torch.tensor([[[1.0, 0.0, 1.0, 0.0]]]), torch.tensor([[0, 1, 2, 2]]), sets)
+    >>> scores.tolist(), set_advantages(scores, sets)[0].tolist()
+    ([[0.5, 0.25]], [[0.125, 0.125, -0.125, -0.125]])
     """
 
     of: TokenAdvantages = GAE(gamma=1.0, lam=0.95, standardize=False)
@@ -162,7 +169,15 @@ def _by_vine(batch: TokenBatch) -> Tensor:
 
 
 class OldPolicyKL(TokenRegularizer):
-    """coefficient * KL(pi_old || pi) for every state, estimated from the token that pi_old took, in nats."""
+    """coefficient * KL(pi_old || pi) for every state, estimated from the token that pi_old took, in nats.
+
+    Shapes: [B, T]. With pi = 2 pi_old, k3 = 2 - 1 - log 2:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows, policy = Rows(behaviour_logp=torch.tensor([[0.25]]).log()), TokenLogProbs(torch.tensor([[0.5]]).log())
+    >>> round(OldPolicyKL(coefficient=1.0)(rows, policy).item(), 4)
+    0.3069
+    """
 
     uses_behaviour: ClassVar[bool] = True
     coefficient: NonNegative = 0.01

@@ -45,6 +45,13 @@ class AmplifiedAdvantage(TokenAdvantages):
         full: scores from here on get 1 instead; None: no such score.
 
     Shapes: scores [B] -> advantages [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]), action_mask=torch.ones(2, 1))
+    >>> rows.episodes, rows.sampled = [Rows(info={})] * 2, torch.ones(2, dtype=torch.bool)
+    >>> rows.once, rows.rows = lambda: None, lambda chosen: rows
+    >>> AmplifiedAdvantage(alpha=3.0)(rows).tolist()
+    [[1.5], [-0.5]]
     """
 
     of: GroupAdvantage = GroupAdvantage(centre=GroupMean(), scale=None)
@@ -64,7 +71,14 @@ class AmplifiedAdvantage(TokenAdvantages):
 
 
 class OPMD(PolicyGradient):
-    """-A log pi / (1 + tau): one step of online policy mirror descent, tau the weight of staying close."""
+    """-A log pi / (1 + tau): one step of online policy mirror descent, tau the weight of staying close.
+
+    Shapes: [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> OPMD(tau=1.0)(Rows(advantages=torch.tensor([[2.0]])), TokenLogProbs(torch.tensor([[-3.0]]))).tolist()
+    [[3.0]]
+    """
 
     tau: NonNegative = 1.0
 

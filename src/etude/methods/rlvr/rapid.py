@@ -44,6 +44,15 @@ class ReweightedGroups(GroupObjective):
         eta: largest weight of a completion.
         scale: divide by the standard deviation of the 'group's rewards, or not.
         normalised: whether V divides by the sum of the weights instead of their number.
+
+    The first completion has become three times as likely and counts twice, so V = (2 * 1 + 1 * 0) / 2 = 1:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([1.0, 0.0]), group=torch.zeros(2), action_mask=torch.ones(2, 1))
+    >>> rows.once = lambda: None  # every row is an episode of its own
+    >>> rows.behaviour_logp = torch.tensor([[0.25], [0.5]]).log()
+    >>> ReweightedGroups(eta=2.0).coefficients(rows, TokenLogProbs(torch.tensor([[0.75], [0.5]]).log())).tolist()
+    [0.0, -1.0]
     """
 
     eta: Annotated[float, Ge(1)] = 2.0

@@ -58,6 +58,12 @@ class ScaledKL(GroupReward):
     Multiplying all k by a constant changes nothing.
 
     Shapes: [B].
+
+    k of 1 and 3 have the deviation 1, as have k of 10 and 30 once they are divided by 10:
+
+    >>> part, mask = ScaledKL(coefficient=0.5), torch.ones(1, 2, dtype=torch.bool)
+    >>> [(-part.coefficient * scaled_kl(torch.tensor([[k, 3 * k]]), mask).sum(1)).item() for k in (1.0, 10.0)]
+    [-2.0, -2.0]
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP, Need.HIDDEN})
@@ -90,7 +96,16 @@ def scaled_kl(k: Tensor, mask: Tensor) -> Tensor:
 
 
 class UnequalOutcomes(Filter):
-    """Drops groups whose rewards were all equal before the KL was subtracted; nothing is sampled in their place."""
+    """Drops groups whose rewards were all equal before the KL was subtracted; nothing is sampled in their place.
+
+    Shapes: scores, group [B] -> [B].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.zeros(4), group=torch.tensor([0, 0, 1, 1]), once=lambda: None)
+    >>> rows.outcomes = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    >>> UnequalOutcomes().weigh(rows).tolist()
+    [0.0, 0.0, 1.0, 1.0]
+    """
 
     def weigh(self, batch: TokenBatch) -> Tensor:
         before = batch.scores if batch.outcomes is None else batch.outcomes
@@ -101,6 +116,12 @@ class PerCompletion(TokenRegularizer):
     """Another regularizer, averaged over each row's tokens and then over rows, whatever the method's aggregation.
 
     Shapes: [B].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(action_mask=torch.tensor([[True, True], [True, False]]), action_counts=torch.tensor([2, 1]))
+    >>> policy = TokenLogProbs(torch.zeros(2, 2), entropy=torch.tensor([[2.0, 4.0], [6.0, 0.0]]))
+    >>> PerCompletion(of=EntropyBonus(coefficient=0.5))(rows, policy).tolist()
+    [-1.5, -3.0]
     """
 
     of: TokenRegularizer = EntropyBonus(coefficient=0.001)
@@ -118,7 +139,11 @@ class TrialAndError(Demonstrations):
         separator: what stands between the steps of the task's worked answers.
         mark: what says that the step before it was wrong.
 
-    Example: 8,17,19 becomes 8,12!,17,19 with separator ',' and mark '!'.
+    The worked answer 8,17,19 may become 8,12!,17,19: the wrong step differs from the right one in its last digit.
+
+    >>> wrong = mistaken("17", Stream(0)) + TrialAndError(mark="!").mark
+    >>> len(wrong), wrong[0], wrong[1] != "7", wrong[2]
+    (3, '1', True, '!')
     """
 
     rate: Probability = 0.5

@@ -25,6 +25,14 @@ class ActorPolicy(Policy):
         gain: scale of the last layer's weights; small, so that all actions are about equally likely at first.
         log_std: of Gaussian actions, at the start; learned, the same in every state.
         squash: whether continuous actions pass through tanh onto their bounds, instead of being clipped there.
+
+    Shapes: observations [P, N, ...] -> parameters [P, N, K].
+
+    >>> from etude.core.population import Member
+    >>> from gymnasium.spaces import Discrete
+    >>> actor = ActorPolicy().build((4,), Discrete(2), Population([Member(0), Member(1), Member(2)]))
+    >>> actor(torch.zeros(3, 5, 4)).shape
+    torch.Size([3, 5, 2])
     """
 
     network: Network = MLP()

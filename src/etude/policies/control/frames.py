@@ -20,6 +20,10 @@ class FrameStack(Observations):
 
     Vectors [D] become [count D], images [C, H, W] become [count C, H, W]. At the start of an episode the first
     observation stands in for those before it. It comes before all other observation parts, so that these see stacks.
+
+    >>> from etude.core.population import Member
+    >>> [FrameStack(count=4).build(shape, Population([Member(0)]))[1] for shape in ((3,), (1, 84, 84))]
+    [(12,), (4, 84, 84)]
     """
 
     count: Count = 4

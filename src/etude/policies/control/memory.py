@@ -64,6 +64,12 @@ class GRU(Memory):
         r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h),  n = tanh(W_n x + r (U_n h)),  h <- (1 - z) n + z h
 
     with biases on both sides, as torch's GRU has them. Weights start orthogonal, biases at 0.
+
+    Shapes: features [P, N, W] -> [P, N, width].
+
+    >>> from etude.core.population import Member
+    >>> GRU(width=64).build(10, Population([Member(0)]), "memory")[1]
+    64
     """
 
     width: Count = 64

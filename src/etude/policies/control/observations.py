@@ -88,6 +88,14 @@ class NormalizeObservations(Observations):
 
     The moments stand still during a rollout and its update, so the update sees what the policy saw; they learn from
     the rollout afterwards. In the first rollout observations are as they come.
+
+    Shapes: [P, N, ...] -> the same; moments [P, 1, ...].
+
+    >>> from etude.core.population import Member
+    >>> module, shape = NormalizeObservations().build((1,), Population([Member(0)]))
+    >>> module.observe(torch.tensor([[[1.0], [3.0]]]))  # mean 2, deviation 1
+    >>> module(torch.tensor([[[4.0]]])).tolist()
+    [[[2.0]]]
     """
 
     clip: Positive = 10.0

@@ -46,6 +46,11 @@ class Attr20Q(LanguageTask):
         seed: which table.
 
     Splits: 'train' and 'test', which share no opening.
+
+    >>> game = Attr20Q(cost=0.5).environment()
+    >>> shown = game.reset(Problem("attr-20q/1", "who? c1 e0\\n", "K"), seed=0)
+    >>> [abs(game.step(Segment("assistant", said)).reward) for said in ("ask b1", "say K")]
+    [0.5, 0.0]
     """
 
     id: ClassVar[str] = "attr-20q"

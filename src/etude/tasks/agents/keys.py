@@ -47,6 +47,12 @@ class Keys(LanguageTask):
         seed: which grids are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train' and 'test', which share no grid. Levels say how many steps the shortest way has.
+
+    >>> info = {"start": (0, 0), "key": (0, 2), "door": (3, 1), "walls": ((1, 1), (2, 0))}
+    >>> game = Keys().environment()
+    >>> shown = game.reset(Problem("keys/1", "k02 d31 w11 w20\\n00\\n", info=info), seed=0)
+    >>> [game.step(Segment("assistant", letter)).reward for letter in "DDRRRU"]
+    [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
     """
 
     id: ClassVar[str] = "keys"

@@ -51,7 +51,13 @@ class CartPoleArrays(ArrayEnvironment):
 
 
 class CartPole(ControlTask):
-    """500 is the best return."""
+    """500 is the best return.
+
+    Shapes: observations [M, E, 4], one of two actions.
+
+    >>> CartPole().make(seeds=[0, 1], count=3).reset().shape
+    (2, 3, 4)
+    """
 
     id: ClassVar[str] = "cartpole"
     steps: ClassVar[int] = 100_000

@@ -33,6 +33,11 @@ class EnvironmentTask(ControlTask):
 
     Raises: UnknownNameError with the closest ids, MissingExtraError for what is not installed, ConfigError for fields
     that contradict each other.
+
+    Shapes: observations [M, E, ...], actions [M, E, A].
+
+    >>> EnvironmentTask("CartPole-v1").make(seeds=[0, 1], count=3).reset().shape
+    (2, 3, 4)
     """
 
     environment: str

@@ -42,7 +42,13 @@ class PendulumArrays(ArrayEnvironment):
 
 
 class Pendulum(ControlTask):
-    """Returns from about -1600 (hanging) to about -150 (swung up at once)."""
+    """Returns from about -1600 (hanging) to about -150 (swung up at once).
+
+    Shapes: observations [M, E, 3], actions [M, E, 1].
+
+    >>> Pendulum().make(seeds=[0, 1], count=3).reset().shape
+    (2, 3, 3)
+    """
 
     id: ClassVar[str] = "pendulum"
     steps: ClassVar[int] = 300_000

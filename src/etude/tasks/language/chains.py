@@ -37,6 +37,10 @@ class Chains(LanguageTask):
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train' and 'test', which share no problem.
+
+    >>> problem = Problem("chains/1", "ab de bc ef>a", "c", info={"sinks": "cf"})
+    >>> Chains(length=3).score(problem, "bc"), Chains(length=3).score(problem, "ef")
+    (1.0, 0.0)
     """
 
     id: ClassVar[str] = "chains"

@@ -86,6 +86,10 @@ class Compose(LanguageTask):
 
     Splits: 'train', 'test' (same pairs, other strings), 'heldout' (pairs that are never trained), 'atomic' (level 1),
     'level3', 'level4' (any functions). All but 'train' use the reserved strings.
+
+    >>> problem = Problem("compose/1", "f6(f1(x)) cab>", "cab")
+    >>> Compose().score(problem, "f1:abc>f6:cab"), Compose().score(problem, "f1:abc")
+    (1.0, 0.0)
     """
 
     id: ClassVar[str] = "compose"

@@ -40,6 +40,10 @@ class Countdown(LanguageTask):
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train' and 'test', which share no set of numbers with the same target.
+
+    >>> problem = Problem("countdown/1", "2,3,4->14:", 14, info={"numbers": (2, 3, 4)})
+    >>> Countdown().score(problem, "2+3*4"), Countdown().score(problem, "2+4+4*2")
+    (1.0, 0.0)
     """
 
     id: ClassVar[str] = "countdown"

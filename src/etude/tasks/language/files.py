@@ -47,6 +47,10 @@ class DataFile(LanguageTask):
         max_tokens: longest completion.
 
     Raises: DataError, with file, line and column, when the problems are first asked for.
+
+    >>> task = DataFile("data/cats.jsonl", test_fraction=0.25)
+    >>> task.id, task.test_fraction
+    ('cats', 0.25)
     """
 
     path: str

@@ -71,6 +71,10 @@ class Hierarchy(LanguageTask):
 
     Splits: 'train' and 'test' ask about the same leaves but share no question; 'heldout' asks about the others, 'facts'
     holds every fact once.
+
+    >>> problem = Problem("hierarchy/1", "2131?az,kq,bd,rv>", "kq")
+    >>> Hierarchy().score(problem, "2131=kq>kq"), Hierarchy().score(problem, "az")
+    (1.0, 0.0)
     """
 
     id: ClassVar[str] = "hierarchy"

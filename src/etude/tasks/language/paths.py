@@ -54,6 +54,10 @@ class Paths(LanguageTask):
         seed: graph, split and paths.
 
     Splits: 'train', every pair with each of its demonstrations, and 'test', the pairs that are never trained on.
+
+    >>> problem = Problem("paths/1", "20", "2", info={"source": "0", "moves": {"0": "1", "1": "2"}})
+    >>> Paths().score(problem, "12"), Paths().score(problem, "2")
+    (1.0, 0.0)
     """
 
     id: ClassVar[str] = "paths"

@@ -23,7 +23,12 @@ from etude.tasks.language.compose import FUNCTIONS, Compose, worked
 
 
 class Preferences(Compose):
-    """`compose` with `info['chosen']` and `info['rejected']`; splits, reward and arguments are those of `compose`."""
+    """`compose` with `info['chosen']` and `info['rejected']`; splits, reward and arguments are those of `compose`.
+
+    >>> pair = Preferences().problems("train")[0]
+    >>> [Preferences().score(pair, pair.info[which]) for which in ("chosen", "rejected")]
+    [1.0, 0.0]
+    """
 
     id: ClassVar[str] = "preferences"
 

@@ -40,6 +40,9 @@ class ReasoningGym(LanguageTask):
         max_tokens: longest completion.
 
     Raises: MissingExtraError without the package, UnknownNameError for a dataset that it does not have.
+
+    >>> ReasoningGym("chain_sum", size=50).id, ReasoningGym("chain_sum", size=50).size
+    ('reasoning-gym:chain_sum', 50)
     """
 
     dataset: str

@@ -31,6 +31,10 @@ class Sums(LanguageTask):
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train' and 'test', which share no sum.
+
+    >>> problem = Problem("sums/1", "1+2+3=", "6")
+    >>> Sums().score(problem, "3,6"), Sums().score(problem, "3,7")
+    (1.0, 0.0)
     """
 
     id: ClassVar[str] = "sums"

@@ -32,6 +32,10 @@ class Triangles(LanguageTask):
         seed: which problems and worked answers are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train' and 'test', which share no perimeter.
+
+    >>> problem = Problem("triangles/1", "tri 12=", 12)
+    >>> Triangles().score(problem, "3,4,5"), Triangles().score(problem, "1,5,6")
+    (1.0, 0.0)
     """
 
     id: ClassVar[str] = "triangles"

@@ -38,6 +38,12 @@ class Enumerable(Task):
         graded: rewards uniform in [0, 1] instead of 0 and 1; what solves a prompt has 1.
         spread: standard deviation of the first policy's logits; the larger, the rarer some solutions.
         seed: which responses are solutions, and the first policy's logits.
+
+    Shapes: rewards [X, Y] of X prompts and Y responses.
+
+    >>> task = Enumerable(prompts=2, vocabulary=4, length=2, solutions=3)
+    >>> task.table(4**2).sum(1).tolist()
+    [1.0, 3.0]
     """
 
     id: ClassVar[str] = "enumerable"

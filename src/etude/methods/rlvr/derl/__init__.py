@@ -54,6 +54,14 @@ class MetaReward(Reward):
         window: the last so many of them, in which successes are counted.
 
     Raises: ConfigError if `window` is larger than `inner`.
+
+    Shapes: counts solved [B] of every scored batch.
+
+    Formulas are learned from once in `size` times `inner` training steps:
+
+    >>> part = MetaReward(size=4, inner=5)
+    >>> part.size * part.inner
+    20
     """
 
     of: FormulaReward = FormulaReward()

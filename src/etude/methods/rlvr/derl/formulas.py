@@ -46,6 +46,11 @@ class FormulaPolicy(Part):
         epochs: optimizer steps on each group of formulas.
         kl: coefficient of the KL to the policy after the cold start.
         credit: what scores become advantages by.
+
+    Shapes: formulas [N, L] numbers of symbols.
+
+    >>> FormulaPolicy(symbols=("", "g1", "+", "2")).text(torch.tensor([[1, 2, 3, 0]]))
+    ['g1+2']
     """
 
     symbols: tuple[str, ...] = SYMBOLS

@@ -48,6 +48,12 @@ class StepAdvantage(TokenAdvantages):
 
     A_ik = (R_ik - mean_j R_jk) / std_j R_jk over the completions j that have a k-th step, 0 where all are equal; every
     token of the step has it. Steps are those that a reward marked, `batch.step`. Shapes: [B, T].
+
+    First steps of two completions were paid 2 and 0, a second step that only one has was paid 1:
+
+    >>> import torch
+    >>> standardised(torch.tensor([2.0, 0.0, 1.0]), torch.tensor([0, 0, 1])).tolist()
+    [1.0, -1.0, 0.0]
     """
 
     def objection(self, method: Any) -> str | None:
@@ -72,7 +78,17 @@ class StepAdvantage(TokenAdvantages):
 
 
 class SolvedBand(Filter):
-    """Problems of which the solved share is in [low, high], without those that were proposed and turned down."""
+    """Problems of which the solved share is in [low, high], without those that were proposed and turned down.
+
+    Shapes: solved, group [B] -> [B].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(solved=torch.tensor([True, False, True, True]), group=torch.tensor([0, 0, 1, 1]), once=lambda: None)
+    >>> rows.scores, rows.episodes = torch.zeros(4), [Rows(info={})] * 4
+    >>> SolvedBand().weigh(rows).tolist()
+    [1.0, 1.0, 0.0, 0.0]
+    """
 
     low: Probability = 1 / 8
     high: Probability = 7 / 8

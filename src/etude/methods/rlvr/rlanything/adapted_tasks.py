@@ -35,6 +35,13 @@ class AdaptedTasks(Curriculum):
         size: so many of the pool's problems are drawn from.
         low, high: the band of the share that is solved.
         adapt: whether anything is proposed.
+
+    Shapes: learns from solved and group [B] of every scored batch.
+
+    >>> part = AdaptedTasks(slots=2).bind()
+    >>> part.state.update(levels=[3, 3], proposed={"0": [1, 0.9]})  # solved 90 % of the time: one level harder
+    >>> part.level(0), part.level(1)
+    (4, 3)
     """
 
     slots: Count = 32
