@@ -15,6 +15,7 @@ from etude.loops.language import LanguageLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Cosine
 from etude.references.frozen import MovingAverage
 from etude.regularizers.kl import KLToReference
 from language_toys import Toy, make_loop, random_policy
@@ -22,7 +23,7 @@ from language_toys import Toy, make_loop, random_policy
 full = grpo.replace(
     problems=4,
     experience=Groups(size=4),
-    optimizer=AdamW(lr=1e-3, warmup=0.2, schedule="cosine"),
+    optimizer=AdamW(lr=1e-3, warmup=0.2, schedule=Cosine()),
     minibatches=2,
     epochs=2,
     regularizers=(KLToReference(),),
