@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from etude.core import stages
 from etude.core.batches import TokenBatch
 from etude.core.loop import StepReport
@@ -126,14 +128,12 @@ class LanguageLoop:
     def save(self, folder: Path) -> None:
         """Weights (also in Hugging Face's format under `model/`), optimizer, parts' states, counters."""
         self.policy.save(folder / "model")
-        state = self.updater.optimizer.state_dict()
-        moments = {f"optimizer.{i}.{k}": v for i, s in state["state"].items() for k, v in s.items()}
+        stepper = {f"optimizer.{k}": v for k, v in self.updater.stepper.tensors().items()}
         learned, tensors = split_tensors([m.state_dict() for _, m in self.stages])
-        save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors,
+        save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **stepper, **tensors,
                                                   "noise": self.updater.noise.sums})  # fmt: skip
         counters = {"finished": self.finished, "version": self.policy.version, **self.differences.state_dict(),
-                    "bad_steps": self.updater.bad_steps, "budget": self.updater.budget,
-                    "halved": self.updater.halved}  # fmt: skip
+                    "budget": self.updater.budget, "halved": self.updater.halved}  # fmt: skip
         save_json(folder / "state.json", {"counters": counters, "parts": learned})
 
     def load(self, folder: Path) -> None:
@@ -143,18 +143,13 @@ class LanguageLoop:
         self.finished = data["counters"]["finished"]
         self.updater.restart(self.method)
         self.updater.length = self._limit()
-        state = self.updater.optimizer.state_dict()
-        state["state"] = {}
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".")
-                state["state"].setdefault(int(index), {})[key] = value
-        self.updater.optimizer.load_state_dict(state)
+        stepper = {k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")}
+        stepper.setdefault("failures", torch.tensor(data["counters"].get("bad_steps", 0)))  # where older runs had it
+        self.updater.stepper.load(stepper)
         for (_, method), learned in zip(self.stages, join_tensors(data["parts"], tensors), strict=True):
             method.load_state_dict(learned)
         self.updater.noise.sums = tensors["noise"]
         counters = data["counters"]
         self.policy.version = counters["version"]
         self.differences.load_state_dict(counters)
-        self.updater.bad_steps = counters["bad_steps"]
         self.updater.budget, self.updater.halved = counters["budget"], counters["halved"]
