@@ -187,6 +187,7 @@ class TokenLogProbs:
     `logp` is taken at the temperature that the batch was sampled with.
     `head` maps `hidden` to logits; `learning_rate` is that of the coming optimizer step, for token weights.
     `logits` [B, T, V] are those that each token was chosen by, whatever the temperature.
+    `said` is what the networks of learners say that the policy's step trains, by the learners' names, [B, T, ...].
     """
 
     logp: Tensor
@@ -196,6 +197,7 @@ class TokenLogProbs:
     head: Head | None = None
     learning_rate: float = 0.0
     logits: Tensor | None = None
+    said: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass

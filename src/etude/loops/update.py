@@ -15,9 +15,10 @@ from etude.core.method import Method
 from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise
-from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
+from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_shares
 from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
+from etude.loops.token_learning import TokenLearners
 from etude.loops.whole_batch import evaluate_all
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
@@ -30,10 +31,14 @@ class Updater:
     Args:
         budget: padded tokens of one micro-batch; memory decides, results do not depend on it.
         length: completion limit, the denominator of 'fixed-length'.
+        learners: the networks beside the policy; those of `method` if not given.
     """
 
-    def __init__(self, policy: LanguagePolicy, method: Method, steps: int, budget: int, length: int) -> None:
-        assert method.optimizer is not None
+    def __init__(
+        self, policy: LanguagePolicy, method: Method, steps: int, budget: int, length: int,
+        learners: TokenLearners | None = None,
+    ) -> None:  # fmt: skip
+        self.learners = learners or TokenLearners(method, policy, Stream(0), steps)
         self.policy, self.steps, self.budget, self.length = policy, steps, budget, length
         if "values" in method.needs():
             policy.add_value_head()
@@ -46,7 +51,7 @@ class Updater:
         self.noise, self.gaps = Noise(), list[Tensor]()
 
     def restart(self, method: Method) -> None:
-        """Begin with a fresh optimizer, as the method has it."""
+        """Begin with a fresh optimizer, as the method has it, of the policy and the heads that are on it now."""
         assert method.optimizer is not None
         self.stepper = ModelStepper(method.optimizer, self._trained(), self.policy.updated)
 
@@ -131,10 +136,11 @@ class Updater:
     def _backward(self, method: Method, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
         """Add the gradient of some rows; how many they are."""
         needs, done = method.needs("objective", "regularizers", "critic"), 0
+        needs = needs.union(*(head.needs for head in heads(method)))
         part = batch.rows(rows)
         for piece in micro_batches(part, self.budget, method.objective.couples == "group") if len(rows) else []:
             micro = part.rows(piece, trim=True)
-            out = self.policy.evaluate(micro, needs)
+            out = self.learners.said(self.policy.evaluate(micro, needs))
             if fresh and method.experience.samples and not method.experience.retempers:
                 self.gaps.append(_gaps(micro, out, method.experience.truncates_distribution))
             self._loss(method, micro, out, tally, rows[piece]).backward()
@@ -147,7 +153,7 @@ class Updater:
         return split_groups(batch, 2, None) if method.optimizer.halves else [everything]
 
     def _trained(self) -> list[Any]:
-        return list(self.policy.parameters())
+        return [*self.policy.parameters(), *self.learners.parameters()]
 
     def halves(self) -> Halves | None:
         """The gradients of two halves of the minibatch, where the optimizer asked for them and there are two."""
@@ -262,7 +268,8 @@ class Minibatch:
 def _skips(method: Method) -> bool:
     """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
     assert method.objective is not None
-    return method.objective.vanishes_with_advantage and not method.regularizers and method.critic is None
+    alone = not method.regularizers and method.critic is None and not heads(method)
+    return method.objective.vanishes_with_advantage and alone
 
 
 def _weighed(batch: TokenBatch) -> Tensor:

@@ -56,6 +56,8 @@ class NaturalGradient(StepOptimizer):
             return "takes one step on a whole rollout: set epochs and minibatches to 1."
         if method.critic is not None and method.critic.joint:
             return "moves the policy only: use a critic that is fitted afterwards (critic=fitted-value)."
+        if head := next((part for part in method.learners if part.joint), None):
+            return f"moves the policy only, and {type(head).__name__} is trained by the policy's step: leave it out."
         return None
 
     def population(self, parameters: FlatParameters) -> PopulationNaturalGradient:
