@@ -22,12 +22,14 @@ def learner(weights: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def descend(
-    state: dict[str, Any], loss: Callable[[Weights], Tensor], optimizer: StepOptimizer, steps: int = 1, data: Any = None
-) -> None:
+    state: dict[str, Any], loss: Callable[[Weights], Tensor], optimizer: StepOptimizer, steps: int = 1,
+    data: Any = None, rate: float = 1.0,
+) -> None:  # fmt: skip
     """Steps of an optimizer on `loss(weights)`, a number. Where the gradient has been exactly 0, nothing moves.
 
     Args:
         data: what the loss is of, a dataclass, shown if its gradient is not finite.
+        rate: the schedule's factor on the learning rate.
 
     Raises: NonFiniteError at the third gradient in a row that is not finite; such steps are skipped.
     """
@@ -38,7 +40,7 @@ def descend(
         stepper.load(state["optimizer"])
     lesson = _Lesson(module, parameters, loss, data)
     for _ in range(steps):
-        stepper.step(lesson, 1.0)
+        stepper.step(lesson, rate)
     state["weights"] = {k: w.detach()[0].clone() for k, w in module.items()}
     state["optimizer"] = stepper.tensors()
     state["updates"] += steps
