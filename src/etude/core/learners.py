@@ -15,8 +15,11 @@ from etude.core.part import Need, Part
 from etude.core.slots import StepOptimizer, TokenOptimizer
 
 if TYPE_CHECKING:
+    from gymnasium import Space
     from torch import Tensor, nn
 
+    from etude.core.kinds import RolloutMethod
+    from etude.core.method import Method
     from etude.core.population import Population
 
 
@@ -169,7 +172,7 @@ class StepHead(Joint, abstract=True):
     slot = "learners"
     shared: ClassVar[bool] = True
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network for what the policy's body says, `shape` (width,), or for what the policy sees."""
         raise NotImplementedError
 
@@ -184,7 +187,8 @@ class Apart(Learner, abstract=True):
     """Whether its loss reads its slow copy."""
     learning: Learning
 
-    def objection(self, method: Any) -> str | None:
+    def about_target(self) -> str | None:
+        """The objection to a slow copy that nobody reads, or to a reader without one."""
         if self.reads_target != (self.learning.target is not None):
             wants = "reads a slow copy of its network: set" if self.reads_target else "reads no slow copy: leave out"
             return f"{wants} learning.target."
@@ -194,7 +198,7 @@ class Apart(Learner, abstract=True):
 class StepLearner(Apart, abstract=True):
     """A learner of control: a network of every member's own."""
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: RolloutMethod) -> str | None:
         optimizer = self.learning.optimizer
         if not isinstance(optimizer, StepOptimizer):
             return f"learns for all members of a population at once, which {type(optimizer).__name__} cannot step."
@@ -203,9 +207,9 @@ class StepLearner(Apart, abstract=True):
         size = method.experience.steps * method.experience.environments if method.experience is not None else None
         if size is not None and size < self.learning.minibatches:
             return f"cannot divide a rollout of {size} steps into {self.learning.minibatches} minibatches."
-        return super().objection(method)
+        return self.about_target()
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network for what is seen [P, N, *shape] and a Gymnasium space of actions."""
         raise NotImplementedError
 
@@ -224,13 +228,13 @@ class TokenLearner(Apart, abstract=True):
     One that reads the policy's states says so with 'hidden' among its `needs`. Minibatches are of whole groups.
     """
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: Method) -> str | None:
         optimizer = self.learning.optimizer
         if not isinstance(optimizer, TokenOptimizer):
             return f"is one network, which {type(optimizer).__name__} cannot step: it is for populations."
         if optimizer.halves:
             return f"computes no gradients of halves, which {type(optimizer).__name__} goes by."
-        return super().objection(method)
+        return self.about_target()
 
     def build(self, width: int) -> nn.Module:
         """The network, for a policy whose states are [B, T, width]; random numbers as for `TokenHead`."""
@@ -259,6 +263,6 @@ class StateCritic(Learner, abstract=True):
 
     slot = "critic"
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network that maps what is seen [P, N, *shape] to values [P, N]."""
         raise NotImplementedError

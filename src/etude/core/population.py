@@ -126,6 +126,10 @@ class PerMember:
         return f"PerMember({list(self.numbers)})"
 
 
+Number = float | PerMember
+"""One for all members, or one for each."""
+
+
 def settle(method: Any, population: Population) -> Any:
     """Give the bound method's fields their value per member.
 
@@ -158,7 +162,7 @@ def _shapes_the_work(path: str) -> ConfigError:
     )
 
 
-def per_member(part: Part, function: Callable[[Any], float]) -> Any:
+def per_member(part: Part, function: Callable[[Any], float]) -> Number:
     """A function of the part as each member has it: one number, or one per member where fields of it differ."""
     members = max(_sizes(part), default=0)
     return PerMember([function(_of_member(part, k)) for k in range(members)]) if members else function(part)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from etude.core.learners import Apart, Learning
 from etude.core.slots import StepOptimizer, TokenOptimizer
 from etude.optimizers.learner import Weights, descend
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from etude.core.method import Method
 
 NEVER = 2**31
 """A warmup that no run comes to the end of."""
@@ -25,7 +30,7 @@ class SmallLearner(Apart, abstract=True):
     when: ClassVar[frozenset[str]] = frozenset({"optimizer", "epochs"})
     """The fields of its `learning` that can be chosen."""
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: Method) -> str | None:
         optimizer, own = self.learning.optimizer, _default(type(self)).fields()
         if not (isinstance(optimizer, StepOptimizer) and isinstance(optimizer, TokenOptimizer)):
             return f"takes steps along its gradient, and {type(optimizer).__name__} takes others: choose adam-w."
@@ -34,7 +39,9 @@ class SmallLearner(Apart, abstract=True):
                 return f"learns from all its rows at once, when they are there: leave learning.{name} at {own[name]}."
         return None
 
-    def learn_from(self, loss: Callable[[Weights], Tensor], data: Any = None, rate: float = 1.0) -> None:
+    def learn_from(
+        self, loss: Callable[[Weights], Tensor], data: DataclassInstance | None = None, rate: float = 1.0
+    ) -> None:
         """Its epochs of steps on `loss(weights)`, a number; `rate` is the schedule's factor."""
         optimizer = self.learning.optimizer
         assert isinstance(optimizer, StepOptimizer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.core.batches import TokenBatch
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.core.rows import concatenate
 from etude.core.streams import Stream
 from etude.loops.credit import credited
@@ -24,7 +24,7 @@ class Trainer:
         self.players, self.keeps_reference = players, keeps_reference
 
     def learn(
-        self, method: Method, batch: TokenBatch, step: int, stream: Stream
+        self, method: TokenMethod, batch: TokenBatch, step: int, stream: Stream
     ) -> tuple[TokenBatch, dict[str, float]]:  # fmt: skip
         """The rows with their advantages, once they have been learned from, and what to report."""
         learned, metrics = [], dict[str, float]()
@@ -40,16 +40,17 @@ class Trainer:
         return batch, metrics
 
     def _taught(
-        self, method: Method, player: Player, batch: TokenBatch, step: int, stream: Stream
+        self, method: TokenMethod, player: Player, batch: TokenBatch, step: int, stream: Stream
     ) -> tuple[TokenBatch, dict[str, float]]:
         """A player's rows with their advantages, once it and its learners have learned from them."""
         batch, updater = self._credit(method, player, batch), player.updater
-        metrics = {"zero_advantage": float((batch.advantages == 0).all(1).float().mean())}  # type: ignore[union-attr]
+        assert batch.advantages is not None
+        metrics = {"zero_advantage": float((batch.advantages == 0).all(1).float().mean())}
         metrics |= updater.learners.run(batch, step, "before", stream)
         metrics |= updater.run(method, batch, step, stream)
         return batch, metrics | updater.learners.run(batch, step, "after", stream)
 
-    def _credit(self, method: Method, player: Player, batch: TokenBatch) -> TokenBatch:
+    def _credit(self, method: TokenMethod, player: Player, batch: TokenBatch) -> TokenBatch:
         policy, budget = player.policy, player.updater.budget
         if "values" in method.needs():
             batch.values, batch.next_values = values_all(policy, batch, budget)
@@ -57,7 +58,7 @@ class Trainer:
             batch = with_hidden(policy, batch, budget)
         return credited(method, batch)
 
-    def refresh_reference(self, method: Method, finished: int) -> None:
+    def refresh_reference(self, method: TokenMethod, finished: int) -> None:
         """Move the references as far as the method says after so many steps."""
         if self.keeps_reference and method.reference is not None:
             fraction = method.reference.refresh(finished)

@@ -35,11 +35,13 @@ class StepReading:
 
     @cached_property
     def seen(self) -> Tensor:
-        return self.actor.see(self.batch.observations)  # type: ignore[no-any-return]
+        seen: Tensor = self.actor.see(self.batch.observations)
+        return seen
 
     @cached_property
     def says(self) -> Tensor:
-        return self.network(self.seen)  # type: ignore[no-any-return]
+        said: Tensor = self.network(self.seen)
+        return said
 
     @property
     def network(self) -> nn.Module:
@@ -76,7 +78,7 @@ class Learners:
         flat = batch.flat() if self.trainers else batch
         for name, trainer in self.trainers.items():
             for key, value in trainer.part.offers(self.read(name, flat)).items():
-                batch.extras[key] = value.unflatten(1, batch.rewards.shape[1:])
+                batch.extras[key] = value.reshape(*batch.rewards.shape, *value.shape[2:])
 
     def run(self, batch: Transitions, number: int, order: str) -> Metrics:
         """Let those learn from a flat rollout that are due 'before' or 'after' the policy's update; [P] each."""

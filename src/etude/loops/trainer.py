@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.learners import Apart
+from etude.core.population import Number
 from etude.optimizers.population import Metrics, Stepper
 
 
@@ -26,7 +27,7 @@ class Trainer:
         if part.learning.target is not None:
             self.target = copy.deepcopy(network).requires_grad_(False)
 
-    def run(self, number: int, rate: Any, lessons: Callable[[int], Iterable[Any]]) -> Metrics:
+    def run(self, number: int, rate: Number, lessons: Callable[[int], Iterable[Any]]) -> Metrics:
         """Learn, if training step `number` is the time; returns means over the last epoch.
 
         Args:

@@ -107,4 +107,5 @@ def automatic_rate(parameters: int) -> float:
     >>> [f"{automatic_rate(n):.1e}" for n in (500_000, 20_000_000, 1_500_000_000)]
     ['1.0e-04', '1.5e-05', '1.0e-06']
     """
-    return 1e-4 * min(1.0, (1e6 / max(1, parameters)) ** 0.63)
+    share: float = (1e6 / max(1, parameters)) ** 0.63
+    return 1e-4 * min(1.0, share)

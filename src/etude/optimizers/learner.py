@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from etude.core.population import FlatParameters
 from etude.core.slots import StepOptimizer
 from etude.optimizers.population import Metrics
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Weights = dict[str, Tensor]
 
@@ -23,7 +26,7 @@ def learner(weights: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def descend(
     state: dict[str, Any], loss: Callable[[Weights], Tensor], optimizer: StepOptimizer, steps: int = 1,
-    data: Any = None, rate: float = 1.0,
+    data: DataclassInstance | None = None, rate: float = 1.0,
 ) -> None:  # fmt: skip
     """Steps of an optimizer on `loss(weights)`, a number. Where the gradient has been exactly 0, nothing moves.
 
@@ -53,7 +56,7 @@ class _Lesson:
     module: nn.ParameterDict
     parameters: FlatParameters
     of: Callable[[Weights], Tensor]
-    batch: Any
+    batch: DataclassInstance | None
 
     def gradient(self) -> Metrics:
         with torch.enable_grad():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from etude.core.errors import NonFiniteError
 from etude.core.slots import TokenOptimizer
-from etude.optimizers.population import MAX_FAILURES, Differentiable, Metrics
+from etude.optimizers.population import MAX_FAILURES, Differentiable, Metrics, tensors_of
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Halves = tuple[Sequence[Tensor], Sequence[Tensor], float]
 """Gradients of two halves of a minibatch, one tensor per parameter, and the first half's share of the rows."""
@@ -82,7 +84,7 @@ class ModelStepper:
         self.optimizer.step()
         self.moved()
 
-    def _note(self, finite: bool, batch: Any) -> None:
+    def _note(self, finite: bool, batch: DataclassInstance | None) -> None:
         """Count a step; raises NonFiniteError, with its minibatch, at the third in a row that was skipped."""
         self.failures = 0 if finite else self.failures + 1
         if self.failures >= MAX_FAILURES:
@@ -91,8 +93,7 @@ class ModelStepper:
                 "was skipped. Lower the learning rate (--set optimizer.lr=...) or look at the rewards of the last "
                 "batch."
             )
-            found = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-            error.batch = {k: v.detach().clone() for k, v in found.items() if isinstance(v, Tensor)}
+            error.batch = {k: v.detach().clone() for k, v in tensors_of(batch).items()}
             raise error
 
     # Checkpoints
