@@ -19,6 +19,7 @@ from etude.core.registry import compositions, files, get_method
 from etude.experience.vector import FINAL_ROWS
 from etude.loops.on_policy import OnPolicyLoop
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations
 from etude.rewards.running import NormalizeRewards
@@ -150,7 +151,7 @@ def every_float(base: Method) -> list[str]:
 
 PLAIN = {
     "optimizer.lr": (1e-3, 3e-3), "optimizer.epsilon": (1e-8, 1e-3), "optimizer.clip_norm": (0.05, 1.0),
-    "optimizer.weight_decay": (0.0, 0.3), "optimizer.warmup": (0.0, 0.9), "optimizer.floor": (0.0, 0.5),
+    "optimizer.weight_decay": (0.0, 0.3), "optimizer.warmup": (0.0, 0.9), "optimizer.schedule.floor": (0.0, 0.5),
     "objective.low": (0.01, 0.3),
     "objective.high": (0.01, 0.4), "regularizers.0.coefficient": (0.0, 0.1), "advantages.gamma": (0.5, 1.0),
     "advantages.lam": (0.0, 1.0), "critic.coefficient": (0.1, 2.0), "critic.clip": (0.01, 0.5),
@@ -243,7 +244,7 @@ def test_warmup_may_differ() -> None:
     from etude.core.population import per_member
 
     part = settle(method("ppo").bind(), Population([Member(0, {"optimizer.warmup": 0.5}), Member(1)])).optimizer
-    assert per_member(part, lambda p: p.rate(1, 10)).numbers == (AdamW(warmup=0.5, schedule="linear").rate(1, 10), 0.9)
+    assert per_member(part, lambda p: p.rate(1, 10)).numbers == (AdamW(warmup=0.5, schedule=Linear()).rate(1, 10), 0.9)
     assert per_member(AdamW(), lambda p: p.rate(1, 10)) == 1.0
 
 

@@ -22,6 +22,7 @@ from etude.core.transitions import Transitions
 from etude.learners.fitted import FittedValue
 from etude.methods.onpolicy.gae import GaussNewton, TrustRegionValue
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
 from etude.optimizers.trust_region import NaturalGradient
 from etude.policies.control.networks import MLP
 from solo_runs import alike
@@ -120,7 +121,7 @@ def test_it_learns_before_or_after_the_policy(order: str) -> None:
 
 def test_its_optimizer_and_schedule_are_its_own() -> None:
     """Adam's steps on a gradient of one sign are the rate each; a linear schedule falls to 0 over the run."""
-    adam = AdamW(lr=0.1, clip_norm=None, schedule="linear")
+    adam = AdamW(lr=0.1, clip_norm=None, schedule=Linear())
     loop = control_loop(method(CountingMean(learning=Learning(optimizer=adam))), [0, 1])
     total, expected = loop.steps, 0.0
     for step in range(3):

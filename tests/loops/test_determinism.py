@@ -15,6 +15,7 @@ from etude.loops.language import LanguageLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Cosine
 from etude.references.frozen import MovingAverage
 from etude.regularizers.kl import KLToReference
 from language_toys import Toy, make_loop, random_policy
@@ -22,7 +23,7 @@ from language_toys import Toy, make_loop, random_policy
 full = grpo.replace(
     problems=4,
     experience=Groups(size=4),
-    optimizer=AdamW(lr=1e-3, warmup=0.2, schedule="cosine"),
+    optimizer=AdamW(lr=1e-3, warmup=0.2, schedule=Cosine()),
     minibatches=2,
     epochs=2,
     regularizers=(KLToReference(),),
@@ -83,7 +84,7 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name: str, dtype: torch.dty
     assert resumed.finished == 2
     assert play(resumed, 3) == expected[2:]
     assert same(weights(resumed), weights(straight))
-    states = [loop.updater.optimizer.state_dict()["state"] for loop in (resumed, straight)]
+    states = [loop.updater.stepper.moments() for loop in (resumed, straight)]
     for key, s in states[1].items():
         assert all(torch.equal(torch.as_tensor(states[0][key][k]), torch.as_tensor(v)) for k, v in s.items())
 
@@ -91,13 +92,13 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name: str, dtype: torch.dty
 def test_counters_of_faults_are_resumed(tmp_path: Path) -> None:
     loop = make(full)
     loop.step()
-    loop.updater.bad_steps, loop.updater.halved, loop.updater.budget = 2, True, 77
+    loop.updater.stepper.failures, loop.updater.halved, loop.updater.budget = 2, True, 77
     counted = {"steps": 2, "flat_steps": 5, "differed": True}
     loop.differences.load_state_dict(counted)
     loop.save(tmp_path)
     again = make(full)
     again.load(tmp_path)
-    assert (again.updater.bad_steps, again.updater.halved, again.updater.budget) == (2, True, 77)
+    assert (again.updater.stepper.failures, again.updater.halved, again.updater.budget) == (2, True, 77)
     assert again.differences.state_dict() == counted
 
 

@@ -16,9 +16,9 @@ from control_toys import control_loop
 from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.kinds import KINDS, TokenMethod
-from etude.core.learners import Learning, StepLearner
+from etude.core.learners import Learning, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
-from etude.core.part import Part
+from etude.core.part import Need, Part
 from etude.core.population import Population
 from etude.core.registry import get_method
 from etude.core.worlds import World
@@ -35,7 +35,7 @@ from etude.methods.rlvr.max_at_k import BestOfGroup
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.optimizers.adam import AdamW
 from etude.policies.control.actor import ActorPolicy
-from etude.policies.control.networks import MLP
+from etude.policies.control.networks import MLP, Linear
 from etude.references.frozen import Frozen, MovingAverage
 from etude.regularizers.entropy import EntropyBonus
 from etude.regularizers.kl import KLToReference
@@ -87,6 +87,39 @@ class Guess(StepLearner):
         return squared_error(read.says, read.batch)
 
 
+class StepGuess(StepHead):
+    """Rewards predicted from the features of the policy."""
+
+    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+        return Linear(population, "guess", shape[0], 1, gain=1.0)
+
+    def loss(self, batch: Any, policy: Any) -> torch.Tensor:
+        return (policy.said[self.name].squeeze(-1) - batch.rewards) ** 2
+
+
+class TokenGuess(TokenHead):
+    """Scores predicted from the states of the policy."""
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Linear(width, 1)
+
+    def loss(self, batch: Any, policy: Any) -> torch.Tensor:
+        return (policy.said[self.name][..., 0] - batch.scores[:, None]) ** 2
+
+
+class TokenJudge(TokenLearner):
+    """Scores learned from the states of the policy, for nobody."""
+
+    needs = frozenset({Need.HIDDEN})
+    learning: Learning = Learning(optimizer=AdamW(lr=1e-3))
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Linear(width, 1)
+
+    def loss(self, read: Any) -> torch.Tensor:
+        return ((read.says[..., 0] - read.batch.scores[:, None]) ** 2).mean()
+
+
 GAE_CONTROL: Any = get_method("gae", "control").replace(**{k: v for k, v in SMALL.items() if k != "critic"})
 
 
@@ -122,6 +155,10 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
             Filling(WITH_REFERENCE, MovingAverage(), "refresh"),
         ],
         "critic": [Filling(TOKEN_PPO, TokenCritic(), "loss")],
+        "learners": [
+            *(Filling(GRPO, TokenJudge(), verb) for verb in ("build", "loss", "offers")),
+            *(Filling(GRPO, TokenGuess(), verb) for verb in ("build", "loss")),
+        ],
         "optimizer": [Filling(GRPO, AdamW(), verb) for verb in ("build", "rate", "clip", "restarts")],
     },
     "RolloutMethod": {
@@ -136,7 +173,10 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
             *(Filling(PPO, PPO.critic, verb) for verb in ("build", "loss")),
             *(Filling(GAE_CONTROL, FITTED, verb) for verb in ("build", "loss")),
         ],
-        "learners": [Filling(PPO, Guess(), verb) for verb in ("build", "loss", "offers")],
+        "learners": [
+            *(Filling(PPO, Guess(), verb) for verb in ("build", "loss", "offers")),
+            *(Filling(PPO, StepGuess(), verb) for verb in ("build", "loss")),
+        ],
         "stages": [Filling(PPO, Phase(), "apply")],
         "optimizer": [Filling(PPO, AdamW(), verb) for verb in ("population", "rate")],
     },

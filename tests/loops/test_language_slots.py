@@ -306,7 +306,7 @@ def update_gradient(method: TokenMethod, advantage: float = 1.0) -> dict[str, Te
     if method.critic is not None:
         torch.nn.init.constant_(policy.add_value_head().weight, 0.03)
     updater = Updater(policy, method, 1, 100_000, 8)
-    updater._accumulate(method, batch.replace(advantages=advantage * batch.action_mask.double()), False, Tally())
+    updater.accumulate(method, batch.replace(advantages=advantage * batch.action_mask.double()), False, Tally())
     return gradients(policy)
 
 

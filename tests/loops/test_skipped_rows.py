@@ -27,7 +27,7 @@ def reported(method: Method, advantages: list[float]) -> tuple[TokenBatch, dict[
     batch.behaviour_logp = (policy.evaluate(batch).logp.detach() - 0.5) * batch.action_mask  # every ratio is e^0.5
     batch = batch.replace(advantages=torch.tensor(advantages)[:, None] * batch.action_mask)
     tally = Tally()
-    Updater(policy, method, 1, 100_000, 9)._accumulate(method, batch, False, tally)
+    Updater(policy, method, 1, 100_000, 9).accumulate(method, batch, False, tally)
     return batch, tally.means(), policy
 
 

@@ -82,7 +82,7 @@ def test_the_curriculum_goes_on_where_the_phase_before_stopped() -> None:
 
 
 def taken(loop: LanguageLoop) -> int:
-    state = loop.updater.optimizer.state_dict()["state"]
+    state = loop.updater.stepper.moments()
     return int(next(iter(state.values()))["step"]) if state else 0
 
 

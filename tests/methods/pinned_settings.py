@@ -41,7 +41,9 @@ SETTINGS: dict[str, Settings] = {
         "advantages.per_minibatch": False, "optimizer.lr": 3e-3,
     },
     "agro": {**PLAIN, "reference": "frozen"},
-    "alpine": {**SHOWN, "problems": 256, "optimizer.lr": 3e-3, "optimizer.schedule": "cosine", "optimizer.floor": 0.0},
+    "alpine": {
+        **SHOWN, "problems": 256, "optimizer.lr": 3e-3, "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.0,
+    },
     "bilevel-mle": {**PLAIN, "experience.size": 5},
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
@@ -80,8 +82,8 @@ SETTINGS: dict[str, Settings] = {
     "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
     "open-rs": {
         **PLAIN, "experience.size": 6, "experience.temperature": 0.7, "optimizer.warmup": 0.1,
-        "optimizer.schedule": "cosine", "optimizer.floor": 0.1, "curriculum": "curated", "curriculum.size": 7000,
-        "rewards.0.length": None,
+        "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.1,
+        "curriculum": "curated", "curriculum.size": 7000, "rewards.0.length": None,
     },
     "pacs": {**PLAIN, **IN_FOUR, "objective.threshold": 0.5, "optimizer.clip_norm": None},
     "planning-pg-vs-q": {**PLAIN, "reference": "taught", "stages.0.like": "alpine", "stages.0.end": 0.5,

@@ -64,6 +64,7 @@ class TokenLogProbs:
     `logp` is taken at the temperature that the batch was sampled with.
     `head` maps `hidden` to logits; `learning_rate` is that of the coming optimizer step, for token weights.
     `logits` [B, T, V] are those that each token was chosen by, whatever the temperature.
+    `said` is what the networks of learners say that the policy's step trains, by the learners' names, [B, T, ...].
     """
 
     logp: Tensor
@@ -73,6 +74,7 @@ class TokenLogProbs:
     head: Head | None = None
     learning_rate: float = 0.0
     logits: Tensor | None = None
+    said: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -113,6 +115,8 @@ class TokenBatch:
         step: [B, T] number of the step of its completion that a token belongs to, -1 outside; None: no reward of the
             method says where steps end.
         verdicts: [B, T, m] a judge's on each step, at the token that ends it, 0 elsewhere.
+        offers: [B] or [B, T] what the method's learners say of the rows before they are rewarded, by name
+            (`TokenLearner.offers`).
         prompt, response: [B] numbers in the table of an enumerable policy.
         temperature: the sampling temperature that `behaviour_logp` belongs to.
     """
@@ -151,6 +155,7 @@ class TokenBatch:
     prompt: Tensor | None = None
     response: Tensor | None = None
     head: Head | None = None
+    offers: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     temperature: float = 1.0
 
@@ -202,7 +207,8 @@ class TokenBatch:
 
         changes = {k: take(v) for k, v in self._tensors().items()}
         episodes = [self.episodes[i] for i in index.tolist()] if self.episodes else []
-        return dataclasses.replace(self, **changes, episodes=episodes)
+        offers = {k: take(v) for k, v in self.offers.items()}
+        return dataclasses.replace(self, **changes, episodes=episodes, offers=offers)
 
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with some fields changed."""
@@ -211,7 +217,7 @@ class TokenBatch:
     def to(self, device: torch.device | str) -> TokenBatch:
         """The batch on another device."""
         moved: dict[str, Any] = {k: v.to(device) for k, v in self._tensors().items()}
-        return dataclasses.replace(self, **moved)
+        return dataclasses.replace(self, **moved, offers={k: v.to(device) for k, v in self.offers.items()})
 
     def _tensors(self) -> dict[str, Tensor]:
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

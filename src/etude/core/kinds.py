@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count
-from etude.core.learners import Critic, StateCritic, StepLearner
+from etude.core.learners import Critic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, to_json
 from etude.core.slots import (
@@ -50,8 +50,8 @@ class TokenMethod(Method):
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
-    absent: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("stages", "critic")}
-    stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference"}
+    absent: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("stages", "critic", "learners")}
+    stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference", "learners": "optimizer"}
     computes: ClassVar[frozenset[Need]] = frozenset(
         {Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE_LOGP, Need.ROW_LOSS}
     )
@@ -68,6 +68,7 @@ class TokenMethod(Method):
     regularizers: tuple[TokenRegularizer, ...] = ()
     reference: Reference | None = None
     critic: Critic | None = None
+    learners: tuple[TokenLearner | TokenHead, ...] = ()
     optimizer: TokenOptimizer | None = None
     problems: Count = 16
     epochs: Count = 1
@@ -93,6 +94,7 @@ class TokenMethod(Method):
             yield "there are advantages but no rewards to compute them from; set rewards=task-reward."
         if self.objective.couples == "group" and self.experience.rows_per_problem == 1:
             yield f"{objective} compares answers to one problem: set experience.size to 2 or more."
+        yield from _same_names([part.name for part in self.learners])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ class RolloutMethod(Method):
     objective: StepObjective | None = None
     regularizers: tuple[StepRegularizer, ...] = ()
     critic: StateCritic | None = None
-    learners: tuple[StepLearner, ...] = ()
+    learners: tuple[StepLearner | StepHead, ...] = ()
     optimizer: StepOptimizer | None = None
     epochs: Count = 1
     minibatches: Count = 1
@@ -131,9 +133,12 @@ class RolloutMethod(Method):
             yield (
                 f"{steps} steps in {environments} environments cannot be divided into {self.minibatches} minibatches."
             )
-        names = ["policy", "critic", *(part.name for part in self.learners)]
-        for name in dict.fromkeys(n for n in names if names.count(n) > 1):
-            yield f"two networks are called {name}, and are read by their names: give one learner another class name."
+        yield from _same_names(["policy", "critic", *(part.name for part in self.learners)])
+
+
+def _same_names(names: Sequence[str]) -> Iterator[str]:
+    for name in dict.fromkeys(n for n in names if names.count(n) > 1):
+        yield f"two networks are called {name}, and are read by their names: give one learner another class name."
 
 
 KINDS: dict[str, type[Method]] = {"TokenMethod": TokenMethod, "RolloutMethod": RolloutMethod}

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
+from etude.core.batches import TokenBatch
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.part import Need, Part
+from etude.core.slots import TokenOptimizer
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 
 if TYPE_CHECKING:
+    from gymnasium import Space
     from torch import Tensor, nn
 
+    from etude.core.kinds import RolloutMethod
+    from etude.core.method import Method
     from etude.core.population import Population
 
 
@@ -52,7 +57,7 @@ class Learning(Part):
     """
 
     slot = "learning"
-    optimizer: StepOptimizer
+    optimizer: StepOptimizer | TokenOptimizer
     every: Count = 1
     epochs: Count = 1
     minibatches: Count = 1
@@ -66,8 +71,32 @@ class Learning(Part):
         return since // self.every if since >= 0 and since % self.every == 0 else None
 
 
-class Reading(Protocol):
-    """What a learner may read of some rows, each quantity computed once; after a step it is read anew."""
+class Networks(Protocol):
+    """The networks that a learner may read."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The learner's network."""
+        ...
+
+    @property
+    def target(self) -> nn.Module:
+        """Its slow copy."""
+        ...
+
+    @property
+    def networks(self) -> Mapping[str, nn.Module]:
+        """All learners' networks: 'critic' in control, and the others by the names of their parts."""
+        ...
+
+    @property
+    def targets(self) -> Mapping[str, nn.Module]:
+        """Slow copies, of those learners that have one."""
+        ...
+
+
+class Reading(Networks, Protocol):
+    """What a learner of control may read of some rows, each quantity computed once; after a step it is read anew."""
 
     @property
     def batch(self) -> Transitions:
@@ -84,24 +113,18 @@ class Reading(Protocol):
         """What the learner's network says of `seen`, with gradient."""
         ...
 
+
+class TokenReading(Networks, Protocol):
+    """What a learner of tokens may read of some rows, as `Reading`."""
+
     @property
-    def network(self) -> nn.Module:
-        """The learner's network."""
+    def batch(self) -> TokenBatch:
+        """The rows [B, T]; for a learner that needs 'hidden' with the states that their tokens were sampled from."""
         ...
 
     @property
-    def target(self) -> nn.Module:
-        """Its slow copy."""
-        ...
-
-    @property
-    def networks(self) -> Mapping[str, nn.Module]:
-        """All learners' networks: 'critic', and the others by the names of their parts."""
-        ...
-
-    @property
-    def targets(self) -> Mapping[str, nn.Module]:
-        """Slow copies, of those learners that have one."""
+    def says(self) -> Tensor:
+        """What the learner's network says of `batch.hidden` [B, T, H], with gradient."""
         ...
 
 
@@ -114,6 +137,14 @@ class Learner(Part, abstract=True):
     shared: ClassVar[bool] = False
     """Whether its network reads what the policy's body says [P, N, width] instead of what the policy sees."""
 
+    @property
+    def label(self) -> str:
+        """What its metrics begin with."""
+        return self.name.replace("-", "_")
+
+
+# Trained by the policy's own step
+
 
 class Joint(Learner, abstract=True):
     """A learner whose loss is a term of the policy's, and which the policy's own step trains."""
@@ -122,34 +153,69 @@ class Joint(Learner, abstract=True):
 
     def loss(self, batch: Any, policy: Any) -> Tensor:
         """Shaped as log-probabilities, coefficient included: of TokenBatch and TokenLogProbs, [B, T]; or of
-        Transitions and ActionLogProbs, [P, N]. `batch.values` are the old values, `batch.returns` the targets."""
+        Transitions and ActionLogProbs, [P, N].
+
+        A critic finds what it says in `policy.values`; `batch.values` are the old values, `batch.returns` the targets.
+        A head finds it in `policy.said[self.name]`.
+        """
         raise NotImplementedError
 
 
-class StepLearner(Learner, abstract=True):
-    """A learner of control: a network of every member's own, trained by steps of its own."""
+class TokenHead(Joint, abstract=True):
+    """An auxiliary head on the last states of a model of tokens, which it helps to shape."""
+
+    slot = "learners"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
+
+    def build(self, width: int) -> nn.Module:
+        """The network for states [B, T, width]; random numbers of torch's generator are the run's own meanwhile."""
+        raise NotImplementedError
+
+
+class StepHead(Joint, abstract=True):
+    """An auxiliary head of control, on what the policy's body says if it is `shared`."""
+
+    slot = "learners"
+    shared: ClassVar[bool] = True
+
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
+        """The network for what the policy's body says, `shape` (width,), or for what the policy sees."""
+        raise NotImplementedError
+
+
+# Trained by steps of their own
+
+
+class Apart(Learner, abstract=True):
+    """A learner that takes steps of its own."""
 
     reads_target: ClassVar[bool] = False
     """Whether its loss reads its slow copy."""
     learning: Learning
 
-    @property
-    def label(self) -> str:
-        """What its metrics begin with."""
-        return self.name.replace("-", "_")
-
-    def objection(self, method: Any) -> str | None:
-        if Need.KL in self.learning.optimizer.needs:
-            return f"has no divergence from what acted, which {type(self.learning.optimizer).__name__} goes by."
+    def about_target(self) -> str | None:
+        """The objection to a slow copy that nobody reads, or to a reader without one."""
         if self.reads_target != (self.learning.target is not None):
             wants = "reads a slow copy of its network: set" if self.reads_target else "reads no slow copy: leave out"
             return f"{wants} learning.target."
+        return None
+
+
+class StepLearner(Apart, abstract=True):
+    """A learner of control: a network of every member's own."""
+
+    def objection(self, method: RolloutMethod) -> str | None:
+        optimizer = self.learning.optimizer
+        if not isinstance(optimizer, StepOptimizer):
+            return f"learns for all members of a population at once, which {type(optimizer).__name__} cannot step."
+        if Need.KL in optimizer.needs:
+            return f"has no divergence from what acted, which {type(optimizer).__name__} goes by."
         size = method.experience.steps * method.experience.environments if method.experience is not None else None
         if size is not None and size < self.learning.minibatches:
             return f"cannot divide a rollout of {size} steps into {self.learning.minibatches} minibatches."
-        return None
+        return self.about_target()
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network for what is seen [P, N, *shape] and a Gymnasium space of actions."""
         raise NotImplementedError
 
@@ -159,6 +225,33 @@ class StepLearner(Learner, abstract=True):
 
     def offers(self, read: Reading) -> Mapping[str, Tensor]:
         """What it says of a new rollout before it is rewarded, [P, N, ...] by name: `batch.offers` for rewards."""
+        return {}
+
+
+class TokenLearner(Apart, abstract=True):
+    """A learner of tokens: a judge, a discriminator, a model of rewards.
+
+    One that reads the policy's states says so with 'hidden' among its `needs`. Minibatches are of whole groups.
+    """
+
+    def objection(self, method: Method) -> str | None:
+        optimizer = self.learning.optimizer
+        if not isinstance(optimizer, TokenOptimizer):
+            return f"is one network, which {type(optimizer).__name__} cannot step: it is for populations."
+        if optimizer.halves:
+            return f"computes no gradients of halves, which {type(optimizer).__name__} goes by."
+        return self.about_target()
+
+    def build(self, width: int) -> nn.Module:
+        """The network, for a policy whose states are [B, T, width]; random numbers as for `TokenHead`."""
+        raise NotImplementedError
+
+    def loss(self, read: TokenReading) -> Tensor:
+        """What it minimises on the rows of `read`: a number."""
+        raise NotImplementedError
+
+    def offers(self, read: TokenReading) -> Mapping[str, Tensor]:
+        """What it says of new rows before they are rewarded, [B] or [B, T] by name: `batch.offers` for rewards."""
         return {}
 
 
@@ -176,6 +269,6 @@ class StateCritic(Learner, abstract=True):
 
     slot = "critic"
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network that maps what is seen [P, N, *shape] to values [P, N]."""
         raise NotImplementedError

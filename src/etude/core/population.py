@@ -126,6 +126,10 @@ class PerMember:
         return f"PerMember({list(self.numbers)})"
 
 
+Number = float | PerMember
+"""One for all members, or one for each."""
+
+
 def settle(method: Any, population: Population) -> Any:
     """Give the bound method's fields their value per member.
 
@@ -158,13 +162,30 @@ def _shapes_the_work(path: str) -> ConfigError:
     )
 
 
-def per_member(part: Part, function: Callable[[Any], float]) -> Any:
-    """A function of the part as each member has it: one number, or one per member where the part's fields differ."""
-    mixed = {k: v for k, v in part.fields().items() if isinstance(v, PerMember)}
-    if not mixed:
-        return function(part)
-    each = zip(*(v.numbers for v in mixed.values()))
-    return PerMember([function(part.replace(**dict(zip(mixed, numbers)))) for numbers in each])
+def per_member(part: Part, function: Callable[[Any], float]) -> Number:
+    """A function of the part as each member has it: one number, or one per member where fields of it differ."""
+    members = max(_sizes(part), default=0)
+    return PerMember([function(_of_member(part, k)) for k in range(members)]) if members else function(part)
+
+
+def _sizes(part: Part) -> Iterator[int]:
+    """How many numbers the fields have that differ between members, those of parts inside included."""
+    for value in part.fields().values():
+        if isinstance(value, PerMember):
+            yield len(value.numbers)
+        elif isinstance(value, Part):
+            yield from _sizes(value)
+
+
+def _of_member(part: Part, k: int) -> Part:
+    """The part as member k has it."""
+    own: dict[str, Any] = {}
+    for name, value in part.fields().items():
+        if isinstance(value, PerMember):
+            own[name] = value.numbers[k]
+        elif isinstance(value, Part):
+            own[name] = _of_member(value, k)
+    return part.replace(**own)
 
 
 class FlatParameters:

@@ -99,7 +99,8 @@ def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
     changes["group"] = _apart([b.group for b in batches])
     if "episode" in changes:
         changes["episode"] = _apart([b._tensors()["episode"] for b in batches])
-    return first.replace(**changes, episodes=[e for b in batches for e in b.episodes])
+    offers = {k: torch.cat([wide(b.offers[k]) for b in batches]) for k in first.offers}
+    return first.replace(**changes, offers=offers, episodes=[e for b in batches for e in b.episodes])
 
 
 def _apart(numbers: Sequence[Tensor]) -> Tensor:

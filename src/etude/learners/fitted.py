@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -14,6 +14,9 @@ from etude.core.transitions import Transitions
 from etude.learners.state import StateValue
 from etude.optimizers.adam import AdamW
 from etude.policies.control.networks import MLP
+
+if TYPE_CHECKING:
+    from gymnasium import Space
 
 
 class FittedValue(StepLearner, StateCritic):
@@ -48,7 +51,7 @@ class FittedValue(StepLearner, StateCritic):
         how = {name: data.pop(name) for name in ("epochs", "minibatches")}
         return {**data, "learning": Learning(optimizer=AdamW()).to_json() | {"optimizer": adam} | how}
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         return StateValue(network=self.network).build(shape, actions, population)
 
     def loss(self, read: Reading) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -13,6 +13,11 @@ from etude.core.population import Population
 from etude.core.step_slots import Network
 from etude.learners.token import value_loss
 from etude.policies.control.networks import MLP, Linear, Plain
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+    from etude.core.kinds import RolloutMethod
 
 
 class Value(Plain):
@@ -45,16 +50,16 @@ class StateValue(Joint, StateCritic):
     """
 
     network: Network = MLP()
-    shared: bool = False  # type: ignore[misc]
+    shared: bool = False  # type: ignore[misc]  # of the part, where it is the class's in other learners
     coefficient: NonNegative = 0.5
     clip: Positive | None = None
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: RolloutMethod) -> str | None:
         if getattr(method.policy, "memory", None) is not None and not self.shared:
             return "does not remember what the policy remembers: set critic.shared=true."
         return None
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         body, width = (nn.Identity(), shape[0]) if self.shared else self.network.build(shape, population, "critic")
         return Value(body, Linear(population, "critic.head", width, 1, gain=1.0))
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.errors import InvariantError
+from etude.core.learners import StepHead
 from etude.core.method import Method
 from etude.core.population import FlatParameters, PerMember, Population
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
@@ -37,6 +38,7 @@ class ControlUpdater:
         self.part: Any = method.critic
         self.joint = self.part is not None and self.part.joint
         self.shared = self.part is not None and self.part.shared
+        self.heads = _heads(method)
         self.length = 1 if actor.memory is None else method.experience.steps  # type: ignore[union-attr]
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
@@ -44,7 +46,7 @@ class ControlUpdater:
 
     def follow(self, method: Method) -> None:
         """Go on as the next stage says, whose critic and optimizer are the same."""
-        self.method, self.needs = method, method.needs()
+        self.method, self.needs, self.heads = method, method.needs(), _heads(method)
         self.length = 1 if self.actor.memory is None else method.experience.steps  # type: ignore[union-attr]
 
     def run(self, batch: Transitions, number: int, rate: Any) -> dict[str, Tensor]:
@@ -131,6 +133,11 @@ class ControlUpdater:
         self.learners.load(tensors)
 
 
+def _heads(method: Method) -> dict[str, StepHead]:
+    """The learners that the policy's step trains, by name."""
+    return {part.name: part for part in method.slots()["learners"] if part.joint}
+
+
 class Minibatch:
     """One minibatch as an optimizer sees it: its loss, gradient and divergence from what acted."""
 
@@ -151,6 +158,8 @@ class Minibatch:
             out = ActionLogProbs(space.logp(parameters, self.batch.actions), parameters=parameters)
         if updater.joint:
             out.values = updater.critic(features if updater.shared else self.seen)
+        for name, part in updater.heads.items():
+            out.said[name] = updater.parameters.modules[name](features if part.shared else self.seen)
         if "kl" in updater.needs:
             out.kl = space.kl(self.batch.behaviour, parameters)
         if self.fresh:
@@ -168,6 +177,9 @@ class Minibatch:
         if self.updater.joint:
             reported["value_loss"] = error = self.updater.part.loss(batch, policy)
             each = each + error
+        for part in self.updater.heads.values():
+            reported[f"{part.label}_loss"] = term = part.loss(batch, policy)
+            each = each + per_step(term)
         total = self.mean(each)
         if not self.reports:
             return total, {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.draws import bits, uniforms
@@ -21,7 +21,8 @@ from etude.experience.rollout import occurrences
 from etude.loops.bed import Bed
 from etude.loops.credit import credited, gathered, loss, row_losses, scored, terms, total
 from etude.loops.states import join_tensors, split_tensors
-from etude.loops.update import MAX_BAD_STEPS, not_finite
+from etude.optimizers.model import Halves, ModelStepper
+from etude.optimizers.population import Metrics
 from etude.policies.tabular import SoftmaxTree
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
@@ -43,6 +44,25 @@ class Piece(NamedTuple):
 
     rows: Tensor | slice
     batch: TokenBatch
+
+
+class Lesson(NamedTuple):
+    """One minibatch of a member as what takes its steps sees it; the gradient is there already, all members' at once.
+
+    Where it is 0 everywhere, no step is taken.
+    """
+
+    batch: TokenBatch
+    table: nn.Parameter
+    found: Tensor
+    of_halves: Halves | None
+
+    def gradient(self) -> Metrics:
+        self.table.grad = self.found if bool(self.found.any()) else None
+        return {}
+
+    def halves(self) -> Halves | None:
+        return self.of_halves
 
 
 class EnumerableLoop:
@@ -68,12 +88,9 @@ class EnumerableLoop:
         self.rewards = task.table(len(self.policy.tokens))
         self.bed = Bed(self.policy, self.rewards, task.problems("train"))
         self.places = {problem.id: x for x, problem in enumerate(self.bed.problems)}
-        self.bad_steps = [0 for _ in seeds]
         if method.optimizer.lr is None:
             self.methods = [m.replace(optimizer=m.optimizer.replace(lr=RATE).bind()) for m in self.methods]
-        builds: Any = self.methods[0].optimizer
-        self.optimizers = [builds.build([table]) for table in self.policy.logits]
-        self.rates = [float(o.param_groups[0]["lr"]) for o in self.optimizers]
+        self.steppers = [ModelStepper(m.optimizer, [t]) for m, t in zip(self.methods, self.policy.logits)]  # type: ignore[arg-type]
         self.reference = [table.detach().clone() for table in self.policy.logits]
         self.needs_reference = "reference_logp" in method.needs()
 
@@ -81,6 +98,8 @@ class EnumerableLoop:
         """Groups for every member, and what is learned from them."""
         batches = self._collect()
         live = [k for k, batch in enumerate(batches) if len(batch)]
+        for seed, stepper in zip(self.seeds, self.steppers):
+            stepper.begin(self.finished, f"{self.finished} of seed {seed}")
         for epoch in range(self.methods[0].epochs):
             pieces = {k: self._minibatches(k, batches[k], epoch) for k in live}
             for number in range(max((len(p) for p in pieces.values()), default=0)):
@@ -144,23 +163,22 @@ class EnumerableLoop:
 
     def _update(self, pieces: dict[int, Piece], batches: Sequence[TokenBatch]) -> None:
         """One optimizer step of every member that has something to learn from."""
-        for table in self.policy.logits:
-            table.grad = None
         table = self.policy.table()
         losses, halves = [], {}
         for k, (rows, batch) in pieces.items():
             method = self.methods[k]
             said = self._evaluate(k, batch, table, "objective", "regularizers", "critic", "token_weights")
-            said.learning_rate = self.rates[k] * method.optimizer.rate(self.finished, self.steps)  # type: ignore[union-attr]
+            said.learning_rate = self.steppers[k].lr * method.optimizer.rate(self.finished, self.steps)  # type: ignore[union-attr]
             found = terms(method, batch, said, self.policy.length)
             losses.append(total(found))
             if (whole := batches[k].row_loss) is not None:
                 whole[rows] = row_losses(found, batch)
             if method.optimizer.halves:  # type: ignore[union-attr]
                 halves[k] = self._halves(k, batch)
-        torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
-        for k in pieces:
-            self._apply(k, halves.get(k))
+        gradients = torch.autograd.grad(torch.stack(losses).sum(), self.policy.logits)
+        for k, (_, batch) in pieces.items():
+            rate = self.methods[k].optimizer.rate(self.finished, self.steps)  # type: ignore[union-attr]
+            self.steppers[k].step(Lesson(batch, self.policy.logits[k], gradients[k], halves.get(k)), rate)
 
     def _evaluate(self, member: int, batch: TokenBatch, table: Tensor, *slots: str) -> TokenLogProbs:
         """What a member says about its rows now, and all that parts in these slots need."""
@@ -168,33 +186,17 @@ class EnumerableLoop:
         needs = self.methods[member].needs(*slots) if slots else frozenset[str]()
         return self.policy.rows(member, batch.prompt, batch.response, table, needs)
 
-    def _halves(self, member: int, batch: TokenBatch) -> tuple[list[list[Tensor]], float]:
-        """The member's gradient from each half of the minibatch's groups, and the first half's share of the rows."""
+    def _halves(self, member: int, batch: TokenBatch) -> Halves | None:
+        """The member's gradient from each half of the minibatch's groups; None if there is one group."""
         found, pieces = [], split_groups(batch, 2, None)
+        if len(pieces) < 2:
+            return None
         for rows in pieces:
             part = batch.rows(rows)
             said = self._evaluate(member, part, self.policy.table())
             half = loss(self.methods[member], part, said, self.policy.length)
-            found.append(list(torch.autograd.grad(half, [self.policy.logits[member]])))
-        return found, len(pieces[0]) / len(batch)
-
-    def _apply(self, member: int, halves: tuple[list[list[Tensor]], float] | None) -> None:
-        table, part, optimizer = self.policy.logits[member], self.methods[member].optimizer, self.optimizers[member]
-        assert part is not None
-        if table.grad is None or not bool(table.grad.any()):
-            return
-        pace = part.pace(*halves[0], halves[1]) if halves and len(halves[0]) == 2 else 1.0
-        norm = torch.nn.utils.clip_grad_norm_([table], torch.inf if (limit := part.clip()) is None else limit)
-        if not bool(torch.isfinite(norm)):
-            self.bad_steps[member] += 1
-            if self.bad_steps[member] >= MAX_BAD_STEPS:
-                raise not_finite(self.bad_steps[member], f"{self.finished} of seed {self.seeds[member]}")
-            return
-        self.bad_steps[member] = 0
-        if part.restarts(self.finished):
-            optimizer.state.clear()
-        optimizer.param_groups[0]["lr"] = self.rates[member] * part.rate(self.finished, self.steps) * pace
-        optimizer.step()
+            found.append(torch.autograd.grad(half, [self.policy.logits[member]]))
+        return found[0], found[1], len(pieces[0]) / len(batch)
 
     @torch.no_grad()
     def _refresh_reference(self) -> None:
@@ -219,9 +221,9 @@ class EnumerableLoop:
         tensors |= {f"reference.{k}": t for k, t in enumerate(self.reference)}
         state = {
             "parts": [m.state_dict() for m in self.methods],
-            "optimizers": [{str(i): s for i, s in o.state_dict()["state"].items()} for o in self.optimizers],
+            "optimizers": [{str(i): s for i, s in stepper.moments().items()} for stepper in self.steppers],
             "finished": self.finished,
-            "bad_steps": self.bad_steps,
+            "bad_steps": [stepper.failures for stepper in self.steppers],
         }
         plain, more = split_tensors(state)
         save_tensors(folder / "state.safetensors", {**tensors, **more})
@@ -234,13 +236,12 @@ class EnumerableLoop:
         for k, (table, reference) in enumerate(zip(self.policy.logits, self.reference)):
             table.data.copy_(tensors[f"logits.{k}"])
             reference.copy_(tensors[f"reference.{k}"])
-        for optimizer, moments in zip(self.optimizers, state["optimizers"], strict=True):
-            whole = optimizer.state_dict()
-            whole["state"] = {int(i): s for i, s in moments.items()}
-            optimizer.load_state_dict(whole)
+        kept = zip(self.steppers, state["optimizers"], state["bad_steps"], strict=True)
+        for stepper, moments, stepper.failures in kept:
+            stepper.remember({int(i): s for i, s in moments.items()})
         for method, learned in zip(self.methods, state["parts"], strict=True):
             method.load_state_dict(learned)
-        self.finished, self.bad_steps = state["finished"], state["bad_steps"]
+        self.finished = state["finished"]
 
 
 @torch.no_grad()

@@ -20,8 +20,10 @@ from etude.loops.differences import METRIC, Differences
 from etude.loops.gather import Gatherer
 from etude.loops.language_report import describe, record
 from etude.loops.learn import Trainer
+from etude.loops.players import FIRST, Player, Players, restore, saved
 from etude.loops.scorer import Scorer
 from etude.loops.states import join_tensors, split_tensors
+from etude.loops.token_learning import TokenLearners, own_needs
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
@@ -57,17 +59,24 @@ class LanguageLoop:
         self.dropped: Counter[str] = Counter()
         self.gatherer = Gatherer(task, policy, pool, self._limit(), self.dropped)
         self.scorer = Scorer(task, policy, self.dropped)
-        self.updater = Updater(policy, self.method, steps, micro_tokens, self._limit())
+        learners = self._learners(self.method, policy)
+        updater = Updater(policy, self.method, steps, micro_tokens, self._limit(), learners)
+        self.players: Players = {FIRST: Player(policy, updater)}
         self.differences = Differences()
         keeps_reference = any("reference_logp" in m.needs() for _, m in self.stages)
         if keeps_reference:
             policy.keep_reference()
-        self.trainer = Trainer(policy, self.updater, keeps_reference)
+        self.trainer = Trainer(self.players, keeps_reference)
 
     @property
     def method(self) -> Method:
         """The method of the current stage."""
         return self.stages[stages.current(self.stages, self.finished, self.steps)][1]
+
+    @property
+    def updater(self) -> Updater:
+        """What takes the steps of the policy that samples."""
+        return self.players[FIRST].updater
 
     def _limit(self) -> int:
         return self.method.experience.max_tokens or self.task.max_tokens
@@ -93,7 +102,7 @@ class LanguageLoop:
         self.finished += 1
         self.trainer.refresh_reference(method, self.finished)
         if self.method is not method:
-            self._begin_stage(self.method)
+            self._begin_stage(method, self.method)
         ended = time.monotonic()
         tokens = int(batch.attention_mask.sum())
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
@@ -103,58 +112,55 @@ class LanguageLoop:
     def _assess(self, method: Method, count: int, stream: Stream) -> TokenBatch:
         """Gather rows for `count` problems, and score them."""
         context = self.context(method, stream)
-        return self.scorer.score(method, self.gatherer.gather(method, count, context), context, self.updater.budget)
+        return self.scorer.score(method, self.gatherer.gather(method, count, context), context, self.updater.budget,
+                                 self.updater.learners)  # fmt: skip
 
     def context(self, method: Method, stream: Stream) -> Context:
         """What the parts may use during this step."""
-        record = method.needs("token_weights", "rewards", "filters", "advantages")
+        record = method.needs("token_weights", "rewards", "filters", "advantages") | own_needs(method)
         if self.policy.shadow or self.policy.autocast:
             record -= {"hidden"}  # of another precision than the trained weights'
         return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(), record)
 
-    def _begin_stage(self, method: Method) -> None:
+    def _learners(self, method: Method, policy: LanguagePolicy) -> TokenLearners:
+        """The networks beside a policy, as they begin."""
+        return TokenLearners(method, policy, self.stream.split("learners"), self.steps)
+
+    def _begin_stage(self, before: Method, method: Method) -> None:
         """Let start anew what the stage says; all else goes on."""
         anew = stages.resets(method, stages.current(self.stages, self.finished, self.steps))
-        self.updater.length = self._limit()
-        if "optimizer" in anew:
-            self.updater.restart(method)
+        others = method.slots()["learners"] != before.slots()["learners"]
+        for player in self.players.values():
+            player.updater.length = self._limit()
+            if "optimizer" in anew and others:
+                player.updater.learners = self._learners(method, player.policy)
+            if "optimizer" in anew:
+                player.updater.restart(method)
         if "reference" in anew and self.trainer.keeps_reference:
-            self.policy.move_reference(1.0)
+            for player in self.players.values():
+                player.policy.move_reference(1.0)
 
     # Checkpoints
 
     def save(self, folder: Path) -> None:
-        """Weights (also in Hugging Face's format under `model/`), optimizer, parts' states, counters."""
+        """Weights (also in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
         self.policy.save(folder / "model")
-        state = self.updater.optimizer.state_dict()
-        moments = {f"optimizer.{i}.{k}": v for i, s in state["state"].items() for k, v in s.items()}
-        learned, tensors = split_tensors([m.state_dict() for _, m in self.stages])
-        save_tensors(folder / "state.safetensors", {**self.policy.tensors(), **moments, **tensors,
-                                                  "noise": self.updater.noise.sums})  # fmt: skip
-        counters = {"finished": self.finished, "version": self.policy.version, **self.differences.state_dict(),
-                    "bad_steps": self.updater.bad_steps, "budget": self.updater.budget,
-                    "halved": self.updater.halved}  # fmt: skip
+        learned, found = split_tensors([m.state_dict() for _, m in self.stages])
+        tensors, counters = saved(self.players)
+        save_tensors(folder / "state.safetensors", {**tensors, **found})
+        counters |= {"finished": self.finished, **self.differences.state_dict()}
         save_json(folder / "state.json", {"counters": counters, "parts": learned})
 
     def load(self, folder: Path) -> None:
         """Go back to exactly where `save` was called."""
         tensors, data = load_tensors(folder / "state.safetensors"), load_json(folder / "state.json")
-        self.policy.load_tensors(tensors)
-        self.finished = data["counters"]["finished"]
-        self.updater.restart(self.method)
-        self.updater.length = self._limit()
-        state = self.updater.optimizer.state_dict()
-        state["state"] = {}
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".")
-                state["state"].setdefault(int(index), {})[key] = value
-        self.updater.optimizer.load_state_dict(state)
+        counters = data["counters"]
+        self.finished = counters["finished"]
+        for player in self.players.values():
+            player.updater.learners = self._learners(self.method, player.policy)
+            player.updater.restart(self.method)
+            player.updater.length = self._limit()
+        restore(self.players, tensors, counters)
         for (_, method), learned in zip(self.stages, join_tensors(data["parts"], tensors), strict=True):
             method.load_state_dict(learned)
-        self.updater.noise.sums = tensors["noise"]
-        counters = data["counters"]
-        self.policy.version = counters["version"]
         self.differences.load_state_dict(counters)
-        self.updater.bad_steps = counters["bad_steps"]
-        self.updater.budget, self.updater.halved = counters["budget"], counters["halved"]

@@ -3,46 +3,65 @@
 from __future__ import annotations
 
 from etude.core.batches import TokenBatch
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
+from etude.core.rows import concatenate
 from etude.core.streams import Stream
 from etude.loops.credit import credited
+from etude.loops.players import FIRST, Player, Players, rows_of
 from etude.loops.scorer import with_hidden
-from etude.loops.update import Updater
 from etude.loops.whole_batch import values_all
-from etude.policies.language import LanguagePolicy
 
 
 class Trainer:
-    """Gives rows their credit and learns from them.
+    """Gives rows their credit, and lets each player learn from its own.
 
     Args:
-        keeps_reference: whether the policy has a reference to move.
+        players: policies with what takes their steps, by name.
+        keeps_reference: whether the policies have references to move.
     """
 
-    def __init__(self, policy: LanguagePolicy, updater: Updater, keeps_reference: bool) -> None:
-        self.policy, self.updater, self.keeps_reference = policy, updater, keeps_reference
+    def __init__(self, players: Players, keeps_reference: bool) -> None:
+        self.players, self.keeps_reference = players, keeps_reference
 
     def learn(
-        self, method: Method, batch: TokenBatch, step: int, stream: Stream
+        self, method: TokenMethod, batch: TokenBatch, step: int, stream: Stream
     ) -> tuple[TokenBatch, dict[str, float]]:  # fmt: skip
         """The rows with their advantages, once they have been learned from, and what to report."""
-        batch = self._credit(method, batch)
-        metrics = {"zero_advantage": float((batch.advantages == 0).all(1).float().mean())}  # type: ignore[union-attr]
-        metrics |= self.updater.run(method, batch, step, stream)
+        learned, metrics = [], dict[str, float]()
+        for name, player in self.players.items():
+            rows = rows_of(self.players, name, batch)
+            if len(rows):
+                rows, found = self._taught(method, player, rows, step, stream)
+                metrics |= found if name == FIRST else {f"{name}/{k}": v for k, v in found.items()}
+                learned.append(rows)
+        batch = concatenate(learned)
         for part in method.parts().values():
             part.after_update(batch)
         return batch, metrics
 
-    def _credit(self, method: Method, batch: TokenBatch) -> TokenBatch:
+    def _taught(
+        self, method: TokenMethod, player: Player, batch: TokenBatch, step: int, stream: Stream
+    ) -> tuple[TokenBatch, dict[str, float]]:
+        """A player's rows with their advantages, once it and its learners have learned from them."""
+        batch, updater = self._credit(method, player, batch), player.updater
+        assert batch.advantages is not None
+        metrics = {"zero_advantage": float((batch.advantages == 0).all(1).float().mean())}
+        metrics |= updater.learners.run(batch, step, "before", stream)
+        metrics |= updater.run(method, batch, step, stream)
+        return batch, metrics | updater.learners.run(batch, step, "after", stream)
+
+    def _credit(self, method: TokenMethod, player: Player, batch: TokenBatch) -> TokenBatch:
+        policy, budget = player.policy, player.updater.budget
         if "values" in method.needs():
-            batch.values, batch.next_values = values_all(self.policy, batch, self.updater.budget)
+            batch.values, batch.next_values = values_all(policy, batch, budget)
         if "hidden" in method.needs("advantages") and batch.head is None:
-            batch = with_hidden(self.policy, batch, self.updater.budget)
+            batch = with_hidden(policy, batch, budget)
         return credited(method, batch)
 
-    def refresh_reference(self, method: Method, finished: int) -> None:
-        """Move the reference as far as the method says after so many steps."""
+    def refresh_reference(self, method: TokenMethod, finished: int) -> None:
+        """Move the references as far as the method says after so many steps."""
         if self.keeps_reference and method.reference is not None:
             fraction = method.reference.refresh(finished)
             if fraction:
-                self.policy.move_reference(fraction)
+                for player in self.players.values():
+                    player.policy.move_reference(fraction)

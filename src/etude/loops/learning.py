@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,8 +12,10 @@ from torch import Tensor, nn
 
 from etude.core.learners import Reading, StepLearner
 from etude.core.population import FlatParameters, Population, per_member
+from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
-from etude.optimizers.population import Metrics, Stepper
+from etude.loops.trainer import Trainer
+from etude.optimizers.population import Metrics
 
 
 @dataclass
@@ -34,11 +35,13 @@ class StepReading:
 
     @cached_property
     def seen(self) -> Tensor:
-        return self.actor.see(self.batch.observations)  # type: ignore[no-any-return]
+        seen: Tensor = self.actor.see(self.batch.observations)
+        return seen
 
     @cached_property
     def says(self) -> Tensor:
-        return self.network(self.seen)  # type: ignore[no-any-return]
+        said: Tensor = self.network(self.seen)
+        return said
 
     @property
     def network(self) -> nn.Module:
@@ -62,7 +65,7 @@ class Learners:
         steps: int,
     ) -> None:  # fmt: skip
         self.networks, self.actor, self.population, self.steps = dict(networks), actor, population, steps
-        self.trainers = {k: Trainer(part, k, self.networks[k]) for k, part in parts.items()}
+        self.trainers = {k: StepTrainer(part, k, self.networks[k]) for k, part in parts.items()}
         self.targets = {k: t.target for k, t in self.trainers.items() if t.target is not None}
 
     def read(self, name: str, batch: Transitions) -> StepReading:
@@ -75,14 +78,14 @@ class Learners:
         flat = batch.flat() if self.trainers else batch
         for name, trainer in self.trainers.items():
             for key, value in trainer.part.offers(self.read(name, flat)).items():
-                batch.offers[key] = value.unflatten(1, batch.rewards.shape[1:])
+                batch.offers[key] = value.reshape(*batch.rewards.shape, *value.shape[2:])
 
     def run(self, batch: Transitions, number: int, order: str) -> Metrics:
         """Let those learn from a flat rollout that are due 'before' or 'after' the policy's update; [P] each."""
         found: Metrics = {}
         for trainer in self.trainers.values():
             if trainer.part.learning.order == order:
-                found |= trainer.run(self, batch, number)
+                found |= trainer.learn(self, batch, number)
         return found
 
     def tensors(self) -> dict[str, Tensor]:
@@ -106,30 +109,23 @@ class Learners:
             trainer.parameters.load(tensors)
 
 
-class Trainer:
-    """Trains one learner: its parameters [P, D], what takes their steps, and its slow copy."""
+class StepTrainer(Trainer):
+    """Trains one learner of control: its parameters [P, D], and its slow copy."""
+
+    part: StepLearner
 
     def __init__(self, part: StepLearner, name: str, network: nn.Module) -> None:
-        self.part, self.name = part, name
+        assert isinstance(part.learning.optimizer, StepOptimizer)
         self.parameters = FlatParameters({name: network})
-        self.stepper: Stepper = part.learning.optimizer.population(self.parameters)
-        self.target: nn.Module | None = None
-        if part.learning.target is not None:
-            self.target = copy.deepcopy(network).requires_grad_(False)
+        super().__init__(part, name, network, part.learning.optimizer.population(self.parameters))
+        if self.target is not None:
             self.slow = FlatParameters({name: self.target})
 
-    def run(self, learners: Learners, batch: Transitions, number: int) -> Metrics:
+    def learn(self, learners: Learners, batch: Transitions, number: int) -> Metrics:
         """Learn from a flat rollout, if it is time; returns means over the last epoch, [P] each."""
-        learning, found = self.part.learning, list[Metrics]()
-        turn = learning.turn(number)
-        if turn is None:
-            return {}
-        rate = per_member(learning.optimizer, lambda part: part.rate(number, learners.steps))
-        for epoch in range(learning.epochs):
-            for piece in self._pieces(learners.population, batch, number, epoch):
-                found.append(self.stepper.step(TrainerLesson(self, learners, piece), rate))
-        self._follow(turn)
-        return self._report(found)
+        rate = per_member(self.part.learning.optimizer, lambda part: part.rate(number, learners.steps))
+        pieces = partial(self._pieces, learners.population, batch, number)
+        return self.run(number, rate, lambda epoch: (TrainerLesson(self, learners, piece) for piece in pieces(epoch)))
 
     def _pieces(self, population: Population, batch: Transitions, number: int, epoch: int) -> Iterator[Transitions]:
         """An epoch's minibatches, each member in an order of its own."""
@@ -140,21 +136,8 @@ class Trainer:
         order = population.draw(self.name, number, epoch, of=lambda g: torch.randperm(size, generator=g))
         yield from (batch.rows(piece) for piece in order.tensor_split(count, 1))
 
-    @torch.no_grad()
-    def _follow(self, turn: int) -> None:
-        """Move the slow copy, if it is time."""
-        target = self.part.learning.target
-        if target is not None and (turn + 1) % target.every == 0:
-            if isinstance(target.rate, float) and target.rate == 1:
-                self.slow.values.copy_(self.parameters.values)
-            else:
-                self.slow.values.add_(target.rate * (self.parameters.values - self.slow.values))
-
-    def _report(self, found: list[Metrics]) -> Metrics:
-        label, last = self.part.label, found[-self.part.learning.minibatches :]
-        names = [k for k in found[0] if k not in ("gradient_norm", "skipped_steps")]
-        means = {f"{label}_{k}": torch.stack([m[k] for m in last], 1).mean(1) for k in names}
-        return {**means, f"{label}_skipped_steps": torch.stack([m["skipped_steps"] for m in found], 1).sum(1)}
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return [] if self.target is None else [(self.slow.values, self.parameters.values)]
 
     def tensors(self) -> dict[str, Tensor]:
         slow = {"target": self.slow.values} if self.target is not None else {}
@@ -169,7 +152,7 @@ class Trainer:
 class TrainerLesson:
     """One minibatch of a learner, as what takes its steps sees it (`optimizers/population.py`)."""
 
-    def __init__(self, trainer: Trainer, learners: Learners, batch: Transitions) -> None:
+    def __init__(self, trainer: StepTrainer, learners: Learners, batch: Transitions) -> None:
         self.trainer, self.learners, self.batch = trainer, learners, batch
 
     def read(self) -> Reading:

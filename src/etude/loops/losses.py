@@ -1,4 +1,4 @@
-"""What a method minimises on a minibatch: its objective, regularizers and critic, under one denominator."""
+"""What a method minimises on a minibatch: its objective, regularizers, critic and heads, under one denominator."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
+from etude.core.learners import TokenHead
 from etude.core.method import Method
 from etude.objectives.aggregation import token_shares
 
@@ -74,7 +75,14 @@ def loss_terms(method: Method, batch: TokenBatch, policy: TokenLogProbs) -> dict
         found[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch)
     if method.critic is not None:
         found["value_loss"] = _weighted(method.critic.loss(batch, policy), batch)
+    for part in heads(method):
+        found[f"{part.label}_loss"] = _weighted(part.loss(batch, policy), batch)
     return found
+
+
+def heads(method: Method) -> list[TokenHead]:
+    """The learners that the policy's own step trains."""
+    return [part for part in method.slots()["learners"] if part.joint]
 
 
 def _weighted(values: Tensor, batch: TokenBatch) -> Term:

@@ -12,6 +12,7 @@ from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.loops.credit import scored
 from etude.loops.recorded import recorded_entropies, recorded_hidden
+from etude.loops.token_learning import TokenLearners, own_needs
 from etude.loops.whole_batch import evaluate_all, reference_all
 from etude.policies.language import LanguagePolicy
 from etude.rewards.scoring import NO_REWARD
@@ -27,12 +28,20 @@ class Scorer:
     def __init__(self, task: LanguageTask, policy: LanguagePolicy, dropped: Counter[str]) -> None:
         self.task, self.policy, self.dropped = task, policy, dropped
 
-    def score(self, method: Method, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
-        """Rows with all that parts need to give credit, and with rewards; `budget`: padded tokens of a micro-batch."""
+    def score(
+        self, method: Method, batch: TokenBatch, context: Context, budget: int, learners: TokenLearners
+    ) -> TokenBatch:  # fmt: skip
+        """Rows with all that parts need to give credit, and with rewards.
+
+        Args:
+            budget: padded tokens of a micro-batch.
+            learners: of the policy; what they offer is in `batch.offers` before the rows are rewarded.
+        """
         if "reference_logp" in method.needs():
             batch.reference_logp = reference_all(self.policy, batch, budget)
         batch, episodes = self._shown(method, batch, context, budget), batch.episodes
         batch.solved = torch.tensor([bool(self.task.success(e)) for e in episodes], device=self.policy.device)
+        learners.offer(batch)
         batch = scored(method, batch, context)
         if self.task.judged_by_reward:
             batch.solved = batch.scores.new_tensor([self.task.success(e) for e in batch.episodes]).bool()
@@ -47,7 +56,7 @@ class Scorer:
         elif "entropy" in method.needs("rewards", "filters", "advantages"):
             batch.entropy = evaluate_all(self.policy, batch, {"entropy"}, budget).entropy
             assert batch.entropy is not None
-        if "hidden" in method.needs("rewards", "filters"):
+        if "hidden" in method.needs("rewards", "filters") | own_needs(method):
             return with_hidden(self.policy, batch, budget)
         if "hidden" in context.record and (recorded := recorded_hidden(batch)) is not None:
             return with_hidden(self.policy, batch, budget, recorded)

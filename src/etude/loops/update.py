@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.errors import EtudeError, InvariantError, NonFiniteError
+from etude.core.errors import EtudeError, InvariantError
 from etude.core.method import Method
 from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise
-from etude.loops.losses import loss_terms, per_row, with_factors, with_shares
+from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_shares
 from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
+from etude.loops.token_learning import TokenLearners
 from etude.loops.whole_batch import evaluate_all
+from etude.optimizers.model import Halves, ModelStepper
+from etude.optimizers.population import Metrics
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
-
-MAX_BAD_STEPS = 3
-"""Optimizer steps in a row that may be skipped for non-finite numbers before the run stops."""
 
 
 class Updater:
@@ -32,15 +32,19 @@ class Updater:
     Args:
         budget: padded tokens of one micro-batch; memory decides, results do not depend on it.
         length: completion limit, the denominator of 'fixed-length'.
+        learners: the networks beside the policy; those of `method` if not given.
     """
 
-    def __init__(self, policy: LanguagePolicy, method: Method, steps: int, budget: int, length: int) -> None:
-        assert method.optimizer is not None
+    def __init__(
+        self, policy: LanguagePolicy, method: Method, steps: int, budget: int, length: int,
+        learners: TokenLearners | None = None,
+    ) -> None:  # fmt: skip
+        self.learners = learners or TokenLearners(method, policy, Stream(0), steps)
         self.policy, self.steps, self.budget, self.length = policy, steps, budget, length
         if "values" in method.needs():
             policy.add_value_head()
         self.restart(method)
-        self.bad_steps = self.step = 0
+        self.step = 0
         self.halved = self.told_still = False
         self.still: str | None = None
         self.row_loss: Tensor | None = None
@@ -48,17 +52,15 @@ class Updater:
         self.noise, self.gaps = Noise(), list[Tensor]()
 
     def restart(self, method: Method) -> None:
-        """Begin with a fresh optimizer, as the method has it."""
+        """Begin with a fresh optimizer, as the method has it, of the policy and the heads that are on it now."""
         assert method.optimizer is not None
-        self.optimizer = method.optimizer.build(self.policy.parameters())
-        self.rate = float(self.optimizer.param_groups[0]["lr"])
+        self.stepper = ModelStepper(method.optimizer, self._trained(), self.policy.updated)
 
     def run(self, method: Method, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""
         tally = Tally()
         self.step, before = step, fingerprint(self.policy.parameters())
-        if method.optimizer.restarts(step):
-            self.optimizer.state.clear()
+        self.stepper.begin(step, str(step))
         row_loss = torch.zeros_like(batch.scores) if "row_loss" in method.needs() else None
         moved = False
         for epoch in range(method.epochs):
@@ -83,42 +85,26 @@ class Updater:
 
     def _step(self, method: Method, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
         """One optimizer step on a minibatch; False if there was nothing to learn or it was skipped."""
-        self.optimizer.zero_grad(set_to_none=True)
-        used, attempt = None, Tally()
-        with suppress(torch.OutOfMemoryError):
-            used = self._accumulate(method, batch, fresh, attempt)
-        if used is None:  # outside the handler, whose traceback would keep the tensors alive
-            self._halve(batch, tally)
-            return self._step(method, batch, step, fresh, tally)
-        tally.merge(attempt)
-        if not used:
+        lesson = Minibatch(self, method, batch, fresh, tally)
+        found = self.stepper.step(lesson, method.optimizer.rate(step, self.steps))
+        if "gradient_norm" not in found:
             return False
-        pace = self._pace(method)
-        parameters = [p for p in self._trained() if p.grad is not None]
-        limit = method.optimizer.clip()
-        norm = torch.nn.utils.clip_grad_norm_(parameters, torch.inf if limit is None else limit)
-        if not bool(torch.isfinite(norm)):
-            self._skip(batch, step, tally)
+        if bool(found["skipped_steps"]):
+            tally.count("skipped_steps")
             return False
-        self.bad_steps = 0
-        rate = self.rate * method.optimizer.rate(step, self.steps) * pace
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        movement = Movement(parameters)
-        self.optimizer.step()
-        self.policy.updated()
-        if float(norm) > 0 and rate > 0:
-            self._watch(movement.share(), rate, step, tally)
-        tally.add("gradient_norm", float(norm))
+        norm, rate = float(found["gradient_norm"]), float(found["learning_rate"])
+        if norm > 0 and rate > 0:
+            self._watch(lesson.movement.share(), rate, step, tally)
+        tally.add("gradient_norm", norm)
         tally.add("learning_rate", rate)
-        return float(norm) > 0 and rate > 0
+        return norm > 0 and rate > 0
 
-    def _accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
+    def accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
         batch = with_shares(method, batch, self.length)
         if method.token_weights:
             current = self._current(method, batch, fresh)
-            current.learning_rate = self.rate * method.optimizer.rate(self.step, self.steps)
+            current.learning_rate = self.stepper.lr * method.optimizer.rate(self.step, self.steps)
             if current.entropy is not None:
                 tally.add_tensor("entropy_before", current.entropy, batch.action_mask)
             factors = [part(batch, current) for part in method.token_weights]
@@ -151,10 +137,11 @@ class Updater:
     def _backward(self, method: Method, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
         """Add the gradient of some rows; how many they are."""
         needs, done = method.needs("objective", "regularizers", "critic"), 0
+        needs = needs.union(*(head.needs for head in heads(method)))
         part = batch.rows(rows)
         for piece in micro_batches(part, self.budget, method.objective.couples == "group") if len(rows) else []:
             micro = part.rows(piece, trim=True)
-            out = self.policy.evaluate(micro, needs)
+            out = self.learners.said(self.policy.evaluate(micro, needs))
             if fresh and method.experience.samples and not method.experience.retempers:
                 self.gaps.append(_gaps(micro, out, method.experience.truncates_distribution))
             self._loss(method, micro, out, tally, rows[piece]).backward()
@@ -167,16 +154,15 @@ class Updater:
         return split_groups(batch, 2, None) if method.optimizer.halves else [everything]
 
     def _trained(self) -> list[Any]:
-        return list(self.policy.parameters())
+        return [*self.policy.parameters(), *self.learners.parameters()]
 
-    def _pace(self, method: Method) -> float:
-        """What the optimizer makes of how the gradients of two halves of the minibatch agree."""
-        if not method.optimizer.halves or self.first_half is None:
-            return 1.0
+    def halves(self) -> Halves | None:
+        """The gradients of two halves of the minibatch, where the optimizer asked for them and there are two."""
+        if self.first_half is None:
+            return None
         begun, share = self.first_half
         whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
-        second = [(g - b) / (1 - share) for g, b in zip(whole, begun)]
-        return method.optimizer.pace([b / share for b in begun], second, share)
+        return [b / share for b in begun], [(g - b) / (1 - share) for g, b in zip(whole, begun)], share
 
     def _useful(self, method: Method, batch: TokenBatch) -> Tensor:
         """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""
@@ -243,17 +229,9 @@ class Updater:
         if share < LEAST and self.still is None:
             self.still = still(share, rate, step)
 
-    def _skip(self, batch: TokenBatch, step: int, tally: Tally) -> None:
-        self.bad_steps += 1
-        tally.count("skipped_steps")
-        if self.bad_steps >= MAX_BAD_STEPS:
-            error = not_finite(self.bad_steps, str(step))
-            error.batch = {"tokens": batch.tokens, "action_mask": batch.action_mask, "rewards": batch.rewards}
-            raise error
-
-    def _halve(self, batch: TokenBatch, tally: Tally) -> None:
+    def halve(self, batch: TokenBatch, tally: Tally) -> None:
         """Out of memory: half the micro-batch, once."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.stepper.clear()
         if self.halved:
             longest = int(batch.lengths.max())
             raise EtudeError(
@@ -266,18 +244,33 @@ class Updater:
             torch.cuda.empty_cache()
 
 
-def not_finite(times: int, where: str) -> NonFiniteError:
-    """What ends a run whose gradients are no numbers any more."""
-    return NonFiniteError(
-        f"The gradient was not finite in {times} optimizer steps in a row (step {where}); each was skipped. Lower the "
-        "learning rate (--set optimizer.lr=...) or look at the rewards of the last batch."
-    )
+class Minibatch:
+    """One minibatch as what takes the policy's steps sees it (`optimizers/model.py`)."""
+
+    def __init__(self, updater: Updater, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> None:
+        self.updater, self.method, self.batch, self.fresh, self.tally = updater, method, batch, fresh, tally
+
+    def gradient(self) -> Metrics:
+        """Leave the gradient in the parameters, in smaller micro-batches if memory runs out."""
+        used, attempt = None, Tally()
+        with suppress(torch.OutOfMemoryError):
+            used = self.updater.accumulate(self.method, self.batch, self.fresh, attempt)
+        if used is None:  # outside the handler, whose traceback would keep the tensors alive
+            self.updater.halve(self.batch, self.tally)
+            return self.gradient()
+        self.tally.merge(attempt)
+        self.movement = Movement(self.updater.stepper.parameters)
+        return {}
+
+    def halves(self) -> Halves | None:
+        return self.updater.halves()
 
 
 def _skips(method: Method) -> bool:
     """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
     assert method.objective is not None
-    return method.objective.vanishes_with_advantage and not method.regularizers and method.critic is None
+    alone = not method.regularizers and method.critic is None and not heads(method)
+    return method.objective.vanishes_with_advantage and alone
 
 
 def _weighed(batch: TokenBatch) -> Tensor:

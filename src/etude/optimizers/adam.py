@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from etude.core.fields import Fraction, NonNegative, Positive, Probability
+from etude.core.part import hints
 from etude.core.population import FlatParameters
 from etude.core.slots import TokenOptimizer
 from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import PopulationAdam
+from etude.optimizers.schedules import Constant, Schedule
 
 CONTROL_RATE = 3e-4
 """The learning rate of control where none is chosen."""
@@ -25,8 +26,7 @@ class TorchAdamW(TokenOptimizer, abstract=True):
     Args:
         lr: largest learning rate; None takes `automatic_rate` of what is trained.
         warmup: fraction of all steps over which the rate rises linearly from 0.
-        schedule: what follows: 'constant', 'linear' or 'cosine' down to `floor`.
-        floor: fraction of the rate that a falling schedule ends at.
+        schedule: what follows.
         clip_norm: largest global gradient norm; None for no limit.
     """
 
@@ -36,9 +36,16 @@ class TorchAdamW(TokenOptimizer, abstract=True):
     epsilon: Positive = 1e-8
     weight_decay: NonNegative = 0.0
     warmup: Probability = 0.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    floor: Probability = 0.0
+    schedule: Schedule = Constant()
     clip_norm: Positive | None = 1.0
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        data = dict(values)
+        if not isinstance(mode := data.get("schedule"), str):
+            return data
+        floor = data.get("floor", 0.0) if "floor" in hints(cls) else data.pop("floor", 0.0)
+        return {**data, "schedule": {"part": mode} | ({} if mode == "constant" else {"floor": floor})}
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         chosen = list(parameters)
@@ -49,9 +56,7 @@ class TorchAdamW(TokenOptimizer, abstract=True):
         rising = self.warmup * steps
         if step < rising:
             return (step + 1) / (rising + 1)
-        left = max(0.0, 1 - (step - rising) / max(1.0, steps - rising))
-        shape = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1 + math.cos(math.pi * (1 - left)))}[self.schedule]
-        return self.floor + (1 - self.floor) * shape
+        return self.schedule.factor(max(0.0, 1 - (step - rising) / max(1.0, steps - rising)))
 
     def clip(self) -> float | None:
         return self.clip_norm
@@ -62,7 +67,7 @@ class AdamW(TorchAdamW, StepOptimizer):
 
     Args:
         lr: largest learning rate; None takes `automatic_rate` of what is trained, in control 3e-4.
-        warmup, schedule, floor, clip_norm: as in `TorchAdamW`; in control every member has its own norm.
+        warmup, schedule, clip_norm: as in `TorchAdamW`; in control every member has its own norm.
 
     Shapes: parameters [P, D] in control.
 
@@ -108,4 +113,5 @@ def automatic_rate(parameters: int) -> float:
     >>> [f"{automatic_rate(n):.1e}" for n in (500_000, 20_000_000, 1_500_000_000)]
     ['1.0e-04', '1.5e-05', '1.0e-06']
     """
-    return 1e-4 * min(1.0, (1e6 / max(1, parameters)) ** 0.63)
+    share: float = (1e6 / max(1, parameters)) ** 0.63
+    return 1e-4 * min(1.0, share)

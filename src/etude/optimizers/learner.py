@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from etude.core.population import FlatParameters
 from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import Metrics
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Weights = dict[str, Tensor]
 
@@ -22,12 +25,14 @@ def learner(weights: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def descend(
-    state: dict[str, Any], loss: Callable[[Weights], Tensor], optimizer: StepOptimizer, steps: int = 1, data: Any = None
-) -> None:
+    state: dict[str, Any], loss: Callable[[Weights], Tensor], optimizer: StepOptimizer, steps: int = 1,
+    data: DataclassInstance | None = None, rate: float = 1.0,
+) -> None:  # fmt: skip
     """Steps of an optimizer on `loss(weights)`, a number. Where the gradient has been exactly 0, nothing moves.
 
     Args:
         data: what the loss is of, a dataclass, shown if its gradient is not finite.
+        rate: the schedule's factor on the learning rate.
 
     Raises: NonFiniteError at the third gradient in a row that is not finite; such steps are skipped.
     """
@@ -38,7 +43,7 @@ def descend(
         stepper.load(state["optimizer"])
     lesson = _Lesson(module, parameters, loss, data)
     for _ in range(steps):
-        stepper.step(lesson, 1.0)
+        stepper.step(lesson, rate)
     state["weights"] = {k: w.detach()[0].clone() for k, w in module.items()}
     state["optimizer"] = stepper.tensors()
     state["updates"] += steps
@@ -51,7 +56,7 @@ class _Lesson:
     module: nn.ParameterDict
     parameters: FlatParameters
     of: Callable[[Weights], Tensor]
-    batch: Any
+    batch: DataclassInstance | None
 
     def gradient(self) -> Metrics:
         with torch.enable_grad():

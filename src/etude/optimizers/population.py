@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from etude.core.errors import ConfigError, NonFiniteError
 from etude.core.learners import Reading
-from etude.core.population import FlatParameters, PerMember
+from etude.core.population import FlatParameters, Number, PerMember
 from etude.core.transitions import ActionLogProbs, Transitions
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Metrics = dict[str, Tensor]
 MAX_FAILURES = 3
@@ -64,7 +67,7 @@ class Differentiable(Protocol):
     """The part of surrogates and lessons that first-order optimizers use."""
 
     @property
-    def batch(self) -> Any:
+    def batch(self) -> DataclassInstance | None:
         """A dataclass of tensors [P, ...], kept if the gradient is not finite."""
         ...
 
@@ -74,7 +77,7 @@ class Differentiable(Protocol):
 class Stepper(Protocol):
     """Takes steps on a population's flat parameters [P, D], and remembers what it must."""
 
-    def step(self, surrogate: Any, rate: Any) -> Metrics:
+    def step(self, minibatch: Any, rate: Any, /) -> Metrics:
         """One step on a minibatch; `rate`, one or one per member, is the schedule's factor on the learning rate."""
         ...
 
@@ -93,7 +96,7 @@ class Failures:
     def __init__(self, members: int) -> None:
         self.count = torch.zeros(members, dtype=torch.int64)
 
-    def note(self, finite: Tensor, batch: Any) -> None:
+    def note(self, finite: Tensor, batch: DataclassInstance | None) -> None:
         """Count a step; `finite` [P]. Raises NonFiniteError, with the member's minibatch, at the third in a row."""
         self.count.add_(1).masked_fill_(finite, 0)
         if int(self.count.max()) >= MAX_FAILURES:
@@ -103,9 +106,14 @@ class Failures:
                 "skipped. Lower the learning rate (--set optimizer.lr=...) or look at the rewards and observations of "
                 "the last minibatch."
             )
-            found = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-            error.batch = {k: v[member].contiguous() for k, v in found.items() if isinstance(v, Tensor)}
+            error.batch = {k: v[member].contiguous() for k, v in tensors_of(batch).items()}
             raise error
+
+
+def tensors_of(batch: DataclassInstance | None) -> dict[str, Tensor]:
+    """The tensors of a minibatch by name, for replay."""
+    found = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)} if batch is not None else {}
+    return {k: v for k, v in found.items() if isinstance(v, Tensor)}
 
 
 class PopulationAdam:
@@ -121,8 +129,8 @@ class PopulationAdam:
     """
 
     def __init__(
-        self, parameters: FlatParameters, lr: Any, betas: tuple[float, float], epsilon: float, weight_decay: float,
-        clip: Any,
+        self, parameters: FlatParameters, lr: Number, betas: tuple[float, float], epsilon: Number, weight_decay: Number,
+        clip: Number | None,
     ) -> None:  # fmt: skip
         if any(isinstance(b, PerMember) for b in betas):
             raise ConfigError("beta1 and beta2 cannot differ between the members of one run: compare runs instead.")
@@ -133,7 +141,7 @@ class PopulationAdam:
         self.rows = [list(x.unbind(0)) for x in (self.values, self.gradient, self.first, self.second, self.taken)]
         self.failures = Failures(len(self.values))
 
-    def step(self, surrogate: Differentiable, rate: Any) -> Metrics:
+    def step(self, surrogate: Differentiable, rate: Number) -> Metrics:
         metrics = surrogate.gradient()
         norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
         finite = norm < torch.inf
@@ -146,7 +154,7 @@ class PopulationAdam:
         return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": 1.0 - taken.float()}
 
     @torch.no_grad()
-    def _apply(self, norm: Tensor, rate: Any) -> None:
+    def _apply(self, norm: Tensor, rate: Number) -> None:
         g = self.gradient
         if self.clip is not None:
             g.mul_((self.clip / (norm + 1e-6)).clamp(max=1.0))
@@ -161,7 +169,7 @@ class PopulationAdam:
                 lr=_of(lr, k), weight_decay=_of(self.weight_decay, k), eps=_of(self.epsilon, k),
             )  # fmt: skip
 
-    def _guarded(self, finite: Tensor, norm: Tensor, rate: Any) -> None:
+    def _guarded(self, finite: Tensor, norm: Tensor, rate: Number) -> None:
         """As `_apply`, for the members with a finite gradient only."""
         kept = [x.clone() for x in (self.values, self.first, self.second, self.taken)]
         self.gradient.masked_fill_(~finite, 0.0)
@@ -178,11 +186,11 @@ class PopulationAdam:
             value.copy_(tensors[name])
 
 
-def column(number: Any, like: Tensor) -> Tensor:
+def column(number: Number, like: Tensor) -> Tensor:
     """A float, or one per member, as [P, 1] or [1, 1]."""
     return number.values.to(like.dtype) if isinstance(number, PerMember) else like.new_full((1, 1), number)
 
 
-def _of(number: Any, member: int) -> float:
+def _of(number: Number, member: int) -> float:
     """A float, or this member's."""
     return number.numbers[member] if isinstance(number, PerMember) else float(number)

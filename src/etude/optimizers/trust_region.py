@@ -7,7 +7,7 @@ never formed: all that is needed are products F v, two passes backward through t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,12 +15,12 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative, Positive
 from etude.core.part import Need
-from etude.core.population import FlatParameters
+from etude.core.population import FlatParameters, Number
 from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import Failures, Metrics, Surrogate, column
 
 if TYPE_CHECKING:
-    from etude.core.method import Method
+    from etude.core.kinds import RolloutMethod
 
 Product = Callable[[Tensor], Tensor]
 
@@ -60,11 +60,13 @@ class NaturalGradient(StepOptimizer):
         if self.lr is not None:
             raise ConfigError(f"{type(self).__name__} has no learning rate; set how far a step goes with delta.")
 
-    def objection(self, method: Method) -> str | None:
+    def objection(self, method: RolloutMethod) -> str | None:
         if method.epochs != 1 or method.minibatches != 1:
             return "takes one step on a whole rollout: set epochs and minibatches to 1."
         if method.critic is not None and method.critic.joint:
             return "moves the policy only: use a critic that is fitted afterwards (critic=fitted-value)."
+        if head := next((part for part in method.learners if part.joint), None):
+            return f"moves the policy only, and {type(head).__name__} is trained by the policy's step: leave it out."
         return None
 
     def population(self, parameters: FlatParameters) -> PopulationNaturalGradient:
@@ -105,7 +107,7 @@ class PopulationNaturalGradient:
         self.leaves = [leaf for name, leaf in named if name.startswith("policy.")]
         self.failures = Failures(len(self.values))
 
-    def step(self, surrogate: Surrogate, rate: Any) -> Metrics:
+    def step(self, surrogate: Surrogate, rate: Number) -> Metrics:
         policy = surrogate.evaluate()
         surrogate.fresh = False  # from here on the weights are not those that acted
         assert policy.kl is not None

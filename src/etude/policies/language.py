@@ -260,12 +260,20 @@ class LanguagePolicy:
         extra = [] if self.value_head is None else list(self.value_head.parameters())
         return [*self.masters.parameters.values(), *extra]
 
+    @property
+    def width(self) -> int:
+        """Size of the last hidden states."""
+        return int(self._causal(self.model).get_output_embeddings().weight.shape[1])  # hidden_size may be another
+
+    @property
+    def head_dtype(self) -> torch.dtype:
+        """What heads beside the model's own compute in."""
+        return torch.float64 if self.model.dtype == torch.float64 else torch.float32
+
     def add_value_head(self) -> nn.Linear:
         """The value head, [H] -> 1 in float32 (float64 for a float64 model), made with zero weights on first use."""
         if self.value_head is None:
-            kind = torch.float64 if self.model.dtype == torch.float64 else torch.float32
-            width = self._causal(self.model).get_output_embeddings().weight.shape[1]  # hidden_size may be another
-            self.value_head = nn.Linear(width, 1, device=self.device, dtype=kind)
+            self.value_head = nn.Linear(self.width, 1, device=self.device, dtype=self.head_dtype)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         return self.value_head

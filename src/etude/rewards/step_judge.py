@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -12,14 +13,16 @@ from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.draws import children, uniforms
 from etude.core.errors import ConfigError
-from etude.core.fields import Count, Fraction, NonNegative, Positive, Probability, WholeNumber
+from etude.core.fields import Count, Fraction, NonNegative, Probability
+from etude.core.learners import Learning
 from etude.core.part import Need
 from etude.core.slots import Context, TokenReward
 from etude.core.streams import Stream
 from etude.core.worlds import World
+from etude.learners.small import SmallLearner, upgraded_learning
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW
-from etude.optimizers.learner import descend, learner
+from etude.optimizers.learner import learner
 
 UNREADABLE = -2.0
 """What a verdict that is neither -1 nor +1 earns."""
@@ -57,14 +60,14 @@ def verdict_advantages(rewards: Tensor, verdicts: Tensor) -> Tensor:
     return standardised(earned.flatten(), step.flatten()).view_as(earned)
 
 
-class StepVerdicts(TokenReward):
+class StepVerdicts(TokenReward, SmallLearner):
     """R_ik = O_i + weight * mean_l S_ikl on the last token of each step, by a judge that learns along.
 
     The judge is a network of one hidden layer on the policy's states before a step's first token and before the token
     that ends it, which has seen what the step says, standardised by their running mean and deviation (unstandardised,
     what all steps have in common is learned first, and a judge that says the same of all learns no more).
-    z = its output, P(S = +1) = 1 / (1 + exp(-z)). It learns in `epochs` clipped steps after every batch. Weights,
-    moments and the running figures are in `state`.
+    z = its output, P(S = +1) = 1 / (1 + exp(-z)). It learns in clipped steps from every scored batch. Weights, moments
+    and the running figures are in `state`.
 
     Marks `step` [B, T], the number of the step a token belongs to (-1 outside), and `verdicts` [B, T, m] at the tokens
     that end steps. Every reward of a method that pays on these tokens counts in R_ik.
@@ -73,7 +76,7 @@ class StepVerdicts(TokenReward):
         separator: text that ends a step; a completion without it is one step.
         verdicts: m. weight: lambda. failure: O of what is not solved.
         low, high: the share of a problem's completions that must be solved for the judge to learn from it.
-        width, lr, epochs, clip: of the judge and its steps.
+        width, clip, learning: of the judge and its steps.
 
     Two of three verdicts speak for a step of a completion that was solved:
 
@@ -91,9 +94,13 @@ class StepVerdicts(TokenReward):
     low: Probability = 0.2
     high: Probability = 0.8
     width: Count = 32
-    lr: Positive = 3e-3
-    epochs: WholeNumber = 4
     clip: Fraction = 0.2
+    learning: Learning = Learning(optimizer=AdamW(lr=3e-3, clip_norm=None), epochs=4, order="before")
+    when: ClassVar[frozenset[str]] = frozenset({"optimizer", "epochs", "every", "warmup"})
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return upgraded_learning(cls, values)
 
     def check(self) -> None:
         if not self.separator:
@@ -102,6 +109,7 @@ class StepVerdicts(TokenReward):
             raise ConfigError(f"StepVerdicts.low must be at most high, got {self.low} and {self.high}.")
 
     def marked(self, batch: TokenBatch, context: Context) -> TokenBatch:
+        self.made["now"] = context.step, context.steps
         separates = holding(self.separator, context.policy.tokenizer).to(batch.tokens.device)
         ends = batch.action_mask & separates[batch.tokens]
         step, ends = steps(batch, ends)
@@ -124,8 +132,9 @@ class StepVerdicts(TokenReward):
     def before_update(self, batch: TokenBatch) -> None:
         """Let the judge learn from the problems that are neither too hard nor too easy."""
         rows = ((solved_share(batch) >= self.low) & (solved_share(batch) <= self.high)).nonzero()[:, 0]
-        if len(rows) and self.epochs:
-            self._learn(batch.rows(rows))
+        step, steps = self.made.get("now", (0, 1))
+        if len(rows) and self.learning.turn(step) is not None:
+            self._learn(batch.rows(rows), self.learning.optimizer.rate(step, steps))
 
     def judge(self, features: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """[N] z of steps with these features [N, 2 H]."""
@@ -138,7 +147,7 @@ class StepVerdicts(TokenReward):
         for name, value in (("mean", features.mean(0)), ("square", (features**2).mean(0))):
             self.state[name] = self.state[name] + (value - self.state[name]) / seen
 
-    def _learn(self, batch: TokenBatch) -> None:
+    def _learn(self, batch: TokenBatch, rate: float) -> None:
         assert batch.step is not None and batch.verdicts is not None
         ends = judged(batch.verdicts)
         features, said = self._features(batch, batch.step, ends), batch.verdicts[ends].cpu()
@@ -148,8 +157,7 @@ class StepVerdicts(TokenReward):
             return
         features, said, mine = features[useful], said[useful], mine[useful]
         rows = _rows(said, self._logp(features, said, self.state["weights"]), mine)
-        adam = AdamW(lr=self.lr, clip_norm=None)
-        descend(self.state, lambda w: self._loss(rows, self._logp(features, said, w)), adam, self.epochs, rows)
+        self.learn_from(lambda w: self._loss(rows, self._logp(features, said, w)), rows, rate)
 
     def _loss(self, rows: TokenBatch, logp: Tensor) -> Tensor:
         return ClippedSurrogate(low=self.clip, high=self.clip)(rows, TokenLogProbs(logp)).mean()

@@ -189,7 +189,7 @@ def test_primitives_are_those_of_the_paper() -> None:
 
 
 def context(step: int) -> Any:
-    return SimpleNamespace(step=step, stream=Stream(0).split("step", step), task=None, max_tokens=1)
+    return SimpleNamespace(step=step, steps=12, stream=Stream(0).split("step", step), task=None, max_tokens=1)
 
 
 def test_a_formula_is_worth_its_late_successes_and_a_full_group_is_learned_from(monkeypatch: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_formula_is_worth_its_late_successes_and_a_full_group_is_learned_from(
         part.score([None, None], context(step))
         formulas.append(part.formula)
         part.before_update(_Solved(solved.get(step, (0, 0))))
-        assert part.writer.state["updates"] == (part.writer.epochs if step == 6 else 0)
+        assert part.writer.state["updates"] == (part.writer.learning.epochs if step == 6 else 0)
     assert formulas[0] == formulas[1] == formulas[2]
     assert formulas[3] == formulas[4] == formulas[5]
     assert [value for _, value in part.state["tried"]] == [0.75, 0.25]

@@ -223,10 +223,10 @@ def test_the_loops_hand_over_halves() -> None:
     loop = EnumerableLoop(get_method("oblr-po"), Enumerable(), seeds=[0, 1], steps=3)
     for _ in range(3):
         loop.step()
-    for method, optimizer in zip(loop.methods, loop.optimizers):
+    for method, stepper in zip(loop.methods, loop.steppers):
         state = method.optimizer.state
         pace = min(1.0, max(0.05, state["signal"] / state["power"]))
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * pace, rel=1e-12)
+        assert stepper.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * pace, rel=1e-12)
 
 
 def trained_on(sizes: tuple[int, ...], same: bool) -> tuple[dict[str, float], Any]:

@@ -16,6 +16,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.methods.rlvr.open_rs import AccuracyReward, Curated
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
 from etude.rewards.formula import FormulaReward
 from etude.rewards.length import CosineReward
 from etude.rewards.patterns import FormatReward, RepetitionPenalty
@@ -175,5 +176,5 @@ def test_the_rate_rises_for_a_tenth_and_falls_to_a_tenth() -> None:
 
 
 def test_a_linear_schedule_falls_to_its_floor_and_a_constant_one_stays() -> None:
-    assert AdamW(schedule="linear", floor=0.2).rate(50, 100) == pytest.approx(0.6, abs=1e-12)
-    assert AdamW(floor=0.2).rate(50, 100) == pytest.approx(1.0, abs=1e-12)
+    assert AdamW(schedule=Linear(floor=0.2)).rate(50, 100) == pytest.approx(0.6, abs=1e-12)
+    assert AdamW().rate(50, 100) == pytest.approx(1.0, abs=1e-12)

@@ -17,6 +17,8 @@ from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.methods.rlvr.rlanything import SolvedBand, StepAdvantage, unit_test_rewards
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks, accepted, wish
+from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.rewards.step_judge import (
     StepVerdicts,
@@ -126,7 +128,8 @@ def test_the_judge_moves_towards_the_sign_of_outcome_plus_majority(chains: Token
     alike = torch.ones_like(chains.hidden)
     batch = chains.replace(verdicts=verdicts, hidden=alike)
     rewards = -sign * (1 - 1 / 3) * judged(batch.verdicts)
-    part, before, after = learned(batch.replace(rewards=rewards), epochs=1, lr=1e-3)
+    once = StepVerdicts().learning.replace(epochs=1, optimizer=AdamW(lr=1e-3, clip_norm=None))
+    part, before, after = learned(batch.replace(rewards=rewards), learning=once)
     assert part.state["updates"] == 1
     assert ((after - before) * -sign > 0).all()
 
@@ -138,7 +141,7 @@ def test_a_judge_that_agrees_with_itself_learns_nothing(chains: TokenBatch) -> N
     assert part.state["updates"] == 0
     assert torch.equal(before, after)
     part, before, after = learned(paid(chains))
-    assert part.state["updates"] == part.epochs
+    assert part.state["updates"] == part.learning.epochs == 4
     assert not torch.equal(before, after)
 
 
@@ -246,7 +249,8 @@ def test_steps_end_at_separators_and_at_the_end_of_a_turn(make_batch: Make) -> N
     part = StepVerdicts(weight=0.5, failure=0).bind()
     keys = torch.tensor([draw.key for draw in draws(1)])
     turns = turns.replace(solved=torch.tensor([True]), tokens=torch.zeros(1, 7, dtype=torch.long), draw=keys)
-    turns = part.marked(turns, SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), stream=Stream(0)))
+    context: Any = SimpleNamespace(policy=SimpleNamespace(tokenizer=tokenizer), stream=Stream(0), step=0, steps=1)
+    turns = part.marked(turns, context)
     paid_for, mean = part.shape(turns), turns.verdicts.mean(-1)
     assert torch.equal(turns.step, step)
     torch.testing.assert_close(paid_for, (1 + 0.5 * mean) * ends, atol=1e-12, rtol=0)
@@ -268,3 +272,19 @@ def test_step_advantages_need_steps_and_problems_need_slots() -> None:
         method.check()
     with pytest.raises(ConfigError, match=r"set curriculum\.slots"):
         get_method("rlanything").replace(problems=64).check()
+
+
+def test_the_judge_learns_when_and_at_the_rate_that_its_learning_says(chains: TokenBatch) -> None:
+    """Every second step after one of warmup, at a rate that falls to 0 over the run of four steps."""
+    adam = AdamW(lr=1e-3, clip_norm=None, schedule=Linear())
+    learning = StepVerdicts().learning.replace(optimizer=adam, epochs=1, every=2, warmup=1)
+    part, features = learned(paid(chains), learning=learning)[0], chains.hidden
+    assert part.state["updates"] == 0 and features is not None
+    moved = []
+    for step in range(4):
+        part.made["now"] = step, 4
+        before = part.state["weights"]["out"].clone()
+        part.before_update(paid(chains))
+        moved.append(float((part.state["weights"]["out"] - before).abs().max()))
+    assert [m > 0 for m in moved] == [False, True, False, True]
+    assert moved[1] == pytest.approx(1e-3 * 0.75, rel=1e-2)

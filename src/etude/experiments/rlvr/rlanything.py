@@ -78,7 +78,7 @@ def experiment() -> dict[str, Any]:
     arms = {
         "full": full,
         "judge": still,
-        "policy": still.replace(rewards=(full.rewards[0].replace(weight=0.0, epochs=0),)),
+        "policy": still.replace(rewards=(full.rewards[0].replace(weight=0.0),)),
         "grpo": get_method("grpo"),
     }
     found = runs(

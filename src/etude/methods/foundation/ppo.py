@@ -24,6 +24,7 @@ from etude.learners.token import TokenCritic
 from etude.methods.foundation.reinforce import reinforce, reinforce_control
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
 from etude.regularizers.entropy import EntropyBonus
 
 ppo = reinforce.replace(
@@ -51,7 +52,7 @@ ppo_control = reinforce_control.replace(
     advantages=GAE(gamma=0.98, lam=0.9, per_minibatch=True),
     objective=ClippedSurrogate(low=0.2, high=0.2),
     regularizers=(EntropyBonus(coefficient=0.01),),
-    optimizer=AdamW(lr=1e-3, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
+    optimizer=AdamW(lr=1e-3, epsilon=1e-5, clip_norm=0.5, schedule=Linear()),
     epochs=10,
     minibatches=2,
 )

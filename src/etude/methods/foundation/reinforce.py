@@ -19,6 +19,7 @@ from etude.experience.vector import Rollouts
 from etude.learners.state import StateValue
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
 from etude.policies.control.actor import ActorPolicy
 from etude.rewards.outcome import TaskReward
 
@@ -50,5 +51,5 @@ reinforce_control = RolloutMethod(
     advantages=GAE(gamma=0.99, lam=1.0, standardize=True),
     objective=PolicyGradient(),
     critic=StateValue(coefficient=0.5),
-    optimizer=AdamW(lr=3e-3, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
+    optimizer=AdamW(lr=3e-3, epsilon=1e-5, clip_norm=0.5, schedule=Linear()),
 )

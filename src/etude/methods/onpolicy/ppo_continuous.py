@@ -22,6 +22,7 @@ from etude.experience.vector import Rollouts
 from etude.learners.state import StateValue
 from etude.methods.foundation.ppo import ppo_control
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
 from etude.policies.control.actor import ActorPolicy
 from etude.policies.control.observations import NormalizeObservations
 from etude.rewards.running import NormalizeRewards
@@ -36,7 +37,7 @@ ppo_continuous = ppo_control.replace(
     advantages=GAE(gamma=0.99, lam=0.95, per_minibatch=True),
     critic=StateValue(coefficient=0.5, clip=0.2),
     regularizers=(),
-    optimizer=AdamW(lr=3e-4, epsilon=1e-5, clip_norm=0.5, schedule="linear"),
+    optimizer=AdamW(lr=3e-4, epsilon=1e-5, clip_norm=0.5, schedule=Linear()),
     epochs=10,
     minibatches=32,
     claim=Claim(

@@ -19,13 +19,14 @@ ours has rotary ones and reads "t s a b t" (see the task), and only the path aft
 from etude.core.method import Claim
 from etude.methods.foundation.sft import sft
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Cosine
 
 alpine = sft.replace(
     id="alpine",
     title="ALPINE: Unveiling the Planning Capability of Autoregressive Learning in Language Models",
     paper="arXiv:2405.09220",
     row="theory",
-    optimizer=AdamW(lr=3e-3, schedule="cosine"),
+    optimizer=AdamW(lr=3e-3, schedule=Cosine()),
     problems=256,
     claim=Claim(
         statement="One layer learns edges and observed reachability: pairs seen on the way to a target are solved "

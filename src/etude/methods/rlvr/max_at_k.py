@@ -71,7 +71,7 @@ class MaxAtK(GroupReward):
 
     >>> import torch
     >>> from types import SimpleNamespace as Rows
-    >>> rows = Rows(scores=torch.tensor([0.0, 3.0, 6.0]), group=torch.zeros(3), once=lambda: None, extras={})
+    >>> rows = Rows(scores=torch.tensor([0.0, 3.0, 6.0]), group=torch.zeros(3), once=lambda: None)
     >>> MaxAtK(k=2).rescore(rows).tolist()
     [3.0, 3.0, 4.0]
     """

@@ -35,6 +35,7 @@ from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Cosine
 from etude.rewards.length import CosineReward, answered
 from etude.rewards.patterns import FormatReward
 from etude.tasks.pool import Pool
@@ -121,7 +122,7 @@ open_rs = grpo.replace(
     curriculum=Curated(),
     experience=Groups(size=6, temperature=0.7),
     rewards=(CosineReward(weight=2.0), FormatReward(weight=1.0)),
-    optimizer=AdamW(warmup=0.1, schedule="cosine", floor=0.1),
+    optimizer=AdamW(warmup=0.1, schedule=Cosine(floor=0.1)),
     claim=Claim(
         statement="Under a limit of length, hard problems alone lose what they gained; easy ones among them shorten, "
         "and a cosine reward makes lengths more even at equal accuracy.",

@@ -114,7 +114,8 @@ class MetaReward(Reward):
             state["tried"].append([self.formula, value])
             state["scores"].append(value)
         if len(state["scores"]) == self.size:
-            self.writer.learn(state["group"], torch.tensor(state["scores"], dtype=torch.float64))
+            rate = self.writer.learning.optimizer.rate(step, context.steps)
+            self.writer.learn(state["group"], torch.tensor(state["scores"], dtype=torch.float64), rate)
             del state["group"]
         if "group" not in state:
             state.update(group=self.writer.write(self.size, context.stream.split("group")), scores=[])

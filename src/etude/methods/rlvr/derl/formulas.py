@@ -5,6 +5,7 @@ S  symbols,  N  formulas,  L  longest formula, its end included,  W  width of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
 
@@ -15,10 +16,12 @@ from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.draws import uniforms
 from etude.core.errors import ConfigError
-from etude.core.fields import Count, Ge, NonNegative, Positive, WholeNumber
-from etude.core.part import Part
+from etude.core.fields import Count, Ge, NonNegative, WholeNumber
+from etude.core.learners import Learning
 from etude.core.slots import TokenAdvantages
+from etude.core.step_slots import StepOptimizer
 from etude.core.streams import Stream
+from etude.learners.small import SmallLearner, upgraded_learning
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW
 from etude.optimizers.learner import descend, learner
@@ -32,7 +35,7 @@ EXAMPLES = 32
 """Formulas of the cold start."""
 
 
-class FormulaPolicy(Part):
+class FormulaPolicy(SmallLearner):
     """An LSTM over the symbols of formulas; symbols that cannot lead to a formula of `length` symbols have no chance.
 
     `learn` takes GRPO's steps on formulas and what they scored: clipped surrogate summed over a formula's symbols,
@@ -43,9 +46,9 @@ class FormulaPolicy(Part):
         symbols: what formulas are made of; the empty one ends them.
         length: most symbols, the end included.
         cold: steps of the supervised start.
-        epochs: optimizer steps on each group of formulas.
         kl: coefficient of the KL to the policy after the cold start.
         credit: what scores become advantages by.
+        learning: its steps, `epochs` of them on each group of formulas; the cold start's are of the same size.
 
     Shapes: formulas [N, L] numbers of symbols.
 
@@ -56,11 +59,14 @@ class FormulaPolicy(Part):
     symbols: tuple[str, ...] = SYMBOLS
     length: Annotated[int, Ge(2)] = 16
     width: Count = 32
-    lr: Positive = 1e-2
     cold: WholeNumber = 30
-    epochs: Count = 4
     kl: NonNegative = 1e-3
     credit: TokenAdvantages = GroupAdvantage(centre=GroupMean(), scale=GroupStd())
+    learning: Learning = Learning(optimizer=AdamW(lr=1e-2, clip_norm=None), epochs=4)
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return upgraded_learning(cls, values)
 
     def check(self) -> None:
         if END not in self.symbols or not any(s[:1].isalnum() for s in self.symbols):
@@ -78,7 +84,9 @@ class FormulaPolicy(Part):
         self.state.update(learner(weights))
         examples = self._examples(stream)
         if len(examples):
-            descend(self.state, lambda w: -self.say(examples, w)[0].sum(1).mean(), self._adam(), self.cold)
+            assert isinstance(self.learning.optimizer, StepOptimizer)
+            cold = self.learning.optimizer
+            descend(self.state, lambda w: -self.say(examples, w)[0].sum(1).mean(), cold, self.cold)
         self.state.update(learner(self.state["weights"]))  # without the moments of the cold start
         self.state["reference"] = {k: w.clone() for k, w in self.state["weights"].items()}
 
@@ -107,13 +115,10 @@ class FormulaPolicy(Part):
         """Formulas as text."""
         return ["".join(self.symbols[i] for i in row) for row in symbols.tolist()]
 
-    def learn(self, symbols: Tensor, scores: Tensor) -> None:
-        """Take `epochs` steps on formulas [N, L] that the policy just wrote and their scores [N]."""
+    def learn(self, symbols: Tensor, scores: Tensor, rate: float = 1.0) -> None:
+        """Take steps on formulas [N, L] that the policy just wrote and their scores [N]; `rate` is the schedule's."""
         batch = self.batch(symbols, scores)
-        descend(self.state, lambda w: self.loss(batch, w), self._adam(), self.epochs, batch)
-
-    def _adam(self) -> AdamW:
-        return AdamW(lr=self.lr, clip_norm=None)
+        self.learn_from(lambda w: self.loss(batch, w), batch, rate)
 
     def batch(self, symbols: Tensor, scores: Tensor) -> TokenBatch:
         """Formulas as one group of rows with their advantages, under the policy as it is."""

@@ -1,0 +1,197 @@
+"""Networks that learn beside a model of tokens: heads on its states, and learners with steps of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.learners import TokenLearner, TokenReading
+from etude.core.method import Method
+from etude.core.part import Need
+from etude.core.rows import split_groups
+from etude.core.slots import TokenOptimizer
+from etude.core.streams import Stream
+from etude.loops.trainer import Trainer
+from etude.optimizers.model import ModelStepper
+from etude.optimizers.population import Metrics
+from etude.policies.language import LanguagePolicy
+
+
+@dataclass
+class Rows:
+    """Rows as a learner of tokens reads them: `TokenReading`, each quantity computed once.
+
+    Args:
+        networks, targets: of all learners, and their slow copies, by name; `name` is this learner's.
+    """
+
+    batch: TokenBatch
+    networks: Mapping[str, nn.Module]
+    targets: Mapping[str, nn.Module]
+    name: str
+
+    @cached_property
+    def says(self) -> Tensor:
+        assert self.batch.hidden is not None, f"{self.name} reads states, and does not say so in `needs`."
+        return _said(self.network, self.batch.hidden)
+
+    @property
+    def network(self) -> nn.Module:
+        return self.networks[self.name]
+
+    @property
+    def target(self) -> nn.Module:
+        return self.targets[self.name]
+
+
+class TokenLearners:
+    """All learners of a token method beside one policy.
+
+    Args:
+        stream: of the networks' first weights.
+        steps: training steps in total, for the learners' schedules.
+    """
+
+    def __init__(self, method: Method, policy: LanguagePolicy, stream: Stream, steps: int) -> None:
+        self.steps, parts = steps, {part.name: part for part in method.slots()["learners"]}
+        self.networks: dict[str, nn.Module] = {}
+        for name, part in parts.items():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream.split(name).key)
+                self.networks[name] = part.build(policy.width).to(policy.device, policy.head_dtype)
+        self.heads = {name: self.networks[name] for name, part in parts.items() if part.joint}
+        self.trainers = {k: TokenTrainer(p, k, self.networks[k]) for k, p in parts.items() if not p.joint}
+        self.targets = {k: t.target for k, t in self.trainers.items() if t.target is not None}
+
+    # Heads
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the policy's step trains beside the policy."""
+        return [p for head in self.heads.values() for p in head.parameters()]
+
+    def said(self, policy: TokenLogProbs) -> TokenLogProbs:
+        """What the policy says, with what the heads on it say."""
+        for name, head in self.heads.items():
+            assert policy.hidden is not None
+            policy.said[name] = _said(head, policy.hidden)
+        return policy
+
+    # Learners with steps of their own
+
+    def read(self, name: str, batch: TokenBatch) -> Rows:
+        """Rows as the learner of this name reads them now."""
+        return Rows(batch, self.networks, self.targets, name)
+
+    @torch.no_grad()
+    def offer(self, batch: TokenBatch) -> None:
+        """Put into `batch.offers` what learners say of new rows before they are rewarded."""
+        for name, trainer in self.trainers.items():
+            batch.offers.update(trainer.part.offers(self.read(name, batch)))
+
+    def run(self, batch: TokenBatch, number: int, order: str, stream: Stream) -> dict[str, float]:
+        """Let those learn from credited rows that are due 'before' or 'after' the policy's update."""
+        found: Metrics = {}
+        for trainer in self.trainers.values():
+            if trainer.part.learning.order == order:
+                found |= trainer.learn(self, batch, number, stream)
+        return {k: float(v) for k, v in found.items()}
+
+    # Checkpoints
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, slow copies, and all that the next steps depend on; heads' moments are the policy's stepper's."""
+        weights = {f"{name}.network.{k}": v for name, net in self.networks.items() for k, v in net.state_dict().items()}
+        steps = {f"{name}.{k}": v for name, trainer in self.trainers.items() for k, v in trainer.tensors().items()}
+        return {f"learners.{k}": v.detach() for k, v in (weights | steps).items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Undo `tensors`."""
+        for name, network in self.networks.items():
+            network.load_state_dict(_below(tensors, f"learners.{name}.network."))
+        for name, trainer in self.trainers.items():
+            trainer.load(_below(tensors, f"learners.{name}."))
+
+
+class TokenTrainer(Trainer):
+    """Trains one learner of tokens by torch's steps."""
+
+    part: TokenLearner
+    stepper: ModelStepper
+
+    def __init__(self, part: TokenLearner, name: str, network: nn.Module) -> None:
+        assert isinstance(part.learning.optimizer, TokenOptimizer)
+        self.network = network
+        super().__init__(part, name, network, ModelStepper(part.learning.optimizer, network.parameters()))
+
+    def learn(self, learners: TokenLearners, batch: TokenBatch, number: int, stream: Stream) -> Metrics:
+        """Learn from rows, if it is time; returns means over the last epoch, [1] each."""
+        self.stepper.begin(number, f"{number} of {self.name}")
+        rate = self.part.learning.optimizer.rate(number, learners.steps)
+
+        def lessons(epoch: int) -> Iterator[Lesson]:
+            for rows in self._pieces(batch, stream.split(self.name, epoch)):
+                yield Lesson(self, learners, rows)
+
+        return self.run(number, rate, lessons)
+
+    def _pieces(self, batch: TokenBatch, stream: Stream) -> Iterator[TokenBatch]:
+        """An epoch's minibatches, of whole groups."""
+        count = self.part.learning.minibatches
+        if count == 1:
+            yield batch
+            return
+        yield from (batch.rows(rows) for rows in split_groups(batch, count, stream.numpy))
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return [] if self.target is None else list(zip(self.target.parameters(), self.network.parameters()))
+
+    def tensors(self) -> dict[str, Tensor]:
+        slow = {} if self.target is None else self.target.state_dict()
+        stepper = {f"stepper.{k}": v for k, v in self.stepper.tensors().items()}
+        return {**stepper, **{f"target.{k}": v for k, v in slow.items()}}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        self.stepper.load(_below(tensors, "stepper."))
+        if self.target is not None:
+            self.target.load_state_dict(_below(tensors, "target."))
+
+
+class Lesson:
+    """One minibatch of a learner of tokens, as what takes its steps sees it (`optimizers/model.py`)."""
+
+    def __init__(self, trainer: TokenTrainer, learners: TokenLearners, batch: TokenBatch) -> None:
+        self.trainer, self.learners, self.batch = trainer, learners, batch
+
+    def read(self) -> TokenReading:
+        return self.learners.read(self.trainer.name, self.batch)
+
+    def gradient(self) -> Metrics:
+        loss, parameters = self.trainer.part.loss(self.read()), self.trainer.stepper.parameters
+        found = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        for parameter, gradient in zip(parameters, found):
+            parameter.grad = gradient
+        return {"loss": loss.detach().view(1)}
+
+    def halves(self) -> None:
+        return None
+
+
+def own_needs(method: Method) -> frozenset[Need]:
+    """What learners with steps of their own need."""
+    return frozenset[Need]().union(*(part.needs for part in method.slots()["learners"] if not part.joint))
+
+
+def _said(network: nn.Module, hidden: Tensor) -> Tensor:
+    """What a network says of states, in the network's own dtype."""
+    first = next(network.parameters(), hidden)
+    said: Tensor = network(hidden.to(first.dtype))
+    return said
+
+
+def _below(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
