@@ -9,6 +9,8 @@ from etude.core.edit import set_values
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.comparison import verdict
+from etude.experiments import cells
+from etude.experiments.cells import Cell
 
 
 def claimed(name: str) -> Method:
@@ -27,25 +29,20 @@ def seeds(name: str) -> int:
 
 def first_loop(method: Method, seed: int) -> Any:
     """A loop of the method on its claim's task and model, before the first step."""
-    import torch
-
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
-    from etude.tasks import resolve_task
-
-    assert method.claim is not None
-    torch.set_num_threads(1)
-    policy = LanguagePolicy.load(method.claim.model, device="cpu")
-    task: Any = resolve_task(method.claim.task)
-    return LanguageLoop(method, task, policy, seed=seed, steps=method.claim.steps)
+    return cells.language_loop(_cell(method, seed))
 
 
 def trained(method: Method, seed: int) -> Any:
     """The policy after the steps of its claim."""
-    loop = first_loop(method, seed)
-    for _ in range(loop.steps):
-        loop.step()
-    return loop.policy
+    return cells.trained(_cell(method, seed))[0].policy
+
+
+def _cell(method: Method, seed: int) -> Cell:
+    from etude.tasks import resolve_task
+
+    claim = method.claim
+    assert claim is not None
+    return Cell(method.id, method, resolve_task(claim.task), seed, claim.steps, claim.model)
 
 
 def accuracy(policy: Any, seed: int, name: str = "preferences") -> float:

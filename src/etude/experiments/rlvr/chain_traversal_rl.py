@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from etude.experiments.arms import SEEDS, Question, findings, spread
+from etude.experiments.arms import SEEDS, Question, findings
+from etude.experiments.cells import spread
 from etude.experiments.rlvr.chain_model import ChainModel, accuracy, train
 
 BATCH, RATE, TEMPERATURE = 4096, 1e-2, 0.2

@@ -13,7 +13,8 @@ from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, findings, spread
+from etude.experiments.arms import Question, findings
+from etude.experiments.cells import spread
 from etude.loops.enumerable import EnumerableLoop
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.rewards.formula import FormulaReward, evaluate, parse

@@ -11,7 +11,8 @@ import numpy as np
 
 from etude.core.method import Method
 from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, Trained, Training, findings, spread, train, variant
+from etude.experiments.arms import Question, Trained, Training, findings, train, variant
+from etude.experiments.cells import spread
 from etude.regularizers.entropy import EntropyBonus
 from etude.tasks.language.countdown import Countdown
 

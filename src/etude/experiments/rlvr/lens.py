@@ -9,7 +9,8 @@ from torch import Tensor
 
 from etude.core.method import Method
 from etude.core.slots import Filter
-from etude.experiments.arms import Exact, Question, enumerable, findings, language, spread, variant
+from etude.experiments.arms import Exact, Question, enumerable, findings, language, variant
+from etude.experiments.cells import spread
 from etude.methods.rlvr.lens import without_success
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable

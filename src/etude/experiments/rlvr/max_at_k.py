@@ -10,7 +10,8 @@ from torch import Tensor
 from etude.advantages.group import GroupAdvantage
 from etude.core.method import Method
 from etude.core.registry import get_method
-from etude.experiments.arms import Exact, Question, enumerable, findings, spread
+from etude.experiments.arms import Exact, Question, enumerable, findings
+from etude.experiments.cells import spread
 from etude.methods.rlvr.max_at_k import BestOfGroup, OffPolicyMaxAtK
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.tasks.tabular.enumerable import Enumerable

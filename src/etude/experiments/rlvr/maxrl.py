@@ -9,7 +9,8 @@ from torch import Tensor
 
 from etude.advantages.group import GroupMean, GroupMeanScale, scaled
 from etude.core.method import Method
-from etude.experiments.arms import SEEDS, Exact, Question, enumerable, findings, language, spread, variant
+from etude.experiments.arms import SEEDS, Exact, Question, enumerable, findings, language, variant
+from etude.experiments.cells import spread
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable
 

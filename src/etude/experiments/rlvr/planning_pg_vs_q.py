@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from etude.experiments.arms import SEEDS, Question, findings, spread
+from etude.experiments.arms import SEEDS, Question, findings
+from etude.experiments.cells import spread
 from etude.experiments.rlvr.path_models import (
     Graphs,
     Walks,

@@ -9,7 +9,8 @@ import numpy as np
 
 from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.method import Method
-from etude.experiments.arms import SEEDS, Question, findings, spread, variant
+from etude.experiments.arms import SEEDS, Question, findings, variant
+from etude.experiments.cells import spread
 from etude.objectives.policy_gradient import PolicyGradient
 
 MINIBATCH, GRADIENT_STEPS, RUNS, RATE = 16, 48, 4, 2e-4
