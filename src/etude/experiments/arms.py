@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.core.edit import set_values
+from etude.core.kinds import TokenMethod
 from etude.core.method import Method
 from etude.core.registry import get_method
+from etude.core.worlds import World
 from etude.evaluation.comparison import Outcome, verdict
 from etude.experiments.cells import Cell, advance, by_label, model_folder, spread, trained
 
@@ -61,10 +63,12 @@ def findings(questions: Sequence[Question], **about: Any) -> dict[str, Any]:
     return {"verdict": overall, "summary": " ".join(p["summary"] for p in parts), **about, **first, "parts": parts}
 
 
-def variant(method: str | Method, changes: Mapping[str, Any] | None = None, **slots: Any) -> Method:
+def variant(method: str | Method, changes: Mapping[str, Any] | None = None, **slots: Any) -> TokenMethod:
     """A method with fields changed by path, or whole slots replaced."""
-    found = get_method(method) if isinstance(method, str) else method
-    return set_values(found.replace(**slots), changes or {})
+    found = get_method(method, World.LANGUAGE) if isinstance(method, str) else method
+    changed = set_values(found.replace(**slots), changes or {})
+    assert isinstance(changed, TokenMethod)
+    return changed
 
 
 # Enumerable policies
@@ -86,7 +90,7 @@ class Exact:
 
 
 def enumerable(
-    method: Method, task: Any, *, seeds: int = 64, steps: int = 100,
+    method: TokenMethod, task: Any, *, seeds: int = 64, steps: int = 100,
     measure: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Exact:  # fmt: skip
     """Train a population on an enumerable task and keep exact figures after every step.
@@ -174,7 +178,13 @@ def run(jobs: Iterable[Training], workers: int | None = None) -> dict[str, list[
 
 
 def language(
-    methods: Mapping[str, Method], task: Any, *, seeds: int = 3, steps: int = 40, start: str = "tiny", **options: Any
+    methods: Mapping[str, TokenMethod],
+    task: Any,
+    *,
+    seeds: int = 3,
+    steps: int = 40,
+    start: str = "tiny",
+    **options: Any,
 ) -> dict[str, list[Trained]]:
     """Every method on a task with `seeds` seeds each, on equal terms."""
     jobs = [

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etude.core.batches import Problem
+from etude.core.kinds import TokenMethod
 from etude.core.loop import Loop, StepReport
-from etude.core.method import Method
 from etude.core.task import Task
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Cell:
     """
 
     label: str
-    method: Method
+    method: TokenMethod
     task: Any
     seed: int
     steps: int
@@ -103,7 +103,7 @@ def advance(loop: Loop, cell: Cell, watch: Callable[[Any], Any] | None = None) -
     from etude.runtime.progress import Progress
     from etude.runtime.run import Run
 
-    driven = loop if watch is None else _Watched(loop, watch)
+    driven: Loop = loop if watch is None else _Watched(loop, watch)
     with _folder(cell) as path, _opened(path, cell) as folder:
         Run(folder, driven, cell.steps, progress=Progress(cell.steps, quiet=True), episodes_per_step=0).execute()
         return [{k: math.nan if v is None else v for k, v in line.items()} for line in JsonLines.read(
@@ -114,17 +114,20 @@ class _Watched:
     """A loop of which more is kept than its metrics."""
 
     def __init__(self, loop: Loop, watch: Callable[[Any], Any]) -> None:
-        self.loop, self.watch, self.headline = loop, watch, loop.headline
-        self.save, self.load = loop.save, loop.load
-
-    @property
-    def finished(self) -> int:
-        return self.loop.finished
+        self.loop, self.watch, self.headline, self.finished = loop, watch, loop.headline, loop.finished
 
     def step(self) -> StepReport:
         report = self.loop.step()
         report.metrics["watched"] = self.watch(self.loop)
+        self.finished = self.loop.finished
         return report
+
+    def save(self, folder: Path) -> None:
+        self.loop.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.loop.load(folder)
+        self.finished = self.loop.finished
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS
 from etude.loops.bed import Bed
 from etude.loops.credit import loss
@@ -30,7 +30,7 @@ class Bandits:
         self.best = (self.first[0, :, 0] + rewards / beta).log_softmax(-1)
 
     def settle(
-        self, method: Method, updates: int, rate: float, batch: Callable[[int], TokenBatch]
+        self, method: TokenMethod, updates: int, rate: float, batch: Callable[[int], TokenBatch]
     ) -> list[float]:  # fmt: skip
         """KL(pi || pi*) of every prompt after Adam's updates of the method's loss on `batch(update)`."""
         optimizer = torch.optim.Adam([self.policy.logits[0]], rate)

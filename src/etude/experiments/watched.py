@@ -9,7 +9,7 @@ from typing import Any
 
 from etude.core.batches import Problem
 from etude.core.fields import Count
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS
 from etude.experiments.cells import Cell, by_label, spread, trained
 from etude.tasks.language.compose import Compose
@@ -79,7 +79,7 @@ def look(policy: Any, task: Any, problems: int, samples: int) -> dict[str, float
 
 
 def runs(
-    methods: Mapping[str, Method], task: Any, *, seeds: int, steps: int, **options: Any
+    methods: Mapping[str, TokenMethod], task: Any, *, seeds: int, steps: int, **options: Any
 ) -> dict[str, list[Run]]:  # fmt: skip
     """Every method with the same seeds; `options` are those of `Job`."""
     jobs = [

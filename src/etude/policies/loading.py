@@ -128,8 +128,12 @@ def is_readable(name: str) -> bool:
 
 
 def _readable() -> ModuleType:
+    """Its module, and no progress bars for what takes a millisecond."""
+    from transformers.utils import logging
+
     from etude.policies import readable
 
+    logging.disable_progress_bar()
     return readable
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.method import Method
-from etude.core.registry import get_method
+from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS, Question, findings, language, variant
 from etude.experiments.cells import Cell, spread, trained
 from etude.experiments.optima import Bandits
@@ -48,9 +47,9 @@ def experiment() -> dict[str, Any]:
     return findings(questions, task=f"{RESPONSES} responses, compose", steps=STEPS, seeds=RUNS, settings=about)
 
 
-def arms(beta: float) -> dict[str, Method]:
+def arms(beta: float) -> dict[str, TokenMethod]:
     """AGRO for a fixed sampler, KL-regularised policy gradient and DPO, all with the same beta."""
-    rloo, reference = get_method("rloo"), Frozen()
+    rloo, reference = variant("rloo"), Frozen()
     term = KLToReference(coefficient=beta, estimator="k2")  # on fresh samples its gradient is the KL's
     return {
         "agro": variant("agro", {"objective.beta": beta, "objective.extra": 0.0}),
@@ -59,7 +58,7 @@ def arms(beta: float) -> dict[str, Method]:
     }
 
 
-def settle(method: Method) -> list[float]:
+def settle(method: TokenMethod) -> list[float]:
     """KL(pi || pi*) for every prompt after exact-gradient updates on data of the reference.
 
     Every pair of different responses is a group that weighs as often as the reference draws it.

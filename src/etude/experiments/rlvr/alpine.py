@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
 
 NODES, DENSITY = 50, 0.1
-GRAPHS = 10
+GRAPHS = 5
 """Graphs of the two-matrix model."""
 RATE = 0.1
 DECODERS = 3
@@ -61,7 +61,7 @@ def decoder(seed: int) -> Read:
     """One layer, one head, width 120, trained by `alpine` on one graph."""
     task, claim = graph_task(seed), get_method("alpine").claim
     assert claim is not None
-    policy = trained(Cell("decoder", get_method("alpine"), task, seed, steps(), claim.model))[0].policy
+    policy = trained(Cell("decoder", variant("alpine"), task, seed, steps(), claim.model))[0].policy
     made = data(task)
     found: Probe = probe(policy, made, made.paths[: len(made.train)])
     return Read(*accuracies(policy, task), found.edges, found.observed, found.reachable, found.attention[0])

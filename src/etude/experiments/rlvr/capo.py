@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, Trained, Training, findings, run, variant
 from etude.experiments.cells import Cell, spread, trained
@@ -67,7 +68,9 @@ def _left_out(runs: list[Trained], start: int, stop: int | None = None) -> list[
 
 def policy_shift(loop: LanguageLoop) -> float:
     """How far the last update moved the policy."""
-    return float(loop.method.token_weights[0].state.get("policy_shift", 0.0))
+    method = loop.method
+    assert isinstance(method, TokenMethod)
+    return float(method.token_weights[0].state.get("policy_shift", 0.0))
 
 
 def _watch(seed: int) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etude.advantages.group import GroupAdvantage
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.curricula.uniform import Uniform
 from etude.experiments import cells
 from etude.experiments.arms import SEEDS, Question, findings, variant
@@ -24,7 +24,7 @@ PROBLEMS = 64
 WAYS = ("average", "rejection", "dpo", "second phase")
 
 
-def arms() -> dict[str, Method]:
+def arms() -> dict[str, TokenMethod]:
     """The whole recipe, and what each comparison changes in it."""
     from etude.methods.rlvr.kimi_k1_5 import LengthReward
 
@@ -52,7 +52,7 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
         def load(start: str = "long") -> LanguagePolicy:
             return LanguagePolicy.load(str(folder / start), device="cpu")
 
-        def trained(method: Method, pool: Any = None) -> LanguagePolicy:
+        def trained(method: TokenMethod, pool: Any = None) -> LanguagePolicy:
             cell = Cell(f"short of {job.label}", method, task, job.seed, SHORT_STEPS, str(folder / "long"), pool)
             return cells.trained(cell)[0].policy
 
@@ -62,7 +62,7 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
         found = {"long": load(), "rejection": trained(variant("sft", {"problems": 16}), shortest)}
         found["dpo"] = trained(variant("dpo", {"problems": 16}), pairs)
         found["second phase"] = trained(
-            short.second_phase(variant("kimi-k1-5", {"curriculum.widen": 0, "problems": SIZE}), SHORT)
+            variant(short.second_phase(variant("kimi-k1-5", {"curriculum.widen": 0, "problems": SIZE}), SHORT))
         )
         found["rejection"].save(folder / "short")
         short.average_weights(folder / "long", folder / "short", folder / "average")

@@ -157,9 +157,9 @@ def look_at(graphs: Graphs, table: Tensor, cold: bool, seed: int) -> Looked:
     train, test = ([getattr(d, split) for d in graphs.sets] for split in ("train", "test"))
     several = [[p for p in pairs if ways[p] > 1] for pairs, ways in zip(train, path_numbers(graphs.edges))]
     source, target = pairs_tensor(several, PAIRS)
-    each = [x.repeat_interleave(SAMPLES, 1) for x in (source, target)]
+    sources, targets = (x.repeat_interleave(SAMPLES, 1) for x in (source, target))
     random = torch.Generator().manual_seed(seed)
-    walks = walk(table, graphs.edges, *each, LIMIT, random, COLD if cold else 1.0)
+    walks = walk(table, graphs.edges, sources, targets, LIMIT, random, COLD if cold else 1.0)
     return Looked(
         greedy_accuracy(table, graphs.edges, train),
         greedy_accuracy(table, graphs.edges, test),

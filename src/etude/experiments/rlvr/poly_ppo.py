@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.evaluation.pass_at_k import pass_at_k
 from etude.experiments.arms import SEEDS, Question, findings, started, variant
 from etude.experiments.cells import Cell, spread, trained
@@ -16,7 +16,7 @@ KS = (1, 4, 16, 32, 64)
 RATE = 2e-4
 
 
-def arms() -> dict[str, Method]:
+def arms() -> dict[str, TokenMethod]:
     """272 completions a step in each arm; the language version has the prompt as a rollout state of its own."""
     rate = {"optimizer.lr": RATE}
     ours = variant("poly-ppo", {**rate, "experience.states": 1, "experience.prompt": True})

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from etude.core.batches import TokenBatch
-from etude.core.method import Method
-from etude.core.registry import get_method
+from etude.core.kinds import TokenMethod
 from etude.experiments.arms import Question, findings, language, variant
 from etude.experiments.optima import Bandits
 from etude.objectives.surrogate import Surrogate
@@ -46,21 +45,21 @@ def experiment() -> dict[str, Any]:
     return findings(questions, task="10-armed bandits, compose", steps=STEPS, seeds=RUNS, settings=about)
 
 
-def with_kl(weighted: bool) -> Method:
+def with_kl(weighted: bool) -> TokenMethod:
     """Importance-weighted policy gradient with GRPO's KL term to a fixed reference, itself weighted or not."""
     term = KLToReference(coefficient=BETA, estimator="k3", weighted=weighted)
-    return get_method("rpg-kl").replace(objective=Surrogate(), regularizers=(term,), reference=Frozen())
+    return variant("rpg-kl").replace(objective=Surrogate(), regularizers=(term,), reference=Frozen())
 
 
-def of_divergence(divergence: str) -> Method:
+def of_divergence(divergence: str) -> TokenMethod:
     """RPG-REINFORCE without its clip: its reference is the policy that sampled."""
     free = {"low": 1.0, "high": 1e9, "dual": 1e9}
-    found = get_method("rpg-kl")
+    found = variant("rpg-kl")
     assert found.objective is not None
     return found.replace(objective=found.objective.replace(divergence=divergence, beta=BETA, **free))
 
 
-def settle(method: Method, *, stale: int) -> list[float]:
+def settle(method: TokenMethod, *, stale: int) -> list[float]:
     """KL(pi || pi*) of every bandit after exact-gradient updates, `stale` of them on data of the same policy.
 
     pi* maximises E[r] - beta KL(pi || pi_0), pi_0 being the first policy.
