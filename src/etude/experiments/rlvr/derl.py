@@ -16,7 +16,7 @@ from etude.experiments.arms import Question, findings, variant
 from etude.experiments.cells import spread
 from etude.loops.enumerable import EnumerableLoop
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
-from etude.rewards.formula import FormulaReward, evaluate, parse
+from etude.methods.rlvr.derl.reward import FormulaReward, evaluate, parse
 from etude.tasks.tabular.enumerable import Enumerable
 
 SEEDS = 64
