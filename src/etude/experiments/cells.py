@@ -66,10 +66,11 @@ class Cell:
     pool: Sequence[Problem] | None = None
 
     def folder(self) -> str:
-        """A name by all that matters, so that an equal run is found again."""
-        from etude import __version__
+        """A name by all that matters, the library's version too, so that an equal run is found again."""
+        from etude.runtime import sources
 
-        matters = [self.method.to_json(), repr(self.task), self.steps, self.start, repr(self.pool), __version__]
+        own = sources.key([], [], "")
+        matters = [self.method.to_json(), repr(self.task), self.steps, self.start, repr(self.pool), *own]
         key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
         label = "".join(c if c.isalnum() or c in "-+." else "-" for c in self.label)
         return f"{label}-{self.seed}-{key}"

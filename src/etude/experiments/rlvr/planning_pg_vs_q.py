@@ -3,6 +3,10 @@
 After supervised learning on the training pairs' paths, the same table is trained by more of it, by policy gradient with
 and without KL, and by Q-learning with process rewards (on and off policy) and with outcome rewards. Everything is as in
 arXiv:2509.22613, sections 3 to 5, on the smaller graphs of the catalogue's tiny task: 30 nodes, 10 paths per pair.
+
+The table is that of `--model path-table:N`, which `etude train` takes. One arm cannot be an ordinary run: off policy
+another policy walks, and a token method learns from what its own policy said. The others could be, at the price of
+48 runs of 1,500 steps; vectorised over graphs they take minutes.
 """
 
 from __future__ import annotations
