@@ -24,7 +24,8 @@ from etude.evaluation.comparison import difference
 from etude.evaluation.intervals import Interval, bootstrap_interval
 from etude.evaluation.plots import interval_bars
 from etude.experience.groups import Groups
-from etude.experiments.arms import SEEDS, Training, spread, train
+from etude.experiments.arms import SEEDS, Training, train
+from etude.experiments.cells import spread
 from etude.tasks import resolve_task
 from etude.tasks.language.sums import Sums
 

@@ -16,7 +16,7 @@ from etude.core.part import Need
 from etude.core.registry import compositions, files, get_method, parent_of
 from etude.core.slots import TokenAdvantages, TokenRegularizer
 from etude.core.worlds import World
-from etude.experience.vine import Vine
+from etude.methods.rlvr.poly_ppo.vine import Vine
 from etude.regularizers.behaviour_kl import BehaviourKL
 from etude.runs.kinds import check_options
 from etude.runs.training import Options, compose_method

@@ -11,6 +11,7 @@ from typing import Any
 import etude
 from etude.cli import check, claims, compare, evaluate, export, methods, parts, pretrain, report, tasks, train
 from etude.runs.training import Options, Result
+from etude.runs.worlds import EvaluationOptions
 
 STORED = Path(__file__).parent / "surface.json"
 
@@ -38,6 +39,7 @@ def surface() -> dict[str, Any]:
         "names": sorted(etude.__all__),
         "verbs": {name: signature(getattr(etude, name)) for name in verbs},
         "options": {f.name: repr(f.default) for f in dataclasses.fields(Options)},
+        "evaluation options": {f.name: repr(f.default) for f in dataclasses.fields(EvaluationOptions)},
         "result": [*(f.name for f in dataclasses.fields(Result)), "metrics", "score"],
         "method": sorted(n for n in dir(etude.Method) if not n.startswith("_")),
         "commands": {name: signature(function) for name, function in commands.items()},
@@ -61,6 +63,15 @@ def test_shell_and_python_have_the_same_options() -> None:
     for name, default in {f.name: f.default for f in dataclasses.fields(Options)}.items():
         if name not in ("sinks", "steps"):
             assert inspect.signature(train.train).parameters[name].default == default, name
+
+
+def test_shell_and_python_evaluate_with_the_same_options() -> None:
+    flags = inspect.signature(evaluate.evaluate).parameters
+    fields = {f.name: f.default for f in dataclasses.fields(EvaluationOptions)}
+    assert set(flags) - {"checkpoint", "task", "set", "json"} == set(fields)
+    assert flags["k"].default == ",".join(map(str, fields["k"]))
+    for name in set(fields) - {"k"}:
+        assert flags[name].default == fields[name], name
 
 
 if __name__ == "__main__":

@@ -76,8 +76,9 @@ def evaluate(
     if min(ks) < 1:
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     options = EvaluationOptions(
-        ks, problems, samples, split, seed, reward, temperature, top_p, max_tokens, episodes, video, member
-    )
+        k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, temperature=temperature,
+        top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
+    )  # fmt: skip
     found = evaluation_of(checkpoint, task, options, set)
     if json:
         scores = {s: {m: i.to_json() for m, i in v.items()} for s, v in found.scores.items()}

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.core.edit import set_values
+from etude.core.kinds import TokenMethod
 from etude.core.method import Method
 from etude.core.registry import get_method
+from etude.core.worlds import World
 from etude.evaluation.comparison import Outcome, verdict
+from etude.experiments.cells import Cell, advance, by_label, model_folder, spread, trained
 
 SEEDS = 100
 """First seed of an experiment: nothing was tuned on these."""
@@ -63,10 +63,12 @@ def findings(questions: Sequence[Question], **about: Any) -> dict[str, Any]:
     return {"verdict": overall, "summary": " ".join(p["summary"] for p in parts), **about, **first, "parts": parts}
 
 
-def variant(method: str | Method, changes: Mapping[str, Any] | None = None, **slots: Any) -> Method:
+def variant(method: str | Method, changes: Mapping[str, Any] | None = None, **slots: Any) -> TokenMethod:
     """A method with fields changed by path, or whole slots replaced."""
-    found = get_method(method) if isinstance(method, str) else method
-    return set_values(found.replace(**slots), changes or {})
+    found = get_method(method, World.LANGUAGE) if isinstance(method, str) else method
+    changed = set_values(found.replace(**slots), changes or {})
+    assert isinstance(changed, TokenMethod)
+    return changed
 
 
 # Enumerable policies
@@ -88,7 +90,7 @@ class Exact:
 
 
 def enumerable(
-    method: Method, task: Any, *, seeds: int = 64, steps: int = 100,
+    method: TokenMethod, task: Any, *, seeds: int = 64, steps: int = 100,
     measure: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Exact:  # fmt: skip
     """Train a population on an enumerable task and keep exact figures after every step.
@@ -102,38 +104,29 @@ def enumerable(
 
     torch.set_num_threads(1)
     loop = EnumerableLoop(method, task, seeds=range(SEEDS, SEEDS + seeds), steps=steps)
-    found: dict[str, list[Any]] = {}
 
-    def look() -> None:
-        for name, value in {**loop.exact(), **(measure(loop) if measure else {})}.items():
-            found.setdefault(name, []).append(np.asarray(value, dtype=np.float64))
+    def look(loop: EnumerableLoop) -> dict[str, list[float]]:
+        found = {**loop.exact(), **(measure(loop) if measure else {})}
+        return {name: np.asarray(value, dtype=np.float64).tolist() for name, value in found.items()}
 
-    look()
-    for _ in range(steps):
-        loop.step()
-        look()
-    return Exact({k: np.stack(v) for k, v in found.items()})
+    rows = [look(loop)]  # before the first step
+    cell = Cell(f"{method.id}-{seeds}", method, task, SEEDS, steps, start="")
+    rows += [line["watched"] for line in advance(loop, cell, look)]
+    return Exact({k: np.array([row[k] for row in rows], dtype=np.float64) for k in rows[0]})
 
 
 # Language models
 
 
 @dataclass(frozen=True)
-class Training:
-    """A run of language to be done: picklable, so that several processes can share the work.
+class Training(Cell):
+    """A run of language, and how it is tested.
 
     Args:
-        start: a folder to load the first policy from, or 'tiny'.
         keep: a folder to save the trained policy in; None keeps nothing.
         samples: samples of each of `problems` problems of `split` after training.
     """
 
-    label: str
-    method: Method
-    task: Any
-    seed: int
-    steps: int
-    start: str = "tiny"
     keep: str | None = None
     split: str = "test"
     problems: int = 100
@@ -163,20 +156,13 @@ class Trained:
 
 def train(job: Training) -> Trained:
     """Do one run and sample from what it made."""
-    import torch
-
     from etude.evaluation.language import evaluate_split
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
 
-    torch.set_num_threads(1)
-    policy = LanguagePolicy.load(job.start, device="cpu")
-    loop = LanguageLoop(job.method, job.task, policy, seed=job.seed, steps=job.steps)
-    metrics = [loop.step().metrics for _ in range(job.steps)]
+    loop, metrics = trained(job)
     if job.keep:
-        policy.save(Path(job.keep))
+        loop.policy.save(Path(job.keep))
     looked = evaluate_split(
-        policy, job.task, job.split, problems=job.problems, samples=job.samples, seed=SEEDS
+        loop.policy, job.task, job.split, problems=job.problems, samples=job.samples, seed=SEEDS
     )  # one draw of problems and random numbers for all arms
     counts = [[e.action_count for e in row] for row in looked.episodes]
     return Trained(
@@ -187,27 +173,18 @@ def train(job: Training) -> Trained:
 
 def run(jobs: Iterable[Training], workers: int | None = None) -> dict[str, list[Trained]]:
     """Do runs, two at a time on two cores; what came out by label, in the order of the jobs."""
-    return _grouped(spread(train, list(jobs), workers))
-
-
-def _grouped(results: Sequence[Trained]) -> dict[str, list[Trained]]:
-    found: dict[str, list[Trained]] = {}
-    for result in results:
-        found.setdefault(result.label, []).append(result)
-    return found
-
-
-def spread(function: Callable[[Any], Any], jobs: Sequence[Any], workers: int | None = None) -> list[Any]:
-    """`function` of every job, each in a process with one thread; results in order."""
-    count = min(len(jobs), workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-    if count <= 1:
-        return [function(job) for job in jobs]
-    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(function, jobs))
+    jobs = list(jobs)
+    return by_label([job.label for job in jobs], spread(train, jobs, workers))
 
 
 def language(
-    methods: Mapping[str, Method], task: Any, *, seeds: int = 3, steps: int = 40, start: str = "tiny", **options: Any
+    methods: Mapping[str, TokenMethod],
+    task: Any,
+    *,
+    seeds: int = 3,
+    steps: int = 40,
+    start: str = "tiny",
+    **options: Any,
 ) -> dict[str, list[Trained]]:
     """Every method on a task with `seeds` seeds each, on equal terms."""
     jobs = [
@@ -218,20 +195,20 @@ def language(
     return run(jobs)
 
 
-class Started:
-    """A folder with a policy that has been fine-tuned on worked answers first, for the arms to begin from.
+@contextmanager
+def started(task: Any, *, steps: int, start: str = "tiny", changes: Mapping[str, Any] | None = None) -> Iterator[Start]:
+    """A policy that has been fine-tuned on worked answers first, for the arms to begin from.
 
-    >>> # with Started(task, steps=200) as folder: language({...}, task, start=folder)
+    >>> # with started(task, steps=200) as first: language({...}, task, start=first.folder)
     """
+    method = variant("sft", {"problems": 64, "optimizer.lr": 1e-3, **(changes or {})})
+    job = Training("start", method, task, SEEDS - 1, steps, start, problems=50)
+    with model_folder(job) as folder:
+        yield Start(str(folder), train(replace(job, keep=str(folder))))
 
-    def __init__(self, task: Any, *, steps: int, start: str = "tiny", changes: Mapping[str, Any] | None = None) -> None:
-        method = variant("sft", {"problems": 64, "optimizer.lr": 1e-3, **(changes or {})})
-        self.folder = tempfile.TemporaryDirectory()
-        self.job = Training("start", method, task, SEEDS - 1, steps, start, keep=self.folder.name, problems=50)
 
-    def __enter__(self) -> str:
-        self.trained = train(self.job)
-        return self.folder.name
+class Start(NamedTuple):
+    """Where the policy is, and how it came about."""
 
-    def __exit__(self, *_: object) -> None:
-        self.folder.cleanup()
+    folder: str
+    trained: Trained

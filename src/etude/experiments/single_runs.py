@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from etude.core.edit import set_values
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.core.registry import get_method
 from etude.evaluation.comparison import verdict
+from etude.experiments import cells
+from etude.experiments.arms import variant
+from etude.experiments.cells import Cell
 
 
-def claimed(name: str) -> Method:
+def claimed(name: str) -> TokenMethod:
     """The method with its claim's changes."""
-    method = get_method(name)
+    method = variant(name)
     assert method.claim is not None
-    return set_values(method, method.claim.changes)
+    return variant(method, method.claim.changes)
 
 
 def seeds(name: str) -> int:
@@ -25,27 +27,22 @@ def seeds(name: str) -> int:
     return claim.seeds
 
 
-def first_loop(method: Method, seed: int) -> Any:
+def first_loop(method: TokenMethod, seed: int) -> Any:
     """A loop of the method on its claim's task and model, before the first step."""
-    import torch
+    return cells.language_loop(_cell(method, seed))
 
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
+
+def trained(method: TokenMethod, seed: int) -> Any:
+    """The policy after the steps of its claim."""
+    return cells.trained(_cell(method, seed))[0].policy
+
+
+def _cell(method: TokenMethod, seed: int) -> Cell:
     from etude.tasks import resolve_task
 
-    assert method.claim is not None
-    torch.set_num_threads(1)
-    policy = LanguagePolicy.load(method.claim.model, device="cpu")
-    task: Any = resolve_task(method.claim.task)
-    return LanguageLoop(method, task, policy, seed=seed, steps=method.claim.steps)
-
-
-def trained(method: Method, seed: int) -> Any:
-    """The policy after the steps of its claim."""
-    loop = first_loop(method, seed)
-    for _ in range(loop.steps):
-        loop.step()
-    return loop.policy
+    claim = method.claim
+    assert claim is not None
+    return Cell(method.id, method, resolve_task(claim.task), seed, claim.steps, claim.model)
 
 
 def accuracy(policy: Any, seed: int, name: str = "preferences") -> float:

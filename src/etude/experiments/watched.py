@@ -9,8 +9,9 @@ from typing import Any
 
 from etude.core.episodes import Problem
 from etude.core.fields import Count
-from etude.core.method import Method
-from etude.experiments.arms import SEEDS, spread
+from etude.core.kinds import TokenMethod
+from etude.experiments.arms import SEEDS
+from etude.experiments.cells import Cell, by_label, spread, trained
 from etude.tasks.language.compose import Compose
 from etude.tasks.pool import Pool
 
@@ -26,20 +27,14 @@ class FewCompose(Compose):
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run: a method on a task from `start`, then samples of the tests of `tests` (the task itself if empty).
+class Job(Cell):
+    """One run, then samples of the tests of `tests` (the task itself if empty).
 
     Args:
         watch: a number about the loop after every step; a function of a module, so that processes can share the work.
         after: more figures from the loop once it is done.
     """
 
-    label: str
-    method: Method
-    task: Any
-    seed: int
-    steps: int
-    start: str = "tiny"
     watch: Callable[[Any], float] | None = None
     after: Callable[[Any], Mapping[str, float]] | None = None
     tests: Mapping[str, Any] = field(default_factory=dict)
@@ -61,25 +56,14 @@ class Run:
 
 def run(job: Job) -> Run:
     """Do one job."""
-    import torch
-
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
-
-    torch.set_num_threads(1)
-    policy = LanguagePolicy.load(job.start, device="cpu")
-    loop = LanguageLoop(job.method, job.task, policy, seed=job.seed, steps=job.steps)
-    metrics, watched = [], []
-    for _ in range(job.steps):
-        metrics.append(loop.step().metrics)
-        if job.watch is not None:
-            watched.append(float(job.watch(loop)))
+    loop, metrics = trained(job, job.watch)
     if job.keep:
-        policy.save(Path(job.keep))
+        loop.policy.save(Path(job.keep))
     scores: dict[str, float] = {}
     for name, task in (job.tests or {"": job.task}).items():
-        found = look(policy, task, job.problems, job.samples)
+        found = look(loop.policy, task, job.problems, job.samples)
         scores |= {f"{k}/{name}" if name else k: v for k, v in found.items()}
+    watched = [float(m["watched"]) for m in metrics] if job.watch else []
     return Run(job.label, job.seed, metrics, watched, scores | dict(job.after(loop) if job.after else {}))
 
 
@@ -95,16 +79,13 @@ def look(policy: Any, task: Any, problems: int, samples: int) -> dict[str, float
 
 
 def runs(
-    methods: Mapping[str, Method], task: Any, *, seeds: int, steps: int, **options: Any
+    methods: Mapping[str, TokenMethod], task: Any, *, seeds: int, steps: int, **options: Any
 ) -> dict[str, list[Run]]:  # fmt: skip
     """Every method with the same seeds; `options` are those of `Job`."""
     jobs = [
         Job(label, method, task, SEEDS + k, steps, **options) for k in range(seeds) for label, method in methods.items()
     ]
-    found: dict[str, list[Run]] = {}
-    for result in spread(run, jobs):
-        found.setdefault(result.label, []).append(result)
-    return found
+    return by_label([job.label for job in jobs], spread(run, jobs))
 
 
 def scores(found: Sequence[Run], name: str) -> list[float]:

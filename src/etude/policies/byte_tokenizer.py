@@ -15,6 +15,11 @@ PAD, END = "<|pad|>", "<|end|>"
 WORDS = ("))", "yes", "no", "invalid", "ask ", "say ", "who?")
 """Single tokens besides the bytes and, for each digit d, `fd`, `fd(` and `fd:`."""
 
+NODES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdeghijklmopqrtuvxz!#$%&*+-/;<=>@^_~"
+"""Printable characters to name the nodes of a graph, of which no two neighbours are merged into one token."""
+VERTICES = "abcdefghijklmopqrtuvxzABC"
+"""The same for vertices of chains, which need letters."""
+
 
 def merges() -> list[tuple[str, str]]:
     """The merge list, most urgent first: each word is built from its first byte onwards."""

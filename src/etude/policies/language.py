@@ -23,6 +23,7 @@ from etude.policies.cache import decoding_cache, feed, row_bytes
 from etude.policies.fingerprint import fingerprint
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
+    READABLE_TYPE,
     Adapter,
     choose_device,
     choose_dtype,
@@ -126,6 +127,11 @@ class LanguagePolicy:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, no special tokens added. Raises ConfigError for one that the model does not embed."""
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        if self.config.model_type == READABLE_TYPE and self.tokenizer.unk_token_id in tokens:
+            raise ConfigError(
+                f"{text!r} is not written in the {self.config.nodes} nodes that {self.config.kind} knows: ask for "
+                "as many as the task has, or take the task that it is for (paths; chains for linear-attention)."
+            )
         check_tokens(tokens, self._causal(self.model).get_input_embeddings().weight.shape[0])
         return tokens
 

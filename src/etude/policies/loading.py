@@ -1,7 +1,8 @@
 """Finding and loading causal language models: `tiny`, a local folder, or a name on the Hugging Face hub.
 
 A name like `blank:1x120`, or `blank:2x64x4` with four heads, is a model that has learned nothing: a Llama-type decoder
-of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run.
+of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run. Names like
+`two-matrices:30` are models small enough to be read, see `readable.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from etude.core.errors import ConfigError, MissingExtraError
@@ -27,6 +29,9 @@ HUB_TIMEOUT = 5.0
 BUILT_IN = {"tiny": Path(__file__).parent / "tiny"}
 BLANK = re.compile(r"blank:([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?")
 """Layers, width and heads (one if not given) of a model without pre-training."""
+READABLE = {"two-matrices": 30, "path-table": 30, "linear-attention": 8}
+"""Models small enough to be read, each with the number of nodes that its task has by default."""
+READABLE_TYPE = "etude-readable"
 BLANK_SEED = 0
 BLANK_POSITIONS = 512
 
@@ -81,6 +86,8 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of a model, with end and padding tokens checked (faults row 19)."""
     from transformers import AutoTokenizer
 
+    if is_readable(name):
+        return _readable().readable_tokenizer(name)
     if is_blank(name):
         name = "tiny"
     tokenizer = _load(AutoTokenizer.from_pretrained, name, "a tokenizer")
@@ -97,15 +104,37 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> Any:
     """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1)."""
     from transformers import AutoModelForCausalLM
 
+    if is_readable(name):
+        return _readable().readable(name).to(device, dtype).eval()
     if is_blank(name):
         return blank(name).to(device, dtype).eval()
+    _readable()  # transformers must know its classes to load what was saved
     options = {"dtype": dtype, "use_safetensors": True}  # never a pickle
     return _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options).to(device).eval()
 
 
 def is_shipped(name: str) -> bool:
     """Whether a model comes with etude, so that its version says what it is."""
-    return name in BUILT_IN or is_blank(name)
+    return name in BUILT_IN or is_blank(name) or is_readable(name)
+
+
+def is_readable(name: str) -> bool:
+    """Whether the name asks for one of the models of `readable.py`. Raises ConfigError if it does not say how large."""
+    kind = name.partition(":")[0]
+    asked = kind in READABLE and not Path(name).exists()
+    if asked and not re.fullmatch(r"[1-9]\d*", name.partition(":")[2]):
+        raise ConfigError(f"{kind} wants its number of nodes, as in {kind}:{READABLE[kind]}; got {name!r}.")
+    return asked
+
+
+def _readable() -> ModuleType:
+    """Its module, and no progress bars for what takes a millisecond."""
+    from transformers.utils import logging
+
+    from etude.policies import readable
+
+    logging.disable_progress_bar()
+    return readable
 
 
 def is_blank(name: str) -> bool:

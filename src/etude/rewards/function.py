@@ -255,7 +255,7 @@ class CallableReward(FunctionReward):
     Everything is as in FunctionReward, but nothing can stop the function: past `timeout` there is only a warning.
     Put the function in a file to give it a deadline.
 
-    >>> from etude.core.batches import Problem, Segment
+    >>> from etude.core.episodes import Problem, Segment
     >>> episode = Episode(Problem("sum/1", "1+1=", "2"), [Segment("assistant", "2")])
     >>> part = CallableReward(function=lambda completions, answers: [float(completions == answers)], weight=0.5).bind()
     >>> part.score([episode], None)

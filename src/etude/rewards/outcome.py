@@ -20,7 +20,7 @@ class TaskReward(TokenReward):
     Shapes: [B, T].
 
     >>> from types import SimpleNamespace as Rows
-    >>> from etude.core.batches import Problem, Segment
+    >>> from etude.core.episodes import Problem, Segment
     >>> asked, said = Segment("user", tokens=[5]), Segment("assistant", tokens=[6, 7], action_mask=[1, 1], reward=1.0)
     >>> rows = Rows(rewards=torch.zeros(1, 3), episodes=[Episode(Problem("sum/1", "1+1="), [asked, said])])
     >>> TaskReward(weight=2.0).shape(rows).tolist()
@@ -54,7 +54,7 @@ class OverlongPenalty(Reward):
     With a limit of 100 tokens and a buffer of 20, 90 tokens are half too many:
 
     >>> from types import SimpleNamespace as Run
-    >>> from etude.core.batches import Problem, Segment
+    >>> from etude.core.episodes import Problem, Segment
     >>> said = Episode(Problem("sum/1", "1+1="), [Segment("assistant", tokens=[7] * 90, action_mask=[1] * 90)])
     >>> OverlongPenalty(buffer=0.2).score([said], Run(max_tokens=100))
     [-0.5]

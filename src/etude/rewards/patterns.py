@@ -20,7 +20,7 @@ class FormatReward(Reward):
 
     Raises: ConfigError if `pattern` is no regular expression.
 
-    >>> from etude.core.batches import Problem, Segment
+    >>> from etude.core.episodes import Problem, Segment
     >>> said = [Episode(Problem("sum/1", "1+1="), [Segment("assistant", text)]) for text in ("(2)", "2")]
     >>> FormatReward(pattern="[(].*[)]", weight=0.5).score(said, None)
     [0.5, 0.0]
@@ -57,7 +57,7 @@ class RepetitionPenalty(Reward):
 
     The bigrams of a b a b a are ab, ba, ab, ba: 2 of 4 are distinct, so it costs half of `weight`:
 
-    >>> from etude.core.batches import Problem, Segment
+    >>> from etude.core.episodes import Problem, Segment
     >>> said = Segment("assistant", tokens=[1, 2, 1, 2, 1], action_mask=[1] * 5)
     >>> RepetitionPenalty(size=2).score([Episode(Problem("sum/1", "1+1="), [said])], None)
     [-0.5]

@@ -23,7 +23,7 @@ class PatternPenalty(Reward):
         longest: the longest such run, in tokens.
         cut, garbled: whether the other two count.
 
-    >>> from etude.core.batches import Problem, Segment
+    >>> from etude.core.episodes import Problem, Segment
     >>> loop = Segment("assistant", tokens=[1, 2] * 5, action_mask=[1] * 10)
     >>> PatternPenalty(times=5, weight=0.5).score([Episode(Problem("sum/1", "1+1="), [loop])], None)
     [-0.5]

@@ -12,6 +12,7 @@ from etude.core.errors import ConfigError
 from etude.core.method import Claim
 from etude.core.registry import ROOT, get_method
 from etude.experiments import experiment_of
+from etude.experiments.cells import kept_in
 from etude.tasks import resolve_task
 
 PLACES = (ROOT / "claims", ROOT.parent.parent / "claims")
@@ -53,7 +54,11 @@ def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None)
         raise ConfigError(f"{method} makes no claim.")
     began = time.monotonic()
     own = experiment_of(method)
-    found = own() if own else _compare(method, claim, runs, workers)
+    if own:
+        with kept_in(runs / owner.id):
+            found = own()
+    else:
+        found = _compare(method, claim, runs, workers)
     from etude.runtime.environment import record
 
     about = {"method": method, "statement": claim.statement, **found, "seconds": round(time.monotonic() - began, 1)}

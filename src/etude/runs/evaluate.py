@@ -11,7 +11,7 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.task import Task
 from etude.runs.saved import locate
-from etude.runs.training import compose_task
+from etude.runs.training import compose_task, options_of
 from etude.runs.worlds import EvaluationOptions, WorldOf, check_evaluation, world_of
 
 if TYPE_CHECKING:
@@ -22,19 +22,8 @@ def evaluate(
     checkpoint: str | Path,
     task: str | Task | None = None,
     *,
-    k: Sequence[int] = (1, 8),
-    problems: int = 100,
-    samples: int | None = None,
-    split: str | None = None,
-    seed: int = 0,
     set: str | Sequence[str] | Mapping[str, Any] = (),
-    reward: Any = None,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    max_tokens: int | None = None,
-    episodes: int = 100,
-    video: str | None = None,
-    member: int = 0,
+    **options: Any,
 ) -> dict[str, dict[str, Any]]:
     """How good a policy is, with bootstrap intervals.
 
@@ -44,17 +33,12 @@ def evaluate(
     Args:
         checkpoint: a run folder (its newest checkpoint), a checkpoint folder, or any causal LM by name or path.
         task: by default the one the run was trained on.
-        samples: completions per problem; by default the largest k.
-        reward: a function that scores, as in `train`; by default the run's own, if the task is the run's.
-        episodes: of each member, in control.
-        video: a file for an animated picture (GIF) of one episode of `member`, in control.
+        set: fields of the task, as in `{"task.levels": (3,)}`.
+        options: see `etude.runs.worlds.EvaluationOptions`: k, problems, split, reward, temperature, episodes, ...
 
     Returns: {split: {metric: Interval}}.
     """
-    options = EvaluationOptions(
-        tuple(k), problems, samples, split, seed, reward, temperature, top_p, max_tokens, episodes, video, member
-    )
-    return evaluation_of(checkpoint, task, options, set).scores
+    return evaluation_of(checkpoint, task, options_of(EvaluationOptions, options), set).scores
 
 
 @dataclass(frozen=True)

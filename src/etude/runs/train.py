@@ -16,7 +16,7 @@ from etude.core.method import Method
 from etude.core.task import Task
 from etude.loops import loop_class
 from etude.runs.kinds import check_options, run_of
-from etude.runs.training import Options, Result, compose_method, compose_task, say
+from etude.runs.training import Options, Result, compose_method, compose_task, options_of, say
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 
@@ -45,7 +45,7 @@ def train(
 
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
-    chosen = _options(options)
+    chosen = options_of(Options, options)
     fields = assignments(set)
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
     composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward, goal.world)
@@ -111,7 +111,7 @@ def resume(
                 )
         known = {f.name for f in dataclasses.fields(Options)}
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
-        options = _options({**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
+        options = options_of(Options, {**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
         method = Method.from_json(started.method)
         goal = compose_task(config["task"], config["task_fields"], config["reward"])
         if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
@@ -224,16 +224,6 @@ def _save_evaluation(folder: Path, scores: dict[str, Any]) -> None:
     from etude.runtime import disk
 
     disk.replace_file(folder / "evaluation.json", json.dumps(scores, indent=1).encode())
-
-
-def _options(values: Mapping[str, Any]) -> Options:
-    from etude.core.errors import UnknownNameError
-
-    names = [f.name for f in dataclasses.fields(Options)]
-    for key in values:
-        if key not in names:
-            raise UnknownNameError("option", key, names, f"There are: {', '.join(names)}.")
-    return Options(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()})
 
 
 def _reference(task: Task) -> str:

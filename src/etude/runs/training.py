@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
@@ -101,6 +101,18 @@ class Result:
     def score(self, metric: str = "pass@1", split: str = "test", when: str = "after") -> float:
         """One number of the evaluation; of control, 'return' (sampled actions) or 'return/deterministic'."""
         return float(self.evaluation[when][split][metric]["value"])
+
+
+T = TypeVar("T")
+
+
+def options_of(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Options by name. Raises UnknownNameError, with the closest, for one that there is not."""
+    names = list(get_type_hints(kind))
+    for key in values:
+        if key not in names:
+            raise UnknownNameError("option", key, names, f"There are: {', '.join(names)}.")
+    return kind(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()})
 
 
 def compose_method(

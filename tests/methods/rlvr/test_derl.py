@@ -20,7 +20,7 @@ from etude.core.streams import Stream
 from etude.loops.enumerable import EnumerableLoop
 from etude.methods.rlvr.derl import MetaReward
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
-from etude.rewards.formula import OFFSET, FormulaReward, evaluate, parse
+from etude.methods.rlvr.derl.reward import OFFSET, FormulaReward, evaluate, parse
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable
 

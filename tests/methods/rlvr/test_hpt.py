@@ -19,9 +19,7 @@ from etude.experience.groups import Groups
 from etude.loops.bed import Bed
 from etude.loops.losses import loss_shares
 from etude.methods.rlvr.hpt import SOFT_RL, SOFT_SFT, PerformanceGate
-from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
-from etude.objectives.supervised import LogLikelihood
-from etude.objectives.unified import (
+from etude.methods.rlvr.hpt.unified import (
     ClipMask,
     CurrentDenominator,
     Hybrid,
@@ -32,6 +30,8 @@ from etude.objectives.unified import (
     UnitDenominator,
     WeightClipMask,
 )
+from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
+from etude.objectives.supervised import LogLikelihood
 from etude.policies.tabular import SoftmaxTree
 from language_toys import Toy, make_loop, random_policy
 

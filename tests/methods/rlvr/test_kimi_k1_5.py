@@ -19,9 +19,9 @@ from etude.curricula.prioritised import Prioritised
 from etude.evaluation.exact import expected_gradient
 from etude.evaluation.long_to_short import average_weights, length_pairs, rejected, second_phase, shortest_correct
 from etude.experience.groups import Groups
-from etude.experience.partial import PartialRollouts
 from etude.loops.bed import Bed
 from etude.methods.rlvr.kimi_k1_5 import LengthReward, MeanBaseline, MirrorDescent, RestartingAdamW, length_reward
+from etude.methods.rlvr.kimi_k1_5.partial import PartialRollouts
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.policies.language import LanguagePolicy
 from etude.policies.tabular import SoftmaxTree

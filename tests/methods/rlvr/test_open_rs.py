@@ -14,10 +14,10 @@ from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.methods.rlvr.derl.reward import FormulaReward
 from etude.methods.rlvr.open_rs import AccuracyReward, Curated
 from etude.optimizers.adam import AdamW
 from etude.optimizers.schedules import Linear
-from etude.rewards.formula import FormulaReward
 from etude.rewards.length import CosineReward
 from etude.rewards.patterns import FormatReward, RepetitionPenalty
 from etude.tasks.language.sums import sums

@@ -16,7 +16,6 @@ from etude.core.errors import ConfigError
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.vine import Vine
 from etude.methods.rlvr.poly_ppo import (
     OldPolicyKL,
     Polychromic,
@@ -25,6 +24,7 @@ from etude.methods.rlvr.poly_ppo import (
     polychromic,
     set_advantages,
 )
+from etude.methods.rlvr.poly_ppo.vine import Vine
 from etude.policies.language import LanguagePolicy
 from etude.tasks.agents.attr_20q import attr_20q
 from etude.tasks.language.triangles import triangles

@@ -18,9 +18,9 @@ from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.retry import ReflectThenRetry, Report, imitated, read_report, without_prefix
 from etude.loops.losses import loss_terms, with_shares
 from etude.methods.rlvr.r3l import OPMD, AmplifiedAdvantage, r3l
+from etude.methods.rlvr.r3l.retry import ReflectThenRetry, Report, imitated, read_report, without_prefix
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling
 from etude.tasks.agents.attr_20q import attr_20q

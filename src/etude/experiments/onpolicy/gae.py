@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from etude.core.kinds import RolloutMethod
 from etude.core.registry import get_method
+from etude.core.worlds import World
 from etude.evaluation.comparison import verdict
 
 LAMBDAS = (0.0, 0.96, 1.0)
@@ -24,8 +26,9 @@ def experiment() -> dict[str, Any]:
     from etude.tasks import resolve_task
 
     torch.set_num_threads(1)
-    method, claim = get_method("gae"), get_method("gae").claim
-    assert claim is not None
+    method = get_method("gae", World.CONTROL)
+    claim = method.claim
+    assert claim is not None and isinstance(method, RolloutMethod)
     rollout: Any = method.experience
     task: Any = resolve_task(claim.task)
     members = [Member(FIRST_SEED + s, {"advantages.lam": lam}) for lam in LAMBDAS for s in range(claim.seeds)]

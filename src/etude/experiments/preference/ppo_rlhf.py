@@ -6,8 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from etude.core.edit import set_values
-from etude.core.registry import get_method
+from etude.experiments.arms import variant
 from etude.experiments.single_runs import accuracy, claimed, first_loop, result, seeds, trained
 
 
@@ -17,7 +16,7 @@ def experiment() -> dict[str, Any]:
     for seed in range(seeds("ppo-rlhf")):
         with tempfile.TemporaryDirectory() as folder:
             trained(claimed("reward-model"), seed).save(Path(folder))
-            method = set_values(get_method("ppo-rlhf"), {"rewards.reward-model.model": folder})
+            method = variant("ppo-rlhf", {"rewards.reward-model.model": folder})
             before.append(accuracy(first_loop(method, seed).policy, seed))
             after.append(accuracy(trained(method, seed), seed))
     return result("ppo-rlhf", after, before, "tiny")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from etude.core.method import Method
-from etude.core.registry import get_method
-from etude.experiments.arms import SEEDS, Question, findings, language, spread, variant
-from etude.loops.bed import Bed
-from etude.loops.credit import loss as loss_of
+from etude.core.kinds import TokenMethod
+from etude.experiments.arms import SEEDS, Question, findings, language, variant
+from etude.experiments.cells import Cell, spread, trained
+from etude.experiments.optima import Bandits
 from etude.objectives.preference import DPO
-from etude.policies.tabular import SoftmaxTree
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
+from etude.tasks.language.compose import compose
 
-PROMPTS, RESPONSES, EXACT_BETA, UPDATES = 64, 20, 0.5, 500
+PROMPTS, RESPONSES, EXACT_BETA, UPDATES, RATE = 64, 20, 0.5, 500, 0.05
 NEAR = 1e-6
 """KL in nats below which a policy is said to have reached the optimum."""
 OFFLINE = {"problems": 256, "minibatches": 16, "epochs": 2, "optimizer.lr": 1e-4}
@@ -28,12 +27,12 @@ STEPS, RUNS, TOLERANCE = 20, 3, 0.03
 def experiment() -> dict[str, Any]:
     """Both halves of the claim."""
     exact = {k: settle(m) for k, m in arms(EXACT_BETA).items() if k != "dpo"}
-    jobs = [Offline(k, variant(m, OFFLINE), SEEDS + s) for s in range(RUNS) for k, m in arms(BETA).items()]
+    jobs = [Cell(k, variant(m, OFFLINE), compose, SEEDS + s, 1) for s in range(RUNS) for k, m in arms(BETA).items()]
     done = [(job.label, found) for job, found in zip(jobs, spread(offline, jobs))]
     final = {k: [f["pass@1"] for name, f in done if name == k] for k in arms(BETA)}
     online = arms(ONLINE_BETA)
     online = {"agro": variant(online["agro"], {"objective.extra": 1.0}), "policy gradient": online["policy gradient"]}
-    runs = {k: [r.pass_at(1) for r in v] for k, v in language(online, _compose(), seeds=RUNS, steps=STEPS).items()}
+    runs = {k: [r.pass_at(1) for r in v] for k, v in language(online, compose, seeds=RUNS, steps=STEPS).items()}
     bound = [NEAR] * PROMPTS
     questions = [
         Question("KL to the optimum from data of the reference", exact, "lower"),
@@ -48,9 +47,9 @@ def experiment() -> dict[str, Any]:
     return findings(questions, task=f"{RESPONSES} responses, compose", steps=STEPS, seeds=RUNS, settings=about)
 
 
-def arms(beta: float) -> dict[str, Method]:
+def arms(beta: float) -> dict[str, TokenMethod]:
     """AGRO for a fixed sampler, KL-regularised policy gradient and DPO, all with the same beta."""
-    rloo, reference = get_method("rloo"), Frozen()
+    rloo, reference = variant("rloo"), Frozen()
     term = KLToReference(coefficient=beta, estimator="k2")  # on fresh samples its gradient is the KL's
     return {
         "agro": variant("agro", {"objective.beta": beta, "objective.extra": 0.0}),
@@ -59,29 +58,19 @@ def arms(beta: float) -> dict[str, Method]:
     }
 
 
-def settle(method: Method) -> list[float]:
+def settle(method: TokenMethod) -> list[float]:
     """KL(pi || pi*) for every prompt after exact-gradient updates on data of the reference.
 
     Every pair of different responses is a group that weighs as often as the reference draws it.
     """
-    policy = SoftmaxTree(PROMPTS, RESPONSES, spread=1.0, seed=SEEDS)
-    bed = Bed(policy, torch.rand(PROMPTS, RESPONSES, generator=torch.Generator().manual_seed(SEEDS)).double())
-    held = policy.table().detach()
-    best = (held[0, :, 0] + bed.rewards / EXACT_BETA).log_softmax(-1)
+    bandits = Bandits(PROMPTS, RESPONSES, EXACT_BETA)
     prompt, response = _pairs()
-    said = policy.rows(0, prompt, response, held)
-    batch = bed.batch(prompt, response, said, said.logp)
+    said = bandits.policy.rows(0, prompt, response, bandits.first)
+    batch = bandits.bed.batch(prompt, response, said, said.logp)
     chance = said.logp[:, 0].exp().view(-1, 2).prod(1).repeat_interleave(2)
     batch = batch.replace(weights=chance * len(prompt), group=torch.arange(len(prompt)) // 2)
     batch = batch.replace(advantages=method.advantages(batch) if method.advantages else torch.zeros_like(batch.rewards))
-    optimizer = torch.optim.Adam([policy.logits[0]], 0.05)
-    for _ in range(UPDATES):
-        optimizer.zero_grad()
-        loss: Tensor = loss_of(method, batch, policy.rows(0, prompt, response, policy.table()), policy.length)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    logp = policy.logp().detach()[0]
-    return [float(x) for x in (logp.exp() * (logp - best)).sum(-1)]
+    return bandits.settle(method, UPDATES, RATE, lambda _: batch)
 
 
 def _pairs() -> tuple[Tensor, Tensor]:
@@ -90,33 +79,19 @@ def _pairs() -> tuple[Tensor, Tensor]:
     return torch.arange(PROMPTS).repeat_interleave(len(pairs)), pairs.repeat(PROMPTS)
 
 
-class Offline(NamedTuple):
-    """A run whose completions are all sampled once, by the first policy."""
+def offline(job: Cell) -> dict[str, float]:
+    """pass@1 on test problems and KL(pi || pi_ref) in nats per completion, after all epochs over the one batch.
 
-    label: str
-    method: Method
-    seed: int
-
-
-def offline(job: Offline) -> dict[str, float]:
-    """pass@1 on test problems and KL(pi || pi_ref) in nats per completion, after all epochs over the one batch."""
+    Its completions are all sampled once, by the first policy.
+    """
     from etude.core.rows import to_batch
     from etude.evaluation.language import evaluate_split
-    from etude.loops.language import MICRO_TOKENS, LanguageLoop
+    from etude.loops.language import MICRO_TOKENS
     from etude.loops.whole_batch import reference_all
-    from etude.policies.language import LanguagePolicy
 
-    torch.set_num_threads(1)
-    task, policy = _compose(), LanguagePolicy.load("tiny", device="cpu")
-    LanguageLoop(job.method, task, policy, seed=job.seed, steps=1).step()
-    looked = evaluate_split(policy, task, "test", problems=100, samples=8, seed=SEEDS)
+    policy = trained(job)[0].policy
+    looked = evaluate_split(policy, job.task, "test", problems=100, samples=8, seed=SEEDS)
     said = [e for row in looked.episodes for e in row]
     batch = to_batch(said, policy.tokenizer.pad_token_id, 1.0, policy.device)
     away = (batch.behaviour_logp - reference_all(policy, batch, MICRO_TOKENS)) * batch.action_mask
     return {"pass@1": float(looked.correct.mean()), "kl": float(away.sum(1).mean())}
-
-
-def _compose() -> Any:
-    from etude.tasks import resolve_task
-
-    return resolve_task("compose")

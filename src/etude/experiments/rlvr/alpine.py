@@ -1,25 +1,28 @@
-"""ALPINE's claim: by the two-matrix model, and by a one-layer decoder that the ordinary loop trains."""
+"""ALPINE's claim: by the two-matrix model and by a one-layer decoder, both trained as `etude train alpine` does."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from etude.core.registry import get_method
 from etude.evaluation.graph_probes import Probe, gap, probe
-from etude.experiments.arms import SEEDS, Question, findings, spread
-from etude.experiments.rlvr.path_models import Graphs, fit_two_matrices, greedy_accuracy, two_matrix_table
+from etude.experiments.arms import SEEDS, Question, findings, variant
+from etude.experiments.cells import Cell, by_label, spread, trained
 from etude.tasks.language.paths import PathData, Paths, data
 
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
 NODES, DENSITY = 50, 0.1
-GRAPHS = 10
+GRAPHS = 5
 """Graphs of the two-matrix model."""
-DESCENT, RATE = 500, 10.0
+RATE = 0.1
 DECODERS = 3
 ABOUT = 0.85
 """What "about 90 %" means at least."""
@@ -39,18 +42,13 @@ class Read:
     attention: float = float("nan")
 
 
-def two_matrices(seeds: list[int]) -> list[Read]:
-    """Gradient descent on the paths of a few graphs."""
-    torch.set_num_threads(1)
-    sets = [data(graph_task(s)) for s in seeds]
-    graphs = Graphs.of(sets)
-    w_m, w_v = fit_two_matrices(graphs.counts.float(), DESCENT, RATE)
-    table = two_matrix_table(w_m, w_v)
-    seen, composed = (
-        greedy_accuracy(table, graphs.edges, [[p for p in d.test if (d.degree[p] == 0) == zero] for d in sets])
-        for zero in (True, False)
-    )
-    return [Read(a, b, *gaps(d, m, v)) for a, b, d, m, v in zip(seen, composed, sets, w_m, w_v)]
+def two_matrices(seed: int) -> Read:
+    """The two matrices themselves, trained by `alpine` on one graph with a rate that suits tables."""
+    method = variant("alpine", {"optimizer.lr": RATE})
+    cell = Cell("two matrices", method, graph_task(seed), seed, steps(), f"two-matrices:{NODES}")
+    policy, made = trained(cell)[0].policy, data(graph_task(seed))
+    tables = policy.model.model
+    return Read(*accuracies(policy, graph_task(seed)), *gaps(made, tables.w_m.detach(), tables.w_v.detach()))
 
 
 def gaps(made: PathData, w_m: Tensor, w_v: Tensor) -> tuple[float, float, float]:
@@ -60,30 +58,34 @@ def gaps(made: PathData, w_m: Tensor, w_v: Tensor) -> tuple[float, float, float]
 
 
 def decoder(seed: int) -> Read:
-    """One layer, one head, width 120, trained by `alpine` on one graph; greedy answers to every test pair."""
+    """One layer, one head, width 120, trained by `alpine` on one graph."""
+    task, claim = graph_task(seed), get_method("alpine").claim
+    assert claim is not None
+    policy = trained(Cell("decoder", variant("alpine"), task, seed, steps(), claim.model))[0].policy
+    made = data(task)
+    found: Probe = probe(policy, made, made.paths[: len(made.train)])
+    return Read(*accuracies(policy, task), found.edges, found.observed, found.reachable, found.attention[0])
+
+
+def accuracies(policy: LanguagePolicy, task: Paths) -> tuple[float, float]:
+    """Of greedy answers to every test pair: of those of degree 0, and of the others."""
     from etude.evaluation.language import evaluate_split
     from etude.experience.groups import Groups
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
 
-    torch.set_num_threads(1)
-    method, task = get_method("alpine"), graph_task(seed)
-    assert method.claim is not None
-    policy = LanguagePolicy.load(method.claim.model, device="cpu")
-    loop = LanguageLoop(method, task, policy, seed=seed, steps=method.claim.steps)
-    for _ in range(loop.steps):
-        loop.step()
-    made = data(task)
     looked = evaluate_split(
-        policy, task, "test", problems=len(made.test), samples=1, experience=Groups(temperature=0.01)
+        policy, task, "test", problems=len(data(task).test), samples=1, experience=Groups(temperature=0.01)
     )  # fmt: skip
     right: dict[bool, list[bool]] = defaultdict(list)
     for (episode,), (correct,) in zip(looked.episodes, looked.correct):
         right[episode.problem.level == "degree0"].append(bool(correct))
-    found: Probe = probe(policy, made, made.paths[: len(made.train)])
-    return Read(
-        fmean(right[True]), fmean(right[False]), found.edges, found.observed, found.reachable, found.attention[0]
-    )  # fmt: skip
+    return fmean(right[True]), fmean(right[False])
+
+
+def steps() -> int:
+    """As many as the claim says, for both models."""
+    claim = get_method("alpine").claim
+    assert claim is not None
+    return claim.steps
 
 
 def graph_task(seed: int) -> Paths:
@@ -91,18 +93,17 @@ def graph_task(seed: int) -> Paths:
     return Paths(nodes=NODES, density=DENSITY, seed=seed)
 
 
-def work(job: tuple[str, list[int]]) -> list[Read]:
-    """One job of the experiment: a few two-matrix models, or one decoder."""
-    kind, seeds = job
-    return two_matrices(seeds) if kind == "two matrices" else [decoder(seeds[0])]
+def work(job: tuple[str, int]) -> Read:
+    """One model on the graph of one seed."""
+    kind, seed = job
+    return two_matrices(seed) if kind == "two matrices" else decoder(seed)
 
 
 def experiment() -> dict[str, Any]:
     """Both models, each on graphs of fresh seeds."""
     seeds = [SEEDS + k for k in range(GRAPHS)]
-    jobs = [("decoder", [s]) for s in seeds[:DECODERS]] + [("two matrices", seeds)]
-    *decoders, matrices = spread(work, jobs)
-    reads = {"decoder": [r for (r,) in decoders], "two matrices": matrices}
+    jobs = [("decoder", s) for s in seeds[:DECODERS]] + [("two matrices", s) for s in seeds]
+    reads = by_label([kind for kind, _ in jobs], spread(work, jobs))
     asked = [q for name, found in reads.items() for q in questions(name, found)]
     attention = [r.attention for r in reads["decoder"]]
     asked.append(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, Trained, Training, findings, run, spread, variant
+from etude.experiments.arms import Question, Trained, Training, findings, run, variant
+from etude.experiments.cells import Cell, spread, trained
 from etude.tasks.language.sums import Sums
+
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
 
 TASK = Sums(terms=(3, 4, 5))
 STEPS, CAUTIOUS_STEPS, SEEDS = 40, 17, 3
@@ -61,20 +66,18 @@ def _left_out(runs: list[Trained], start: int, stop: int | None = None) -> list[
     return [1 - float(np.mean(k)) for k in kept]
 
 
+def policy_shift(loop: LanguageLoop) -> float:
+    """How far the last update moved the policy."""
+    method = loop.method
+    assert isinstance(method, TokenMethod)
+    return float(method.token_weights[0].state.get("policy_shift", 0.0))
+
+
 def _watch(seed: int) -> tuple[float, float]:
     """GRPO in the bold regime: the steps of its largest policy shift and of its collapse."""
-    import torch
-
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
-
-    torch.set_num_threads(1)
     method = variant("capo", {**BOLD, **OPEN})  # without thresholds nothing is left out
-    loop = LanguageLoop(method, TASK, LanguagePolicy.load("tiny", device="cpu"), seed=seed, steps=STEPS)
-    accuracy, shift = [], []
-    for _ in range(STEPS):
-        accuracy.append(loop.step().metrics["accuracy"])
-        shift.append(loop.method.token_weights[0].state.get("policy_shift", 0.0))
+    _, metrics = trained(Cell("grpo, watched", method, TASK, seed, STEPS), policy_shift)
+    accuracy, shift = [m["accuracy"] for m in metrics], [m["watched"] for m in metrics]
     means = np.convolve(accuracy, np.ones(SPAN) / SPAN, "valid")
     fallen = np.nonzero(means < means[0] / 2)[0]
     return float(np.argmax(shift)), float(fallen[0] + SPAN - 1 if len(fallen) else STEPS)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from etude.core.episodes import Problem
-from etude.core.method import Method
-from etude.core.registry import get_method
+from etude.core.kinds import TokenMethod
 from etude.core.streams import Stream
 from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, findings, spread
+from etude.experiments.arms import Question, findings, variant
+from etude.experiments.cells import spread
 from etude.loops.enumerable import EnumerableLoop
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
-from etude.rewards.formula import FormulaReward, evaluate, parse
+from etude.methods.rlvr.derl.reward import FormulaReward, evaluate, parse
 from etude.tasks.tabular.enumerable import Enumerable
 
 SEEDS = 64
@@ -134,7 +134,7 @@ def train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[flo
     """Exact success after GRPO with each formula as the reward, one member each."""
     if not formulas:
         return []
-    grpo: Method = get_method("grpo")
+    grpo: TokenMethod = variant("grpo")
     loop = EnumerableLoop(grpo, TASK, seeds=seeds, steps=steps)
     broken = [not _finite(f) for f in formulas]
     rewards = [PRIMITIVES.replace(formula=OUTCOME if bad else f).bind() for f, bad in zip(formulas, broken)]

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, Trained, Training, findings, spread, train, variant
+from etude.experiments.arms import Question, Trained, Training, findings, train, variant
+from etude.experiments.cells import spread
 from etude.regularizers.entropy import EntropyBonus
 from etude.tasks.language.countdown import Countdown
 
@@ -54,7 +55,7 @@ def _pair(scores: dict[str, list[float]], other: str) -> dict[str, list[float]]:
     return {"g2rl": scores["g2rl"], other: scores[other]}
 
 
-def _measured(job: tuple[str, Method, int]) -> Measures:
+def _measured(job: tuple[str, TokenMethod, int]) -> Measures:
     """One run, and what its policy does on test problems."""
     label, method, seed = job
     with tempfile.TemporaryDirectory() as folder:

@@ -21,11 +21,11 @@ def bin_index(loop: Any) -> float:
     weighing, sampling = loop.method.advantages, loop.method.experience
     if isinstance(weighing, PromptGDRO):
         q = weighing.q()
-        return sum(b * w for b, w in enumerate(q)) - (len(q) - 1) / 2
+        return float(sum(b * w for b, w in enumerate(q)) - (len(q) - 1) / 2)
     if isinstance(sampling, RolloutGDRO) and sampling.state["chosen"]:
         bands = list(sampling.state["chosen"].values())
         sizes = [sampling.state["played"][str(b)] for b in bands]
-        return sum(b * n for b, n in zip(bands, sizes)) / sum(sizes) - sum(bands) / len(bands)
+        return float(sum(b * n for b, n in zip(bands, sizes)) / sum(sizes) - sum(bands) / len(bands))
     return 0.0
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from etude.advantages.group import GroupAdvantage
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.curricula.uniform import Uniform
-from etude.experiments.arms import SEEDS, Question, findings, spread, variant
+from etude.experiments import cells
+from etude.experiments.arms import SEEDS, Question, findings, variant
+from etude.experiments.cells import Cell, spread
 from etude.experiments.watched import Job, look, run, runs, scores
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.tasks.language.compose import Compose
@@ -24,7 +24,7 @@ PROBLEMS = 64
 WAYS = ("average", "rejection", "dpo", "second phase")
 
 
-def arms() -> dict[str, Method]:
+def arms() -> dict[str, TokenMethod]:
     """The whole recipe, and what each comparison changes in it."""
     from etude.methods.rlvr.kimi_k1_5 import LengthReward
 
@@ -42,26 +42,19 @@ def arms() -> dict[str, Method]:
 
 def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
     """Accuracy and length of each way from one long policy, trained here by `job`."""
-    import torch
-
     from etude.evaluation import long_to_short as short
-    from etude.loops.language import LanguageLoop
     from etude.policies.language import LanguagePolicy
 
-    torch.set_num_threads(1)
     task = TASK
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with cells.model_folder(job) as folder:
         run(Job(**{**vars(job), "keep": str(folder / "long")}))
 
         def load(start: str = "long") -> LanguagePolicy:
             return LanguagePolicy.load(str(folder / start), device="cpu")
 
-        def trained(method: Method, pool: Any = None) -> LanguagePolicy:
-            loop = LanguageLoop(method, task, load(), seed=job.seed, steps=SHORT_STEPS, pool=pool)
-            for _ in range(SHORT_STEPS):
-                loop.step()
-            return loop.policy
+        def trained(method: TokenMethod, pool: Any = None) -> LanguagePolicy:
+            cell = Cell(f"short of {job.label}", method, task, job.seed, SHORT_STEPS, str(folder / "long"), pool)
+            return cells.trained(cell)[0].policy
 
         problems = [task.problems("train")[i] for i in range(PROBLEMS)]
         shortest = short.shortest_correct(load(), task, problems, seed=job.seed)
@@ -69,7 +62,7 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
         found = {"long": load(), "rejection": trained(variant("sft", {"problems": 16}), shortest)}
         found["dpo"] = trained(variant("dpo", {"problems": 16}), pairs)
         found["second phase"] = trained(
-            short.second_phase(variant("kimi-k1-5", {"curriculum.widen": 0, "problems": SIZE}), SHORT)
+            variant(short.second_phase(variant("kimi-k1-5", {"curriculum.widen": 0, "problems": SIZE}), SHORT))
         )
         found["rejection"].save(folder / "short")
         short.average_weights(folder / "long", folder / "short", folder / "average")

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.core.slots import Filter
-from etude.experiments.arms import Exact, Question, enumerable, findings, language, spread, variant
+from etude.experiments.arms import Exact, Question, enumerable, findings, language, variant
+from etude.experiments.cells import spread
 from etude.methods.rlvr.lens import without_success
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable
@@ -53,7 +54,7 @@ def experiment() -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _tables(method: Method) -> Exact:
+def _tables(method: TokenMethod) -> Exact:
     torch.set_num_threads(1)
     task = Enumerable(prompts=8, vocabulary=6, length=2, solutions=2, spread=2.0)
     return enumerable(method, task, seeds=SEED_COUNT, steps=STEPS)

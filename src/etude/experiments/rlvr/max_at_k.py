@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage
-from etude.core.method import Method
-from etude.core.registry import get_method
-from etude.experiments.arms import Exact, Question, enumerable, findings, spread
+from etude.core.kinds import TokenMethod
+from etude.experiments.arms import Exact, Question, enumerable, findings, variant
+from etude.experiments.cells import spread
 from etude.methods.rlvr.max_at_k import BestOfGroup, OffPolicyMaxAtK
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.tasks.tabular.enumerable import Enumerable
@@ -34,13 +34,13 @@ def experiment() -> dict[str, Any]:
     return findings(questions, task="enumerable", steps=STEPS, seeds=SEED_COUNT, metric="max@64", figures=figures)
 
 
-def arms() -> dict[str, Method]:
+def arms() -> dict[str, TokenMethod]:
     """The method and, with the same samples, updates and KL, what it is compared with."""
-    ours = get_method("max-at-k")
+    ours = variant("max-at-k")
     task, clipped = ours.rewards[:1], ClippedSurrogate()
     plain = GroupAdvantage(centre=None, scale=None)
 
-    def best(part: BestOfGroup) -> Method:
+    def best(part: BestOfGroup) -> TokenMethod:
         return ours.replace(rewards=(*task, part), advantages=plain, objective=clipped)
 
     return {
@@ -53,7 +53,7 @@ def arms() -> dict[str, Method]:
     }
 
 
-def _train(method: Method) -> Exact:
+def _train(method: TokenMethod) -> Exact:
     return enumerable(method, TASK, seeds=SEED_COUNT, steps=STEPS, measure=_best_of)
 
 

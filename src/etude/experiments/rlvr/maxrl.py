@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import GroupMean, GroupMeanScale, scaled
-from etude.core.method import Method
-from etude.experiments.arms import SEEDS, Exact, Question, enumerable, findings, language, spread, variant
+from etude.core.kinds import TokenMethod
+from etude.experiments.arms import SEEDS, Exact, Question, enumerable, findings, language, variant
+from etude.experiments.cells import spread
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable
 
@@ -50,7 +51,7 @@ def experiment() -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _normalised(name: str) -> Method:
+def _normalised(name: str) -> TokenMethod:
     """Steps of length 1/2 along the gradient, so that arms differ in its direction alone.
 
     Tables share nothing between prompts: Adam would rescale each prompt's gradient and undo what MaxRL changes.
@@ -59,7 +60,7 @@ def _normalised(name: str) -> Method:
     return variant(name, {"experience.size": 16, **step})
 
 
-def _tables(method: Method) -> Exact:
+def _tables(method: TokenMethod) -> Exact:
     """Eight prompts with 1 to 8 right responses of 36, most of them unlikely at first."""
     task = Enumerable(prompts=8, vocabulary=6, length=2, solutions=8, spread=2.0)
     return enumerable(method, task, seeds=SEED_COUNT, steps=STEPS, measure=_coverage)

@@ -10,7 +10,7 @@ import numpy as np
 from etude.core.episodes import Problem
 from etude.core.fields import Count, Probability
 from etude.core.streams import Stream
-from etude.experiments.arms import SEEDS, Question, Started, Trained, Training, findings, run, variant
+from etude.experiments.arms import SEEDS, Question, Trained, Training, findings, run, started, variant
 from etude.tasks.language.sums import Sums
 
 STEPS = 100
@@ -43,15 +43,15 @@ def experiment() -> dict[str, Any]:
     """Train the three arms from the same wordy policy, which is warmed up on worked answers of all lengths."""
     from etude.methods.rlvr.open_rs import accuracy_and_format, open_rs
 
-    with Started(Wordy(terms=MIXED), steps=200) as folder:
-        limit = cap(folder)
+    with started(Wordy(terms=MIXED), steps=200) as first:
+        limit = cap(first.folder)
         arms = {
             "hard": (accuracy_and_format, HARD), "mixed": (accuracy_and_format, MIXED), "cosine": (open_rs, MIXED),
         }  # fmt: skip
         sizes = {"problems": 16, "curriculum.size": 1500}
         found = run(
             Training(
-                name, variant(method, sizes), Wordy(terms=terms, max_tokens=limit), SEEDS + seed, STEPS, folder,
+                name, variant(method, sizes), Wordy(terms=terms, max_tokens=limit), SEEDS + seed, STEPS, first.folder,
                 problems=100, samples=4,
             )
             for seed in range(RUNS)

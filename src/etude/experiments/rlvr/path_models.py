@@ -138,7 +138,8 @@ def walk(
 def path_numbers(edges: Tensor) -> Tensor:
     """[S, n, n] number of paths from i to j of acyclic graphs: (I - A)^-1."""
     one = torch.eye(edges.shape[-1], dtype=torch.float64)
-    return torch.linalg.inv(one - edges.double()).round() - one
+    found: Tensor = torch.linalg.inv(one - edges.double())
+    return found.round() - one
 
 
 def pairs_tensor(pairs: Sequence[Pairs], count: int | None = None) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,10 @@
 After supervised learning on the training pairs' paths, the same table is trained by more of it, by policy gradient with
 and without KL, and by Q-learning with process rewards (on and off policy) and with outcome rewards. Everything is as in
 arXiv:2509.22613, sections 3 to 5, on the smaller graphs of the catalogue's tiny task: 30 nodes, 10 paths per pair.
+
+The table is that of `--model path-table:N`, which `etude train` takes. One arm cannot be an ordinary run: off policy
+another policy walks, and a token method learns from what its own policy said. The others could be, at the price of
+48 runs of 1,500 steps; vectorised over graphs they take minutes.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from etude.experiments.arms import SEEDS, Question, findings, spread
+from etude.experiments.arms import SEEDS, Question, findings
+from etude.experiments.cells import spread
 from etude.experiments.rlvr.path_models import (
     Graphs,
     Walks,
@@ -156,9 +161,9 @@ def look_at(graphs: Graphs, table: Tensor, cold: bool, seed: int) -> Looked:
     train, test = ([getattr(d, split) for d in graphs.sets] for split in ("train", "test"))
     several = [[p for p in pairs if ways[p] > 1] for pairs, ways in zip(train, path_numbers(graphs.edges))]
     source, target = pairs_tensor(several, PAIRS)
-    each = [x.repeat_interleave(SAMPLES, 1) for x in (source, target)]
+    sources, targets = (x.repeat_interleave(SAMPLES, 1) for x in (source, target))
     random = torch.Generator().manual_seed(seed)
-    walks = walk(table, graphs.edges, *each, LIMIT, random, COLD if cold else 1.0)
+    walks = walk(table, graphs.edges, sources, targets, LIMIT, random, COLD if cold else 1.0)
     return Looked(
         greedy_accuracy(table, graphs.edges, train),
         greedy_accuracy(table, graphs.edges, test),

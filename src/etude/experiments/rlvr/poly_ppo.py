@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.evaluation.pass_at_k import pass_at_k
-from etude.experiments.arms import SEEDS, Question, Started, findings, spread, variant
+from etude.experiments.arms import SEEDS, Question, findings, started, variant
+from etude.experiments.cells import Cell, spread, trained
 from etude.tasks.language.triangles import triangles
 
 LESSONS, STEPS, COUNT = 150, 40, 3
@@ -16,39 +16,21 @@ KS = (1, 4, 16, 32, 64)
 RATE = 2e-4
 
 
-@dataclass(frozen=True)
-class Job:
-    """One arm with one seed."""
-
-    label: str
-    method: Method
-    seed: int
-    start: str
-
-
-def arms() -> dict[str, Method]:
+def arms() -> dict[str, TokenMethod]:
     """272 completions a step in each arm; the language version has the prompt as a rollout state of its own."""
     rate = {"optimizer.lr": RATE}
     ours = variant("poly-ppo", {**rate, "experience.states": 1, "experience.prompt": True})
     return {"poly-ppo": ours, "ppo": variant("ppo", {**rate, "problems": 34})}
 
 
-def train(job: Job) -> dict[str, float]:
+def train(job: Cell) -> dict[str, float]:
     """pass@k on perimeters that are trained on, and distinct right answers among the samples."""
     import numpy as np
-    import torch
 
     from etude.evaluation.language import evaluate_split
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
 
-    torch.set_num_threads(1)
-    policy = LanguagePolicy.load(job.start, device="cpu")
-    steps = 0 if job.label == "start" else STEPS
-    loop = LanguageLoop(job.method, triangles, policy, seed=job.seed, steps=STEPS)
-    for _ in range(steps):
-        loop.step()
-    looked = evaluate_split(policy, triangles, "train", problems=PROBLEMS, samples=SAMPLES, seed=SEEDS)
+    loop, _ = trained(job)
+    looked = evaluate_split(loop.policy, triangles, "train", problems=PROBLEMS, samples=SAMPLES, seed=SEEDS)
     right = [
         {triangles.signature(e) for e, good in zip(row, correct) if good}
         for row, correct in zip(looked.episodes, looked.correct)
@@ -59,10 +41,14 @@ def train(job: Job) -> dict[str, float]:
 
 def experiment() -> dict[str, Any]:
     """pass@32, pass@1 and distinct right answers after as many completions."""
-    with Started(triangles, steps=LESSONS) as folder:
+    with started(triangles, steps=LESSONS) as first:
         methods = arms()
-        jobs = [Job(label, m, SEEDS + k, folder) for k in range(COUNT) for label, m in methods.items()]
-        jobs.append(Job("start", methods["ppo"], SEEDS, folder))
+        jobs = [
+            Cell(label, m, triangles, SEEDS + k, STEPS, first.folder)
+            for k in range(COUNT)
+            for label, m in methods.items()
+        ]
+        jobs.append(Cell("start", methods["ppo"], triangles, SEEDS, 0, first.folder))
         results = spread(train, jobs)
     found: dict[str, dict[str, list[float]]] = {}
     for job, result in zip(jobs, results):

@@ -11,9 +11,9 @@ from etude.core.fields import Probability
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.retry import ReflectThenRetry
 from etude.experiments.arms import SEEDS, Question, Training, findings, train, variant
 from etude.experiments.watched import Run, ends, runs, scores
+from etude.methods.rlvr.r3l.retry import ReflectThenRetry
 from etude.policies.written import written
 from etude.tasks.agents.keys import Grid, Keys, keys, walk
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from etude.advantages.group import GroupAdvantage, GroupMean
-from etude.core.method import Method
-from etude.experiments.arms import SEEDS, Question, findings, spread, variant
+from etude.core.kinds import TokenMethod
+from etude.experiments.arms import SEEDS, Question, findings, variant
+from etude.experiments.cells import spread
 from etude.objectives.policy_gradient import PolicyGradient
 
 MINIBATCH, GRADIENT_STEPS, RUNS, RATE = 16, 48, 4, 2e-4
@@ -45,7 +46,7 @@ def experiment() -> dict[str, Any]:
     return findings(questions, task="compose", steps=GRADIENT_STEPS, seeds=RUNS, settings={**about, "means": parts})
 
 
-def methods() -> dict[str, Method]:
+def methods() -> dict[str, TokenMethod]:
     """GRPO and group policy gradient sample for every gradient step, RAPID for H of them at once."""
     found = {"grpo": variant("grpo", _sizes(1))}
     found |= {("policy gradient" if h == 1 else f"rapid {h}"): variant("rapid", _sizes(h)) for h in (1, 4, 16)}
@@ -62,7 +63,7 @@ class Timed(NamedTuple):
     """A run to be timed."""
 
     label: str
-    method: Method
+    method: TokenMethod
     seed: int
 
 

@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike
 from etude.core.episodes import Problem, Segment
 from etude.core.streams import Stream
 from etude.evaluation.paths import path_matching
-from etude.experiments.arms import SEEDS, Question, findings, spread, variant
+from etude.experiments.arms import SEEDS, Question, findings, variant
+from etude.experiments.cells import spread
 from etude.tasks.language.hierarchy import Hierarchy, Kind, Style, named, worked
 
 MODEL = "blank:3x48x4"

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch
-from etude.core.method import Method
-from etude.core.registry import get_method
+from etude.core.kinds import TokenMethod
 from etude.core.slots import Filter
 from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, findings, variant
@@ -72,14 +71,14 @@ def agreement(batch: TokenBatch) -> dict[str, float]:
 
 def experiment() -> dict[str, Any]:
     """Four arms from the tiny model: the full system, without adapted tasks, without judge as well, and GRPO."""
-    full = get_method("rlanything")
+    full = variant("rlanything")
     sizes = {"problems": 32}
     still = full.replace(curriculum=AdaptedTasks(adapt=False))
     arms = {
         "full": full,
         "judge": still,
         "policy": still.replace(rewards=(full.rewards[0].replace(weight=0.0),)),
-        "grpo": get_method("grpo"),
+        "grpo": variant("grpo"),
     }
     found = runs(
         {k: _watched(variant(m, sizes)) for k, m in arms.items()}, TASK,
@@ -104,7 +103,7 @@ def experiment() -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _watched(method: Method) -> Method:
+def _watched(method: TokenMethod) -> TokenMethod:
     return method.replace(filters=(Recorder(), *method.filters))
 
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from etude.core.episodes import Problem
-from etude.experiments.arms import Question, findings, spread, variant
+from etude.experiments.arms import Question, findings, variant
+from etude.experiments.cells import spread
 from etude.experiments.watched import Job, ends, run, runs, scores
 from etude.references.frozen import Frozen
 from etude.tasks.language.compose import Compose, functions_of

@@ -11,9 +11,11 @@ for the model P(. | i, j) = softmax(W_M[j] + W_V[i]) that a layer amounts to if 
 grows on edges that were seen and W_V on nodes that were seen on a path to the target: the adjacency matrix is learned,
 reachability only as far as it was observed, and pairs that have to be put together from several pieces fail.
 
-The model and its gradients are in `experiments/rlvr/path_models.py`, the probes that find the two matrices in a trained
-decoder in `evaluation/graph_probes.py`. The paper's decoder is a GPT with learned positions that reads "s t s a b t";
-ours has rotary ones and reads "t s a b t" (see the task), and only the path after the source is learned.
+The model is `--model two-matrices:N` (`policies/readable.py`), here with a rate that suits tables
+(`--set optimizer.lr=0.1`); its gradients are in `experiments/rlvr/path_models.py`, the probes that find the two
+matrices in a trained decoder in `evaluation/graph_probes.py`. The paper's decoder is a GPT with learned positions that
+reads "s t s a b t"; ours has rotary ones and reads "t s a b t" (see the task), and only the path after the source is
+learned.
 """
 
 from etude.core.method import Claim

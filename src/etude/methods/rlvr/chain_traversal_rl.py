@@ -6,7 +6,8 @@ where only the last vertex is rewarded and `starts` decides how hard the problem
     loss = -1/B sum_i (r_i - mean r) sum_t log pi(y_{i,t})
 
 What is claimed is about a model that can be read, linear attention with one table of queries and one of values
-(`experiments/rlvr/chain_model.py`): with counts c_t of the context's tokens (vertices and edges) and current vertex v,
+(`--model linear-attention:N`, `policies/readable.py`): with counts c_t of the context's tokens (vertices and edges) and
+current vertex v,
 
     logits over vertices = ((c_t * A[v]) V) / temperature.
 

@@ -74,7 +74,7 @@ class PathSteps(TokenReward):
     From a to the target c there is an edge by way of b only; tokens 0, 1, 2 are a, b, c:
 
     >>> from types import SimpleNamespace as Run
-    >>> from etude.core.batches import Problem
+    >>> from etude.core.episodes import Problem
     >>> problem = Problem("path/1", "a", "c", info={"moves": {"a": ["b"], "b": ["c"], "c": []}})
     >>> rows = Run(tokens=torch.tensor([[0, 1, 2], [0, 1, 1]]), attention_mask=torch.ones(2, 3, dtype=torch.bool))
     >>> rows.action_mask, rows.rewards = torch.tensor([[False, True, True]] * 2), torch.zeros(2, 3)

@@ -26,8 +26,14 @@ class EvaluationOptions:
     """What is asked of a trained policy, besides the task: the names are the command line's.
 
     Args:
-        k, problems, samples, split, reward, temperature, top_p, max_tokens: of language.
-        episodes, video, member: of control.
+        k: sample counts of pass@k (language).
+        problems: how many of each split (language).
+        samples: completions per problem; None: the largest k (language).
+        split: one split; None: all that are not trained on (language).
+        reward: a function that scores, as in `train`; None: the run's own, if the task is the run's (language).
+        temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
+        episodes: of each member (control).
+        video: a file for an animated picture (GIF) of one episode of `member` (control).
     """
 
     k: Sequence[int] = (1, 8)

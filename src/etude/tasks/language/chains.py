@@ -21,10 +21,8 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Interval, WholeNumber
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.policies.byte_tokenizer import VERTICES as NAMES
 from etude.tasks.pool import Pool, reserved
-
-NAMES = "abcdefghijklmopqrtuvxzABC"
-"""Names of vertices: no two neighbours are merged into one token of tiny's."""
 
 
 class Chains(LanguageTask):

@@ -32,12 +32,10 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Fraction, Interval, WholeNumber
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.policies.byte_tokenizer import NODES as NAMES
 from etude.tasks.language import _graphs
 from etude.tasks.language._graphs import Bools
 from etude.tasks.pool import Pool
-
-NAMES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdeghijklmopqrtuvxz!#$%&*+-/;<=>@^_~"
-"""Names of nodes: printable characters of which no two neighbours are merged into one token of tiny's."""
 
 
 class Paths(LanguageTask):

@@ -36,8 +36,8 @@ from etude.core.fields import Count
 from etude.core.method import Claim
 from etude.core.slots import Context, Reward
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
+from etude.methods.rlvr.derl.reward import FormulaReward, evaluate, parse
 from etude.methods.rlvr.grpo import grpo
-from etude.rewards.formula import FormulaReward, evaluate, parse
 
 
 class MetaReward(Reward):

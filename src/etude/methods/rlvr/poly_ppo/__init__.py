@@ -40,8 +40,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, WholeNumber
 from etude.core.method import Claim
 from etude.core.slots import TokenAdvantages, TokenRegularizer
-from etude.experience.vine import Vine
 from etude.methods.foundation.ppo import ppo
+from etude.methods.rlvr.poly_ppo.vine import Vine
 from etude.regularizers.kl import kl_estimate
 
 

@@ -36,9 +36,9 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Interval, NonNegative
 from etude.core.method import Claim
 from etude.core.slots import Filter, TokenRegularizer
-from etude.experience.mixed import GroupsAndDemonstrations
 from etude.methods.rlvr.grpo import grpo
-from etude.objectives.unified import BehaviourDenominator, Hybrid, UnifiedGradient
+from etude.methods.rlvr.hpt.mixed import GroupsAndDemonstrations
+from etude.methods.rlvr.hpt.unified import BehaviourDenominator, Hybrid, UnifiedGradient
 from etude.regularizers.entropy import EntropyBonus
 
 SOFT_RL = (0.0, 0.0, 0.125, 0.25, 0.5, 1.0)

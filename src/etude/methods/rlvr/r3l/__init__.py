@@ -31,8 +31,8 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
 from etude.core.method import Claim
 from etude.core.slots import TokenAdvantages
-from etude.experience.retry import ReflectThenRetry
 from etude.methods.rlvr.grpo import grpo
+from etude.methods.rlvr.r3l.retry import ReflectThenRetry
 from etude.objectives.policy_gradient import PolicyGradient
 
 

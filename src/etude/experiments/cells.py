@@ -1,0 +1,180 @@
+"""Cells of experiments: each training is a run folder, and goes on where it was if the experiment was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from etude.core.episodes import Problem
+from etude.core.kinds import TokenMethod
+from etude.core.loop import Loop, StepReport
+from etude.core.task import Task
+
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+Metrics = dict[str, Any]
+_root: Path | None = None
+"""Where run folders are kept; None: nowhere, they are gone when they are done."""
+
+
+@contextmanager
+def kept_in(root: Path) -> Iterator[None]:
+    """Experiments inside keep their run folders here, and take those that are there."""
+    global _root
+    before = _root
+    _keep(root)
+    try:
+        yield
+    finally:
+        _keep(before)
+
+
+def _keep(root: Path | None) -> None:
+    global _root
+    _root = root
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run to be done: picklable, so that several processes can share the work.
+
+    Args:
+        label: the arm that it belongs to.
+        start: a folder or a name to load the first policy of language from.
+        pool: problems to train on in place of the task's.
+    """
+
+    label: str
+    method: TokenMethod
+    task: Any
+    seed: int
+    steps: int
+    start: str = "tiny"
+    pool: Sequence[Problem] | None = None
+
+    def folder(self) -> str:
+        """A name by all that matters, the library's version too, so that an equal run is found again."""
+        from etude.runtime import sources
+
+        own = sources.key([], [], "")
+        matters = [self.method.to_json(), repr(self.task), self.steps, self.start, repr(self.pool), *own]
+        key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
+        label = "".join(c if c.isalnum() or c in "-+." else "-" for c in self.label)
+        return f"{label}-{self.seed}-{key}"
+
+
+def trained(cell: Cell, watch: Callable[[Any], Any] | None = None) -> tuple[LanguageLoop, list[Metrics]]:
+    """A run of language that has been done: its loop, and the metrics of every step."""
+    loop = language_loop(cell)
+    return loop, advance(loop, cell, watch)
+
+
+def language_loop(cell: Cell) -> LanguageLoop:
+    """Its loop before the first step, on one thread."""
+    import torch
+
+    from etude.loops.language import LanguageLoop
+    from etude.policies.language import LanguagePolicy
+
+    torch.set_num_threads(1)
+    policy = LanguagePolicy.load(cell.start, device="cpu")
+    return LanguageLoop(cell.method, cell.task, policy, seed=cell.seed, steps=cell.steps, pool=cell.pool)
+
+
+def advance(loop: Loop, cell: Cell, watch: Callable[[Any], Any] | None = None) -> list[Metrics]:
+    """Bring a new loop to the end of its run, from where it was stopped if it was; the metrics of every step.
+
+    Args:
+        watch: what is to be known of the loop after every step, under 'watched' of the metrics.
+    """
+    from etude.runtime.jsonl import JsonLines
+    from etude.runtime.progress import Progress
+    from etude.runtime.run import Run
+
+    driven: Loop = loop if watch is None else _Watched(loop, watch)
+    with _folder(cell) as path, _opened(path, cell) as folder:
+        Run(folder, driven, cell.steps, progress=Progress(cell.steps, quiet=True), episodes_per_step=0).execute()
+        return [{k: math.nan if v is None else v for k, v in line.items()} for line in JsonLines.read(
+            path / "metrics.jsonl")]  # fmt: skip
+
+
+class _Watched:
+    """A loop of which more is kept than its metrics."""
+
+    def __init__(self, loop: Loop, watch: Callable[[Any], Any]) -> None:
+        self.loop, self.watch, self.headline, self.finished = loop, watch, loop.headline, loop.finished
+
+    def step(self) -> StepReport:
+        report = self.loop.step()
+        report.metrics["watched"] = self.watch(self.loop)
+        self.finished = self.loop.finished
+        return report
+
+    def save(self, folder: Path) -> None:
+        self.loop.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.loop.load(folder)
+        self.finished = self.loop.finished
+
+
+@contextmanager
+def _folder(cell: Cell) -> Iterator[Path]:
+    if _root is not None:
+        yield _root / cell.folder()
+        return
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name) / cell.folder()
+
+
+def _opened(path: Path, cell: Cell) -> Any:
+    """The run's folder, at its newest checkpoint if there is one."""
+    from etude.runtime.folder import RunFolder
+
+    if any((path / "checkpoints").glob("step-*")):
+        return RunFolder.resume(path)
+    task = cell.task.id if isinstance(cell.task, Task) else str(cell.task)
+    config = {"task": task, "model": cell.start, "seed": cell.seed, "steps": cell.steps}
+    return RunFolder.create(path, cell.method.to_json(), config)
+
+
+@contextmanager
+def model_folder(cell: Cell) -> Iterator[Path]:
+    """Where to save what a run made for others to start from; it stays where run folders do."""
+    if _root is not None:
+        yield _root / cell.folder() / "model"
+        return
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def spread(function: Callable[[In], Out], jobs: Sequence[In], workers: int | None = None) -> list[Out]:
+    """`function` of every job, each in a process with one thread; results in order."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    count = min(len(jobs), workers or cores)
+    if count <= 1:
+        return [function(job) for job in jobs]
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_keep, initargs=(_root,)) as pool:
+        return list(pool.map(function, jobs))
+
+
+def by_label(labels: Iterable[str], results: Iterable[Out]) -> dict[str, list[Out]]:
+    """Results of the same label together, in order."""
+    found: dict[str, list[Out]] = {}
+    for label, result in zip(labels, results, strict=True):
+        found.setdefault(label, []).append(result)
+    return found

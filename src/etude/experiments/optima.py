@@ -1,0 +1,46 @@
+"""Exact gradients on small bandits: how near to the regularised optimum a method's loss leads, without sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
+from etude.core.kinds import TokenMethod
+from etude.experiments.arms import SEEDS
+from etude.loops.bed import Bed
+from etude.loops.credit import loss
+from etude.policies.tabular import SoftmaxTree
+
+
+class Bandits:
+    """Softmax policies over responses that earn uniform rewards in [0, 1], all fixed by the experiments' seed.
+
+    `first` is the table of log-probabilities that training begins with, and `best` [X, Y] the logarithm of what
+    maximises E[r] - beta KL(pi || pi_first), both of X prompts with Y responses.
+    """
+
+    def __init__(self, prompts: int, responses: int, beta: float) -> None:
+        self.policy = SoftmaxTree(prompts, responses, spread=1.0, seed=SEEDS)
+        rewards = torch.rand(prompts, responses, generator=torch.Generator().manual_seed(SEEDS)).double()
+        self.bed = Bed(self.policy, rewards)
+        self.first = self.policy.table().detach()
+        self.best = (self.first[0, :, 0] + rewards / beta).log_softmax(-1)
+
+    def settle(
+        self, method: TokenMethod, updates: int, rate: float, batch: Callable[[int], TokenBatch]
+    ) -> list[float]:  # fmt: skip
+        """KL(pi || pi*) of every prompt after Adam's updates of the method's loss on `batch(update)`."""
+        optimizer = torch.optim.Adam([self.policy.logits[0]], rate)
+        for update in range(updates):
+            rows = batch(update)
+            assert rows.prompt is not None and rows.response is not None
+            optimizer.zero_grad()
+            said = self.policy.rows(0, rows.prompt, rows.response, self.policy.table())
+            value: Tensor = loss(method, rows, said, self.policy.length)
+            value.backward()  # type: ignore[no-untyped-call]  # torch's own is untyped
+            optimizer.step()
+        logp = self.policy.logp().detach()[0]
+        return [float(x) for x in (logp.exp() * (logp - self.best)).sum(-1)]

@@ -1,0 +1,100 @@
+"""Cells of experiments are run folders: found again when they are done, gone on with when they were stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etude.experiments import cells
+from etude.experiments.arms import SEEDS, enumerable, variant
+from etude.experiments.cells import Cell, kept_in, trained
+from etude.loops.enumerable import EnumerableLoop
+from etude.loops.language import LanguageLoop
+from etude.runtime.interrupts import Interrupted
+from etude.tasks.language.compose import Compose
+from etude.tasks.tabular.enumerable import Enumerable
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = Cell("small", variant("grpo", {"problems": 4, "experience.size": 4}), Compose(levels=(2,)), 7, 4)
+STEADY = ("step", "loss", "reward", "accuracy", "watched")
+
+
+def steady(metrics: list[dict[str, Any]]) -> list[list[Any]]:
+    """What does not depend on the clock."""
+    return [[line.get(name) for name in STEADY] for line in metrics]
+
+
+def stop_at_two(loop: LanguageLoop) -> int:
+    if loop.finished == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return loop.finished
+
+
+def finished(loop: LanguageLoop) -> int:
+    return loop.finished
+
+
+def test_a_cell_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole = trained(SMALL, finished)
+    assert [line["watched"] for line in whole] == [1, 2, 3, 4]
+    with kept_in(tmp_path):
+        with pytest.raises(Interrupted):
+            trained(SMALL, stop_at_two)
+        steps: list[int] = []
+        step = LanguageLoop.step
+        monkeypatch.setattr(LanguageLoop, "step", lambda self: steps.append(self.finished) or step(self))
+        _, gone_on = trained(SMALL, finished)
+    assert steps == [2, 3]
+    assert steady(gone_on) == steady(whole)
+
+
+def test_a_finished_cell_is_found_again_and_another_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept_in(tmp_path):
+        loop, metrics = trained(SMALL)
+        steps: list[int] = []
+        monkeypatch.setattr(LanguageLoop, "step", lambda self: steps.append(1))
+        again, found = trained(SMALL)
+    assert steady(found) == steady(metrics) and not steps
+    assert all(a.equal(b) for a, b in zip(loop.policy.parameters(), again.policy.parameters(), strict=True))
+    others = [
+        Cell("small", SMALL.method.replace(problems=3), SMALL.task, 7, 4),
+        Cell("small", SMALL.method, Compose(levels=(1,)), 7, 4),
+        Cell("small", SMALL.method, SMALL.task, 8, 4),
+        Cell("small", SMALL.method, SMALL.task, 7, 5),
+        Cell("small", SMALL.method, SMALL.task, 7, 4, "blank:1x16"),
+    ]
+    assert len({cell.folder() for cell in (SMALL, *others)}) == 6
+
+
+def test_without_a_place_to_keep_them_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells.tempfile, "tempdir", str(tmp_path))
+    trained(SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_exact_curves_are_those_of_the_loop_step_by_step() -> None:
+    method, task = variant("grpo", {"experience.size": 4}), Enumerable(prompts=2)
+    loop = EnumerableLoop(method, task, seeds=range(SEEDS, SEEDS + 3), steps=3)
+    rows = [loop.exact()]
+    for _ in range(3):
+        loop.step()
+        rows.append(loop.exact())
+    found = enumerable(method, task, seeds=3, steps=3)
+    assert set(found.curves) == set(rows[0])
+    for name, curve in found.curves.items():
+        assert np.array_equal(curve, np.stack([np.asarray(row[name], dtype=np.float64) for row in rows]))
+
+
+def test_processes_keep_their_cells_in_the_same_place(tmp_path: Path) -> None:
+    with kept_in(tmp_path):
+        cells.spread(_train_one, [1, 2], workers=2)
+    assert len(list(tmp_path.glob("small-*/FINISHED"))) == 2
+
+
+def _train_one(seed: int) -> None:
+    trained(Cell("small", SMALL.method, SMALL.task, seed, 1))
