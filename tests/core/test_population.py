@@ -53,6 +53,7 @@ def test_members_of_every_method_equal_their_own_runs(name: str, task: ControlTa
     assert_members_are_alone(method(name), task, [Member(seed) for seed in range(10)], sizes)
 
 
+@pytest.mark.first
 @pytest.mark.kernels
 @pytest.mark.parametrize(
     ("environments", "steps", "minibatches"), ((1, 7, 1), (2, 64, 2), (3, 17, 5), (5, 13, 4), (7, 9, 3))
@@ -62,6 +63,7 @@ def test_members_equal_their_own_runs_at_every_size(environments: int, steps: in
     assert_members_are_alone(small, cartpole, FIVE, (3, 5))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("activation", ("tanh", "relu", "silu", "elu"))
 @pytest.mark.parametrize("hidden", ((), (7,), (33, 5)))
 def test_members_equal_their_own_runs_with_every_network(activation: str, hidden: tuple[int, ...]) -> None:
@@ -71,6 +73,7 @@ def test_members_equal_their_own_runs_with_every_network(activation: str, hidden
     assert_members_are_alone(changed, pendulum, FIVE, (3, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.kernels
 def test_members_equal_their_own_runs_with_the_default_networks() -> None:
     base: Any = method("ppo")
@@ -109,6 +112,7 @@ class Breakdowns(ControlTask):
         return Faulty(seeds, count, purpose)
 
 
+@pytest.mark.slow
 def test_faults_of_one_member_change_no_other() -> None:
     single = method("ppo", environments=1)
     members = [Member(seed) for seed in range(5)]
@@ -130,6 +134,7 @@ class ShortTask(ControlTask):
         return Short(seeds, count, purpose)
 
 
+@pytest.mark.slow
 def test_values_after_cuts_are_the_members_own() -> None:
     """More cuts than are valued at a time, more for some than for others."""
     often = method("ppo", environments=9, steps=40)
