@@ -44,7 +44,7 @@ def forked(folder: Path, *args: str) -> int:
 
 def wait_for_steps(ended: Callable[[], object], folder: Path, count: int) -> None:
     """Wait until the run has logged this many steps."""
-    log, deadline = folder / "run/metrics.jsonl", time.monotonic() + 60
+    log, deadline = folder / "run/metrics.jsonl", time.monotonic() + 300
     while not log.exists() or log.read_bytes().count(b"\n") < count:
         assert not ended()
         assert time.monotonic() < deadline

@@ -49,8 +49,8 @@ def method(name: str, environments: int = 3, steps: int = 17, minibatches: int =
 @pytest.mark.parametrize("task", (cartpole, pendulum), ids=("cartpole", "pendulum"))
 @pytest.mark.parametrize("name", CONTROL)
 def test_members_of_every_method_equal_their_own_runs(name: str, task: ControlTask) -> None:
-    sizes = (3, 5, 10) if name in ("ppo", "reinforce") else (3,)
-    assert_members_are_alone(method(name), task, [Member(seed) for seed in range(10)], sizes)
+    sizes = (3, 8) if name in ("ppo", "reinforce") else (3,)
+    assert_members_are_alone(method(name), task, [Member(seed) for seed in range(8)], sizes)
 
 
 @pytest.mark.first
