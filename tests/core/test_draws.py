@@ -191,6 +191,7 @@ def test_keys_do_not_move_together() -> None:
     assert float(correlation.abs().max()) < 5 / 20_000**0.5  # the largest of 276
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("keys", [torch.arange(N), SIBLINGS], ids=["adjacent", "children"])
 def test_every_bit_is_fair(keys: torch.Tensor) -> None:
     for words in (bits(keys, 0, 1)[0], bits(keys[:1], 0, N)[:, 0]):

@@ -53,12 +53,12 @@ def scorer() -> LanguagePolicy:
 @pytest.mark.parametrize(
     ("name", "task", "steps", "gain"),
     [
-        ("reinforce", "compose", 14, 0.2),
-        ("grpo", "compose", 14, 0.2),
-        ("rloo", "compose", 14, 0.2),
-        ("dapo", "compose", 14, 0.2),
-        ("gpg", "compose", 14, 0.2),
-        ("ppo", "compose", 20, 0.2),
+        ("reinforce", "compose", 16, 0.2),
+        ("grpo", "compose", 16, 0.2),
+        ("rloo", "compose", 16, 0.2),
+        ("dapo", "compose", 16, 0.2),
+        ("gpg", "compose", 16, 0.2),
+        ("ppo", "compose", 32, 0.2),
         ("sft", "compose", 40, 0.25),
         ("dpo", "preferences", 60, 0.12),
     ],

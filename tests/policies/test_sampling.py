@@ -92,9 +92,11 @@ def test_greedy_is_hugging_faces_greedy(kind: str) -> None:
         assert set(completion.logp) == {0.0} == set(completion.entropy)
 
 
-def test_tokens_are_drawn_with_their_probabilities() -> None:
-    """Chi-square over the first token of 5,000 completions; a wrong distribution has a p-value of about 0."""
-    policy, prompt, n = random_policy(seed=2), [5, 9, 33], 5_000
+@pytest.mark.first
+@pytest.mark.parametrize("n", [5_000, 20_000])
+def test_tokens_are_drawn_with_their_probabilities(n: int) -> None:
+    """Chi-square over the first token of n completions; a wrong distribution has a p-value of about 0."""
+    policy, prompt = random_policy(seed=2), [5, 9, 33]
     logits = policy.model(input_ids=torch.tensor([prompt])).logits[0, -1]
     for temperature, top_k in ((1.0, 0), (0.6, 0), (1.0, 4)):
         wanted = Sampling(temperature, top_k=top_k, max_tokens=1)
