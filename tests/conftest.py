@@ -13,7 +13,26 @@ from hypothesis import settings
 from etude.core.batches import TokenBatch, TokenLogProbs
 
 settings.register_profile("etude", deadline=None)  # how long an example takes depends on what else runs here
+settings.register_profile("fast", parent=settings.get_profile("etude"), max_examples=15)
 settings.load_profile("etude")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fewer random examples in the fast part; the whole suite tries them all."""
+    if config.getoption("markexpr") == "not slow":
+        settings.load_profile("fast")
+
+
+@pytest.hookimpl(tryfirst=True)  # ahead of the deselection by `-m`
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `first` all parameters but the first are slow."""
+    seen = set()
+    for item in items:
+        if item.get_closest_marker("first"):
+            test = item.nodeid.partition("[")[0]
+            if test in seen:
+                item.add_marker(pytest.mark.slow)
+            seen.add(test)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

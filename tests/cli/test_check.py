@@ -75,6 +75,7 @@ WARNINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("arguments", "beginning"), [w[1:] for w in WARNINGS], ids=[w[0] for w in WARNINGS])
 def test_what_may_cost_returns_is_a_warning(arguments: dict[str, Any], beginning: str) -> None:
     sentences = found(**arguments)
@@ -104,6 +105,7 @@ SOUND = [
 ]  # fmt: skip
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_environments_pass(name: str) -> None:
     findings = check_environment(name, steps=STEPS)

@@ -26,7 +26,7 @@ def imports(text: str) -> Iterator[str]:
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             nodes.extend(node.orelse)
             continue
-        nodes.extend(ast.iter_child_nodes(node))
+        nodes.extend(n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.expr))
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.split(".")[0] == "etude")
         elif isinstance(node, ast.ImportFrom):

@@ -31,6 +31,7 @@ def test_the_page_shows_the_whole_file() -> None:
     assert f"```python\n{text}\n```" in (DOCS / "add-a-loop.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_it_is_trained_and_resumed_to_the_same_numbers(folder: Path) -> None:
     whole = etude.train("cross_entropy.py", out="whole", steps=4 * ROUND, **OPTIONS)
     assert (whole.method, whole.steps) == ("cross-entropy", 4)
@@ -50,6 +51,7 @@ def test_a_member_equals_its_own_run(folder: Path) -> None:
         assert together["members"]["return"][1] == pytest.approx(own["members"]["return"][0], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_and_exported_like_any_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     etude.train("cross_entropy.py", out="run", steps=ROUND, **OPTIONS)
     assert json.loads((folder / "run/method.json").read_text())["type"] == "cross_entropy:SearchMethod"

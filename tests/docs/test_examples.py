@@ -101,6 +101,7 @@ def test_data_file_is_read(folder: Path) -> None:
     assert task.score(Problem("1", "?", "Paris"), "Let me think.\nAnswer: Paris.") == 1.0
 
 
+@pytest.mark.slow
 def test_the_tank_is_checked_trained_and_exported(folder: Path) -> None:
     """The page's commands, in small."""
     from etude.evaluation.environment_check import check_environment

@@ -28,6 +28,7 @@ def test_the_chances_of_all_groups_sum_to_one() -> None:
     assert float(sum(chance for chance, _, _ in every_group(b, 3))) == pytest.approx(1.0, abs=1e-14)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("length", [1, 2])
 def test_leave_one_out_is_unbiased(size: int, length: int) -> None:
@@ -36,6 +37,7 @@ def test_leave_one_out_is_unbiased(size: int, length: int) -> None:
     torch.testing.assert_close(-found * length, true_gradient(b), atol=1e-12, rtol=1e-10)  # 'fixed-length' divides
 
 
+@pytest.mark.slow
 def test_the_mean_of_the_group_shrinks_the_gradient_by_one_part_in_its_size() -> None:
     b = bed()
     for size in (2, 3, 4):

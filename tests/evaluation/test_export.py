@@ -114,6 +114,7 @@ CASES: dict[str, tuple[ControlTask, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", CASES)
 def test_the_module_does_what_the_actor_does(name: str) -> None:
     task, changes = CASES[name]
@@ -151,6 +152,7 @@ def test_the_file_runs_without_etude(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(mine.numpy(), own(flat.numpy()), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_file_takes_batches_of_any_size_and_says_what_it_is(tmp_path: Path) -> None:
     loop = trained(cartpole, observations=(FrameStack(count=2),))
     path = export_policy(loop, 2, tmp_path / "policy.pt2")

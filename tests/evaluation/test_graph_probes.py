@@ -76,6 +76,7 @@ def test_gaps_by_hand() -> None:
     assert gap(table, high, ~high) == 3.5 - 2.5
 
 
+@pytest.mark.slow
 def test_a_trained_layer_is_told_from_an_untrained_one(policy: LanguagePolicy) -> None:
     from etude.core.registry import get_method
     from etude.loops.language import LanguageLoop

@@ -118,6 +118,7 @@ def test_bootstrap_standard_error_of_the_mean() -> None:
 # Identities of the catalogue's row
 
 
+@pytest.mark.slow
 def test_area_under_the_profile_is_the_target_minus_the_gap() -> None:
     scores = np.random.default_rng(0).exponential(size=(9, 4))
     taus = (np.arange(4000) + 0.5) / 2000
@@ -179,6 +180,7 @@ def test_welch_covers_as_often_as_it_says() -> None:
     assert 0.92 <= hits / 2000 <= 0.98
 
 
+@pytest.mark.slow
 def test_bootstrap_covers_with_enough_runs() -> None:
     random, hits = np.random.default_rng(0), 0
     for _ in range(400):
@@ -188,6 +190,7 @@ def test_bootstrap_covers_with_enough_runs() -> None:
     assert 0.90 <= hits / 400 <= 0.98
 
 
+@pytest.mark.slow
 def test_interquartile_mean_is_covered_with_ten_runs_and_less_with_three() -> None:
     """26 log-normal tasks: the catalogue's simulation, made small."""
     random = np.random.default_rng(0)

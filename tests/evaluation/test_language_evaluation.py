@@ -21,18 +21,9 @@ from etude.runs.training import Options, compose_method, compose_task
 from etude.runs.worlds.language import evaluation
 from etude.tasks.language.files import DataFile
 from language_toys import Toy, make_loop
+from plain_rewards import even, two
 
 small = grpo.replace(problems=2, experience=Groups(size=4), optimizer=AdamW(lr=1e-3))
-
-
-def two(completions: list[str]) -> list[float]:
-    """2 for everything."""
-    return [2.0] * len(completions)
-
-
-def even(completions: list[str], ids: list[str]) -> list[float | None]:
-    """1 for problems with an even number; the others it does not judge."""
-    return [1.0 if int(i) % 2 == 0 else None for i in ids]
 
 
 def write(folder: Path, **columns: Any) -> str:

@@ -24,6 +24,7 @@ FIGURES: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_written_and_do_not_change(name: str, tmp_path: Path) -> None:
     first, second = (FIGURES[name](tmp_path / file) for file in ("a.png", "b.png"))

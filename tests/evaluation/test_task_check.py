@@ -166,6 +166,7 @@ def test_a_sound_task_has_only_facts() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", [n for n in etude.tasks() if n != "reasoning-gym"])
 def test_built_in_tasks_have_no_faults(name: str) -> None:
     if resolve_task(name).world is not World.CONTROL:  # which `check_environment` plays, in its own tests

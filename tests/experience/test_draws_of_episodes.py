@@ -78,6 +78,7 @@ def test_a_batch_may_be_cut_permuted_and_thinned(policy: LanguagePolicy) -> None
     assert play(starts[7:8], task, policy) == whole[7:8]
 
 
+@pytest.mark.slow
 def test_games_of_several_turns_may_be_cut_too(tiny: LanguagePolicy) -> None:
     """Others end at other turns, so that the batches of later turns differ as well."""
     starts = fresh(attr_20q.problems("train")[:3], 2, Stream(1))
@@ -202,6 +203,7 @@ def test_a_turn_continued_is_the_turn_that_was_not_interrupted(policy: LanguageP
     assert all(e.segments[-1].info["begun"] == place for e in rest)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("task", [attr_20q, keys], ids=["attr-20q", "keys"])
 def test_a_game_continued_is_the_game_that_was_not_interrupted(tiny: LanguagePolicy, task: Any) -> None:
     """From a snapshot, which is what was said and the environment's seed, at every turn."""
@@ -277,6 +279,7 @@ def test_worked_answers_that_are_drawn_do_not_depend_on_place() -> None:
 # Runs
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_partial_rollouts_is_the_one_that_never_stopped(tmp_path: Path) -> None:
     method = grpo.replace(problems=2, experience=PartialRollouts(size=4, cap=3))
 

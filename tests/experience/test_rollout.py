@@ -101,6 +101,7 @@ def test_a_snapshot_brings_a_game_back(games: list[Episode]) -> None:
         assert other.step(said[turn]) == first
 
 
+@pytest.mark.slow
 def test_grpo_trains_on_a_game_of_several_turns() -> None:
     method = grpo.replace(problems=2, experience=Groups(size=4))
     loop = make_loop(method, attr_20q, LanguagePolicy.load("tiny", device="cpu"))
@@ -126,6 +127,7 @@ def starts_of(task: Toy) -> list[Start]:
     return fresh(task.problems("train")[:1], 1, Stream(0))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("ends", "turns", "size", "expected"),
     [

@@ -90,6 +90,7 @@ def learning(**changes: Any) -> CountingMean:
     return CountingMean(learning=Learning(optimizer=SGD_LIKE, **changes))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("settings", "counts"),
     [

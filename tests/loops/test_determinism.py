@@ -59,6 +59,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", METHODS)
 def test_two_runs_with_one_seed_are_the_same(name: str) -> None:
     a, b = make(METHODS[name]), make(METHODS[name])

@@ -45,6 +45,7 @@ def trained(method: str, seeds: list[int], steps: int = 4) -> EnumerableLoop:
     return loop
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("method", METHODS)
 def test_a_member_is_the_same_alone(method: str) -> None:
     together, alone = trained(method, [5, 6, 7]), trained(method, [6])
@@ -88,6 +89,7 @@ def test_the_usual_methods_are_among_those_tested() -> None:
     assert {"reinforce", "rloo", "grpo", "dapo", "lite-ppo"} <= set(METHODS)
 
 
+@pytest.mark.slow
 def test_expected_reward_rises_and_is_what_samples_earn() -> None:
     loop = EnumerableLoop(get_method("grpo"), Enumerable(), seeds=range(8), steps=60)
     before = loop.exact()["reward"]

@@ -92,6 +92,7 @@ def lag(loop: Any, updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.policy, "sampler", lambda: old)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sampler_one_update_old_is_caught(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = tiny_loop(dtype)
@@ -100,6 +101,7 @@ def test_a_sampler_one_update_old_is_caught(dtype: str, monkeypatch: pytest.Monk
         loop.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "rate", "updates"), [("float32", None, 1), ("bfloat16", 3e-4, 4)])
 def test_1_the_bound_alone_catches_an_old_sampler(
     dtype: str, rate: float | None, updates: int, monkeypatch: pytest.MonkeyPatch
@@ -114,6 +116,7 @@ def test_1_the_bound_alone_catches_an_old_sampler(
     assert all(torch.equal(a, b) for a, b in zip(before, loop.policy.parameters())), "nothing was updated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_1_a_clean_run_never_stops_and_its_bound_is_recorded(dtype: str) -> None:
     loop = tiny_loop(dtype)
@@ -138,6 +141,7 @@ def test_1_the_bound_follows_what_was_measured_between_floor_and_ceiling() -> No
     assert noise.bound(100, dtype) == 2e-2, "a policy that has become sure of itself may turn back"
 
 
+@pytest.mark.slow
 def test_1_the_bound_survives_a_resume(tmp_path: Path) -> None:
     loop, again = tiny_loop("bfloat16"), tiny_loop("bfloat16")
     loop.step()
@@ -317,6 +321,7 @@ def gradient(method: Any, batch: TokenBatch, budget: int) -> tuple[dict[str, tor
     return gradients(policy), tally.means()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", METHODS)
 def test_5_the_micro_batch_does_not_change_the_gradient(name: str) -> None:
     method = METHODS[name]
@@ -329,6 +334,7 @@ def test_5_the_micro_batch_does_not_change_the_gradient(name: str) -> None:
         assert again == pytest.approx(reported, rel=1e-9)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", METHODS)
 def test_5_row_order_does_not_change_the_gradient(name: str) -> None:
     method, batch = METHODS[name], everything(random_batch((4, 3, 2), turns=2))

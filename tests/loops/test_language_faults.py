@@ -159,6 +159,7 @@ def test_two_in_a_row_twice_do_not() -> None:
     assert make_loop(small, Toy(world=world(shaky), max_turns=3)).step().metrics["lost_episodes"] == 4.0
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [

@@ -310,6 +310,7 @@ def update_gradient(method: TokenMethod, advantage: float = 1.0) -> dict[str, Te
     return gradients(policy)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "others",
     [

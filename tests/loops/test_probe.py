@@ -66,6 +66,7 @@ def lonely(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return found * (1 + 1e-6) if len(x) == 1 else found
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", RUNS)
 def test_a_product_that_depends_on_who_is_there_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = OnPolicyLoop(*RUNS[name], FIVE, 2)

@@ -73,6 +73,7 @@ def of(optimizer: str = "keep", reference: str = "keep") -> LanguageLoop:
     return LanguageLoop(method, resolve_task("compose"), LanguagePolicy.load("tiny"), seed=0, steps=4)
 
 
+@pytest.mark.slow
 def test_the_curriculum_goes_on_where_the_phase_before_stopped() -> None:
     """Two steps of supervised problems, then two of grpo's: none is seen twice."""
     loop = make()
@@ -86,6 +87,7 @@ def taken(loop: LanguageLoop) -> int:
     return int(next(iter(state.values()))["step"]) if state else 0
 
 
+@pytest.mark.slow
 def test_the_optimizer_goes_on_or_starts_anew() -> None:
     kept, reset = of(), of(optimizer="reset")
     for loop in (kept, reset):
@@ -95,6 +97,7 @@ def test_the_optimizer_goes_on_or_starts_anew() -> None:
     assert taken(kept) > 0 and taken(reset) == 0
 
 
+@pytest.mark.slow
 def test_the_reference_goes_on_or_becomes_the_policy_of_the_moment() -> None:
     kept, reset = of(), of(reference="reset")
     for loop in (kept, reset):
@@ -107,6 +110,7 @@ def test_the_reference_goes_on_or_becomes_the_policy_of_the_moment() -> None:
         assert all(same) == (loop is reset)
 
 
+@pytest.mark.slow
 def test_a_reset_run_resumes_on_either_side_of_the_boundary(tmp_path) -> None:
     for when in (1, 2):
         whole, resumed = of("reset", "reset"), of("reset", "reset")

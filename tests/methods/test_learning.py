@@ -17,6 +17,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.evaluation.language import evaluate_split
 from etude.experience.data import Pairs
+from etude.experience.groups import Groups
 from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import values
@@ -52,18 +53,20 @@ def scorer() -> LanguagePolicy:
 @pytest.mark.parametrize(
     ("name", "task", "steps", "gain"),
     [
-        ("reinforce", "compose", 40, 0.2),
-        ("grpo", "compose", 40, 0.2),
-        ("rloo", "compose", 40, 0.2),
-        ("dapo", "compose", 40, 0.2),
-        ("gpg", "compose", 40, 0.2),
-        ("ppo", "compose", 40, 0.2),
+        ("reinforce", "compose", 16, 0.2),
+        ("grpo", "compose", 16, 0.2),
+        ("rloo", "compose", 16, 0.2),
+        ("dapo", "compose", 16, 0.2),
+        ("gpg", "compose", 16, 0.2),
+        ("ppo", "compose", 32, 0.2),
         ("sft", "compose", 40, 0.25),
         ("dpo", "preferences", 60, 0.12),
     ],
 )
 def test_accuracy_rises(start: float, name: str, task: str, steps: int, gain: float) -> None:
-    assert accuracy(train(get_method(name), task, steps)) > start + gain
+    method = get_method(name)
+    sampled = isinstance(method.experience, Groups)  # which costs most: half the problems do
+    assert accuracy(train(method.replace(problems=16) if sampled else method, task, steps)) > start + gain
 
 
 def test_a_reward_model_prefers_right_answers_to_new_problems(scorer: LanguagePolicy) -> None:

@@ -93,7 +93,7 @@ def quick(name: str) -> Method:
     }
     if method.critic.joint:
         changes |= {
-            "optimizer": method.optimizer.replace(lr=1e-2, clip_norm=None),
+            "optimizer": method.optimizer.replace(lr=3e-2, clip_norm=None),
             "minibatches": min(2, method.minibatches),
         }
     return method.replace(**changes)
@@ -102,7 +102,7 @@ def quick(name: str) -> Method:
 def trained(name: str, cut: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and one-step advantages [P, T, E] after training."""
     method: Any = quick(name)
-    steps = 300 // max(1, method.epochs * method.minibatches // 4) if method.critic.joint else 40
+    steps = 150 // max(1, method.epochs * method.minibatches // 4) if method.critic.joint else 20
     steps = steps // 3 if cut else steps
     loop = OnPolicyLoop(method, Task(cut=cut), [Member(0), Member(1)], steps)
     for _ in range(steps):

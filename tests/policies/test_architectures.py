@@ -87,6 +87,7 @@ def sampled(policy: LanguagePolicy) -> TokenBatch:
     return to_batch([Episode(Problem(str(i), ""), s, i) for i, s in enumerate(rows)], 0, 1.0, policy.device)
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore")  # transformers': a faster kernel is not installed
 @pytest.mark.parametrize("name", EXACT)
 def test_sampling_says_what_training_says(name: str) -> None:

@@ -83,6 +83,7 @@ def learned(tokens: Sequence[int], mask: Sequence[int]) -> list[int]:
     return [t for t, m in zip(tokens, mask) if m]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_demonstration_has_the_tokens_of_the_template(name: str, answer: str) -> None:
@@ -132,6 +133,7 @@ def test_what_is_learned_follows_what_is_sampled_from() -> None:
         assert episode.segments[0].tokens == prompt
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("begins", "add_bos", "expected"),
     [(False, None, 0), (True, None, 1), (False, True, 1), (True, True, 1), (True, False, 0)],

@@ -43,6 +43,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("cut", [1, 10**6])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BATCHES)
@@ -85,6 +86,7 @@ def test_float32_gradients_agree_to_1e_5() -> None:
         assert (found[0][name] - expected).norm() <= 1e-5 * expected.norm(), name
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 3), st.integers(0, 10**6), st.integers(1, 20)
 )

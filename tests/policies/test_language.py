@@ -62,6 +62,7 @@ def step(policy: LanguagePolicy, lr: float = 0.1) -> None:
 # In and out of Hugging Face's format
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_transformers_loads_what_was_saved(kind: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -82,6 +83,7 @@ def test_plain_transformers_loads_what_was_saved(kind: str, tmp_path: Path) -> N
     assert torch.equal(again.evaluate(BATCH).logp, policy.evaluate(BATCH).logp)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_saving_merges_adapters(name: str, saved: Path, tmp_path: Path) -> None:
     policy = LanguagePolicy.load(str(saved), device="cpu", adapter=ADAPTERS[name])
@@ -118,6 +120,7 @@ def test_values_are_linear_in_the_predicting_state() -> None:
 # Adapters and references
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_needs_no_second_copy(name: str, saved: Path) -> None:
     base = LanguagePolicy.load(str(saved), device="cpu")
@@ -135,6 +138,7 @@ def test_an_adapter_needs_no_second_copy(name: str, saved: Path) -> None:
     assert sum(p.numel() for p in policy.parameters()) < 0.3 * sum(p.numel() for p in policy.model.parameters())
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_the_first_weights_of_an_adapter_follow_the_seed(name: str, saved: Path) -> None:
     def made(seed: int) -> list[torch.Tensor]:
@@ -190,6 +194,7 @@ def test_a_reference_cannot_move_with_an_adapter(saved: Path) -> None:
         policy.move_reference(0.5)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("adapter", [None, "dora"])
 def test_tensors_restore_everything(adapter: str | None, saved: Path, tmp_path: Path) -> None:
     def make() -> LanguagePolicy:
@@ -254,6 +259,7 @@ def test_a_fingerprint_sees_a_change_anywhere_it_looks() -> None:
 # Memory, device, dtype
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_changes_no_gradient(kind: str, tmp_path: Path) -> None:
     random_model(kind).save_pretrained(tmp_path)

@@ -55,6 +55,7 @@ def test_values_and_gradients(
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("entropy", [False, True])
 def test_gradcheck(cap: float | None, entropy: bool, monkeypatch: pytest.MonkeyPatch) -> None:

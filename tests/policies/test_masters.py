@@ -114,6 +114,7 @@ def test_the_share_counts_weights_that_have_a_gradient() -> None:
     assert Movement([]).share() == 1.0
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 def test_a_run_reports_the_share_of_weights_that_moved(dtype: torch.dtype) -> None:
     method = grpo.replace(problems=4, optimizer=AdamW(lr=1e-6))

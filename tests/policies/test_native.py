@@ -54,6 +54,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("kind", "changes"), CONFIGS)
 @torch.no_grad()
 def test_logits_equal_a_plain_forward_pass(kind: type, changes: dict[str, Any]) -> None:

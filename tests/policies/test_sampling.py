@@ -37,6 +37,7 @@ def batch_of(prompts: Sequence[Sequence[int]], said: Sequence[Completion], tempe
     return to_batch(episodes, 0, temperature, torch.device("cpu"))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_recorded_logp_is_that_of_the_training_forward(kind: str, temperature: float) -> None:
@@ -64,6 +65,7 @@ def test_dropping_finished_rows_changes_no_token(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(*logps, rtol=0, atol=1e-6)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shared_prefill_changes_no_token(kind: str) -> None:
     """Each prompt alone, with the draw that it had in the batch, says the same."""
@@ -75,6 +77,7 @@ def test_a_shared_prefill_changes_no_token(kind: str) -> None:
         assert alone.logp == pytest.approx(together[row].logp, abs=1e-6)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_hugging_faces_greedy(kind: str) -> None:
     model = random_model(kind, seed=3).double()
@@ -89,9 +92,11 @@ def test_greedy_is_hugging_faces_greedy(kind: str) -> None:
         assert set(completion.logp) == {0.0} == set(completion.entropy)
 
 
-def test_tokens_are_drawn_with_their_probabilities() -> None:
-    """Chi-square over the first token of 20,000 completions; a wrong distribution has a p-value of about 0."""
-    policy, prompt, n = random_policy(seed=2), [5, 9, 33], 20_000
+@pytest.mark.first
+@pytest.mark.parametrize("n", [5_000, 20_000])
+def test_tokens_are_drawn_with_their_probabilities(n: int) -> None:
+    """Chi-square over the first token of n completions; a wrong distribution has a p-value of about 0."""
+    policy, prompt = random_policy(seed=2), [5, 9, 33]
     logits = policy.model(input_ids=torch.tensor([prompt])).logits[0, -1]
     for temperature, top_k in ((1.0, 0), (0.6, 0), (1.0, 4)):
         wanted = Sampling(temperature, top_k=top_k, max_tokens=1)
@@ -139,6 +144,7 @@ def test_truncated_supports_by_hand() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("wanted", [Sampling(top_k=3, max_tokens=6), Sampling(0.7, top_p=0.6, max_tokens=6)])
 def test_truncated_logp_is_renormalised(wanted: Sampling) -> None:
     policy = random_policy(dtype=F64)
@@ -233,6 +239,7 @@ def test_no_prompts_no_completions() -> None:
     assert random_policy().generate([], Sampling(), []) == []
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 5))
 @settings(max_examples=10, deadline=None)
 def test_the_same_draws_say_the_same(seed: int, count: int) -> None:

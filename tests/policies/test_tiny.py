@@ -140,6 +140,7 @@ def test_sampling_follows_the_model_and_ends() -> None:
 # How it was made
 
 
+@pytest.mark.slow
 def test_chains_are_shown_on_training_pairs_only() -> None:
     for level in (2, 3):
         task, random = Compose(levels=(level,), seed=1), Stream(0).numpy

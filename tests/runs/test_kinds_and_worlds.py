@@ -80,6 +80,7 @@ def test_a_member_without_a_picture_is_refused(trained: Path) -> None:
         etude.evaluate(trained, member=1)
 
 
+@pytest.mark.slow
 def test_evaluating_and_exporting_build_the_policy_alone(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

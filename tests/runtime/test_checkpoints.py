@@ -192,8 +192,8 @@ def offences(source: str) -> list[str]:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
             found += [n for n in names if n.split(".")[0] in FORBIDDEN]
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.load", "torch.save", "pd.read_pickle"):
-            found.append(ast.unparse(node))
+        if isinstance(node, ast.Attribute) and node.attr in ("load", "save", "read_pickle"):
+            found += {ast.unparse(node)} & {"torch.load", "torch.save", "pd.read_pickle"}
         if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):
             found.append(node.arg)
     return found

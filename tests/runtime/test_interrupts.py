@@ -100,7 +100,7 @@ def test_a_real_process_stopped_and_then_killed(tmp_path: Path) -> None:
 
     def start(until: int) -> subprocess.Popen[str]:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (path / "metrics.jsonl").exists() or (path / "metrics.jsonl").read_bytes().count(b"\n") < until:
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.01)

@@ -26,6 +26,7 @@ VALUES = st.recursive(
 RECORDS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(RECORDS, st.data())
 def test_round_trip_and_cut(records: list[dict[str, Any]], data: st.DataObject) -> None:

@@ -144,6 +144,7 @@ def test_the_order_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.
     assert trace.index(("rename", "FINISHED.tmp")) > end
 
 
+@pytest.mark.slow
 def test_disk_full_at_every_write(tmp_path: Path, reference: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     count, full_from = 0, 1
 

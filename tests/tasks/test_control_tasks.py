@@ -228,6 +228,7 @@ def loop_on(task: ControlTask, seeds: tuple[int, ...] = (0, 1)) -> OnPolicyLoop:
     return OnPolicyLoop(small, task, [Member(s) for s in seeds], 12)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "task",
     [
@@ -255,6 +256,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(
     again.close()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("backend", ["envpool", "gymnasium"])
 def test_a_member_learns_what_it_learns_alone(backend: Any, one_thread: None) -> None:
     task = EnvironmentTask("CartPole-v1", backend=backend)

@@ -417,6 +417,7 @@ ROWS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
 @given(st.binary(max_size=80) | st.lists(ROWS, max_size=5).map(lambda r: "\n".join(map(json.dumps, r)).encode()))
 def test_reader_raises_nothing_but_data_error(tmp_path: Path, data: bytes) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def masked(value: Any) -> Any:
     return [masked(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
+@cache  # reading it takes longer than a step of a small run
 def version(package: str) -> str | None:
     """The version of an installed package; None if it is not there."""
     try:

@@ -57,6 +57,7 @@ def test_the_stated_gradients_equal_autograd() -> None:
     torch.testing.assert_close(value, loss(w_m, w_v, made), **EXACT)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("seed", range(5))
 def test_large_multiples_of_adjacency_and_reachability_find_every_path(seed: int) -> None:
     made = data(Paths(nodes=30, density=0.15, seed=seed))

@@ -206,6 +206,7 @@ def test_a_completion_is_averaged_over_its_kept_tokens(problem: tuple[TokenBatch
         torch.testing.assert_close((values[row] * means[row])[on[row]].mean(), wanted, atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_without_thresholds_it_is_the_base_algorithm(problem: tuple[TokenBatch, TokenLogProbs]) -> None:
     batch, policy = problem
     for _ in range(2):
@@ -219,6 +220,7 @@ def test_without_thresholds_it_is_the_base_algorithm(problem: tuple[TokenBatch, 
     assert torch.equal(found[2], found[1]), "a learning rate of 0 moves nothing, so nothing is left out"
 
 
+@pytest.mark.slow
 def test_it_learns_what_grpo_learns_when_nothing_is_left_out() -> None:
     capo = get_method("capo").replace(problems=3)
     wide = capo.replace(token_weights=(CurvatureMask(**OPEN),))

@@ -35,6 +35,7 @@ def walker(vertices: int, strength: float, softmax: bool) -> ChainModel:
     return ChainModel(queries, values, 0.2, softmax)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize(("length", "vertices"), [(2, 4), (3, 6), (4, 12), (8, 16), (12, 24)])
 def test_hand_set_weights_traverse_every_chain(length: int, vertices: int, softmax: bool) -> None:
@@ -114,6 +115,7 @@ def test_without_weights_every_start_has_the_same_chance(length: int) -> None:
         assert float((chance * said.reward).sum()) == pytest.approx(sink / 2, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_the_estimated_gradient_is_the_exact_one() -> None:
     model = model_of(4, 0.6)
     problems = double(draw(1, 2, 4, [0], torch.Generator().manual_seed(0)))

@@ -37,6 +37,7 @@ def trained(method: Method) -> Tensor:
     return torch.stack([t.detach() for t in loop.policy.logits])
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("formula", ["g1", "3*g1", "0.5*g1 + 0.25", "(g1 + g1)/4 - 2", "1 - 1/(1 + g1)"])
 def test_rewards_that_rise_with_the_outcome_alone_are_grpo(formula: str) -> None:
     """A = (a r + b - mean) / std is that of r for a > 0; an outcome has two values, so any rising formula will do."""
@@ -48,6 +49,7 @@ def test_rewards_that_rise_with_the_outcome_alone_are_grpo(formula: str) -> None
     assert (falling - expected).abs().max() > 0.1
 
 
+@pytest.mark.slow
 def test_every_formula_that_is_written_parses_and_means_what_python_says() -> None:
     policy = FormulaPolicy(cold=0).bind()
     policy.begin(Stream(1))
@@ -112,6 +114,7 @@ def test_formulas_are_whole_at_any_length(length: int) -> None:
     assert all(parse(f) for f in policy.text(written))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_outer_gradient_climbs_the_expected_value(size: int) -> None:
     """E over groups of mean_i (v_i - mean v) grad log pi(phi_i) = (n - 1)/n grad sum_phi pi(phi) v(phi)."""
@@ -162,6 +165,7 @@ def test_the_kl_holds_the_writer_to_its_cold_start() -> None:
     assert expected > 0
 
 
+@pytest.mark.slow
 def test_the_cold_start_writes_weighted_sums() -> None:
     policy = FormulaPolicy(cold=60).bind()
     policy.begin(Stream(0))
@@ -228,6 +232,7 @@ def test_dividing_by_zero_is_worth_nothing(monkeypatch: Any) -> None:
     assert part.state["tried"] == [["1/(g1-g2)", 0.0]]
 
 
+@pytest.mark.slow
 def test_a_run_resumes_in_the_middle_of_a_group(tmp_path: Path) -> None:
     method = get_method("derl").replace(rewards=(MetaReward(size=2, inner=2, window=1, writer=FormulaPolicy(cold=2)),))
     task = Enumerable(prompts=2, vocabulary=3)

@@ -210,6 +210,7 @@ def test_the_bandit_plays_by_the_papers_rule_and_only_the_played_arm_learns() ->
     assert other.state["z"]["0"][4] == pytest.approx(-0.3, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_bandit_finds_the_arms_that_pay() -> None:
     """Five bins without a network: sizes pay as the square root of p (1 - p) says; the total stays what it is."""
     part = RolloutGDRO(size=4, price_rate=0.0, outcomes=Outcomes()).bind()
@@ -227,6 +228,7 @@ def test_a_bandit_finds_the_arms_that_pay() -> None:
     assert mean[2] > mean[3] > mean[4]
 
 
+@pytest.mark.slow
 def test_with_one_arm_rollout_gdro_collects_what_groups_do() -> None:
     grpo = get_method("grpo").replace(problems=3)
     task = Toy()

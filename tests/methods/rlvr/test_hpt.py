@@ -259,6 +259,7 @@ def close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
     return all(torch.allclose(a, b, atol=1e-9, rtol=0) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.slow
 def test_below_0_hpt_is_dr_grpo_without_a_clip() -> None:
     hpt = get_method("hpt")
     ours = hpt.replace(filters=(PerformanceGate(gamma=-0.5),))

@@ -43,6 +43,7 @@ def plain() -> Any:
 # Mirror descent
 
 
+@pytest.mark.slow
 def test_at_the_reference_the_gradient_is_the_group_policy_gradient() -> None:
     at = Bed(tree(), torch.rand(1, 7, generator=torch.Generator().manual_seed(2)).double())
     found = expected_gradient(plain(), at, 3)
@@ -147,6 +148,7 @@ def pool(rates: dict[str, float], levels: list[str] | None = None) -> list[Probl
     return [Problem(name, "?", level=(levels or [""] * len(rates))[i]) for i, name in enumerate(rates)]
 
 
+@pytest.mark.slow
 def test_problems_are_drawn_in_proportion_to_how_often_they_fail() -> None:
     rates = {"a": 0.0, "b": 0.5, "c": 0.75, "d": 1.0}
     part, problems = Prioritised(widen=0).bind(), pool(rates)
@@ -175,6 +177,7 @@ def collected(part: Any, policy: Any, problems: list[Problem], stream: Stream) -
     return part.collect(problems, Context(Toy(), policy, stream, max_tokens=12))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("seed", range(3))
 def test_pieces_are_the_tokens_of_the_whole(seed: int) -> None:
     """Also where some end before others: what a completion draws depends on neither piece nor company."""
@@ -256,6 +259,7 @@ def test_older_tokens_are_not_trained_on() -> None:
 # From long to short
 
 
+@pytest.mark.slow
 def test_the_short_data_are_the_shortest_right_answers_and_longer_ones_lose(tmp_path: Path) -> None:
     policy, task = LanguagePolicy.load("tiny", device="cpu"), sums.replace(terms=(4,))
     problems = task.problems("train")[:12]

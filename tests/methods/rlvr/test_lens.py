@@ -117,6 +117,7 @@ def test_mixed_groups_are_scaled_as_in_grpo(make_batch) -> None:
     assert float(found[3:].abs().max()) < 0.2 < float(GroupAdvantage()(batch)[3:].abs().max())
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("size", [2, 3])
 def test_without_calibration_it_is_grpo(bed: Bed, size: int) -> None:
     """r~ = r: groups without a right answer have no advantage, whatever they weigh; alpha = 0 drops them."""
@@ -128,6 +129,7 @@ def test_without_calibration_it_is_grpo(bed: Bed, size: int) -> None:
     assert float((expected_gradient(lens, bed, size) - expected).norm()) > 1e-3
 
 
+@pytest.mark.slow
 def test_negative_groups_alone_lower_confident_mistakes(bed: Bed) -> None:
     """Where nothing is ever right, GRPO has no gradient and LENS flattens the policy."""
     never = Bed(bed.policy, torch.zeros_like(bed.rewards))

@@ -62,12 +62,14 @@ def brute(rewards: Tensor, delta: Tensor, k: int) -> Tensor:
     return found / comb(n, k)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("n", "k"), [(3, 2), (4, 2), (4, 3), (3, 1), (3, 3)])
 def test_the_estimate_is_unbiased_for_the_gradient_of_max_at_k(bed: Bed, n: int, k: int) -> None:
     found = -n * expected_gradient(estimating(MaxAtK(k=k)), bed, n)
     torch.testing.assert_close(found, gradient(best_of(bed, k), bed.policy), atol=1e-13, rtol=0)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("n", "k"), [(3, 1), (3, 2)])
 def test_leaving_one_out_stays_unbiased(bed: Bed, n: int, k: int) -> None:
     for baseline in ("leave-one-out", "leave-one-out-1"):
@@ -161,6 +163,7 @@ def off_policy_error(bed: Bed, k: int, size: float, weights: str) -> float:
     return float((total - gradient(best_of(bed, k), bed.policy)).norm())
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("weights", "order"), [("estimate", 2), ("once", 2), ("twice", 1), ("on-policy", 1)])
 def test_off_policy_weights_err_only_to_second_order(bed: Bed, weights: str, order: int) -> None:
     """Half the distance to the behaviour policy, a quarter of the error."""
@@ -172,6 +175,7 @@ def test_for_pairs_the_product_of_the_ratios_is_exact(bed: Bed) -> None:
     assert off_policy_error(bed, 2, 0.3, "once") < 1e-13
 
 
+@pytest.mark.slow
 def test_at_the_policy_that_sampled_it_is_grpo_on_the_new_rewards(bed: Bed) -> None:
     ours = get_method("max-at-k")
     method = ours.replace(

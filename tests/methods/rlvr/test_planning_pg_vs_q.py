@@ -305,6 +305,7 @@ def test_logits_are_those_of_the_model_and_carry_its_gradient(policy: LanguagePo
     assert said.logits.requires_grad
 
 
+@pytest.mark.slow
 def test_both_compositions_train_through_the_loop() -> None:
     for method in (METHOD, q_learning, q_learning.replace(rewards=(PathSteps(kind="outcome"),))):
         small = method.replace(problems=4)
@@ -314,6 +315,7 @@ def test_both_compositions_train_through_the_loop() -> None:
         assert ("accuracy" in metrics[-1]) and ("accuracy" not in metrics[0])
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_policy_at_the_end_of_teaching() -> None:
     policy = LanguagePolicy.load("blank:1x32", device="cpu")
     loop = LanguageLoop(METHOD.replace(problems=4), TASK, policy, seed=0, steps=4)

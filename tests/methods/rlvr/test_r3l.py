@@ -129,6 +129,7 @@ def test_saying_k_steps_again_meets_the_same_observations() -> None:
         assert not any("try" in s.text for s in retry.segments)
 
 
+@pytest.mark.slow
 def test_the_guidance_is_seen_but_not_in_what_is_distilled() -> None:
     policy = reporter("<fail 2 K>", name="tiny")
     seen: list[list[int]] = []
@@ -143,6 +144,7 @@ def masks(rows: list[Episode]) -> list[list[list[int]]]:
     return [[s.action_mask for s in said(e)] for e in rows]
 
 
+@pytest.mark.slow
 def test_common_steps_are_learned_in_neither_and_keep_their_reward() -> None:
     policy = reporter("<fail 2 K>", name="tiny")
     _, rows = collect(ReflectThenRetry(size=4, imitate=False), attr_20q, policy)

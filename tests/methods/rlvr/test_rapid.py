@@ -41,6 +41,7 @@ def said(bed: Bed, response: Tensor) -> Any:
     return bed.policy.rows(0, torch.zeros_like(response), response, bed.policy.table().detach())
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("size", [2, 3])
 def test_with_one_minibatch_it_is_group_policy_gradient(bed: Bed, size: int) -> None:
     """GPG with F_norm = 1 and no correction for equal groups: on every group, so on average."""

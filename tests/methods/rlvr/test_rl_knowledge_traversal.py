@@ -22,6 +22,7 @@ def test_it_is_grpo_held_by_a_little_kl() -> None:
     assert {k.split(".")[0] for k in changed} == {"regularizers", "reference"}
 
 
+@pytest.mark.slow
 def test_codes_that_are_held_out_are_read_in_facts_only() -> None:
     held = SMALL.leaves(held=True)
     texts = [("".join(s.text for s in example), example[0].text) for example in reading(SMALL, 0)]

@@ -38,6 +38,7 @@ def plain(**slots: Any) -> Any:
     return T1.replace(rewards=RLOO.rewards, regularizers=(), **slots)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_without_entropy_kl_and_penalty_the_expected_gradient_is_that_of_the_reward(size: int) -> None:
     at = bed()
@@ -46,6 +47,7 @@ def test_without_entropy_kl_and_penalty_the_expected_gradient_is_that_of_the_rew
     torch.testing.assert_close(found, -exact, atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_without_entropy_kl_and_penalty_it_is_rloo() -> None:
     at = bed()
     for method in (plain(), plain(filters=())):
@@ -100,6 +102,7 @@ def test_the_penalty_is_the_sum_of_scaled_log_ratios() -> None:
     torch.testing.assert_close(ScaledKL().rescore(batch), expected, atol=1e-12, rtol=0)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("reference", "zero"), [(Periodic(every=1), True), (Frozen(), False)])
 def test_an_anchor_that_is_the_policy_costs_nothing(reference: Any, zero: bool) -> None:
     """a = 0: the KL in reward is exactly zero in every step, even under top-p; a = 1: not after the first."""

@@ -127,6 +127,7 @@ def test_gradients_are_those_of_torch(name: str) -> None:
         torch.testing.assert_close(mine, exact, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", SPACES)
 def test_samples_have_the_entropy_and_the_divergence(name: str) -> None:
     found, parameters, _, _ = case(name, rows=1)
@@ -289,6 +290,7 @@ def test_actions_of_every_space_are_learned(name: str) -> None:
     assert rewards > 0.6 * returns[0], (returns[0], rewards)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", TRAINED)
 def test_members_with_every_action_space_equal_their_own_runs(name: str) -> None:
     _, squash = TRAINED[name]

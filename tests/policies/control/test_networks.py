@@ -103,6 +103,7 @@ def everything_of(x: Tensor, flat: Tensor, outputs: int, along: Tensor, directio
     return [found.detach(), *first, *(g.detach() for g in slope), *second]
 
 
+@pytest.mark.first
 @pytest.mark.kernels
 @pytest.mark.parametrize("rows", (1, 2, 3, 4, 16, 33, 128, 511, 513))
 def test_a_layer_computes_the_same_for_a_lone_member_as_for_each_of_several(rows: int) -> None:
@@ -194,6 +195,7 @@ def image_method(**changes: Any) -> Method:
     return found.replace(**changes)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("shared", (False, True), ids=("apart", "shared"))
 def test_members_with_image_policies_equal_their_own_runs(shared: bool) -> None:
     method = image_method(critic=StateValue(network=SMALL, shared=shared))

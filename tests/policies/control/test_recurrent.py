@@ -235,6 +235,7 @@ def test_values_after_a_cut_remember_the_episode() -> None:
     torch.testing.assert_close(batch.next_values, exact, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.first
 @pytest.mark.kernels
 @pytest.mark.parametrize("task", (cartpole, pendulum), ids=("cartpole", "pendulum"))
 def test_members_with_a_memory_equal_their_own_runs(task: ControlTask) -> None:

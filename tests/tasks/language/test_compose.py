@@ -53,6 +53,7 @@ def test_pairs_are_divided_in_halves_in_which_every_function_occurs() -> None:
         assert sum(a == name for a, _ in pairs) == sum(b == name for _, b in pairs) == 5
 
 
+@pytest.mark.slow
 def test_no_split_uses_what_another_trains() -> None:
     pools = {s: compose.problems(s)[:1000] for s in compose.splits()}
     pairs = {s: {functions_of(p) for p in pool} for s, pool in pools.items()}

@@ -100,6 +100,7 @@ def test_some_numbers_may_be_left_over() -> None:
     assert Countdown(use="some").score(problem, "8+8") == 0.0
 
 
+@pytest.mark.slow
 def test_train_and_test_share_nothing() -> None:
     def keys(split: str) -> set[tuple[object, ...]]:
         return {(*sorted(p.info["numbers"]), p.answer) for p in countdown.problems(split)[:1000]}

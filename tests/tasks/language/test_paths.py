@@ -16,6 +16,7 @@ from etude.tasks.language.paths import NAMES, Paths, data, paths
 GRAPHS = [paths, Paths(graph="directed", nodes=20, demonstrations=3), Paths(graph="blocksworld", demonstrations=1)]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("names", [NAMES, VERTICES])
 def test_every_node_is_one_token_wherever_it_stands(names: str) -> None:
     encode = build_tokenizer(64).encode
