@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from etude.core.worlds import World
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW
 from etude.optimizers.learner import descend, learner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 UNREADABLE = -2.0
 """What a verdict that is neither -1 nor +1 earns."""
@@ -151,6 +154,7 @@ class StepVerdicts(TokenReward):
 
     def _features(self, batch: TokenBatch, step: Tensor, ends: Tensor) -> Tensor:
         """[N, 2 H] states before the first token of each step and before the one that ends it, each of unit size."""
+        assert batch.hidden is not None
         hidden = batch.hidden
         first = step.diff(dim=1, prepend=torch.full_like(step[:, :1], -1)) != 0
         first &= step >= 0
@@ -166,7 +170,7 @@ class StepVerdicts(TokenReward):
 
 
 @lru_cache(maxsize=4)
-def holding(separator: str, tokenizer: Any) -> Tensor:
+def holding(separator: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """[V] which tokens hold the separator."""
     return torch.tensor([separator in tokenizer.decode([i]) for i in range(len(tokenizer))])
 
