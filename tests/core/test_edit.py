@@ -99,6 +99,11 @@ def test_refuses_in_a_sentence(grpo: etude.Method, assignment: str, sentence: st
     assert sentence in str(caught.value)
 
 
+def test_a_list_of_values_has_no_places() -> None:
+    with pytest.raises(ConfigError, match=r"MLP\.hidden is a value, so it has no field '0'; set it as in MLP\.hidden="):
+        set_value(etude.method("ppo", world="control"), "policy.network.hidden.0=32")
+
+
 def test_stacks_parts_and_methods(grpo: etude.Method) -> None:
     both = stack(grpo, ["kl-to-reference", "dapo"])
     assert [p.name for p in both.regularizers] == ["kl-to-reference"]

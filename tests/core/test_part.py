@@ -73,6 +73,8 @@ def test_faults_are_sentences() -> None:
         Outer(inner=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^Outer\.more must be a list of Inner parts, got Inner\(scale=1\.0\)\.$"):
         Outer(more=Inner())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^Outer\.inner must be a Inner part, got \(\)\.$"):
+        Outer(inner=())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^Outer\.limit must be set when kind is 'b'\.$"):
         Outer(kind="b")
     with pytest.raises(UnknownNameError, match=r"no field of Outer named 'shar'\. Did you mean 'share'"):

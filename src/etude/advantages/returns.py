@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from etude.core.slots import TokenAdvantages
 from etude.core.step_slots import StepAdvantages
 from etude.core.transitions import Transitions
 from etude.core.worlds import World
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
 
 
 def gae(
@@ -164,8 +167,8 @@ class StepGAE(StepAdvantages, abstract=True):
     per_minibatch: bool = False
     bootstrap_truncated: bool = True
 
-    def objection(self, method: Any) -> str | None:
-        if method.critic is None:
+    def objection(self, method: Method) -> str | None:
+        if method.slots().get("critic") is None:
             learns = "state-value" if World.CONTROL in method.worlds else "token-critic"
             return f"is computed from values that no critic learns: add one (--with {learns})."
         return None
@@ -207,7 +210,7 @@ class GAE(StepGAE, TokenAdvantages):
     ([[2.0, 2.0]], [[3.0, 4.0]])
     """
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: Method) -> str | None:
         if self.per_minibatch and World.CONTROL not in method.worlds:
             return "standardises over each minibatch in control only: set per_minibatch to false."
         return super().objection(method)

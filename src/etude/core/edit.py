@@ -11,7 +11,7 @@ from etude.core.fields import parse
 from etude.core.kinds import all_slots
 from etude.core.method import Method
 from etude.core.part import Part, hints, part_class, part_classes, part_types
-from etude.core.registry import compositions, files, get_method, load_attribute, parent_of
+from etude.core.registry import compositions, files, get_method, parent_of
 
 
 def set_value(method: Method, assignment: str) -> Method:
@@ -44,27 +44,27 @@ def assignments(changes: str | Sequence[str] | Mapping[str, Any]) -> list[str]:
     return [f"{k}={_text(v)}" for k, v in changes.items()] if isinstance(changes, Mapping) else list(changes)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ",".join(map(str, value)) or "none"
     return str(value)
 
 
-def _edited(value: Any, hint: Any, rest: list[str], text: str, where: str, method: Method) -> Any:
+def _edited(value: object, hint: object, rest: list[str], text: str, where: str, method: Method) -> Any:
     """`value` with what `rest` leads to replaced by what `text` means."""
     classes, many = part_types(hint)
     if not rest:
         return _parts(classes, many, hint, text, where) if classes else parse(where, hint, text)
-    if many:
+    if not classes:
+        raise ConfigError(
+            f"{where} is a value, so it has no field {rest[0]!r}; set it as in {where.split(': ')[-1]}=VALUE."
+        )
+    if many and isinstance(value, tuple):
         place = _place(value, rest[0], where)
         before, part, after = value[:place], value[place], value[place + 1 :]
         if rest[1:]:
             return (*before, _edited(part, type(part), rest[1:], text, f"{where}.{rest[0]}", method), *after)
         return (*before, *_parts(classes, True, hint, text, where), *after)
-    if not classes:
-        raise ConfigError(
-            f"{where} is a value, so it has no field {rest[0]!r}; set it as in {where.split(': ')[-1]}=VALUE."
-        )
     if not isinstance(value, Part):
         raise ConfigError(
             f"{where} is empty, so it has no field {rest[0]!r}; set the part first, as in {where.split(': ')[-1]}=NAME."
@@ -89,7 +89,7 @@ def _place(parts: Sequence[Part], name: str, where: str) -> int:
     raise UnknownNameError(f"part in {where}", name, names, f"It holds: {', '.join(names) or 'nothing'}.")
 
 
-def _parts(classes: tuple[type[Part], ...], many: bool, hint: Any, text: str, where: str) -> Any:
+def _parts(classes: tuple[type[Part], ...], many: bool, hint: object, text: str, where: str) -> Any:
     if text.lower() == "none":
         if not many and type(None) not in get_args(hint):
             raise ConfigError(f"{where} cannot be empty.")
@@ -106,17 +106,11 @@ def _one(classes: tuple[type[Part], ...], name: str, where: str) -> Part:
 
 def _made(name: str) -> Part:
     """The part called `name`, with its default values; 'module:Part' and 'file.py:Part' are those of users."""
-    if ":" in name:
-        found = load_attribute(name)
-        if not (isinstance(found, type) and issubclass(found, Part)):
-            raise ConfigError(f"{name} must be a Part class, got {found!r}.")
-    else:
-        found = part_class(name)
+    found = part_class(name)
     try:
         return found()
     except TypeError:
-        fields = found.__dataclass_fields__.values()  # type: ignore[attr-defined]
-        needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+        needed = [f.name for f in dataclasses.fields(found) if f.default is f.default_factory is dataclasses.MISSING]
         raise ConfigError(
             f"{name} needs a value for {' and '.join(needed)}, which text cannot give; give it from Python, or in a "
             "method file of your own. For a reward function there is --reward."
@@ -152,7 +146,7 @@ def stack(method: Method, names: str | Sequence[str]) -> Method:
     return method
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     return value.name if isinstance(value, Part) else str(value)
 
 

@@ -42,8 +42,8 @@ class DataError(EtudeError, ValueError):
 class RewardError(EtudeError):
     """A reward raised, hung, or returned something that is not a finite number per completion."""
 
-    completion: str | None = None
-    """The text that was being scored, where it is known."""
+    completion: str | list[str] | None = None
+    """The text that was being scored, or the texts, where that is known."""
 
 
 class EnvironmentFault(EtudeError):

@@ -15,11 +15,14 @@ from __future__ import annotations
 import json
 import types
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from etude.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
@@ -30,7 +33,7 @@ Count = Annotated[int, Ge(1)]
 WholeNumber = Annotated[int, Ge(0)]
 
 
-def check(where: str, hint: Any, value: Any) -> Any:
+def check(where: str, hint: object, value: object) -> Any:
     """`value` if it is what `hint` allows (an int is a float, a list is a tuple); else a ConfigError."""
     from pydantic import ValidationError
 
@@ -40,7 +43,7 @@ def check(where: str, hint: Any, value: Any) -> Any:
         raise ConfigError(f"{where} must be {describe(hint)}, got {value!r}.") from None
 
 
-def parse(where: str, hint: Any, text: str) -> Any:
+def parse(where: str, hint: object, text: str) -> Any:
     """Read a field from the text of a command line, with the same checks."""
     from pydantic import ValidationError
 
@@ -69,13 +72,13 @@ def _literals(text: str) -> list[Any]:
 
 
 @cache
-def _adapter(hint: Any) -> Any:
+def _adapter(hint: Any) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
 
 
-def describe(hint: Any) -> str:
+def describe(hint: object) -> str:
     """The hint as the middle of a sentence: 'a number in (0, 1)', 'one of 'k1', 'k3''."""
     origin = get_origin(hint)
     if origin is Annotated:
@@ -87,11 +90,13 @@ def describe(hint: Any) -> str:
         return " or ".join(describe(a) for a in get_args(hint))
     if origin is tuple:
         return f"a list, each item {describe(get_args(hint)[0])}"
-    names = {float: "a number", int: "a whole number", str: "text", bool: "true or false", type(None): "none"}
+    names: dict[object, str] = {
+        float: "a number", int: "a whole number", str: "text", bool: "true or false", type(None): "none"
+    }  # fmt: skip
     return names.get(hint) or str(getattr(hint, "__name__", hint))
 
 
-def _range(limit: Any) -> str:
+def _range(limit: object) -> str:
     low, high = getattr(limit, "gt", None), getattr(limit, "lt", None)
     low_closed, high_closed = getattr(limit, "ge", None), getattr(limit, "le", None)
     match (low, low_closed, high, high_closed):

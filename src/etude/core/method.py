@@ -161,7 +161,7 @@ class Method:
     def bind(self) -> Self:
         """A copy whose parts have states of their own."""
 
-        def bound(value: Any) -> Any:
+        def bound(value: object) -> object:
             if isinstance(value, tuple):
                 return tuple(bound(v) for v in value)
             return value.bind() if isinstance(value, Part) else value
@@ -232,7 +232,7 @@ class Method:
         return self.describe()
 
 
-def _walk(path: str, value: Any) -> Iterator[tuple[str, Part]]:
+def _walk(path: str, value: object) -> Iterator[tuple[str, Part]]:
     """Parts below a value, each with its path."""
     if isinstance(value, tuple):
         for i, v in enumerate(value):
@@ -244,7 +244,7 @@ def _walk(path: str, value: Any) -> Iterator[tuple[str, Part]]:
                 yield from _walk(f"{path}.{k}", v)
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     if not isinstance(value, Part):
         return str(value)
     inside = ", ".join(f"{k}={_show(v)}" for k, v in value.fields().items())
@@ -255,7 +255,7 @@ def _flat(slots: Mapping[str, Any]) -> dict[str, Any]:
     """Slots as `path: value`; a part shows as its name plus one entry per field."""
     flat: dict[str, Any] = {}
 
-    def put(path: str, value: Any) -> None:
+    def put(path: str, value: object) -> None:
         if isinstance(value, tuple) and value and all(isinstance(v, Part) for v in value):
             names = [v.name for v in value]
             for i, part in enumerate(value):

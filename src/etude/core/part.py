@@ -10,11 +10,15 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import check
 from etude.core.worlds import World
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+    from etude.core.task import Task
 
 
 class Need(StrEnum):
@@ -31,7 +35,7 @@ class Need(StrEnum):
     COSTS = "costs"  # what the environment says in `info["cost"]`
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Part:
     """Base of all parts. Pure where it can be; what it learns or counts lives in `state`."""
 
@@ -50,7 +54,10 @@ class Part:
     """Whether it takes `behaviour_logp` for the policy's own log-probabilities (importance ratios, estimates of a KL
     divergence or an entropy), so that what is sampled otherwise would bias it."""
 
-    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # every class below is made a dataclass
+
+    def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
         super().__init_subclass__(**options)
         dataclasses.dataclass(frozen=True)(cls)
         cls.abstract = abstract
@@ -70,11 +77,11 @@ class Part:
     def check(self) -> None:
         """Raise ConfigError if the fields contradict each other. Called when the part is made."""
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: Method) -> str | None:
         """Why this part cannot work in `method`, as the rest of a sentence; None if it can."""
         return None
 
-    def lacks(self, task: Any) -> str | None:
+    def lacks(self, task: Task) -> str | None:
         """What a task would have to have for this part, as a sentence; None if nothing is missing."""
         return None
 
@@ -131,7 +138,7 @@ class Part:
         object.__setattr__(copy, "_made", {})
         return copy
 
-    def settle(self, name: str, value: Any) -> None:
+    def settle(self, name: str, value: object) -> None:
         """Give a run's copy a field that is no value of its type: a number for each member of a population."""
         object.__setattr__(self, name, value)
 
@@ -139,9 +146,9 @@ class Part:
 
     def fields(self) -> dict[str, Any]:
         """Field values by name."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A copy with some fields changed. Raises UnknownNameError for a field it does not have."""
         for key in changes:
             if key not in self.fields():
@@ -176,7 +183,7 @@ def hints(cls: type) -> dict[str, Any]:
     return _hints[cls]
 
 
-def part_types(hint: Any) -> tuple[tuple[type[Part], ...], bool]:
+def part_types(hint: object) -> tuple[tuple[type[Part], ...], bool]:
     """The Part classes a field may hold (none if it holds values) and whether it holds a tuple of them."""
     if isinstance(hint, type) and issubclass(hint, Part):
         return (hint,), False
@@ -185,7 +192,7 @@ def part_types(hint: Any) -> tuple[tuple[type[Part], ...], bool]:
     return tuple(c for classes, _ in inside for c in classes), many or any(m for _, m in inside)
 
 
-def check_field(where: str, hint: Any, value: Any) -> Any:
+def check_field(where: str, hint: object, value: object) -> Any:
     """Check one field, whether it holds a value, a part, or several parts."""
     allowed, many = part_types(hint)
     if not allowed:
@@ -193,22 +200,23 @@ def check_field(where: str, hint: Any, value: Any) -> Any:
     if value is None and type(None) in get_args(hint):
         return None
     several = isinstance(value, (tuple, list))
-    for v in value if several else (value,):
-        if several != many or not isinstance(v, allowed):
-            names = " or ".join(c.__name__ for c in allowed)
-            raise ConfigError(
-                f"{where} must be {f'a list of {names} parts' if many else f'a {names} part'}, got {v!r}."
-            )
-    return tuple(value) if many else value
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    wrong = [v for v in values if not isinstance(v, allowed)] if several == many else [value]
+    if wrong:
+        names = " or ".join(c.__name__ for c in allowed)
+        raise ConfigError(
+            f"{where} must be {f'a list of {names} parts' if many else f'a {names} part'}, got {wrong[0]!r}."
+        )
+    return values if many else value
 
 
-def _bind(value: Any) -> Any:
+def _bind(value: object) -> Any:
     if isinstance(value, Part):
         return value.bind()
     return tuple(_bind(v) for v in value) if isinstance(value, tuple) else value
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """A field value as JSON."""
     if isinstance(value, Part):
         return value.to_json()
@@ -219,7 +227,7 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(value: Any) -> Any:
+def from_json(value: object) -> Any:
     """Undo `to_json`: lists become tuples, objects with a 'part' become parts."""
     if isinstance(value, list):
         return tuple(from_json(v) for v in value)

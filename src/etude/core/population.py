@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,11 @@ from torch import Tensor, nn
 from etude.core.errors import ConfigError
 from etude.core.part import Part
 from etude.core.streams import Stream
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
+M = TypeVar("M", bound="Method")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Population:
         return torch.stack([of(s.split(*names).torch) for s in self.streams])
 
 
+Operand: TypeAlias = "float | Tensor | PerMember"
+"""What may stand beside a number per member in a formula."""
+
+
 class PerMember:
     """A number per member that stands in a formula where a float would.
 
@@ -72,37 +81,40 @@ class PerMember:
         return self.values.to(tensor.device, kind).view(-1, *[1] * (tensor.dim() - 1))
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> Any:  # fmt: skip
         given = (*args, *(kwargs or {}).values())
         shape = max((x for x in given if isinstance(x, Tensor)), key=Tensor.dim)
 
-        def plain(x: Any) -> Any:
+        def plain(x: object) -> object:
             return x.like(shape) if isinstance(x, PerMember) else x
 
         return func(*map(plain, args), **{k: plain(v) for k, v in (kwargs or {}).items()})
 
-    def _with(self, function: Callable[[Any, Any], Any], other: Any) -> Any:
+    def _with(self, function: Callable[[Any, Any], Any], other: Operand) -> Any:
         if isinstance(other, Tensor):
             return function(self.like(other), other)
         others = other.numbers if isinstance(other, PerMember) else [other] * len(self.numbers)
         return PerMember([function(a, b) for a, b in zip(self.numbers, others)])
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Operand) -> Any:
         return self._with(operator.add, other)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: Operand) -> Any:
         return self._with(operator.sub, other)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: Operand) -> Any:
         return self._with(operator.mul, other)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: Operand) -> Any:
         """As torch divides a float by a tensor: times the reciprocal."""
         if isinstance(other, Tensor):
             return other.reciprocal() * self.like(other)
         return self._with(operator.truediv, other)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Operand) -> Any:
         return self._with(operator.pow, other)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -130,12 +142,12 @@ Number = float | PerMember
 """One for all members, or one for each."""
 
 
-def settle(method: Any, population: Population) -> Any:
+def settle(method: M, population: Population) -> M:
     """Give the bound method's fields their value per member.
 
     Raises ConfigError for a field that shapes the work or a value out of range, UnknownNameError for no field at all.
     """
-    parts: dict[str, Part] = method.parts()
+    parts = method.parts()
     fields: dict[str, dict[str, None]] = {}
     for path in (p for m in population.members for p in m.settings):
         where, _, field = path.rpartition(".")

@@ -41,9 +41,9 @@ def bound(method: Method, settle: Callable[[Method], Method] = lambda method: me
     return found
 
 
-def _carried(now: Any, mine: Any, before: Any, last: Any) -> Any:
+def _carried(now: object, mine: object, before: object, last: object) -> object:
     """The bound value `mine` of a slot, with what equals something of the stage before taken over from `last`."""
-    if isinstance(now, tuple) and isinstance(before, tuple):
+    if isinstance(now, tuple) and isinstance(mine, tuple) and isinstance(before, tuple) and isinstance(last, tuple):
         left = list(zip(before, last))
         found = []
         for value, own in zip(now, mine):

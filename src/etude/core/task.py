@@ -140,7 +140,7 @@ class SingleTurn:
         self.problem = problem
         if isinstance(problem.prompt, str):
             return [Segment("user", problem.prompt)]
-        return [Segment(m["role"], m["content"], info={"message": True}) for m in problem.prompt]  # type: ignore[arg-type]
+        return [Segment(m["role"], m["content"], info={"message": True}) for m in problem.prompt]  # type: ignore[arg-type]  # data may say any
 
     def step(self, segment: Segment) -> StepResult:
         return StepResult([], reward=self.task.score(self.problem, segment.text), terminated=True)

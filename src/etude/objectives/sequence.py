@@ -41,5 +41,5 @@ class GroupObjective(TokenObjective, abstract=True):
 
 def detached(policy: TokenLogProbs) -> TokenLogProbs:
     """The same numbers without their gradient."""
-    extra = {k: None if v is None else v.detach() for k, v in (("entropy", policy.entropy), ("hidden", policy.hidden))}
-    return TokenLogProbs(policy.logp.detach(), head=policy.head, **extra)
+    entropy, hidden = (None if x is None else x.detach() for x in (policy.entropy, policy.hidden))
+    return TokenLogProbs(policy.logp.detach(), entropy, hidden=hidden, head=policy.head)

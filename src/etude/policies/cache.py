@@ -6,12 +6,18 @@ Recurrent layers (Mamba, linear attention, convolutions) keep a state of fixed s
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import cache as remembered
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+    from etude.policies.protocols import Backbone
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -20,8 +26,8 @@ class PreallocatedLayer(DynamicLayer):
     `keys` and `values` are views [rows, heads, tokens so far, width] of the buffers.
     """
 
-    def __init__(self, capacity: int, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, capacity: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers'
         self.capacity, self.length = capacity, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -33,7 +39,9 @@ class PreallocatedLayer(DynamicLayer):
         self.key_buffer = keys.new_empty(rows, heads, self.capacity, width)
         self.value_buffer = values.new_empty(*values.shape[:2], self.capacity, values.shape[3])
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[2]
@@ -56,7 +64,7 @@ class PreallocatedLayer(DynamicLayer):
         self.keys, self.values = self.key_buffer[:, :, used], self.value_buffer[:, :, used]
 
 
-def decoding_cache(config: Any, capacity: int) -> Cache:
+def decoding_cache(config: PreTrainedConfig, capacity: int) -> Cache:
     """A cache for `capacity` tokens a row; models with sliding or linear attention get transformers' own."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
@@ -64,14 +72,19 @@ def decoding_cache(config: Any, capacity: int) -> Cache:
     return Cache(layers=[PreallocatedLayer(capacity) for _ in range(config.num_hidden_layers)])
 
 
-def recurrent(config: Any) -> bool:
+def recurrent(config: PreTrainedConfig) -> bool:
     """Whether some layer keeps a recurrent state."""
     return any(hasattr(layer, "conv_states") for layer in DynamicCache(config=config).layers)
 
 
+def layers(cache: Cache) -> Sequence[Any]:
+    """Its layers, of several classes that have no common type."""
+    return cache.layers
+
+
 def select_rows(cache: Cache, rows: Tensor) -> None:
     """Keep (or repeat) rows of every layer, whatever it holds."""
-    for layer in cache.layers:
+    for layer in layers(cache):
         if hasattr(layer, "conv_states"):
             layer.reorder_cache(rows)
         else:
@@ -81,7 +94,7 @@ def select_rows(cache: Cache, rows: Tensor) -> None:
 def row_bytes(cache: Cache) -> tuple[int, int]:
     """Bytes of a cache that grow with its tokens, and those of states that do not."""
     grown, fixed = 0, 0
-    for layer in cache.layers:
+    for layer in layers(cache):
         grown += sum(x.nbytes for x in (getattr(layer, "keys", None), getattr(layer, "values", None)) if x is not None)
         for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
             fixed += sum(x.nbytes for x in states.values() if x is not None)
@@ -89,19 +102,19 @@ def row_bytes(cache: Cache) -> tuple[int, int]:
 
 
 @remembered
-def _cache_name(kind: type) -> str:
+def _cache_name(kind: type[Backbone]) -> str:
     """What a model's forward pass calls its cache."""
-    known = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
+    known = inspect.signature(kind.forward).parameters
     for name in ("past_key_values", "cache_params"):
         if name in known:
             return name
     raise TypeError("it keeps its state outside of transformers' caches")
 
 
-def feed(backbone: Any, cache: Cache, **inputs: Any) -> Tensor:
+def feed(backbone: Backbone, cache: Cache, **inputs: object) -> Tensor:
     """Hidden states [N, T, H] of tokens that follow what is in the cache, which takes them up."""
     name = _cache_name(type(backbone))
-    return backbone(**inputs, **{name: cache}, use_cache=True).last_hidden_state  # type: ignore[no-any-return]
+    return backbone(**inputs, **{name: cache}, use_cache=True).last_hidden_state
 
 
 def rope_positions(mask: Tensor) -> Tensor:
@@ -120,7 +133,7 @@ class CachedDecoder:
         capacity: most tokens that a row may add; the cache was made with room for them.
     """
 
-    def __init__(self, backbone: Any, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
+    def __init__(self, backbone: Backbone, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
         self.model, self.cache = backbone, cache
         if len(owner) > len(mask):
             select_rows(cache, owner)

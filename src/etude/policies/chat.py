@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.episodes import Segment
 from etude.core.errors import ConfigError
 from etude.policies.templates import SAID, beginning, first_special, render
 
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
 
-def opening(segments: Sequence[Segment], policy: Any, add_bos: bool | None = None) -> list[list[int]]:
+
+def opening(segments: Sequence[Segment], policy: LanguagePolicy, add_bos: bool | None = None) -> list[list[int]]:
     """Tokens of each opening segment.
 
     Plain text is encoded as it is, after what the tokenizer begins texts with (`add_bos`: None as the tokenizer says,
@@ -45,7 +48,7 @@ class Turn(NamedTuple):
     after: list[int]
 
 
-def turn(segments: Sequence[Segment], said: Segment, policy: Any) -> Turn:
+def turn(segments: Sequence[Segment], said: Segment, policy: LanguagePolicy) -> Turn:
     """What the assistant says after `segments`, so that the three together are the tokens of the rendered whole.
 
     `before` is the opening wherever the rendering begins with it; templates that open a turn with more than they keep
@@ -69,7 +72,7 @@ def turn(segments: Sequence[Segment], said: Segment, policy: Any) -> Turn:
     return Turn(first, rest[:cut], rest[cut:])
 
 
-def reply(segments: Sequence[Segment], policy: Any, closed: bool) -> list[list[int]]:
+def reply(segments: Sequence[Segment], policy: LanguagePolicy, closed: bool) -> list[list[int]]:
     """Tokens of what the environment answered in a conversation, the assistant's next turn opened.
 
     The policy's own turn stands in the history as the tokens that it sampled, so only what a template puts after it
@@ -96,7 +99,7 @@ def _messages(segments: Sequence[Segment]) -> list[dict[str, str]]:
     return [{"role": s.role, "content": s.text} for s in segments]
 
 
-def _past_end_mark(text: str, policy: Any) -> int:
+def _past_end_mark(text: str, policy: LanguagePolicy) -> int:
     """Where the first end-of-turn token of a text is over; 0 if it has none."""
-    marks = [policy.tokenizer.decode([i]) for i in policy.end_ids]
+    marks = [str(policy.tokenizer.decode([i])) for i in policy.end_ids]
     return min((text.index(m) + len(m) for m in marks if m and m in text), default=0)

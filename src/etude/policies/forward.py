@@ -6,18 +6,23 @@ runs the rest of each row on its keys and values: G (P + C) tokens become P + G 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from etude.core.batches import TokenBatch
+from etude.policies.cache import layers
 from etude.policies.native import KNOWN
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from etude.policies.protocols import Backbone
 
 MIN_SHARED = 0.15
 """Fraction of a micro-batch's tokens that sharing must save to be worth its second call."""
@@ -27,7 +32,7 @@ FLOAT32_ATTENTION = "etude_float32_sdpa"
 """Name under which transformers finds `float32_attention`."""
 
 
-def predictive_states(backbone: Callable[..., Any], config: Any, batch: TokenBatch, share: bool = True) -> Tensor:
+def predictive_states(backbone: Backbone, config: PreTrainedConfig, batch: TokenBatch, share: bool = True) -> Tensor:
     """Hidden states [N, H] that predict the action tokens, in row-major order of `batch.action_mask`."""
     starts = batch.action_mask.int().argmax(1)
     if share and _shareable(config):
@@ -41,7 +46,7 @@ def predictive_states(backbone: Callable[..., Any], config: Any, batch: TokenBat
     return out.last_hidden_state[batch.action_mask[:, 1:]]
 
 
-def _shareable(config: Any) -> bool:
+def _shareable(config: PreTrainedConfig) -> bool:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     return kinds == {"full_attention"} and not getattr(config, "sliding_window", None)
 
@@ -62,7 +67,7 @@ def _prefixes(batch: TokenBatch, starts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shared(
-    backbone: Callable[..., Any], config: Any, batch: TokenBatch, starts: Tensor, owner: Tensor, first: Tensor
+    backbone: Backbone, config: PreTrainedConfig, batch: TokenBatch, starts: Tensor, owner: Tensor, first: Tensor
 ) -> Tensor:
     cache = DynamicCache(config=config)
     ids, mask = _left_padded(batch.tokens[first], starts[first])
@@ -76,7 +81,7 @@ def _shared(
         use_cache=True,
     )
     last = out.last_hidden_state[:, -1]
-    prompts = [(layer.keys, layer.values) for layer in cache.layers]
+    prompts: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers(cache)]
     counts = batch.lengths - starts
     pieces = _by_length(counts)
     found = [
@@ -87,7 +92,7 @@ def _shared(
 
 
 def _answers(
-    backbone: Callable[..., Any], config: Any, batch: TokenBatch, starts: Tensor, counts: Tensor, rows: Tensor,
+    backbone: Backbone, config: PreTrainedConfig, batch: TokenBatch, starts: Tensor, counts: Tensor, rows: Tensor,
     owner: Tensor, prompts: list[tuple[Tensor, Tensor]], mask: Tensor, last: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """States of the action tokens of `rows` after their prompts, and the tokens' places in the batch."""
@@ -137,7 +142,7 @@ def _left_padded(tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def float32_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """transformers' attention, in float32 where autocast would take bfloat16. Shapes are [B, heads, T, width].
 
@@ -145,14 +150,14 @@ def float32_attention(
     forward it saves less than that costs.
     """
     if not torch.is_autocast_enabled(query.device.type):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[no-any-return]
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     kind = torch.promote_types(value.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         q, k, v = (x.to(kind) for x in (query, key, value))
-        return sdpa_attention_forward(module, q, k, v, attention_mask, **options)  # type: ignore[no-any-return]
+        return sdpa_attention_forward(module, q, k, v, attention_mask, **options)
 
 
-def attend_in_float32(causal: Any, backbone: Any) -> None:
+def attend_in_float32(causal: PreTrainedModel, backbone: Backbone) -> None:
     """Have a model of a known class attend through `float32_attention`; its configuration is saved as before."""
     if type(backbone).__name__ in KNOWN and backbone.config._attn_implementation == "sdpa":
         causal.set_attn_implementation(FLOAT32_ATTENTION)

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from etude.policies.loading import (
     choose_dtype,
     load_model,
     load_tokenizer,
+    move,
     recomputation,
     recomputing_layers,
     resolve,
@@ -36,11 +37,23 @@ from etude.policies.loading import (
 from etude.policies.logprobs import token_logprobs
 from etude.policies.masters import Masters
 from etude.policies.probe import check_model, check_tokens
+from etude.policies.protocols import Backbone, Model, adapted, embedded
 from etude.policies.sampling import Completion, Sampling, generate
 from etude.policies.templates import end_of_turn
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 SHADOW_PARAMETERS = 50_000_000
 """Model size from which bfloat16 decoding gains on hardware with bfloat16 matrix units."""
+
+
+class PolicyOptions(TypedDict, total=False):
+    """How a policy computes; see `LanguagePolicy`."""
+
+    share_prompts: bool
+    autocast: bool
+    shadow: bool | None
 
 
 class LanguagePolicy:
@@ -56,8 +69,8 @@ class LanguagePolicy:
 
     def __init__(
         self,
-        model: Any,
-        tokenizer: Any,
+        model: Model,
+        tokenizer: PreTrainedTokenizerBase,
         *,
         share_prompts: bool = True,
         autocast: bool = False,
@@ -68,15 +81,15 @@ class LanguagePolicy:
         self.device: torch.device = next(model.parameters()).device
         self.config = model.config.get_text_config()
         self.value_head: nn.Linear | None = None
-        self.reference: Any = None
+        self.reference: Model | None = None
         self.version = 0
         self.emitted: set[int] = set()
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._masters: Masters | None = None
         self._reference_masters: Masters | None = None
-        self._sampler: Any = None
+        self._sampler: PreTrainedModel | None = None
         self._sampler_version = -1
-        self._mark: tuple[Any, tuple[float, ...]] = (None, ())
+        self._mark: tuple[object, tuple[float, ...]] = (None, ())
         self._recomputing: list[nn.Module] = []
         if autocast and self.device.type == "cpu":
             attend_in_float32(self._causal(model), self.backbone(self._causal(model)))
@@ -85,7 +98,7 @@ class LanguagePolicy:
     @classmethod
     def load(
         cls, name: str, *, device: str = "auto", dtype: str = "auto", adapter: Adapter | None = None,
-        gradient_checkpointing: bool = False, stream: Stream | None = None, **options: Any,
+        gradient_checkpointing: bool = False, stream: Stream | None = None, **options: Unpack[PolicyOptions],
     ) -> LanguagePolicy:  # fmt: skip
         """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
 
@@ -132,22 +145,23 @@ class LanguagePolicy:
                 f"{text!r} is not written in the {self.config.nodes} nodes that {self.config.kind} knows: ask for "
                 "as many as the task has, or take the task that it is for (paths; chains for linear-attention)."
             )
-        check_tokens(tokens, self._causal(self.model).get_input_embeddings().weight.shape[0])
+        check_tokens(tokens, embedded(self._causal(self.model)))
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without the special ones: a view for people and verifiers."""
-        return self.tokenizer.decode(tokens, skip_special_tokens=True)  # type: ignore[no-any-return]
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     # Sampling
 
-    def sampler(self) -> Any:
+    def sampler(self) -> PreTrainedModel:
         """The model that decodes, its weights those of this version."""
         if not self.shadow:
             return self._causal(self.model)
         if self._sampler is None:
             with torch.inference_mode(False):  # first asked for while sampling, but written to outside it
-                self._sampler = copy.deepcopy(self.merged()).to(torch.bfloat16).eval()
+                self._sampler = copy.deepcopy(self.merged()).eval()
+                move(self._sampler, dtype=torch.bfloat16)
         if self._sampler_version != self.version:
             self.refresh_sampler()
         return self._sampler
@@ -155,6 +169,7 @@ class LanguagePolicy:
     @torch.no_grad()
     def refresh_sampler(self) -> None:
         """Copy the trained weights into the bfloat16 sampler, and remember their fingerprint."""
+        assert self._sampler is not None
         merged = self.merged()
         for mine, theirs in zip(self._sampler.parameters(), merged.parameters(), strict=True):
             mine.copy_(theirs)
@@ -180,7 +195,7 @@ class LanguagePolicy:
             self._mark = key, fingerprint(self.merged().parameters(), dtype)
         return self._mark[1]
 
-    def _key(self, dtype: torch.dtype) -> Any:
+    def _key(self, dtype: torch.dtype) -> object:
         return dtype, fingerprint(self.parameters())
 
     def generate(
@@ -200,9 +215,10 @@ class LanguagePolicy:
     @torch.no_grad()
     def reference_logp(self, batch: TokenBatch) -> Tensor:
         """[B, T] log-probabilities under the reference policy."""
-        if self.has_adapter:
+        if adapted(self.model):
             with self.model.disable_adapter():
                 return self._evaluate(self.model, batch, frozenset()).logp
+        assert self.reference is not None  # kept before training, as of every method that reads it
         return self._evaluate(self.reference, batch, frozenset()).logp
 
     def keep_reference(self) -> None:
@@ -215,6 +231,7 @@ class LanguagePolicy:
         """reference <- (1 - fraction) reference + fraction policy."""
         if self.has_adapter:
             raise ConfigError("A reference that moves needs full weights: with an adapter the reference is the base.")
+        assert self.reference is not None
         if self._reference_masters is None:  # of a 16-bit reference a small fraction would be lost to rounding
             self._reference_masters = Masters(self.reference.named_parameters())
         exact = self.masters.parameters
@@ -222,7 +239,7 @@ class LanguagePolicy:
             mine.lerp_(exact[name], fraction)
         self._reference_masters.publish()
 
-    def _evaluate(self, model: Any, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
+    def _evaluate(self, model: Model, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
         mask, causal = batch.action_mask, self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
         with cast, recomputation(self._recomputing):
@@ -252,7 +269,7 @@ class LanguagePolicy:
     @property
     def has_adapter(self) -> bool:
         """Whether only adapters are trained."""
-        return hasattr(self.model, "disable_adapter")
+        return adapted(self.model)
 
     @property
     def masters(self) -> Masters:
@@ -289,13 +306,13 @@ class LanguagePolicy:
         self.masters.publish()
         self.version += 1
 
-    def backbone(self, causal: Any) -> Any:
+    def backbone(self, causal: PreTrainedModel) -> Backbone:
         """The model without its head."""
-        return causal.base_model
+        return cast("Backbone", causal.base_model)
 
-    def head_logits(self, causal: Any, hidden: Tensor) -> Tensor:
+    def head_logits(self, causal: PreTrainedModel, hidden: Tensor) -> Tensor:
         """Logits [N, V] of hidden states [N, H], in float32."""
-        z = causal.get_output_embeddings()(hidden)
+        z: Tensor = causal.get_output_embeddings()(hidden)
         z = z if z.dtype == torch.float64 else z.float()
         cap = getattr(self.config, "final_logit_softcapping", None)
         return cap * torch.tanh(z / cap) if cap else z
@@ -308,9 +325,12 @@ class LanguagePolicy:
         assert kept[0] is not None
         return Head(kept[0], kept[1], temperature, getattr(self.config, "final_logit_softcapping", None))
 
-    def merged(self) -> Any:
+    def merged(self) -> PreTrainedModel:
         """The causal LM with adapters folded in."""
-        return copy.deepcopy(self.model).merge_and_unload() if self.has_adapter else self.model
+        if not adapted(self.model):
+            return self.model
+        merged: PreTrainedModel = copy.deepcopy(self.model).merge_and_unload()
+        return merged
 
     def save(self, folder: Path) -> None:
         """Write model (adapters merged), tokenizer and value head in Hugging Face's format."""
@@ -340,7 +360,7 @@ class LanguagePolicy:
         if any(k.startswith("reference.") for k in tensors):
             self.keep_reference()
         kept = next((v for k, v in tensors.items() if k.startswith("reference.")), None)
-        if kept is not None and kept.dtype != self.reference.dtype:
+        if kept is not None and self.reference is not None and kept.dtype != self.reference.dtype:
             self._reference_masters = Masters(self.reference.named_parameters())
         for name, mine in self.tensors().items():
             mine.copy_(tensors[name])
@@ -354,8 +374,8 @@ class LanguagePolicy:
 
             self.add_value_head().load_state_dict(load_file(path))
 
-    def _causal(self, model: Any) -> Any:
-        return model.get_base_model() if hasattr(model, "disable_adapter") else model
+    def _causal(self, model: Model) -> PreTrainedModel:
+        return cast("PreTrainedModel", model.get_base_model()) if adapted(model) else model
 
     def _shadow_pays(self) -> bool:
         count = sum(p.numel() for p in self.model.parameters())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,10 @@ from etude.core.streams import Stream
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+    from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+    from etude.policies.protocols import Model
 
 HUB_TIMEOUT = 5.0
 """Seconds that the hub has to answer before only models on this machine are looked for."""
@@ -54,7 +58,7 @@ class Adapter(Part):
     weight_decomposed: bool = False
     targets: str = "all-linear"
 
-    def wrap(self, model: Any, stream: Stream) -> Any:
+    def wrap(self, model: PreTrainedModel, stream: Stream) -> Model:
         """The model with adapters inside, their first weights drawn from `stream`.
 
         Raises MissingExtraError without peft.
@@ -67,13 +71,14 @@ class Adapter(Part):
             raise MissingExtraError("A LoRA adapter", "peft") from None
         targets = self.targets if self.targets == "all-linear" else self.targets.split(",")
         config = LoraConfig(
-            r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets,
+            r=self.rank, lora_dropout=self.dropout, target_modules=targets,
+            lora_alpha=self.alpha,  # type: ignore[arg-type]  # it only divides
             use_rslora=self.rank_stabilized, use_dora=self.weight_decomposed, task_type="CAUSAL_LM",
         )  # fmt: skip
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             # peft asks transformers by names that will be removed in its version 6
             warnings.simplefilter("ignore", FutureWarning)
-            torch.random.default_generator.manual_seed(stream.key)  # peft draws from it, on the CPU
+            torch.default_generator.manual_seed(stream.key)  # peft draws from it, on the CPU
             return get_peft_model(model, config)
 
 
@@ -82,7 +87,7 @@ def resolve(name: str) -> str:
     return str(BUILT_IN.get(name, name))
 
 
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, with end and padding tokens checked (faults row 19)."""
     from transformers import AutoTokenizer
 
@@ -90,7 +95,7 @@ def load_tokenizer(name: str) -> Any:
         return _readable().readable_tokenizer(name)
     if is_blank(name):
         name = "tiny"
-    tokenizer = _load(AutoTokenizer.from_pretrained, name, "a tokenizer")
+    tokenizer: PreTrainedTokenizerBase = _load(AutoTokenizer.from_pretrained, name, "a tokenizer")
     if tokenizer.eos_token_id is None:
         raise ConfigError(
             f"The tokenizer of {name!r} has no end-of-text token: set `eos_token` in its tokenizer_config.json."
@@ -100,17 +105,31 @@ def load_tokenizer(name: str) -> Any:
     return tokenizer
 
 
-def load_model(name: str, dtype: torch.dtype, device: torch.device) -> Any:
+def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1)."""
     from transformers import AutoModelForCausalLM
 
     if is_readable(name):
         return _readable().readable(name).to(device, dtype).eval()
     if is_blank(name):
-        return blank(name).to(device, dtype).eval()
+        fresh = blank(name)
+        move(fresh, device, dtype)
+        fresh.eval()
+        return fresh
     _readable()  # transformers must know its classes to load what was saved
     options = {"dtype": dtype, "use_safetensors": True}  # never a pickle
-    return _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options).to(device).eval()
+    model: PreTrainedModel = _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options)
+    move(model, device)
+    model.eval()
+    return model
+
+
+def move(module: nn.Module, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
+    """Bring a model to a device or a dtype, in place; transformers hides the types of its own `to`."""
+    if device is not None:
+        module.to(device)
+    if dtype is not None:
+        module.to(dtype)
 
 
 def is_shipped(name: str) -> bool:
@@ -148,7 +167,7 @@ def is_blank(name: str) -> bool:
     return asked
 
 
-def blank(name: str) -> Any:
+def blank(name: str) -> LlamaForCausalLM:
     """The model without pre-training that the name asks for, in float32: the same weights every time.
 
     Raises: ConfigError if the width cannot be divided into heads of an even width.
@@ -173,7 +192,7 @@ def blank(name: str) -> Any:
         return LlamaForCausalLM(config)
 
 
-def recomputing_layers(model: Any) -> list[Any]:
+def recomputing_layers(model: PreTrainedModel) -> list[nn.Module]:
     """Switch gradient checkpointing on; returns the layers that recompute while they are in training mode."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
@@ -181,7 +200,7 @@ def recomputing_layers(model: Any) -> list[Any]:
 
 
 @contextmanager
-def recomputation(layers: Sequence[Any]) -> Iterator[None]:
+def recomputation(layers: Sequence[nn.Module]) -> Iterator[None]:
     """Layers recompute their activations in the backward pass of what is computed here.
 
     Transformers does so in training mode, which is switched on for the layers alone and only here: dropout inside
@@ -199,7 +218,7 @@ def recomputation(layers: Sequence[Any]) -> Iterator[None]:
             layer.training = False
 
 
-def _load(loader: Any, name: str, kind: str, **options: Any) -> Any:
+def _load(loader: Callable[..., Any], name: str, kind: str, **options: object) -> Any:
     from safetensors import SafetensorError
     from transformers.utils import logging
 
@@ -236,8 +255,7 @@ def _offline() -> Iterator[None]:
 @cache
 def _hub_answers() -> bool:
     """Whether the hub can be reached. One short question instead of the minute of retries that a download makes."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
         return False

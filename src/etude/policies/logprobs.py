@@ -38,7 +38,7 @@ def token_logprobs(
         weight, bias: the output head, [V, H] and [V] or None.
         softcap: c in z -> c tanh(z / c), for models that cap their logits.
     """
-    logp, ent = _TokenLogProbs.apply(hidden, weight, bias, targets, temperature, softcap, entropy)  # type: ignore[no-untyped-call]
+    logp, ent = _TokenLogProbs.apply(hidden, weight, bias, targets, temperature, softcap, entropy)  # type: ignore[no-untyped-call]  # torch's
     return logp, ent if entropy else None
 
 
@@ -72,7 +72,7 @@ class _TokenLogProbs(torch.autograd.Function):
         return logp, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden) if wants_hidden else None

@@ -12,15 +12,20 @@ this way only if its class is known and its outputs agree with transformers' own
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from etude.policies.cache import CachedDecoder, decoding_cache, rope_positions
+from etude.policies.cache import CachedDecoder, decoding_cache, layers, rope_positions
+from etude.policies.protocols import Backbone
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+    from transformers.cache_utils import Cache
 
 KNOWN = {"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model"}
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -28,7 +33,60 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 _agrees: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
-def decoder(backbone: Any, config: Any, cache: Any, mask: Tensor, owner: Tensor, capacity: int) -> Any:
+class Norm(Protocol):
+    """A root-mean-square norm."""
+
+    weight: Tensor
+    variance_epsilon: float
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+
+class Attention(Protocol):
+    """Grouped-query attention; only some have a norm of queries and one of keys."""
+
+    q_proj: Callable[[Tensor], Tensor]
+    k_proj: Callable[[Tensor], Tensor]
+    v_proj: Callable[[Tensor], Tensor]
+    o_proj: Callable[[Tensor], Tensor]
+    scaling: float
+    q_norm: Norm
+    k_norm: Norm
+
+
+class Layer(Protocol):
+    """A layer of the Llama family."""
+
+    input_layernorm: Norm
+    self_attn: Attention
+    post_attention_layernorm: Norm
+    mlp: Callable[[Tensor], Tensor]
+
+
+class Llama(Backbone, Protocol):
+    """A model of the Llama family, without its head."""
+
+    embed_tokens: Callable[[Tensor], Tensor]
+    rotary_emb: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    layers: Sequence[Layer]
+    norm: Norm
+
+
+class Decoder(Protocol):
+    """Rows being decoded, one token each at a time."""
+
+    def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Hidden states [N, H] after tokens [N] at positions [N]."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows."""
+        ...
+
+
+def decoder(
+    backbone: Backbone, config: PreTrainedConfig, cache: Cache, mask: Tensor, owner: Tensor, capacity: int
+) -> Decoder:
     """What decodes one token per row after the prompts in `cache` were prefilled: this file's, or transformers'.
 
     Args:
@@ -41,7 +99,7 @@ def decoder(backbone: Any, config: Any, cache: Any, mask: Tensor, owner: Tensor,
     return CachedDecoder(backbone, cache, mask, owner, capacity)
 
 
-def supported(backbone: Any, config: Any) -> bool:
+def supported(backbone: Backbone, config: PreTrainedConfig) -> TypeGuard[Llama]:
     """Whether the model has the parts that `SharedDecoder` runs, and full attention in every layer."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     windowed = kinds != {"full_attention"} or getattr(config, "sliding_window", None)
@@ -49,7 +107,7 @@ def supported(backbone: Any, config: Any) -> bool:
 
 
 @torch.no_grad()
-def agrees(backbone: Any, config: Any) -> bool:
+def agrees(backbone: Llama, config: PreTrainedConfig) -> bool:
     """Whether both decoders say the same about two prompts, three rows and two tokens; checked once per model."""
     if backbone not in _agrees:
         ours, theirs = _probe(backbone, config, SharedDecoder), _probe(backbone, config, CachedDecoder)
@@ -58,7 +116,7 @@ def agrees(backbone: Any, config: Any) -> bool:
     return _agrees[backbone]
 
 
-def _probe(backbone: Any, config: Any, kind: Callable[..., Any]) -> Tensor:
+def _probe(backbone: Llama, config: PreTrainedConfig, kind: type[SharedDecoder | CachedDecoder]) -> Tensor:
     """Hidden states of two tokens of three rows, of which the last two share a prompt."""
     device = next(backbone.parameters()).device
     ids = torch.arange(12, device=device).view(2, 6) * 7 % config.vocab_size
@@ -78,9 +136,9 @@ class SharedDecoder:
     `rows(tokens [N], positions [N])` feeds one token to each row and returns hidden states [N, H].
     """
 
-    def __init__(self, backbone: Any, cache: Any, mask: Tensor, owner: Tensor, capacity: int) -> None:
+    def __init__(self, backbone: Llama, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
         self.model, self.owner, self.length = backbone, owner, 0
-        self.prompts = [(layer.keys, layer.values) for layer in cache.layers]
+        self.prompts: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers(cache)]
         hidden = torch.zeros_like(mask, dtype=self.prompts[0][0].dtype).masked_fill_(~mask, -torch.inf)
         self.bias = None if bool(mask.all()) else hidden
         kv, width = self.prompts[0][0].shape[1], self.prompts[0][0].shape[3]
@@ -123,7 +181,7 @@ class SharedDecoder:
         self.length += 1
         return _norm(self.model.norm, x)
 
-    def _attention(self, number: int, part: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attention(self, number: int, part: Attention, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[N, H] -> [N, H]; queries are [N, kv heads, queries per kv head, width]."""
         keys, values = self.answers[number]
         rows, kv, capacity, width = keys.shape
@@ -143,7 +201,7 @@ class SharedDecoder:
         shared, shared_l = self._over_prompts(number, q)
         own, own_l = own.view_as(q), own_l.view(*q.shape[:3], 1)
         out = torch.lerp(own, shared, (shared_l - own_l).sigmoid_().to(own.dtype))
-        return part.o_proj(out.reshape(rows, -1))  # type: ignore[no-any-return]
+        return part.o_proj(out.reshape(rows, -1))
 
     def _over_prompts(self, number: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of all rows of a prompt in one product: outputs [N, kv, queries, width], log-normalisers."""
@@ -175,10 +233,10 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tup
     return torch.bmm(weights.to(values.dtype), values) / total.to(values.dtype), top + total.log()
 
 
-def _norm(part: Any, x: Tensor) -> Tensor:
+def _norm(part: Norm, x: Tensor) -> Tensor:
     """Root-mean-square norm as one operation; other dtypes keep the module's own rounding, which goes by float32."""
     if x.dtype != torch.float32:
-        return part(x)  # type: ignore[no-any-return]
+        return part(x)
     return rms_norm(x, x.shape[-1:], part.weight, part.variance_epsilon)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,9 +11,13 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.policies.cache import CachedDecoder, decoding_cache, feed, recurrent, rope_positions
 from etude.policies.native import TOLERANCE
+from etude.policies.protocols import embedded
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
     from etude.policies.language import LanguagePolicy
+    from etude.policies.protocols import Backbone
 
 PROBE = ((5, 3, 4), (1, 2, 3, 4, 0, 2))
 """Prompts of two lengths, the shorter of which is padded."""
@@ -22,7 +26,7 @@ NEXT = ((4, 1, 2), (3, 5, 0))
 
 
 @torch.no_grad()
-def check_model(policy: LanguagePolicy, causal: Any) -> None:
+def check_model(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
     """Raise ConfigError if the tokenizer does not fit, a weight is not a number, or the model cannot be run here."""
     _check_tokenizer(policy.tokenizer, causal)
     _check_weights(causal)
@@ -30,9 +34,9 @@ def check_model(policy: LanguagePolicy, causal: Any) -> None:
     _check_decoding(policy, causal)
 
 
-def _check_tokenizer(tokenizer: Any, causal: Any) -> None:
+def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, causal: PreTrainedModel) -> None:
     """Added tokens outside the embedding harm nobody until a text uses one; `check_tokens` says so then."""
-    rows = causal.get_input_embeddings().weight.shape[0]
+    rows = embedded(causal)
     used = [tokenizer.vocab_size - 1, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id]
     check_tokens([t for t in used if t is not None], rows)
 
@@ -47,7 +51,7 @@ def check_tokens(tokens: Sequence[int], rows: int) -> None:
         )
 
 
-def _check_weights(causal: Any) -> None:
+def _check_weights(causal: PreTrainedModel) -> None:
     for name, weight in causal.named_parameters():
         if not all(bool(x.isfinite()) for x in weight.aminmax()):
             raise ConfigError(
@@ -56,7 +60,7 @@ def _check_weights(causal: Any) -> None:
             )
 
 
-def _check_head(policy: LanguagePolicy, causal: Any) -> None:
+def _check_head(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
     """The library computes logits itself; refuse a model whose own logits differ."""
     kind, ids = type(causal).__name__, torch.tensor([[0, 1, 2, 3]], device=policy.device)
     seen = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -80,7 +84,7 @@ def _check_head(policy: LanguagePolicy, causal: Any) -> None:
         )
 
 
-def _check_decoding(policy: LanguagePolicy, causal: Any) -> None:
+def _check_decoding(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
     """Token by token, with a cache and padded prompts, a model with recurrent layers says what it says at once."""
     kind, backbone = type(causal).__name__, policy.backbone(causal)
     try:
@@ -99,7 +103,7 @@ def _check_decoding(policy: LanguagePolicy, causal: Any) -> None:
         )
 
 
-def _token_by_token(backbone: Any, config: Any, device: torch.device) -> Tensor:
+def _token_by_token(backbone: Backbone, config: PreTrainedConfig, device: torch.device) -> Tensor:
     """Hidden states [6, H] of two tokens of three rows."""
     width = max(map(len, PROBE))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in PROBE], device=device)
@@ -110,7 +114,7 @@ def _token_by_token(backbone: Any, config: Any, device: torch.device) -> Tensor:
     return torch.cat([rows(torch.tensor(t, device=device), position + i) for i, t in enumerate(NEXT)])
 
 
-def _at_once(backbone: Any, device: torch.device) -> Tensor:
+def _at_once(backbone: Backbone, device: torch.device) -> Tensor:
     """The same states, each row by itself."""
     rows = [[*PROBE[owner], *(tokens[i] for tokens in NEXT)] for i, owner in enumerate((0, 1, 1))]
     states = [

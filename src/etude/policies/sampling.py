@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from etude.policies.cache import decoding_cache, feed, rope_positions
 from etude.policies.native import decoder
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from etude.policies.language import LanguagePolicy
 
 COMPACT_BELOW = 0.75
@@ -242,7 +244,7 @@ def _check_prompts(prompts: Iterable[tuple[int, ...]], context: int) -> None:
 class _Stopper:
     """Says which rows just ended: by an end token, or by a stop string in the last few tokens of their text."""
 
-    def __init__(self, tokenizer: Any, end_ids: Sequence[int], strings: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: Sequence[int], strings: tuple[str, ...]) -> None:
         self.tokenizer, self.strings = tokenizer, strings
         self.end = torch.tensor(list(end_ids))
         self.tails: dict[int, list[int]] = {}

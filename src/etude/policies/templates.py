@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SAID = "\u2060said\u2060"
 """Stands for the assistant's words when a template is rendered around them: nothing that a template contains."""
 
 
-def render(messages: Sequence[dict[str, str]], tokenizer: Any, opened: bool) -> str:
+def render(messages: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, opened: bool) -> str:
     """A conversation as text, the assistant's next turn `opened` or not. Raises ConfigError if the template refuses."""
     from jinja2 import TemplateError
 
     try:
-        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened)  # type: ignore[no-any-return]
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
     except TemplateError as error:
         roles = ", ".join(m["role"] for m in messages)
         raise ConfigError(f"The model's chat template refuses a conversation of the roles {roles}: {error}.") from None
 
 
-def end_of_turn(tokenizer: Any) -> int | None:
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The special token that the template puts after the assistant's words; None if there is none."""
     if not tokenizer.chat_template:
         return None
@@ -33,13 +36,13 @@ def end_of_turn(tokenizer: Any) -> int | None:
     return first_special(tokenizer.encode(shown.rpartition(SAID)[2], add_special_tokens=False), tokenizer)
 
 
-def first_special(tokens: Sequence[int], tokenizer: Any) -> int | None:
+def first_special(tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The first special token among these."""
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
     return next((t for t in tokens if t in special), None)
 
 
-def beginning(tokenizer: Any, add_bos: bool | None) -> list[int]:
+def beginning(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> list[int]:
     """Tokens that a plain text begins with.
 
     Args:

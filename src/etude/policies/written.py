@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.policies.chat import conversational, opening, reply, turn
 
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
 
 def written(
-    problem: Problem, segments: Sequence[Segment], group: int, policy: Any, add_bos: bool | None = None
+    problem: Problem, segments: Sequence[Segment], group: int, policy: LanguagePolicy, add_bos: bool | None = None
 ) -> Episode:
     """An episode from written segments: what the assistant says is learned, with the token that ends it.
 
@@ -41,7 +44,7 @@ Encoded = list[tuple[list[int], int]]
 """Tokens of each segment, and how many of them, from the first on, are learned."""
 
 
-def _text(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: Any) -> Encoded:
+def _text(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: LanguagePolicy) -> Encoded:
     found: Encoded = [(tokens, 0) for tokens in opened]
     for segment in segments[start:]:
         tokens, mine = policy.encode(segment.text), segment.role == "assistant"
@@ -49,7 +52,7 @@ def _text(segments: Sequence[Segment], start: int, opened: list[list[int]], poli
     return found
 
 
-def _conversation(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: Any) -> Encoded:
+def _conversation(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: LanguagePolicy) -> Encoded:
     found: Encoded = [(tokens, 0) for tokens in opened]
     turns = [i for i, s in enumerate(segments) if s.role == "assistant"]
     for place, following in zip(turns, [*turns[1:], len(segments)]):

@@ -51,7 +51,7 @@ class KLToReference(TokenRegularizer):
     weighted: bool = False
 
     @property
-    def uses_behaviour(self) -> bool:  # type: ignore[override]
+    def uses_behaviour(self) -> bool:  # type: ignore[override]  # a constant elsewhere, here it follows from the fields
         """Whether rho is in it."""
         return self.weighted
 

@@ -9,6 +9,7 @@ The two sides speak JSON, one object per line, over a socket of their own; what 
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import math
 import numbers
@@ -72,7 +73,7 @@ class Signature:
     rest: bool
 
 
-def signature(function: Any, label: str) -> Signature:
+def signature(function: object, label: str) -> Signature:
     """The signature of a reward function. Raises NotLoaded if it cannot be called with keywords."""
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function) or isinstance(function, type):
@@ -106,7 +107,7 @@ def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         raise CallFailed(Reason.RAISED, f"raised:\n{trimmed(error, _file(function))}") from None
 
 
-def components(returned: Any, count: int, name: str) -> Components:
+def components(returned: object, count: int, name: str) -> Components:
     """What a reward function returned, as numbers by component.
 
     A list, tuple, array or tensor of numbers; a list of dicts; or a dict of lists. A component that a row's dict
@@ -131,7 +132,7 @@ def components(returned: Any, count: int, name: str) -> Components:
     return {k: _column([r.get(k) for r in rows], count, f"{name}, component {k!r},") for k in keys or [""]}
 
 
-def _column(value: Any, count: int, name: str) -> list[float | None]:
+def _column(value: object, count: int, name: str) -> list[float | None]:
     must = f"{name} must return {count} float{'s' * (count != 1)}, got"
     if not isinstance(value, (list, tuple)):
         raise InvalidReturn(f"{must} {_kind(value)}.")
@@ -144,19 +145,19 @@ def _column(value: Any, count: int, name: str) -> list[float | None]:
     return [None if v is None else _float(v) for v in numbers_]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Arrays, tensors and their scalars as Python lists and numbers."""
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
-def _float(value: Any) -> float:
+def _float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number beyond 1e308
         return math.inf if value > 0 else -math.inf
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     shown = f" {value[:40]!r}" if isinstance(value, str) else ""
@@ -171,7 +172,7 @@ def trimmed(error: BaseException, file: str) -> str:
     return text.rstrip()[-LONGEST_TRACEBACK:]
 
 
-def _file(function: Any) -> str:
+def _file(function: Callable[..., Any]) -> str:
     """The file that a function was written in."""
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
@@ -227,7 +228,7 @@ def _answer(function: Callable[..., Any], call: dict[str, Any], name: str) -> di
         return {"invalid": str(error)}
 
 
-def _say(stream: Any, message: Mapping[str, Any]) -> None:
+def _say(stream: io.BufferedIOBase, message: Mapping[str, Any]) -> None:
     stream.write(json.dumps(message).encode() + b"\n")
     stream.flush()
 

@@ -77,7 +77,7 @@ def _column(name: str, episodes: Sequence[Episode], data: set[str], signature: S
     return [given(e) for e in episodes]
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Whether JSON can hold a value."""
     if isinstance(value, (list, tuple)):
         return all(is_plain(v) for v in value)

@@ -245,7 +245,7 @@ class FunctionReward(Reward):
             f"The {'first ' * (len(texts) > 1)}completion was {_quote(texts[0])}. "
             "Mend the function, or set on_bad_reward='drop'."
         )
-        error.completion = texts[0] if len(texts) == 1 else texts  # type: ignore[attr-defined]
+        error.completion = texts[0] if len(texts) == 1 else texts
         return error
 
 
@@ -262,7 +262,7 @@ class CallableReward(FunctionReward):
     [0.5]
     """
 
-    function: Callable[..., Any]  # type: ignore[assignment]
+    function: Callable[..., Any]  # type: ignore[assignment]  # its parent's is a name
 
     def __post_init__(self) -> None:
         if isinstance(self.function, str):
@@ -298,7 +298,7 @@ def reward_part(function: Callable[..., Any] | str | Reward) -> Reward:
     return FunctionReward(name) if name else CallableReward(function)
 
 
-def _importable(function: Any) -> str | None:
+def _importable(function: Callable[..., Any]) -> str | None:
     """'module:name' if importing that gives this very function. Importing a running script would run it again."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     home = sys.modules.get(module or "")

@@ -75,7 +75,9 @@ def _whole(parts: Sequence[Any]) -> list[tuple[int, Reward]]:
     return [(i, part) for i, part in enumerate(parts) if not isinstance(part, (TokenReward, GroupReward))]
 
 
-def _note(part: Any, episodes: Sequence[Episode], placed: Tensor, values: Tensor | None) -> None:
+def _note(
+    part: Reward | TokenReward | GroupReward, episodes: Sequence[Episode], placed: Tensor, values: Tensor | None
+) -> None:
     """Leave a part's share of the reward on the episodes that it applies to."""
     applies = [True] * len(episodes) if values is None else (~values.isnan()).tolist()
     for episode, total, noted in zip(episodes, placed.sum(1).tolist(), applies):
@@ -131,7 +133,7 @@ def finite(part: TokenReward, batch: TokenBatch, placed: Tensor) -> Tensor:
     return placed
 
 
-def _refused(part: Reward | TokenReward | GroupReward, value: Any, episode: Episode) -> RewardError:
+def _refused(part: Reward | TokenReward | GroupReward, value: object, episode: Episode) -> RewardError:
     error = RewardError(
         f"{type(part).__name__} returned {value!r} for problem {episode.problem.id!r}; a reward must be a finite "
         f"number. The completion was {episode.completion!r}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from etude.learners.small import SmallLearner, upgraded_learning
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW
 from etude.optimizers.learner import learner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 UNREADABLE = -2.0
 """What a verdict that is neither -1 nor +1 earns."""
@@ -168,6 +171,7 @@ class StepVerdicts(TokenReward, SmallLearner):
 
     def _features(self, batch: TokenBatch, step: Tensor, ends: Tensor) -> Tensor:
         """[N, 2 H] states before the first token of each step and before the one that ends it, each of unit size."""
+        assert batch.hidden is not None
         hidden = batch.hidden
         first = step.diff(dim=1, prepend=torch.full_like(step[:, :1], -1)) != 0
         first &= step >= 0
@@ -183,7 +187,7 @@ class StepVerdicts(TokenReward, SmallLearner):
 
 
 @lru_cache(maxsize=4)
-def holding(separator: str, tokenizer: Any) -> Tensor:
+def holding(separator: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """[V] which tokens hold the separator."""
     return torch.tensor([separator in tokenizer.decode([i]) for i in range(len(tokenizer))])
 

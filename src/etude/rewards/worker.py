@@ -67,7 +67,7 @@ class Worker:
         components: Components = self._call({"arguments": arguments, "count": count}, timeout)
         return components
 
-    def ask(self, timeout: float, **arguments: Any) -> Any:
+    def ask(self, timeout: float, **arguments: object) -> Any:
         """What the function returns, as a JSON value, within `timeout` seconds. Raises CallFailed, ConfigError."""
         return self._call({"arguments": arguments}, timeout)
 

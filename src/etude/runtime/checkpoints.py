@@ -179,7 +179,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read as safetensors: {error}.") from error
 
 
-def save_json(path: Path, value: Any) -> None:
+def save_json(path: Path, value: object) -> None:
     """Write JSON values exactly: NaN and infinities come back as they were, numpy and torch scalars as numbers.
 
     Order is kept. Raises TypeError for what JSON cannot hold.
@@ -187,7 +187,7 @@ def save_json(path: Path, value: Any) -> None:
     disk.write_file(path, json.dumps(value, indent=1, default=_number).encode())
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     if not hasattr(value, "tolist"):
         raise TypeError(f"a checkpoint holds JSON values and tensors, not {type(value).__name__}")
     return value.tolist()

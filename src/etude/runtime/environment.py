@@ -66,7 +66,7 @@ def commit(folder: Path) -> str | None:
     return done.stdout.strip() or None
 
 
-def masked(value: Any) -> Any:
+def masked(value: object) -> Any:
     """JSON values with whatever stands under a name like 'api_key' or 'password' masked."""
     if isinstance(value, Mapping):
         return {k: MASK if v and SECRET.search(str(k).lower().replace("-", "_")) else masked(v)
@@ -92,5 +92,5 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     return "none" if value is None else ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)

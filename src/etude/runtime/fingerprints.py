@@ -82,8 +82,8 @@ def python(text: str) -> tuple[str, Path] | None:
         return (file.stem, file.resolve()) if file.is_file() else None
     if ":" not in text or not MODULE.fullmatch(source):
         return None
-    file = _file(source, [Path.cwd()])
-    return (source, file) if file else None
+    found = _file(source, [Path.cwd()])
+    return (source, found) if found else None
 
 
 def modules(module: str, file: Path) -> dict[str, Path]:

@@ -126,7 +126,7 @@ class RunFolder:
             self.logs[name] = JsonLines(self.path / f"{name}.jsonl")
         return self.logs[name]
 
-    def change_config(self, **values: Any) -> None:
+    def change_config(self, **values: object) -> None:
         """Write down values that may change on resume (the number of steps)."""
         _write_json(self.path / "config.json", environment.masked({**self.config, **values}))
 
@@ -243,11 +243,11 @@ def _changes_since(path: Path) -> list[str]:
     return environment.changes(before, now)
 
 
-def _write_json(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: object) -> None:
     disk.replace_file(path, json.dumps(value, indent=1).encode())
 
 
-def _differences(old: Any, new: Any, where: str) -> list[tuple[str, Any, Any]]:
+def _differences(old: object, new: object, where: str) -> list[tuple[str, object, object]]:
     """Where two JSON values differ, by path."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(k for k in new if k not in old)]
@@ -257,7 +257,7 @@ def _differences(old: Any, new: Any, where: str) -> list[tuple[str, Any, Any]]:
     return [] if old == new else [(where, old, new)]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A JSON value in a sentence; a part by its name."""
     if isinstance(value, dict) and "part" in value:
         return str(value["part"])

@@ -6,9 +6,12 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from etude.core.errors import EtudeError
+
+if TYPE_CHECKING:
+    from etude.runtime.run import RunResult
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -22,7 +25,7 @@ class Interrupted(EtudeError):
         result: how far the run came (an `etude.runtime.run.RunResult`).
     """
 
-    def __init__(self, message: str, number: int, result: Any = None) -> None:
+    def __init__(self, message: str, number: int, result: RunResult | None = None) -> None:
         super().__init__(message)
         self.exit_code = 128 + number
         self.result = result

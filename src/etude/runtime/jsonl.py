@@ -90,7 +90,7 @@ class JsonLines:
                 yield record
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value as JSON can hold it: NaN and infinities become None; arrays, tensors and scalars plain numbers.
 
     Raises TypeError for anything else that is not a number, text, None, list or mapping of these.

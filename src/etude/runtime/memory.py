@@ -4,18 +4,50 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 
 
-def estimate(policy: Any, rows: int, length: int) -> tuple[int, int]:
+class Held(Protocol):
+    """Weights that are held beside the model's own."""
+
+    @property
+    def extra_bytes(self) -> int: ...
+
+
+class Weighed(Protocol):
+    """What the estimate asks of a language model (`etude.policies.language.LanguagePolicy`)."""
+
+    device: torch.device
+    shadow: bool
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def reference(self) -> nn.Module | None: ...
+
+    @property
+    def masters(self) -> Held: ...
+
+    def parameters(self) -> Sequence[nn.Parameter]: ...
+
+    def cache_bytes(self, length: int) -> int: ...
+
+
+def estimate(policy: Weighed, rows: int, length: int) -> tuple[int, int]:
     """Bytes for weights, masters, gradients, Adam's moments and copies; and for the cache of one step's rollouts.
 
     Args:
-        policy: an `etude.policies.language.LanguagePolicy`.
+        policy: the language model, as it will be trained.
         rows: completions sampled at a time.
         length: tokens of the longest row that is to be expected.
     """
@@ -25,7 +57,7 @@ def estimate(policy: Any, rows: int, length: int) -> tuple[int, int]:
     return weights + policy.masters.extra_bytes + 3 * trained + copies, rows * policy.cache_bytes(length)
 
 
-def sentence(policy: Any, rows: int, length: int) -> str:
+def sentence(policy: Weighed, rows: int, length: int) -> str:
     """The estimate for people, with a warning if it is more than the machine has free."""
     model, cache = estimate(policy, rows, length)
     millions = sum(p.numel() for p in policy.model.parameters()) / 1e6

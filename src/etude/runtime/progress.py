@@ -129,7 +129,7 @@ def _bar(stream: TextIO) -> rich.progress.Progress:
     return Bar(*columns, console=Console(file=stream), auto_refresh=False)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float))
 
 

@@ -288,7 +288,7 @@ def _found(name: str, entry: Input, places: Mapping[str, Path]) -> str:
     return f"{place}{colon}{attribute}" if colon else str(place)
 
 
-def _put(value: Any, found: Mapping[str, str]) -> Any:
+def _put(value: object, found: Mapping[str, str]) -> Any:
     """JSON values with each name replaced by what it is found under, also behind the '=' of an assignment."""
     if isinstance(value, dict):
         return {k: _put(v, found) for k, v in value.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,11 @@ from etude.core.step_slots import Memory, Network, Observations, Policy
 from etude.policies.control.distributions import Distribution, distribution
 from etude.policies.control.memory import Past
 from etude.policies.control.networks import MLP, Linear
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+
+    from etude.core.method import Method
 
 
 class ActorPolicy(Policy):
@@ -42,15 +47,17 @@ class ActorPolicy(Policy):
     log_std: float = 0.0
     squash: bool = False
 
-    def objection(self, method: Any) -> str | None:
-        if self.memory is None or method.experience is None or method.minibatches <= method.experience.environments:
+    def objection(self, method: Method) -> str | None:
+        slots = method.slots()
+        experience, minibatches = slots.get("experience"), slots.get("minibatches", 1)
+        if self.memory is None or experience is None or minibatches <= experience.environments:
             return None
         return (
-            f"learns from whole sequences, since it has a memory: {method.experience.environments} environments cannot "
-            f"be divided into {method.minibatches} minibatches."
+            f"learns from whole sequences, since it has a memory: {experience.environments} environments cannot "
+            f"be divided into {minibatches} minibatches."
         )
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> Actor:
+    def build(self, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population) -> Actor:
         transforms = []
         for part in self.observations:
             module, shape = part.build(shape, population)
@@ -68,6 +75,15 @@ class ActorPolicy(Policy):
         for part in self.observations:
             environment = part.watch(environment)
         return environment
+
+
+@runtime_checkable
+class Observing(Protocol):
+    """A transform that learns from observations."""
+
+    def observe(self, observations: Tensor, weights: Tensor | None) -> None:
+        """Learn from observations [P, N, ...] whose weight [P, N] is 1."""
+        ...
 
 
 class Actor(nn.Module):
@@ -121,7 +137,7 @@ class Actor(nn.Module):
         x = _scaled(observations)
         for transform in self.transforms:
             seen = transform(x)
-            if hasattr(transform, "observe"):
+            if isinstance(transform, Observing):
                 transform.observe(x, weights)
             x = seen
 
@@ -139,6 +155,7 @@ class Player:
     def __init__(self, actor: Actor, members: int, environments: int) -> None:
         self.actor = actor
         size = 0 if actor.memory is None else actor.memory.size
+        assert isinstance(size, int)
         self.memory = torch.zeros(members, environments, size)
         self.begins = torch.ones(members, 1, environments, dtype=torch.bool)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,9 +35,20 @@ class Distribution:
     `free` of the K parameters do not depend on the observation (a Gaussian's log standard deviation) and come last.
     """
 
-    parameters: int
-    actions: int
-    free: int = 0
+    @property
+    def parameters(self) -> int:
+        """K."""
+        raise NotImplementedError
+
+    @property
+    def actions(self) -> int:
+        """A."""
+        raise NotImplementedError
+
+    @property
+    def free(self) -> int:
+        """How many of the K do not depend on the observation."""
+        return 0
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """What `sample` needs: [*shape, noise size]."""
@@ -74,11 +86,11 @@ class Categorical(Distribution):
     counts: tuple[int, ...]
 
     @property
-    def parameters(self) -> int:  # type: ignore[override]
+    def parameters(self) -> int:
         return sum(self.counts)
 
     @property
-    def actions(self) -> int:  # type: ignore[override]
+    def actions(self) -> int:
         return len(self.counts)
 
     def _each(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -125,13 +137,17 @@ class Categorical(Distribution):
 
 @dataclass(frozen=True)
 class Bernoulli(Distribution):
-    """Independent yes-or-no choices (MultiBinary); parameters are logits."""
+    """`size` independent yes-or-no choices (MultiBinary); parameters are logits."""
 
-    actions: int
+    size: int
 
     @property
-    def parameters(self) -> int:  # type: ignore[override]
-        return self.actions
+    def parameters(self) -> int:
+        return self.size
+
+    @property
+    def actions(self) -> int:
+        return self.size
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Logistic noise: logits plus noise is positive with the right probability."""
@@ -157,20 +173,24 @@ class Bernoulli(Distribution):
 
 @dataclass(frozen=True)
 class Gaussian(Distribution):
-    """Independent normals; parameters are means, then log standard deviations, the latter free of the observation.
+    """`size` independent normals: means, then log standard deviations, the latter free of the observation.
 
     Actions outside of the space's bounds are clipped by the environment, not here: the density is the normal's.
     """
 
-    actions: int
+    size: int
 
     @property
-    def parameters(self) -> int:  # type: ignore[override]
-        return 2 * self.actions
+    def parameters(self) -> int:
+        return 2 * self.size
 
     @property
-    def free(self) -> int:  # type: ignore[override]
-        return self.actions
+    def actions(self) -> int:
+        return self.size
+
+    @property
+    def free(self) -> int:
+        return self.size
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randn(*shape, self.actions, generator=generator)
@@ -248,15 +268,15 @@ class Product(Distribution):
     each: tuple[Distribution, ...]
 
     @property
-    def parameters(self) -> int:  # type: ignore[override]
+    def parameters(self) -> int:
         return sum(d.parameters for d in self.each)
 
     @property
-    def actions(self) -> int:  # type: ignore[override]
+    def actions(self) -> int:
         return sum(d.actions for d in self.each)
 
     @property
-    def free(self) -> int:  # type: ignore[override]
+    def free(self) -> int:
         return sum(d.free for d in self.each)
 
     def _parameters(self, x: Tensor) -> list[Tensor]:
@@ -266,7 +286,8 @@ class Product(Distribution):
         return [torch.cat(pair, -1) for pair in zip(ours, theirs)]
 
     def _actions(self, x: Tensor) -> tuple[Tensor, ...]:
-        return x.split([d.actions for d in self.each], -1)
+        each: tuple[Tensor, ...] = x.split([d.actions for d in self.each], -1)
+        return each
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.cat([d.noise(shape, generator) for d in self.each], -1)
@@ -291,7 +312,7 @@ class Product(Distribution):
         return _total([d.kl(a, b) for d, a, b in triples])
 
 
-def distribution(space: spaces.Space, squash: bool = False) -> Distribution:
+def distribution(space: spaces.Space[Any], squash: bool = False) -> Distribution:
     """The distribution over a space's actions; with `squash` continuous ones keep to their bounds.
 
     Raises ConfigError for a space that has none, and for a Box without bounds that is to be squashed.

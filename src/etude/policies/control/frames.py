@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -13,6 +13,9 @@ from etude.core.control import Step, VectorEnvironment
 from etude.core.fields import Count
 from etude.core.population import Population
 from etude.core.step_slots import Observations
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
 
 
 class FrameStack(Observations):
@@ -34,8 +37,8 @@ class FrameStack(Observations):
     def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
         return Stacked(environment, self.count)
 
-    def objection(self, method: Any) -> str | None:
-        parts = getattr(method.policy, "observations", ())
+    def objection(self, method: Method) -> str | None:
+        parts = getattr(method.slots().get("policy"), "observations", ())
         if any(isinstance(part, FrameStack) for part in parts[1:]):
             return "stacks what the environment shows: put it first in policy.observations, and once."
         return None
@@ -47,7 +50,7 @@ class Stacked:
     def __init__(self, environment: VectorEnvironment, count: int) -> None:
         self.environment, self.count = environment, count
         self.observation_space, self.action_space = environment.observation_space, environment.action_space
-        self.frames = np.zeros(0)
+        self.frames: np.ndarray = np.zeros(0)
 
     def _repeated(self, observations: np.ndarray, axis: int) -> np.ndarray:
         return np.concatenate([observations] * self.count, axis)

@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """Some write over their argument, which in a network is a layer's output that nobody else reads."""
 
 
-def orthogonal(population: Population, name: str, rows: int, columns: int, gain: Any) -> Tensor:
+def orthogonal(population: Population, name: str, rows: int, columns: int, gain: float) -> Tensor:
     """[P, rows, columns] orthogonal weights (arXiv:1312.6120) from each member's stream `name`, scaled by `gain`."""
 
     def one(generator: torch.Generator) -> Tensor:
@@ -74,7 +74,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class Plain(nn.Module):
     """A module whose call is its `forward`, without torch's hooks: they cost as much as a small layer."""
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         return self.forward(*args)
 
 
@@ -85,7 +85,7 @@ class Linear(Plain):
     are the PPO implementations' choice, arXiv:2006.05990); biases start at 0.
     """
 
-    def __init__(self, population: Population, name: str, inputs: int, outputs: int, gain: Any = GAIN) -> None:
+    def __init__(self, population: Population, name: str, inputs: int, outputs: int, gain: float = GAIN) -> None:
         super().__init__()
         weight = orthogonal(population, name, outputs, inputs, gain)
         self.weight = nn.Parameter(weight.transpose(1, 2).contiguous())

@@ -218,7 +218,7 @@ class UnifiedGradient(TokenObjective):
         return values
 
     @property
-    def uses_behaviour(self) -> bool:  # type: ignore[override]
+    def uses_behaviour(self) -> bool:  # type: ignore[override]  # a constant elsewhere, here it follows from the fields
         """Whether its denominator or mask has the policy that sampled in it."""
         return self.denominator.uses_behaviour or self.mask is not None
 
