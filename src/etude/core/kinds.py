@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count
-from etude.core.learners import Critic, StateCritic, StepLearner
+from etude.core.learners import Critic, Joint, StateCritic, StepLearner
 from etude.core.method import Method
 from etude.core.part import Need, to_json
 from etude.core.slots import (
@@ -124,6 +124,8 @@ class RolloutMethod(Method):
 
     def contradictions(self) -> Iterator[str]:
         assert self.experience is not None
+        if self.critic is not None and not isinstance(self.critic, (Joint, StepLearner)):
+            yield f"{type(self.critic).__name__} is neither Joint nor a StepLearner, so nothing would train it."
         steps, environments = self.experience.steps, self.experience.environments
         if environments * steps < self.minibatches:
             yield (

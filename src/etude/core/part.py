@@ -35,7 +35,7 @@ class Need(StrEnum):
     COSTS = "costs"  # what the environment says in `info["cost"]`
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Part:
     """Base of all parts. Pure where it can be; what it learns or counts lives in `state`."""
 

@@ -38,11 +38,12 @@ def check_part(part: Part | type[Part]) -> list[Finding]:
 
     Returns: the findings, faults first; a last fact says which function was called on the batch.
     """
+    kind = part if isinstance(part, type) else type(part)
     if isinstance(part, type):
         try:
             part = part()
         except (TypeError, EtudeError) as error:
-            return [_fault("fields", f"{part.__name__} cannot be made without arguments: {error} Give it made.")]
+            return [_fault("fields", f"{kind.__name__} cannot be made without arguments: {error} Give it made.")]
     found = [*_fields(part), *_state(part)]
     if not any(f.level == "fault" for f in found):
         found += _called(part)
@@ -67,7 +68,7 @@ def _fields(part: Part) -> Iterator[Finding]:
             yield _fault(
                 "fields", f"{where} holds a {kind}, which can change while a part may not: make it a tuple or a part."
             )
-    if any(f.default is dataclasses.MISSING for f in dataclasses.fields(part)):  # type: ignore[arg-type]
+    if any(f.default is dataclasses.MISSING for f in dataclasses.fields(part)):
         yield Finding(
             "warning", "fields", f"{name} has fields without a default, so `--with {part.name}` cannot add it."
         )
@@ -103,7 +104,7 @@ def _state(part: Part) -> Iterator[Finding]:
             yield _fault("state", f"The state {key!r} of {name} is one object for all runs: make it in initial_state.")
 
 
-def _unsaved(value: Any) -> str | None:
+def _unsaved(value: object) -> str | None:
     """What in a state cannot be saved, None if all can."""
     if value is None or isinstance(value, (bool, int, float, str, Tensor)):
         return None
@@ -217,7 +218,7 @@ def _place(error: BaseException) -> str:
     return f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
 
 
-def _returned(part: Part, where: str, found: Any, contract: Contract) -> Iterator[Finding]:
+def _returned(part: Part, where: str, found: object, contract: Contract) -> Iterator[Finding]:
     rows = contract.rows or (isinstance(part, TokenObjective) and part.per_row)
     wanted, shape = ((ROWS,), "[B]") if rows else ((ROWS, TOKENS), "[B, T]")
     if not isinstance(found, Tensor):

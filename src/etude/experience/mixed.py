@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.batches import Episode, Problem
 from etude.core.slots import Context
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
+
+if TYPE_CHECKING:
+    from etude.core.task import Task
 
 
 class GroupsAndDemonstrations(Groups):
@@ -21,7 +24,7 @@ class GroupsAndDemonstrations(Groups):
     Raises: DataError for a problem without a worked answer.
     """
 
-    def lacks(self, task: Any) -> str | None:
+    def lacks(self, task: Task) -> str | None:
         return super().lacks(task) or Demonstrations().lacks(task)
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:

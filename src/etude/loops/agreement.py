@@ -41,7 +41,7 @@ class Noise:
             return CEILING[dtype]
         mean = total / n
         error = (max(0.0, squares / n - mean**2) / count) ** 0.5
-        return min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error))
+        return float(min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error)))
 
     def observe(self, gaps: Tensor) -> None:
         """Measure: |gaps| [N] of samples from weights that are known to be the trained ones."""

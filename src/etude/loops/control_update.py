@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.core.batches import ActionLogProbs, Transitions, per_step
 from etude.core.errors import InvariantError
-from etude.core.method import Method
+from etude.core.learners import Joint
 from etude.core.population import FlatParameters, PerMember, Population
 from etude.loops.learning import Learners
+from etude.policies.control.actor import Actor
 from etude.policies.control.memory import Past
 
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteRolloutMethod
+
+Rate: TypeAlias = float | PerMember
+"""What schedules make of the learning rate: one factor, or one for each member."""
 GAP = 2e-3
 """Largest mean |log-probability gap| between acting and learning, in nats; float32 gives about 1e-7."""
 
@@ -29,25 +35,23 @@ class ControlUpdater:
     """
 
     def __init__(
-        self, method: Method, population: Population, parameters: FlatParameters, actor: Any, critic: Any,
-        learners: Learners | None = None,
+        self, method: CompleteRolloutMethod, population: Population, parameters: FlatParameters, actor: Actor,
+        critic: nn.Module | None, learners: Learners | None = None,
     ) -> None:  # fmt: skip
-        assert method.optimizer is not None
         self.method, self.population, self.parameters = method, population, parameters
         self.actor, self.critic, self.needs = actor, critic, method.needs()
-        self.part: Any = method.critic
-        self.joint = self.part is not None and self.part.joint
-        self.shared = self.part is not None and self.part.shared
-        self.length = 1 if actor.memory is None else method.experience.steps  # type: ignore[union-attr]
+        self.joint: Joint | None = method.critic if isinstance(method.critic, Joint) else None
+        self.shared = method.critic is not None and method.critic.shared
+        self.length = 1 if actor.memory is None else method.experience.steps
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
 
-    def follow(self, method: Method) -> None:
+    def follow(self, method: CompleteRolloutMethod) -> None:
         """Go on as the next stage says, whose critic and optimizer are the same."""
         self.method, self.needs = method, method.needs()
-        self.length = 1 if self.actor.memory is None else method.experience.steps  # type: ignore[union-attr]
+        self.length = 1 if self.actor.memory is None else method.experience.steps
 
-    def run(self, batch: Transitions, number: int, rate: Any) -> dict[str, Tensor]:
+    def run(self, batch: Transitions, number: int, rate: Rate) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
         method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
         for epoch in range(method.epochs):
@@ -79,7 +83,7 @@ class ControlUpdater:
         for a, b in itertools.pairwise(bounds):
             yield shuffled.slice(a * self.length, b * self.length)
 
-    def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Any) -> None:
+    def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Rate) -> None:
         """Invariant 2: a gradient changed the weights."""
         rates = rate.values[:, 0] if isinstance(rate, PerMember) else torch.tensor([rate])
         moving = (each["gradient_norm"] > 0).any(1) & (rates > 0)
@@ -122,7 +126,7 @@ class Minibatch:
 
     def __init__(self, updater: ControlUpdater, batch: Transitions, fresh: bool, reports: bool) -> None:
         self.updater, self.fresh, self.reports = updater, fresh, reports
-        assert batch.advantages is not None and updater.method.advantages is not None
+        assert batch.advantages is not None
         self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages, batch.weights))
         self.seen, self.past = updater.actor.see(batch.observations), updater.past(batch)
 
@@ -135,7 +139,7 @@ class Minibatch:
             out = ActionLogProbs(*space.logp_and_entropy(parameters, self.batch.actions), parameters=parameters)
         else:
             out = ActionLogProbs(space.logp(parameters, self.batch.actions), parameters=parameters)
-        if updater.joint:
+        if updater.joint is not None and updater.critic is not None:
             out.values = updater.critic(features if updater.shared else self.seen)
         if "kl" in updater.needs:
             out.kl = space.kl(self.batch.behaviour, parameters)
@@ -146,19 +150,18 @@ class Minibatch:
     def loss(self, policy: ActionLogProbs) -> tuple[Tensor, dict[str, Tensor]]:
         """[P] losses, and what to report, [P] each."""
         method, batch = self.updater.method, self.batch
-        assert method.objective is not None
-        each, reported = per_step(method.objective(batch, policy)), dict[str, Tensor]()  # type: ignore[arg-type]
+        each, reported = per_step(method.objective(batch, policy)), dict[str, Tensor]()
         for part in method.regularizers:
-            reported[f"regularizer/{part.name}"] = term = per_step(part(batch, policy))  # type: ignore[arg-type]
+            reported[f"regularizer/{part.name}"] = term = per_step(part(batch, policy))
             each = each + term
-        if self.updater.joint:
-            reported["value_loss"] = error = self.updater.part.loss(batch, policy)
+        if self.updater.joint is not None:
+            reported["value_loss"] = error = self.updater.joint.loss(batch, policy)
             each = each + error
         total = self.mean(each)
         if not self.reports:
             return total, {}
         with torch.no_grad():
-            reported |= method.objective.metrics(batch, policy)  # type: ignore[arg-type]
+            reported |= method.objective.metrics(batch, policy)
             if policy.entropy is not None:
                 reported["entropy"] = policy.entropy
             return total, {**{k: self.mean(v) for k, v in reported.items()}, "loss": total.detach()}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.complete import complete_token
 from etude.core.draws import bits, uniforms
 from etude.core.loop import StepReport
 from etude.core.method import Method
@@ -24,6 +25,7 @@ from etude.loops.states import join_tensors, split_tensors
 from etude.loops.update import MAX_BAD_STEPS, not_finite
 from etude.policies.tabular import SoftmaxTree
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+from etude.tasks.tabular.enumerable import Enumerable
 
 RATE = 0.05
 """The learning rate of tables where none is chosen."""
@@ -45,6 +47,14 @@ class Piece(NamedTuple):
     batch: TokenBatch
 
 
+class Halves(NamedTuple):
+    """Gradients of the two halves of a minibatch, and the first half's share of the rows."""
+
+    first: list[Tensor]
+    second: list[Tensor]
+    share: float
+
+
 class EnumerableLoop:
     """Trains a token method on an enumerable task, one member per seed.
 
@@ -60,19 +70,19 @@ class EnumerableLoop:
 
     headline = "reward"
 
-    def __init__(self, method: Method, task: Any, *, seeds: Sequence[int], steps: int) -> None:
-        assert isinstance(method.experience, Groups) and method.optimizer is not None
+    def __init__(self, method: Method, task: Enumerable, *, seeds: Sequence[int], steps: int) -> None:
         self.task, self.steps, self.finished, self.seeds = task, steps, 0, list(seeds)
-        self.methods = [method.bind() for _ in seeds]
+        whole = complete_token(method)
+        assert isinstance(whole.experience, Groups)
+        self.size, self.methods = whole.experience.size, [whole.bind() for _ in seeds]
         self.policy = task.policy(len(self.seeds))
         self.rewards = task.table(len(self.policy.tokens))
         self.bed = Bed(self.policy, self.rewards, task.problems("train"))
         self.places = {problem.id: x for x, problem in enumerate(self.bed.problems)}
         self.bad_steps = [0 for _ in seeds]
-        if method.optimizer.lr is None:
+        if whole.optimizer.lr is None:
             self.methods = [m.replace(optimizer=m.optimizer.replace(lr=RATE).bind()) for m in self.methods]
-        builds: Any = self.methods[0].optimizer
-        self.optimizers = [builds.build([table]) for table in self.policy.logits]
+        self.optimizers = [self.methods[0].optimizer.build([table]) for table in self.policy.logits]
         self.rates = [float(o.param_groups[0]["lr"]) for o in self.optimizers]
         self.reference = [table.detach().clone() for table in self.policy.logits]
         self.needs_reference = "reference_logp" in method.needs()
@@ -116,19 +126,17 @@ class EnumerableLoop:
 
     def _sample(self, member: int, count: int, stream: Stream, now: Now) -> TokenBatch:
         """A group for each of `count` problems that the curriculum chose; rows stand in the pool's order."""
-        curriculum, size = self.methods[member].curriculum, self.methods[member].experience.size  # type: ignore[union-attr]
-        assert curriculum is not None
-        problems = curriculum.choose(self.bed.problems, count, stream.split("problems"))
+        problems = self.methods[member].curriculum.choose(self.bed.problems, count, stream.split("problems"))
         prompts = [self.places[p.id] for p in problems]
         keys = [
             stream.draw("problem", p.id, *([again] if again else [])).key
             for p, again in zip(problems, occurrences(problems))
         ]
         group = torch.tensor(sorted(range(len(problems)), key=prompts.__getitem__))
-        prompt, draw = torch.tensor(prompts)[group], bits(torch.tensor(keys)[group], 0, size).T.contiguous()
+        prompt, draw = torch.tensor(prompts)[group], bits(torch.tensor(keys)[group], 0, self.size).T.contiguous()
         uniform = uniforms(draw.flatten(), 0, 1).view(draw.shape)
         response = self.policy.respond(now.below[member, prompt], uniform).flatten()
-        prompt, group = prompt.repeat_interleave(size), group.repeat_interleave(size)
+        prompt, group = prompt.repeat_interleave(self.size), group.repeat_interleave(self.size)
         said = self.policy.rows(member, prompt, response, now.table)
         held = None if now.held is None else self.policy.rows(member, prompt, response, now.held).logp
         return self.bed.batch(prompt, response, said, held, group).replace(draw=draw.flatten())
@@ -144,21 +152,21 @@ class EnumerableLoop:
 
     def _update(self, pieces: dict[int, Piece], batches: Sequence[TokenBatch]) -> None:
         """One optimizer step of every member that has something to learn from."""
-        for table in self.policy.logits:
-            table.grad = None
+        for logits in self.policy.logits:
+            logits.grad = None
         table = self.policy.table()
         losses, halves = [], {}
         for k, (rows, batch) in pieces.items():
             method = self.methods[k]
             said = self._evaluate(k, batch, table, "objective", "regularizers", "critic", "token_weights")
-            said.learning_rate = self.rates[k] * method.optimizer.rate(self.finished, self.steps)  # type: ignore[union-attr]
+            said.learning_rate = self.rates[k] * method.optimizer.rate(self.finished, self.steps)
             found = terms(method, batch, said, self.policy.length)
             losses.append(total(found))
             if (whole := batches[k].row_loss) is not None:
                 whole[rows] = row_losses(found, batch)
-            if method.optimizer.halves:  # type: ignore[union-attr]
+            if method.optimizer.halves:
                 halves[k] = self._halves(k, batch)
-        torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+        torch.stack(losses).sum().backward()
         for k in pieces:
             self._apply(k, halves.get(k))
 
@@ -168,22 +176,21 @@ class EnumerableLoop:
         needs = self.methods[member].needs(*slots) if slots else frozenset[str]()
         return self.policy.rows(member, batch.prompt, batch.response, table, needs)
 
-    def _halves(self, member: int, batch: TokenBatch) -> tuple[list[list[Tensor]], float]:
-        """The member's gradient from each half of the minibatch's groups, and the first half's share of the rows."""
+    def _halves(self, member: int, batch: TokenBatch) -> Halves | None:
+        """The member's gradient from each half of the minibatch's groups; None if they cannot be halved."""
         found, pieces = [], split_groups(batch, 2, None)
         for rows in pieces:
             part = batch.rows(rows)
             said = self._evaluate(member, part, self.policy.table())
             half = loss(self.methods[member], part, said, self.policy.length)
             found.append(list(torch.autograd.grad(half, [self.policy.logits[member]])))
-        return found, len(pieces[0]) / len(batch)
+        return Halves(found[0], found[1], len(pieces[0]) / len(batch)) if len(found) == 2 else None
 
-    def _apply(self, member: int, halves: tuple[list[list[Tensor]], float] | None) -> None:
+    def _apply(self, member: int, halves: Halves | None) -> None:
         table, part, optimizer = self.policy.logits[member], self.methods[member].optimizer, self.optimizers[member]
-        assert part is not None
         if table.grad is None or not bool(table.grad.any()):
             return
-        pace = part.pace(*halves[0], halves[1]) if halves and len(halves[0]) == 2 else 1.0
+        pace = part.pace(*halves) if halves else 1.0
         norm = torch.nn.utils.clip_grad_norm_([table], torch.inf if (limit := part.clip()) is None else limit)
         if not bool(torch.isfinite(norm)):
             self.bad_steps[member] += 1

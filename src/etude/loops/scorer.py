@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from etude.core.batches import TokenBatch
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.loops.credit import scored
@@ -27,7 +27,7 @@ class Scorer:
     def __init__(self, task: LanguageTask, policy: LanguagePolicy, dropped: Counter[str]) -> None:
         self.task, self.policy, self.dropped = task, policy, dropped
 
-    def score(self, method: Method, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
+    def score(self, method: TokenMethod, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
         """Rows with all that parts need to give credit, and with rewards; `budget`: padded tokens of a micro-batch."""
         if "reference_logp" in method.needs():
             batch.reference_logp = reference_all(self.policy, batch, budget)
@@ -40,7 +40,7 @@ class Scorer:
         self.dropped.update({"no_reward": sum(why), "failed_reward": len(why) - sum(why)})
         return batch
 
-    def _shown(self, method: Method, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
+    def _shown(self, method: TokenMethod, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
         """The rows with the entropies and states that their tokens were sampled from, where parts need them."""
         if "entropy" in context.record and (entropy := recorded_entropies(batch)) is not None:
             batch.entropy = entropy

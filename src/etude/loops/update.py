@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import EtudeError, InvariantError, NonFiniteError
-from etude.core.method import Method
 from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise
@@ -20,6 +19,9 @@ from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
 from etude.loops.whole_batch import evaluate_all
 from etude.policies.language import LanguagePolicy, fingerprint
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
 
 MAX_BAD_STEPS = 3
 """Optimizer steps in a row that may be skipped for non-finite numbers before the run stops."""
@@ -33,8 +35,9 @@ class Updater:
         length: completion limit, the denominator of 'fixed-length'.
     """
 
-    def __init__(self, policy: LanguagePolicy, method: Method, steps: int, budget: int, length: int) -> None:
-        assert method.optimizer is not None
+    def __init__(
+        self, policy: LanguagePolicy, method: CompleteTokenMethod, steps: int, budget: int, length: int
+    ) -> None:
         self.policy, self.steps, self.budget, self.length = policy, steps, budget, length
         if "values" in method.needs():
             policy.add_value_head()
@@ -46,13 +49,12 @@ class Updater:
         self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps = Noise(), list[Tensor]()
 
-    def restart(self, method: Method) -> None:
+    def restart(self, method: CompleteTokenMethod) -> None:
         """Begin with a fresh optimizer, as the method has it."""
-        assert method.optimizer is not None
         self.optimizer = method.optimizer.build(self.policy.parameters())
         self.rate = float(self.optimizer.param_groups[0]["lr"])
 
-    def run(self, method: Method, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
+    def run(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""
         tally = Tally()
         self.step, before = step, fingerprint(self.policy.parameters())
@@ -66,7 +68,7 @@ class Updater:
                 fresh = epoch == 0 and number == 0
                 self.row_loss = None if row_loss is None else row_loss[rows]
                 moved |= self._step(method, batch.rows(rows), step, fresh, tally)
-                if row_loss is not None:
+                if row_loss is not None and self.row_loss is not None:
                     row_loss[rows] = self.row_loss
         if row_loss is not None:
             batch.row_loss = row_loss
@@ -80,7 +82,7 @@ class Updater:
             warnings.warn(self.still, stacklevel=2)
         return tally.means()
 
-    def _step(self, method: Method, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
+    def _step(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
         """One optimizer step on a minibatch; False if there was nothing to learn or it was skipped."""
         self.optimizer.zero_grad(set_to_none=True)
         used, attempt = None, Tally()
@@ -112,7 +114,7 @@ class Updater:
         tally.add("learning_rate", rate)
         return float(norm) > 0 and rate > 0
 
-    def _accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
+    def _accumulate(self, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
         batch = with_shares(method, batch, self.length)
         if method.token_weights:
@@ -147,7 +149,7 @@ class Updater:
             )
         return True
 
-    def _backward(self, method: Method, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
+    def _backward(self, method: CompleteTokenMethod, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
         """Add the gradient of some rows; how many they are."""
         needs, done = method.needs("objective", "regularizers", "critic"), 0
         part = batch.rows(rows)
@@ -160,15 +162,15 @@ class Updater:
             done += len(piece)
         return done
 
-    def _halves(self, method: Method, batch: TokenBatch) -> list[Tensor]:
+    def _halves(self, method: CompleteTokenMethod, batch: TokenBatch) -> list[Tensor]:
         """Rows of the minibatch, for an optimizer that asks for it in two halves of whole groups."""
         everything = torch.arange(len(batch), device=batch.tokens.device)
         return split_groups(batch, 2, None) if method.optimizer.halves else [everything]
 
-    def _trained(self) -> list[Any]:
+    def _trained(self) -> list[nn.Parameter]:
         return list(self.policy.parameters())
 
-    def _pace(self, method: Method) -> float:
+    def _pace(self, method: CompleteTokenMethod) -> float:
         """What the optimizer makes of how the gradients of two halves of the minibatch agree."""
         if not method.optimizer.halves or self.first_half is None:
             return 1.0
@@ -177,14 +179,16 @@ class Updater:
         second = [(g - b) / (1 - share) for g, b in zip(whole, begun)]
         return method.optimizer.pace([b / share for b in begun], second, share)
 
-    def _useful(self, method: Method, batch: TokenBatch) -> Tensor:
+    def _useful(self, method: CompleteTokenMethod, batch: TokenBatch) -> Tensor:
         """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""
         everything = torch.arange(len(batch), device=batch.tokens.device)
         if not _skips(method):
             return everything
         return ((batch.advantages != 0) & _weighed(batch)).any(1).nonzero()[:, 0]
 
-    def _loss(self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor) -> Tensor:
+    def _loss(
+        self, method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor
+    ) -> Tensor:
         mask, found = batch.action_mask, loss_terms(method, batch, policy)
         if self.row_loss is not None:
             self.row_loss[rows] = per_row(found["objective"].values.detach(), mask)
@@ -204,15 +208,17 @@ class Updater:
         return loss
 
     @torch.no_grad()
-    def _current(self, method: Method, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
+    def _current(self, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
         wanted = method.needs("token_weights")
         known = {"entropy": batch.entropy, "hidden": batch.hidden}
-        recorded: dict[str, Any] = {k: v for k, v in known.items() if k in wanted and v is not None}
+        recorded = {k: v for k, v in known.items() if k in wanted and v is not None}
         own = method.experience.samples and not method.experience.truncates_distribution
         own = own and torch.equal(batch.on_policy, batch.sampled)
         if fresh and own and recorded.keys() == wanted:
-            return TokenLogProbs(batch.behaviour_logp, head=batch.head, **recorded)
+            return TokenLogProbs(
+                batch.behaviour_logp, recorded.get("entropy"), hidden=recorded.get("hidden"), head=batch.head
+            )  # fmt: skip
         found = evaluate_all(self.policy, batch, wanted, self.budget)
         if "hidden" in wanted:
             found.head = self.policy.head(batch.temperature)
@@ -273,9 +279,8 @@ def not_finite(times: int, where: str) -> NonFiniteError:
     )
 
 
-def _skips(method: Method) -> bool:
+def _skips(method: CompleteTokenMethod) -> bool:
     """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
-    assert method.objective is not None
     return method.objective.vanishes_with_advantage and not method.regularizers and method.critic is None
 
 

@@ -191,7 +191,7 @@ def evaluations(jobs: Sequence[Job], metric: str, split: str) -> list[list[float
         entries = [sides.get(when, {}).get(split, {}).get(metric, {}) for when in ("before", "after")]
         members = [e.get("members", [e.get("value", math.nan)]) for e in entries]
         several = max(map(len, members))
-        found += zip(*(m if len(m) == several else [math.nan] * several for m in members))  # type: ignore[arg-type]
+        found += map(list, zip(*(m if len(m) == several else [math.nan] * several for m in members)))
     return found
 
 
@@ -208,8 +208,8 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
     for job in jobs:
         lines = list(JsonLines.read(job.folder / "metrics.jsonl"))
         if not job.members:
-            values = [line.get(metric) for line in lines]
-            found.append([math.nan if v is None else float(v) for v in values])
+            own = [line.get(metric) for line in lines]
+            found.append([math.nan if v is None else float(v) for v in own])
             continue
         rows = [(x.get("environment_steps", x["step"]), x["members"][metric]) for x in lines if metric in x["members"]]
         at, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])

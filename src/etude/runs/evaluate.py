@@ -11,7 +11,7 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.task import Task
 from etude.runs.saved import locate
-from etude.runs.training import compose_task
+from etude.runs.training import Scoring, compose_task
 from etude.runs.worlds import EvaluationOptions, WorldOf, check_evaluation, world_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def evaluate(
     split: str | None = None,
     seed: int = 0,
     set: str | Sequence[str] | Mapping[str, Any] = (),
-    reward: Any = None,
+    reward: Scoring | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,

@@ -35,7 +35,7 @@ from etude.advantages.group import GroupAdvantage
 from etude.core.batches import Episode, Problem, TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive, PositiveProbability, Probability
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.part import Need
 from etude.core.slots import Context, TokenAdvantages
 from etude.curricula.outcomes import Outcomes
@@ -97,6 +97,7 @@ class PromptGDRO(TokenAdvantages):
 
     def after_update(self, batch: TokenBatch) -> None:
         """Move the scores of the bins seen; rewards are compared unweighted, so the weight is taken out of the loss."""
+        assert batch.row_loss is not None
         scores = self.state["scores"]
         loss = batch.row_loss / batch.extras["omega"].clamp(min=1e-12)
         for band, (mean, share) in bin_means(loss, batch.group, batch.extras["bands"]).items():
@@ -130,7 +131,7 @@ class PromptGDRO(TokenAdvantages):
             mean = sum(scores.values()) / len(scores)
             spread = math.sqrt(sum((s - mean) ** 2 for s in scores.values()) / len(scores))
             value = (scores.get(str(band), mean) - mean) / max(spread, 1e-3)
-        return min(max(value, -self.limit), self.limit)
+        return float(min(max(value, -self.limit), self.limit))
 
     def _bands(self, batch: TokenBatch) -> Tensor:
         """[B] each row's bin."""
@@ -171,7 +172,7 @@ class RolloutGDRO(Groups):
         if self.smallest > self.size:
             raise ConfigError(f"{type(self).__name__}.smallest must be at most size, {self.size}; got {self.smallest}.")
 
-    def objection(self, method: object) -> str | None:
+    def objection(self, method: Method) -> str | None:
         if isinstance(getattr(method, "advantages", None), PromptGDRO):
             return (
                 "and PromptGDRO are two adversaries over the same bins, which are used one at a time: stack "
@@ -209,6 +210,7 @@ class RolloutGDRO(Groups):
     def after_update(self, batch: TokenBatch) -> None:
         """The played arms learn from the bins' losses, then the price from how many completions there were."""
         bands = torch.tensor([self.state["chosen"].get(e.problem.id, -1) for e in batch.episodes])
+        assert batch.row_loss is not None
         loss = batch.row_loss.cpu()
         for band, (mean, _) in bin_means(loss, batch.group.cpu(), bands).items():
             self.learn(band, mean)

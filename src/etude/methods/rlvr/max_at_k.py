@@ -35,7 +35,7 @@ from etude.advantages.order_statistics import max_at_k as contributions
 from etude.advantages.order_statistics import of_groups
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Count, NonNegative, Positive
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.slots import GroupReward
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import ClippedSurrogate
@@ -57,7 +57,7 @@ class MaxAtK(GroupReward):
     k: Count = 4
     baseline: Literal["none", "leave-one-out", "leave-one-out-1"] = "none"
 
-    def objection(self, method: object) -> str | None:
+    def objection(self, method: Method) -> str | None:
         size = getattr(getattr(method, "experience", None), "size", None)
         if size is not None and size < self.k + (self.baseline == "leave-one-out"):
             return f"takes the best of k={self.k}, for which experience.size = {size} is too small."
@@ -112,7 +112,7 @@ class OffPolicyMaxAtK(ClippedSurrogate):
     reach: Positive = 1.0
     epsilon: NonNegative = 1e-6
 
-    def objection(self, method: object) -> str | None:
+    def objection(self, method: Method) -> str | None:
         if any(isinstance(part, MaxAtK) and part.baseline == "none" for part in getattr(method, "rewards", ())):
             return None
         return "weighs the subsets of rewards.max-at-k (baseline 'none') anew; put that among the rewards."
@@ -123,11 +123,13 @@ class OffPolicyMaxAtK(ClippedSurrogate):
     def advantages(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B, T] under the policy as it is now, detached."""
         found = scaled(self.worth(batch, policy), batch.group, GroupMean(), GroupStd(self.epsilon))
+        assert batch.outcomes is not None
         equal = equal_groups(batch.outcomes, batch.group)
         return torch.where(equal, 0.0, found)[:, None] * batch.action_mask
 
     def worth(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B] r~ of the completions, weighed by how far the policy has moved; at no distance `batch.scores`."""
+        assert batch.outcomes is not None
         scores, k = batch.outcomes, int(batch.extras["max_at_k"][0])
         log_ratio = sequence_log_ratio(batch, policy).detach()
         delta = log_ratio.clamp(max=20).expm1().clamp(max=self.reach).to(scores.dtype)

@@ -53,7 +53,7 @@ def score(dataset: str, seed: int, size: int, index: int, completion: str) -> fl
     return float(made.score_answer(answer, entry))
 
 
-def answer(what: str, **arguments: Any) -> Any:
+def answer(what: str, **arguments: object) -> Any:
     """One of the functions above, by name."""
     return {"names": names, "problem": problem, "score": score}[what](**arguments)
 
