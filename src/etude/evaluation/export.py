@@ -170,7 +170,8 @@ def encode(space: spaces.Space[Any], batch: Any) -> Tensor:
         return found
     match space:
         case spaces.Box() | spaces.MultiBinary():
-            return batch.flatten(1).float() if space.shape else batch[:, None].float()
+            flat: Tensor = batch.flatten(1) if space.shape else batch[:, None]
+            return flat.float()
         case spaces.Discrete():
             return _one_hot(batch, int(space.n), int(space.start))
         case spaces.MultiDiscrete():

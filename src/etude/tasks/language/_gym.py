@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -55,7 +56,8 @@ def score(dataset: str, seed: int, size: int, index: int, completion: str) -> fl
 
 def answer(what: str, **arguments: object) -> Any:
     """One of the functions above, by name."""
-    return {"names": names, "problem": problem, "score": score}[what](**arguments)
+    known: dict[str, Callable[..., Any]] = {"names": names, "problem": problem, "score": score}
+    return known[what](**arguments)
 
 
 @cache
