@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import etude
+from etude.core.complete import complete_rollout, complete_token
 from etude.core.edit import set_value, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check, objections
@@ -149,3 +150,12 @@ def test_runs_from_before_there_were_kinds_still_load() -> None:
         Method.from_json(old(control, aggregation="fixed-length"))
     with pytest.raises(UnknownNameError, match=r"no kind of method named 'TokensMethod'. Did you mean 'TokenMethod'"):
         Method.from_json({**control.to_json(), "type": "TokensMethod"})
+
+
+def test_a_loop_has_methods_of_its_kind_that_are_complete() -> None:
+    grpo, ppo = get_method("grpo"), get_method("ppo", "control")
+    assert complete_token(grpo) is grpo and complete_rollout(ppo) is ppo
+    with pytest.raises(ConfigError, match="grpo is a TokenMethod, and this loop trains a RolloutMethod"):
+        complete_rollout(grpo)
+    with pytest.raises(ConfigError, match="grpo has no optimizer, so it cannot be trained"):
+        complete_token(grpo.replace(optimizer=None))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from control_toys import control_loop
 from etude.core.errors import ConfigError
-from etude.core.learners import Learning, Reading, StepLearner, Target
+from etude.core.learners import Learning, Reading, StateCritic, StepLearner, Target
 from etude.core.method import Method
 from etude.core.part import part_from_json
 from etude.core.population import Population
@@ -199,6 +199,15 @@ def test_a_resumed_run_goes_on_with_its_learners(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_is_refused(learners: tuple[StepLearner, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         method(*learners).check()
+
+
+class Untrained(StateCritic):
+    """A critic that says neither how the policy's step trains it nor how steps of its own do."""
+
+
+def test_a_critic_that_nothing_would_train_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Untrained is neither Joint nor a StepLearner"):
+        method().replace(critic=Untrained()).check()
 
 
 def test_a_step_for_values_cannot_be_the_policys() -> None:

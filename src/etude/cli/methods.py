@@ -113,6 +113,6 @@ def _show(console: Console, method: Method) -> None:
         console.print(f"\nAs it is: {sentence}", markup=False, soft_wrap=True)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value in a diff; nothing where the other has no such field."""
     return "-" if value is None else str(value)

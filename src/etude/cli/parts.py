@@ -64,5 +64,5 @@ def _show(cls: type[Part]) -> None:
     doc = (cls.__doc__ or "").split("\n", 1)[0]
     console.print(f"  {cls.name:<22} {doc}", markup=False, soft_wrap=True)
     for field, hint in hints(cls).items():
-        default = cls.__dataclass_fields__[field].default  # type: ignore[attr-defined]
+        default = cls.__dataclass_fields__[field].default
         console.print(f"      {field} = {default!r}: {describe(hint)}", markup=False, style="dim", soft_wrap=True)

@@ -128,6 +128,8 @@ class RolloutMethod(Method):
 
     def contradictions(self) -> Iterator[str]:
         assert self.experience is not None
+        if self.critic is not None and not isinstance(self.critic, (Joint, StepLearner)):
+            yield f"{type(self.critic).__name__} is neither Joint nor a StepLearner, so nothing would train it."
         steps, environments = self.experience.steps, self.experience.environments
         if environments * steps < self.minibatches:
             yield (

@@ -171,6 +171,11 @@ class Filter(Part, abstract=True):
     slot = "filters"
     resample: ClassVar[bool] = False
 
+    @property
+    def rounds(self) -> int:
+        """How often at most problems are drawn for one step, where it resamples; fields of this name take its place."""
+        return 1
+
     def weigh(self, batch: TokenBatch) -> Tensor:
         """Returns [B] weights; 0 removes the row."""
         raise NotImplementedError

@@ -53,7 +53,7 @@ def _carried(now: object, mine: object, before: object, last: object) -> object:
     return last if now == before else mine
 
 
-def current(stages: Stages, finished: int, steps: int) -> int:
+def current(stages: Sequence[tuple[float, Method]], finished: int, steps: int) -> int:
     """Which stage training step `finished` of `steps` belongs to."""
     share = finished / max(1, steps)
     return next((i for i, (until, _) in enumerate(stages) if share < until), len(stages) - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.part import Part
@@ -99,7 +99,7 @@ class LanguageTask(Task, abstract=True):
         return None
 
     @property
-    def on_long_prompt(self) -> str | None:
+    def on_long_prompt(self) -> Literal["drop", "error"] | None:
         """What becomes of longer ones before training: 'drop', 'error', or None: they are met when they come."""
         return None
 

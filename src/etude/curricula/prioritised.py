@@ -79,7 +79,8 @@ class Prioritised(Curriculum):
         """The problems that are drawn from, read once."""
         if self.made.get("pool") is not pool:
             self.made.update(pool=pool, problems=[pool[i] for i in range(min(self.size, len(pool)))])
-        return self.made["problems"]  # type: ignore[no-any-return]
+        found: list[Problem] = self.made["problems"]
+        return found
 
 
 def difficulty(level: str) -> tuple[float, str]:

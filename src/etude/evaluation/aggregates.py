@@ -27,7 +27,8 @@ def table(scores: ArrayLike) -> Array:
 
 def mean(scores: ArrayLike) -> Array:
     """Mean over tasks of the mean over runs. [..., N, M] -> [...]."""
-    return table(scores).mean((-2, -1))
+    found: Array = table(scores).mean((-2, -1))
+    return found
 
 
 def median(scores: ArrayLike) -> Array:
@@ -35,7 +36,8 @@ def median(scores: ArrayLike) -> Array:
 
     With one task that is the task's mean; for the middle run of a single task use `numpy.median`.
     """
-    return np.median(table(scores).mean(-2), axis=-1)
+    found: Array = np.median(table(scores).mean(-2), axis=-1)
+    return found
 
 
 def interquartile_mean(scores: ArrayLike) -> Array:
@@ -49,12 +51,14 @@ def interquartile_mean(scores: ArrayLike) -> Array:
     pool = table(scores)
     pool = np.sort(pool.reshape(*pool.shape[:-2], -1), axis=-1)
     cut = pool.shape[-1] // 4
-    return pool[..., cut : pool.shape[-1] - cut].mean(-1)
+    found: Array = pool[..., cut : pool.shape[-1] - cut].mean(-1)
+    return found
 
 
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Array:
     """target - mean(min(score, target)): how far below the target, what lies above not counted. Lower is better."""
-    return target - np.minimum(table(scores), target).mean((-2, -1))
+    found: Array = target - np.minimum(table(scores), target).mean((-2, -1))
+    return found
 
 
 # Bringing tasks to one scale
@@ -68,7 +72,8 @@ def relative_to(scores: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
     span = np.asarray(high, float) - np.asarray(low, float)
     if np.any(span == 0):
         raise ConfigError("relative_to: low and high must differ in every task, else there is no scale between them.")
-    return (np.asarray(scores, float) - np.asarray(low, float)) / span
+    found: Array = (np.asarray(scores, float) - np.asarray(low, float)) / span
+    return found
 
 
 def min_max(*arms: ArrayLike) -> list[Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from etude.core.control import ControlTask
 from etude.core.errors import ConfigError, MissingExtraError
 from etude.policies.control.actor import Player
 
+if TYPE_CHECKING:
+    from etude.evaluation.restored import Acting
+
 LONGEST = 500
 """Frames of a picture; longer episodes are shown in larger steps."""
 WIDEST = 320
@@ -19,7 +22,7 @@ WIDEST = 320
 
 
 @torch.no_grad()
-def animate(loop: Any, task: ControlTask, path: Path, member: int = 0, seed: int = 0) -> float:
+def animate(loop: Acting, task: ControlTask, path: Path, member: int = 0, seed: int = 0) -> float:
     """Play one episode of a member with its likeliest actions, and write it as an animated GIF.
 
     Returns the episode's return. Raises ConfigError if the environment draws no pictures, or there is no such member.

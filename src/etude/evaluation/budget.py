@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.draws import Draw
 from etude.core.episodes import Problem
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.core.task import SingleTurn
+from etude.core.task import LanguageTask, SingleTurn
 from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
 from etude.policies.chat import opening
 from etude.policies.sampling import Sampling
 
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
 
 def accuracy_by_budget(
-    policy: Any, task: Any, budgets: Sequence[int], *, closing: Callable[[Problem, str], str], split: str = "test",
-    problems: int = 100, samples: int = 4, tokens: int = 8, until: str = "", seed: int = 0,
+    policy: LanguagePolicy, task: LanguageTask, budgets: Sequence[int], *,
+    closing: Callable[[Problem, str], str], split: str = "test", problems: int = 100,
+    samples: int = 4, tokens: int = 8, until: str = "", seed: int = 0,
 ) -> list[float]:  # fmt: skip
     """Accuracy when the thought is cut after so many tokens and the policy then has to answer.
 
@@ -52,7 +56,8 @@ def accuracy_by_budget(
 
 
 def forced(
-    policy: Any, task: Any, asked: Sequence[tuple[Problem, str]], *, tokens: int, draws: Sequence[Draw], until: str = ""
+    policy: LanguagePolicy, task: LanguageTask, asked: Sequence[tuple[Problem, str]], *, tokens: int,
+    draws: Sequence[Draw], until: str = "",
 ) -> list[bool]:  # fmt: skip
     """Whether the policy is right when it has to go on from this text with at most `tokens` more.
 

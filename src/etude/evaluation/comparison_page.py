@@ -61,7 +61,7 @@ def _curves(found: Comparison) -> str:
     cards = []
     for what, task, bands in found.panels():
         series = [
-            Series(name, *(list(getattr(band, k)) for k in ("x", "value", "low", "high")), marked=len(band.x) < FEW)
+            Series(name, list(band.x), list(band.value), list(band.low), list(band.high), marked=len(band.x) < FEW)
             for name, band in bands.items()
         ]
         title = f"{what} on {task}"

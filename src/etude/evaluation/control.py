@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,13 +16,16 @@ from etude.core.population import Member
 from etude.evaluation.intervals import Interval, bootstrap_interval
 from etude.policies.control.actor import Player
 
+if TYPE_CHECKING:
+    from etude.evaluation.restored import Acting
+
 SIDE_BY_SIDE = 10
 """Environments of each member that are played at a time."""
 
 
 @torch.no_grad()
 def play(
-    loop: Any, task: ControlTask, episodes: int, *, deterministic: bool = False, purpose: str = "test"
+    loop: Acting, task: ControlTask, episodes: int, *, deterministic: bool = False, purpose: str = "test"
 ) -> NDArray[np.float64]:
     """Returns [members, episodes] of the loop's policy: likeliest actions, or sampled ones.
 

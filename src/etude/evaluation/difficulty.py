@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.episodes import Problem
 from etude.core.slots import Context
@@ -11,9 +11,14 @@ from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
 
+if TYPE_CHECKING:
+    from etude.core.task import LanguageTask
+    from etude.policies.language import LanguagePolicy
+
 
 def pass_rates(
-    policy: Any, task: Any, problems: Sequence[Problem], *, samples: int = 10, seed: int = 0, experience: Any = None
+    policy: LanguagePolicy, task: LanguageTask, problems: Sequence[Problem], *, samples: int = 10, seed: int = 0,
+    experience: Groups | None = None,
 ) -> list[float]:  # fmt: skip
     """Share of `samples` completions that solve each problem; difficulty is 1 less that (arXiv:2501.12599, 2.1).
 
@@ -32,8 +37,8 @@ def pass_rates(
 
 
 def guessable(
-    policy: Any, task: Any, problems: Sequence[Problem], closing: Callable[[Problem], str], *, tries: int = 8,
-    tokens: int = 8, seed: int = 0,
+    policy: LanguagePolicy, task: LanguageTask, problems: Sequence[Problem], closing: Callable[[Problem], str], *,
+    tries: int = 8, tokens: int = 8, seed: int = 0,
 ) -> list[bool]:  # fmt: skip
     """Whether an answer that is given at once, without any thought, is right within `tries` (arXiv:2501.12599, 2.1).
 

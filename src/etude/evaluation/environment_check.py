@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -35,6 +35,7 @@ from etude.experience.spaces import batch_of
 from etude.tasks.control import _names
 from etude.tasks.control.environment import EnvironmentTask
 
+T = TypeVar("T")
 STEPS = 10_000
 """Steps of random play, unless SECONDS are over before."""
 SECONDS = 10.0
@@ -122,7 +123,7 @@ class _Single:
     def _open(self) -> gym.Env:
         return self._call("making it", self.task.single)
 
-    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+    def _call(self, what: str, call: Callable[[], T]) -> T:
         """Call the environment, with a deadline."""
         limit = self.task.step_timeout
         late = f"{self.task.id}: {what} took more than {limit:g} s: find what it waits for, or raise task.step_timeout."
@@ -169,7 +170,7 @@ class _Single:
                 raised += 1
 
     def _episode(
-        self, env: gym.Env, observation: Any, guard: Guard, actions: Iterator[Any], until: float
+        self, env: gym.Env, observation: object, guard: Guard, actions: Iterator[Any], until: float
     ) -> bool:  # fmt: skip
         """Play until the episode ends; False if it cannot be gone on with."""
         length = 0
@@ -202,7 +203,7 @@ class _Single:
                 return True
         return True
 
-    def _numbers(self, guard: Guard, observation: Any, reward: float | None, where: str) -> None:
+    def _numbers(self, guard: Guard, observation: object, reward: float | None, where: str) -> None:
         """Finite, and inside of the space."""
         if found := guard(batch_of(guard.space, [observation])):
             outside = "outside of its space" in found[1]

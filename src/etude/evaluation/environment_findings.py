@@ -43,7 +43,7 @@ class Episode:
     truncated: bool
 
 
-def of_spaces(observations: spaces.Space, actions: spaces.Space) -> Iterator[Finding]:
+def of_spaces(observations: spaces.Space[Any], actions: spaces.Space[Any]) -> Iterator[Finding]:
     """What policies say to the spaces."""
     from etude.policies.control.distributions import distribution
 
@@ -107,7 +107,7 @@ def of_ends(episodes: list[Episode], played: int) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def random_actions(space: spaces.Space) -> Iterator[Any]:
+def random_actions(space: spaces.Space[Any]) -> Iterator[Any]:
     """The corners of the space, where it has any, then random actions: the same ones each time."""
     space = deepcopy(space)
     space.seed(0)
@@ -117,7 +117,7 @@ def random_actions(space: spaces.Space) -> Iterator[Any]:
         yield space.sample()
 
 
-def flat_actions(space: spaces.Space, members: int, count: int) -> Iterator[np.ndarray]:
+def flat_actions(space: spaces.Space[Any], members: int, count: int) -> Iterator[np.ndarray]:
     """Random actions [M, E, A] as policies give them; member m's do not depend on M."""
     size, counts = action_size(space), np.array([n for _, leaf in leaves(space) for n in _choices(leaf)])
     streams = [Stream(m).split("check", "actions").numpy for m in range(members)]
@@ -127,7 +127,7 @@ def flat_actions(space: spaces.Space, members: int, count: int) -> Iterator[np.n
         yield np.where(counts > 0, np.floor(uniform * np.maximum(counts, 1)), normal).astype(np.float32)
 
 
-def _choices(leaf: spaces.Space) -> list[int]:
+def _choices(leaf: spaces.Space[Any]) -> list[int]:
     """Options of each number of a flat action; 0 where it is continuous."""
     match leaf:
         case spaces.Discrete():
@@ -139,18 +139,18 @@ def _choices(leaf: spaces.Space) -> list[int]:
     return [0] * action_size(leaf)
 
 
-def same(one: Any, two: Any, space: spaces.Space) -> bool:
+def same(one: object, two: object, space: spaces.Space[Any]) -> bool:
     """Whether two observations are equal."""
     return all(
         np.array_equal(a, b, equal_nan=_real(a)) for a, b in zip(leaf_values(space, one), leaf_values(space, two))
     )
 
 
-def _real(value: Any) -> bool:
+def _real(value: object) -> bool:
     return np.asarray(value).dtype.kind in "fc"
 
 
-def difference(one: list[Any], two: list[Any], space: spaces.Space) -> tuple[int, str] | None:
+def difference(one: list[Any], two: list[Any], space: spaces.Space[Any]) -> tuple[int, str] | None:
     """The first step at which two traces differ, and in what; None if they are equal."""
     for t, (a, b) in enumerate(zip(one, two)):
         for (key, _), x, y in zip(leaves(space), leaf_values(space, a[0]), leaf_values(space, b[0])):
@@ -162,13 +162,13 @@ def difference(one: list[Any], two: list[Any], space: spaces.Space) -> tuple[int
     return None
 
 
-def plain(action: Any) -> str:
+def plain(action: object) -> str:
     """An action as part of a sentence."""
     text = " ".join(str(action.tolist() if hasattr(action, "tolist") else action).split())
     return text if len(text) < 80 else text[:77] + "..."
 
 
-def _short(space: spaces.Space) -> str:
+def _short(space: spaces.Space[Any]) -> str:
     text = " ".join(str(space).split())
     return text if len(text) < 100 else text[:97] + "..."
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
+from etude.core.complete import complete_token
 from etude.core.method import Method
 from etude.core.slots import Context
 from etude.core.streams import Stream
@@ -48,7 +49,7 @@ def expected_gradient(
         behaviour: the policy that sampled; None: the bed's own, strictly on-policy.
         reference: the policy of 'reference_logp'; None: the behaviour policy.
     """
-    bound, table = method.bind(), bed.policy.logits[member]
+    bound, table = complete_token(method).bind(), bed.policy.logits[member]
     held = (reference or behaviour or bed.policy).table().detach()
     needs = method.needs("objective", "regularizers", "token_weights")
     total, context = torch.zeros_like(table), Context(None, bed.policy, Stream(0), max_tokens=bed.policy.length)
@@ -58,6 +59,7 @@ def expected_gradient(
         batch = credited(bound, batch)
         if not len(batch):
             continue
+        assert batch.response is not None
         said = bed.policy.rows(member, batch.group, batch.response, bed.policy.table(), needs)
         found = loss(bound, batch, said, bed.policy.length)
         if found.requires_grad:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,9 +28,12 @@ from torch.utils._pytree import tree_map
 from etude.core.errors import ConfigError
 from etude.core.population import PerMember
 from etude.experience.spaces import action_size, batch_of, channels_last, is_image, observation_shape
-from etude.policies.control.actor import Actor
+from etude.policies.control.actor import Actor, ActorPolicy, Player
 from etude.policies.control.frames import FrameStack
 from etude.policies.control.memory import Past
+
+if TYPE_CHECKING:
+    from etude.evaluation.restored import Acting
 
 DESCRIPTION = "policy.json"
 """File inside the archive that says what goes in and comes out."""
@@ -43,7 +46,7 @@ class PlainPolicy(nn.Module):
         frames: how many observations are stacked; 1 without `FrameStack`.
     """
 
-    def __init__(self, actor: Actor, observations: spaces.Space, actions: spaces.Space, frames: int) -> None:
+    def __init__(self, actor: Actor, observations: spaces.Space[Any], actions: spaces.Space[Any], frames: int) -> None:
         super().__init__()
         self.actor, self.observations, self.actions, self.frames = actor, observations, actions, frames
 
@@ -55,7 +58,7 @@ class PlainPolicy(nn.Module):
             kind = torch.uint8 if is_image(self.observations) else torch.float32
             found["frames"] = torch.zeros(count, self.frames * first, *rest, dtype=kind)
         if self.actor.memory is not None:
-            found["memory"] = torch.zeros(count, self.actor.memory.size)
+            found["memory"] = Player(self.actor, 1, count).memory[0]
         return found
 
     def forward(self, observations: Any, begins: Tensor | None = None, state: dict[str, Tensor] | None = None) -> Any:
@@ -78,7 +81,7 @@ class PlainPolicy(nn.Module):
         return torch.where(first, torch.cat([seen] * self.frames, 1), going)
 
 
-def export_policy(loop: Any, member: int, path: Path | str) -> Path:
+def export_policy(loop: Acting, member: int, path: Path | str) -> Path:
     """Write one member's policy, with all that belongs to it (normaliser, frames, memory).
 
     Args:
@@ -103,19 +106,21 @@ def export_policy(loop: Any, member: int, path: Path | str) -> Path:
     return path
 
 
-def plain_policy(loop: Any, member: int) -> PlainPolicy:
+def plain_policy(loop: Acting, member: int) -> PlainPolicy:
     """The module that is exported: a copy of the actor with one member's numbers."""
     actor = copy.deepcopy(loop.actor).requires_grad_(False).eval()
     for module in actor.modules():
         for name, value in vars(module).items():
             if isinstance(value, PerMember):
                 setattr(module, name, value.numbers[member])
-        for tensors in (module._parameters, module._buffers):
+        holders: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in holders:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.dim():
                     own = tensor[member : member + 1].clone()
                     tensors[name] = nn.Parameter(own, requires_grad=False) if tensors is module._parameters else own
-    counts = [part.count for part in loop.method.policy.observations if isinstance(part, FrameStack)]
+    transforms = policy.observations if isinstance(policy := loop.method.policy, ActorPolicy) else ()
+    counts = [part.count for part in transforms if isinstance(part, FrameStack)]
     return PlainPolicy(actor, loop.environment.observation_space, loop.environment.action_space, *(counts or [1]))
 
 
@@ -126,7 +131,7 @@ def _example(policy: PlainPolicy) -> dict[str, Any]:
     return {"observations": example(policy.observations, 3), **(more if state else {})}
 
 
-def _description(loop: Any, member: int, policy: PlainPolicy) -> dict[str, Any]:
+def _description(loop: Acting, member: int, policy: PlainPolicy) -> dict[str, Any]:
     one, state = loop.population.members[member], policy.initial(1)
     return {
         "method": loop.method.id,
@@ -145,27 +150,28 @@ def _description(loop: Any, member: int, policy: PlainPolicy) -> dict[str, Any]:
 # Between the environment's spaces and flat tensors, as `experience/spaces.py` has it in numpy
 
 
-def example(space: spaces.Space, count: int) -> Any:
+def example(space: spaces.Space[Any], count: int) -> Any:
     """A batch of the space as tensors."""
     space = copy.deepcopy(space)  # whose random numbers are its own
     space.seed(0)
     return tree_map(torch.from_numpy, _plain(batch_of(space, [space.sample() for _ in range(count)])))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return tuple(_plain(v) for v in value) if isinstance(value, tuple) else np.asarray(value)
 
 
-def encode(space: spaces.Space, batch: Any) -> Tensor:
+def encode(space: spaces.Space[Any], batch: Any) -> Tensor:
     """A batch of raw observations as [N, *observation_shape]."""
     if is_image(space):
-        found: Tensor = batch.permute(0, 3, 1, 2) if channels_last(space.shape) else batch  # type: ignore[arg-type]
+        found: Tensor = batch.permute(0, 3, 1, 2) if channels_last(space.shape) else batch
         return found
     match space:
         case spaces.Box() | spaces.MultiBinary():
-            return batch.flatten(1).float() if space.shape else batch[:, None].float()
+            flat: Tensor = batch.flatten(1) if space.shape else batch[:, None]
+            return flat.float()
         case spaces.Discrete():
             return _one_hot(batch, int(space.n), int(space.start))
         case spaces.MultiDiscrete():
@@ -182,7 +188,7 @@ def _one_hot(values: Tensor, count: int, start: int) -> Tensor:
     return (values[:, None] == torch.arange(start, start + count)).float()
 
 
-def decode(space: spaces.Space, flat: Tensor) -> Any:
+def decode(space: spaces.Space[Any], flat: Tensor) -> Any:
     """Flat actions [N, A] as the environment takes them; Box actions are clipped."""
     match space:
         case spaces.Discrete():
@@ -203,5 +209,5 @@ def decode(space: spaces.Space, flat: Tensor) -> Any:
     raise AssertionError(space)
 
 
-def _kind(space: spaces.Space) -> torch.dtype:
+def _kind(space: spaces.Space[Any]) -> torch.dtype:
     return torch.from_numpy(np.empty(0, space.dtype)).dtype

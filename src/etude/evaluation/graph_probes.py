@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from torch import Tensor
 
 from etude.core.errors import ConfigError
 from etude.tasks.language.paths import NAMES, PathData
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Probe:
 
 
 @torch.no_grad()
-def probe(policy: Any, made: PathData, paths: Sequence[Sequence[int]]) -> Probe:
+def probe(policy: LanguagePolicy, made: PathData, paths: Sequence[Sequence[int]]) -> Probe:
     """Look into a trained one-layer policy; attention is averaged over the given paths.
 
     Raises: ConfigError for a model that is not a Llama-type decoder of one layer.
@@ -66,7 +69,7 @@ def gap(table: Tensor, high: Tensor, low: Tensor) -> float:
 
 
 @torch.no_grad()
-def tables(policy: Any, nodes: int) -> tuple[Tensor, Tensor]:
+def tables(policy: LanguagePolicy, nodes: int) -> tuple[Tensor, Tensor]:
     """W_M' and W_V' [n, n] of a trained one-layer policy."""
     model, layer = _only_layer(policy)
     ids = node_ids(policy, nodes)
@@ -74,7 +77,7 @@ def tables(policy: Any, nodes: int) -> tuple[Tensor, Tensor]:
 
     def says(h: Tensor) -> Tensor:
         h = h + layer.mlp(layer.post_attention_layernorm(h))
-        logits = model.get_output_embeddings()(model.base_model.norm(h))[:, ids].float()
+        logits: Tensor = model.get_output_embeddings()(model.base_model.norm(h))[:, ids].float()
         return logits - logits.mean(1, keepdim=True)
 
     attention = layer.self_attn
@@ -85,7 +88,7 @@ def tables(policy: Any, nodes: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def target_attention(policy: Any, paths: Sequence[Sequence[int]]) -> list[float]:
+def target_attention(policy: LanguagePolicy, paths: Sequence[Sequence[int]]) -> list[float]:
     """[heads] mean attention on the first token, the target, of the tokens that predict the next node of a path."""
     import copy
 
@@ -102,15 +105,15 @@ def target_attention(policy: Any, paths: Sequence[Sequence[int]]) -> list[float]
     return [float(x) for x in total / count]
 
 
-def node_ids(policy: Any, nodes: int) -> Tensor:
+def node_ids(policy: LanguagePolicy, nodes: int) -> Tensor:
     """[n] the token of each node."""
     return torch.tensor([policy.encode(name)[0] for name in NAMES[:nodes]], device=policy.device)
 
 
-def _only_layer(policy: Any) -> tuple[Any, Any]:
+def _only_layer(policy: LanguagePolicy) -> tuple[Any, Any]:
     """The causal model and its one layer."""
     model = policy.merged()
-    layers = getattr(model.base_model, "layers", ())
+    layers: Sequence[Any] = getattr(model.base_model, "layers", ())
     if len(layers) != 1 or not hasattr(layers[0], "post_attention_layernorm"):
         raise ConfigError(
             f"The tables of a graph can be read from a Llama-type decoder of one layer (blank:1x120), got "

@@ -118,7 +118,7 @@ def curve_band(
     x = np.arange(values.shape[-1], dtype=float) if steps is None else np.asarray(steps, float)
     if x.shape != values.shape[-1:]:
         raise DataError(f"Curves have {values.shape[-1]} points but there are {x.size} steps; give one step per point.")
-    chosen = _indices(*values.shape[:2], resamples, generator(rng))
+    chosen = _indices(values.shape[:2], resamples, generator(rng))
     at = [table(point) for point in np.moveaxis(values, -1, 0)]
     return _band(x, [_percentiles(float(statistic(p)), statistic(p[chosen]), level) for p in at])
 
@@ -159,7 +159,7 @@ def probability_of_improvement(
     xs, ys = _pair(x, y)
     wins = np.sign(xs.T[:, :, None] - ys.T[:, None, :]) / 2 + 0.5  # [M, N_x, N_y]
     random = generator(rng)
-    weight_x, weight_y = (_run_weights(*arm.shape, resamples, random) for arm in (xs, ys))
+    weight_x, weight_y = (_run_weights(arm.shape, resamples, random) for arm in (xs, ys))
     drawn = (np.matmul(weight_x, wins) * weight_y).sum(-1).mean(0)
     return _percentiles(float(wins.mean()), drawn, level)
 
@@ -214,21 +214,27 @@ def generator(rng: Randomness) -> np.random.Generator:
     return rng.numpy if isinstance(rng, Stream) else Stream(rng, ("bootstrap",)).numpy
 
 
-def _indices(runs: int, tasks: int, resamples: int, random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What picks resampled runs within each task out of [N, M]: gives [resamples, N, M]."""
+def _indices(
+    shape: tuple[int, ...], resamples: int, random: np.random.Generator
+) -> tuple[NDArray[Any], NDArray[Any]]:  # fmt: skip
+    """What picks resampled runs within each task out of `shape` [N, M]: gives [resamples, N, M]."""
+    runs, tasks = shape
     return random.integers(0, runs, (resamples, runs, tasks)), np.arange(tasks)
 
 
 def _resample(runs: Array, resamples: int, random: np.random.Generator, tasks: bool = False) -> Array:
-    rows, columns = _indices(*runs.shape, resamples, random)
+    rows, columns = _indices(runs.shape, resamples, random)
     if tasks:
         columns = random.integers(0, runs.shape[1], (resamples, 1, runs.shape[1]))
-    return runs[rows, columns]
+    drawn: Array = runs[rows, columns]
+    return drawn
 
 
-def _run_weights(runs: int, tasks: int, resamples: int, random: np.random.Generator) -> Array:
+def _run_weights(shape: tuple[int, ...], resamples: int, random: np.random.Generator) -> Array:
     """How often each run is drawn, over N: [M, resamples, N]."""
-    return random.multinomial(runs, np.full(runs, 1 / runs), (tasks, resamples)) / runs
+    runs, tasks = shape
+    drawn: Array = random.multinomial(runs, np.full(runs, 1 / runs), (tasks, resamples)) / runs
+    return drawn
 
 
 def _pair(x: ArrayLike, y: ArrayLike) -> Sequence[Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.evaluation.intervals import Interval
 from etude.evaluation.pass_at_k import over_problems, summary
+
+if TYPE_CHECKING:
+    from etude.experience.groups import Groups
+    from etude.policies.language import LanguagePolicy
 
 BATCH = 512
 """Rollouts sampled at a time."""
@@ -56,14 +60,14 @@ class Evaluation:
 
 
 def evaluate_split(
-    policy: Any,
+    policy: LanguagePolicy,
     task: LanguageTask,
     split: str,
     *,
     problems: int = 100,
     samples: int = 8,
     seed: int = 0,
-    experience: Any = None,
+    experience: Groups | None = None,
     rewards: Sequence[Reward | TokenReward] = (),
 ) -> Evaluation:
     """Sample `samples` episodes for each of the first `problems` problems of a split.
@@ -72,7 +76,7 @@ def evaluate_split(
     problems or samples leave those that there were as they are.
 
     Args:
-        experience: how completions come about (an `etude.experience.groups.Groups`); temperature 1 by default.
+        experience: how completions come about; temperature 1 by default.
         rewards: parts that score in place of the task's own environment. What is correct the task says all the same;
             where only rewards can tell, problems that none of them applies to are left out.
 
@@ -120,5 +124,5 @@ def _reward(episode: Episode, scored: bool) -> float:
 
 def evaluation_splits(task: LanguageTask) -> list[str]:
     """The splits that are looked at before and after training: those that are not trained on."""
-    named = [s for s in ("test", "validation", "heldout") if s in task.splits()]
+    named: list[str] = [s for s in ("test", "validation", "heldout") if s in task.splits()]
     return named or [task.splits()[0]]

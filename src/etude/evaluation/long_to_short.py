@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +21,10 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
+
+if TYPE_CHECKING:
+    from etude.core.task import LanguageTask
+    from etude.policies.language import LanguagePolicy
 
 LONGER = 1.5
 """How many times longer than the chosen answer a right one has to be to be rejected."""
@@ -39,7 +43,7 @@ def average_weights(long: Path | str, short: Path | str, out: Path | str, share:
 
 
 def shortest_correct(
-    policy: Any, task: Any, problems: Sequence[Problem], *, samples: int = 8, seed: int = 0
+    policy: LanguagePolicy, task: LanguageTask, problems: Sequence[Problem], *, samples: int = 8, seed: int = 0
 ) -> list[Problem]:  # fmt: skip
     """Problems whose worked answer is the shortest right one of `samples` completions; those without are left out."""
     found = []
@@ -51,7 +55,7 @@ def shortest_correct(
 
 
 def length_pairs(
-    policy: Any, task: Any, problems: Sequence[Problem], *, samples: int = 8, seed: int = 0
+    policy: LanguagePolicy, task: LanguageTask, problems: Sequence[Problem], *, samples: int = 8, seed: int = 0
 ) -> list[Problem]:  # fmt: skip
     """Pairs of the shortest right completion (chosen) and each longer one that is wrong or 1.5 times as long."""
     found = []
@@ -73,7 +77,9 @@ def rejected(episode: Episode, best: Episode, right: bool) -> bool:
     return size > LONGER * least if right else size > least
 
 
-def sampled(policy: Any, task: Any, problems: Sequence[Problem], samples: int, seed: int) -> list[list[Episode]]:
+def sampled(
+    policy: LanguagePolicy, task: LanguageTask, problems: Sequence[Problem], samples: int, seed: int
+) -> list[list[Episode]]:
     """`samples` completions of each problem."""
     how = Groups()
     context = Context(task, policy, Stream(seed).split("short"), max_tokens=task.max_tokens)
@@ -85,8 +91,8 @@ def second_phase(method: Method, max_tokens: int) -> Method:
     """The method with a smaller limit of completions, and length rewarded from its first step on."""
     from etude.methods.rlvr.kimi_k1_5 import LengthReward
 
-    assert method.experience is not None
-    rewards = [p for p in method.rewards if not isinstance(p, LengthReward)]
+    complete = complete_token(method)
+    rewards = [p for p in complete.rewards if not isinstance(p, LengthReward)]
     return method.replace(
-        experience=method.experience.replace(max_tokens=max_tokens), rewards=(*rewards, LengthReward(start=0.0))
+        experience=complete.experience.replace(max_tokens=max_tokens), rewards=(*rewards, LengthReward(start=0.0))
     )

@@ -75,7 +75,7 @@ def page(title: str, body: str) -> str:
     )
 
 
-def escape(value: Any) -> str:
+def escape(value: object) -> str:
     """Any value as text that is safe in HTML, attributes included."""
     return html.escape(_encodable(str(value)), quote=True)
 
@@ -113,7 +113,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     """A JSON value in a line of text, every digit of it."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]

@@ -55,6 +55,7 @@ def check_part(part: Part | type[Part]) -> list[Finding]:
 
     Returns: the findings, faults first; the last facts say which functions were called, and on what.
     """
+    kind = part if isinstance(part, type) else type(part)
     if isinstance(part, type):
         if missing := [f.name for f in dataclasses.fields(part) if f.init and not _has_default(f)]:
             names, given = " and ".join(missing), ", ".join(f"{name}=..." for name in missing)
@@ -140,7 +141,7 @@ def _state(part: Part) -> Iterator[Finding]:
             yield _fault("state", f"The state {key!r} of {name} is one object for all runs: make it in initial_state.")
 
 
-def _unsaved(value: Any) -> str | None:
+def _unsaved(value: object) -> str | None:
     """What in a state cannot be saved, None if all can."""
     if value is None or isinstance(value, (bool, int, float, str, Tensor)):
         return None

@@ -42,12 +42,14 @@ def pass_at_k(correct: ArrayLike, k: int) -> Array:
     i = np.arange(n - k)
     # fails[c] = C(n - c, k) / C(n, k) = prod_{i < c} (n - k - i) / (n - i), and 0 where c > n - k
     fails = np.concatenate([[1.0], np.cumprod((n - k - i) / (n - i)), np.zeros(k)])
-    return 1 - fails[right.sum(1)]
+    found: Array = 1 - fails[right.sum(1)]
+    return found
 
 
 def avg_at_k(correct: ArrayLike, k: int) -> Array:
     """Expected fraction of k samples that is right: c / n whatever k is; its spread is what k changes."""
-    return _samples(correct, k).mean(1)
+    found: Array = _samples(correct, k).mean(1)
+    return found
 
 
 def maj_at_k(correct: ArrayLike, answers: Sequence[Sequence[str]], k: int, *, seed: int = 0) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,9 @@ from etude.core.errors import MissingExtraError
 from etude.evaluation.intervals import Band, Interval, Randomness, curve_band, performance_profile
 from etude.evaluation.pass_at_k import over_problems, pass_at_k
 from etude.evaluation.svg import PALETTE, svg_curve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INK, SOFT, LINE = "#1b1f24", "#5a6470", "#dfe3e8"
 DPI = 160
@@ -144,7 +147,7 @@ def _figure(height: float, titles: Sequence[str]) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> Path:
+def _save(figure: Figure, path: Path) -> Path:
     path = Path(path)
     figure.savefig(path, dpi=DPI, format="png", metadata={"Software": "etude"})
     return path

@@ -136,7 +136,7 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Word
     ])  # fmt: skip
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     """A task or model that is given by name, path or part."""
     if isinstance(value, Mapping):
         value = value.get("id") or value.get("name") or value.get("part")
@@ -153,7 +153,7 @@ def _method(method: Mapping[str, Any]) -> str:
     return f'<ul class="tree">{"".join(lines)}</ul>' if lines else ""
 
 
-def _node(value: Any) -> str:
+def _node(value: object) -> str:
     """A part with its fields, a list of parts, or a value."""
     if isinstance(value, list) and any(isinstance(v, Mapping) for v in value):
         return "".join(f"<div>{_node(v)}</div>" for v in value)
@@ -166,7 +166,7 @@ def _node(value: Any) -> str:
     return f'{name}<code class="soft">{escape(flat)}</code>' + (f"<ul>{deep}</ul>" if deep else "")
 
 
-def _has_parts(value: Any) -> bool:
+def _has_parts(value: object) -> bool:
     return isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(v, Mapping) for v in value))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from etude.evaluation.page import escape, rows
 from etude.evaluation.svg import Bar, svg_bars
@@ -42,7 +42,7 @@ def render(evaluation: Mapping[str, Any]) -> str:
     return f'<div class="tiles">{"".join(tiles[:TILES])}</div>{table}{note}'
 
 
-def measured(side: Any) -> dict[Key, Found]:
+def measured(side: object) -> dict[Key, Found]:
     """One side of `evaluation.json` by split and metric; the split is '' where there is none."""
     found: dict[Key, Found] = {}
     for name, entry in side.items() if isinstance(side, Mapping) else ():
@@ -53,12 +53,11 @@ def measured(side: Any) -> dict[Key, Found]:
     return found
 
 
-def _interval(entry: Any) -> Found | None:
+def _interval(entry: object) -> Found | None:
     """An entry as value, low, high; an end that is missing or unbounded makes both ends the value itself."""
-    if isinstance(entry, Mapping):
-        entry = [entry.get(k) for k in ("value", "low", "high")]
-    numbers = [v for v in (entry if isinstance(entry, list) else [entry]) if _is_number(v)]
-    if isinstance(entry, list) and (not entry or not _is_number(entry[0])):
+    ends = [entry.get(k) for k in ("value", "low", "high")] if isinstance(entry, Mapping) else entry
+    numbers = [v for v in (ends if isinstance(ends, list) else [ends]) if _is_number(v)]
+    if isinstance(ends, list) and (not ends or not _is_number(ends[0])):
         return None
     match numbers:
         case [value, low, high]:
@@ -102,5 +101,5 @@ def _said(key: Key, value: float) -> str:
     return f"{100 * value:.1f}%" if _is_share(key) else number(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")

@@ -54,7 +54,7 @@ def _turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return turns if before and before[0][1] in [text for _, text in turns] else [*before, *turns]
 
 
-def _messages(value: Any, role: str) -> list[tuple[str, str]]:
+def _messages(value: object, role: str) -> list[tuple[str, str]]:
     """A text, or a list of messages (`role`, and `text` or `content`), as (role, text)."""
     if isinstance(value, list):
         dicts = [m if isinstance(m, Mapping) else {"text": plain(m)} for m in value]
@@ -80,9 +80,9 @@ def _chips(record: Mapping[str, Any]) -> str:
     return f'<div class="chips">{"".join(shown)}</div>'
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return number(value) if isinstance(value, float) else plain(value).replace("_", " ")
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else float("-inf")

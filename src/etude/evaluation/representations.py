@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
 
 BATCH = 256
 """Texts passed through the model at a time."""
 
 
 @torch.no_grad()
-def last_states(policy: Any, texts: Sequence[str]) -> Tensor:
+def last_states(policy: LanguagePolicy, texts: Sequence[str]) -> Tensor:
     """Hidden states [L + 1, N, H] at the last token of each text: embeddings, then after every layer.
 
     (Models of the Llama family give the last layer's after their final norm.)
 
-    Args:
-        policy: an `etude.policies.language.LanguagePolicy`.
     """
     found = []
     for start in range(0, len(texts), BATCH):
@@ -39,11 +40,11 @@ def similarity(one: Tensor, other: Tensor) -> Tensor:
     return torch.cosine_similarity(one.double(), other.double(), dim=-1).mean(-1)
 
 
-def between_models(one: Any, other: Any, texts: Sequence[str]) -> Tensor:
+def between_models(one: LanguagePolicy, other: LanguagePolicy, texts: Sequence[str]) -> Tensor:
     """[L + 1] similarity of what two checkpoints make of the same texts."""
     return similarity(last_states(one, texts), last_states(other, texts))
 
 
-def between_forms(policy: Any, texts: Sequence[str], others: Sequence[str]) -> Tensor:
+def between_forms(policy: LanguagePolicy, texts: Sequence[str], others: Sequence[str]) -> Tensor:
     """[L + 1] similarity of what one checkpoint makes of two forms of the same things, text i and other i."""
     return similarity(last_states(policy, texts), last_states(policy, others))

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from etude.core.complete import complete_rollout
 from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
 from etude.core.population import FlatParameters, Member, Population, settle
 from etude.experience.spaces import observation_shape
 from etude.policies.control.actor import Actor
 from etude.runtime.checkpoints import load_tensors
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteRolloutMethod
+    from etude.core.method import Method
+    from etude.loops.on_policy import OnPolicyLoop
 
 
 @dataclass(frozen=True)
@@ -27,23 +33,29 @@ class Spaces:
 class RestoredPolicies:
     """What playing, drawing and exporting need of a loop: who acts, and between which spaces."""
 
-    method: Any
+    method: CompleteRolloutMethod
     task: ControlTask
     population: Population
     actor: Actor
     environment: Spaces
 
 
-def restore_policies(checkpoint: Path, method: Any, task: ControlTask, members: Sequence[Member]) -> RestoredPolicies:
+Acting: TypeAlias = "OnPolicyLoop | RestoredPolicies"
+"""Whose policies are played, drawn and exported: a loop's as they are now, or a checkpoint's."""
+
+
+def restore_policies(
+    checkpoint: Path, method: Method, task: ControlTask, members: Sequence[Member]
+) -> RestoredPolicies:
     """Build the actor alone, no critic, optimizer or environment to train in, and give it a checkpoint's weights.
 
     Raises: ConfigError if the policies were trained on other observations or actions.
     """
     population = Population(members)
-    method = settle(method.bind(), population)
-    spaces = _spaces(method, task)
+    own = complete_rollout(settle(method.bind(), population))
+    spaces = _spaces(own, task)
     shape = observation_shape(spaces.observation_space)
-    actor = method.policy.build(shape, spaces.action_space, population)
+    actor = cast(Actor, own.policy.build(shape, spaces.action_space, population))  # as the slot says
     tensors = load_tensors(checkpoint / "policy.safetensors")
     try:
         FlatParameters({"policy": actor}).load(tensors)
@@ -54,10 +66,10 @@ def restore_policies(checkpoint: Path, method: Any, task: ControlTask, members: 
             f"The policies in {checkpoint} do not fit {task.id}: its observations or actions are not those that they "
             f"were trained with ({str(error).splitlines()[0]})."
         ) from None
-    return RestoredPolicies(method, task, population, actor, spaces)
+    return RestoredPolicies(own, task, population, actor, spaces)
 
 
-def _spaces(method: Any, task: ControlTask) -> Spaces:
+def _spaces(method: CompleteRolloutMethod, task: ControlTask) -> Spaces:
     """As the policy sees them, which may stack or scale what the task shows."""
     environment = method.policy.watch(task.make([0], 1, "spaces"))
     try:

@@ -204,7 +204,7 @@ def _line(series: Series, index: int, frame: _Frame) -> list[str]:
 def _pieces(series: Series) -> Iterable[tuple[list[float], list[float], list[float], list[float]]]:
     """The runs of points without a gap."""
     banded = series.low is not None and series.high is not None
-    piece: list[tuple[float, ...]] = []
+    piece: list[tuple[float | None, ...]] = []
     for point in [*zip(series.x, series.y, *([series.low, series.high] if banded else [])), (None,)]:
         if all(map(_is_number, point)):
             piece.append(point)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
 from etude.core.episodes import Problem, Segment
 from etude.core.errors import UnknownNameError
-from etude.core.task import LanguageTask, SingleTurn, StepResult, Task
+from etude.core.task import Environment, LanguageTask, SingleTurn, StepResult, Task
 from etude.evaluation.environment_findings import Finding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 LOOKED = 50
 """Problems of a split that are looked at."""
@@ -77,7 +80,7 @@ def _unknown_split(task: Task) -> Iterator[Finding]:
     )
 
 
-def _pool(split: str, pool: Any, ids: dict[str, str]) -> Iterator[Finding]:
+def _pool(split: str, pool: Sequence[Problem], ids: dict[str, str]) -> Iterator[Finding]:
     """Indexable, with a length; the same problem each time; ids that no other problem of any split has."""
     try:
         size = len(pool)
@@ -114,7 +117,7 @@ def _language(task: LanguageTask, problems: Sequence[Problem]) -> Iterator[Findi
         yield from _environment(task, problem)
 
 
-def _prompt(problem: Problem, tokenizer: Any) -> Iterator[Finding]:
+def _prompt(problem: Problem, tokenizer: PreTrainedTokenizerFast) -> Iterator[Finding]:
     prompt = problem.prompt
     if not isinstance(prompt, str):
         if not all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in prompt):
@@ -178,7 +181,7 @@ def _environment(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
         yield _fault("environment", "The same completion after the same reset has another outcome.")
 
 
-def _step(environment: Any) -> StepResult | str:
+def _step(environment: Environment) -> StepResult | str:
     """What a step answers to a completion, or what is wrong with it."""
     try:
         answer = environment.step(Segment("assistant", "yes", [1], [1], [0.0]))
@@ -195,7 +198,7 @@ def _step(environment: Any) -> StepResult | str:
     return answer
 
 
-def _segments(found: Any) -> str | None:
+def _segments(found: object) -> str | None:
     """What was returned instead of a list of segments."""
     if not isinstance(found, (list, tuple)):
         return type(found).__name__

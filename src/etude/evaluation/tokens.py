@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,11 +11,14 @@ from torch import Tensor
 from etude.core.batches import TokenBatch
 from etude.token_weights.entropy import high_entropy
 
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
 PERCENTILES = (5, 25, 50, 75, 95)
 MICRO_TOKENS = 8192
 
 
-def token_entropies(policy: Any, batch: TokenBatch) -> Tensor:
+def token_entropies(policy: LanguagePolicy, batch: TokenBatch) -> Tensor:
     """[B, T] entropy in nats of a language policy before every action token of a batch, 0 elsewhere."""
     from etude.loops.whole_batch import evaluate_all
 

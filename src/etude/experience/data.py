@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
-from etude.core.task import SingleTurn
+from etude.core.task import LanguageTask, SingleTurn, Task
 from etude.experience.rollout import occurrences
 from etude.policies.written import written
 
@@ -30,10 +30,10 @@ class Demonstrations(TokenExperience):
 
     samples: ClassVar[bool] = False
 
-    def lacks(self, task: Any) -> str | None:
-        return self.missing(task.problems("train")[0], task)
+    def lacks(self, task: Task) -> str | None:
+        return self.missing(task.problems("train")[0], cast(LanguageTask, task))  # asked in its own world alone
 
-    def missing(self, problem: Problem, task: Any) -> str | None:
+    def missing(self, problem: Problem, task: LanguageTask) -> str | None:
         """What the problem would have to have, as a sentence; None if nothing is missing."""
         if getattr(task, "script", None) or task.demonstration(problem) is not None:
             return None
@@ -70,10 +70,10 @@ class Pairs(TokenExperience):
     def rows_per_problem(self) -> int:
         return 2
 
-    def lacks(self, task: Any) -> str | None:
+    def lacks(self, task: Task) -> str | None:
         return self.missing(task.problems("train")[0], task)
 
-    def missing(self, problem: Problem, task: Any) -> str | None:
+    def missing(self, problem: Problem, task: Task) -> str | None:
         """What the problem would have to have, as a sentence; None if nothing is missing."""
         missing = [which for which in ("chosen", "rejected") if which not in problem.info]
         if not missing:
@@ -106,5 +106,5 @@ def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:
     return [*SingleTurn(task).reset(problem, 0), Segment("assistant", str(task.demonstration(problem)))]
 
 
-def _name(task: Any) -> str:
+def _name(task: Task) -> str:
     return repr(task.id or type(task).__name__)

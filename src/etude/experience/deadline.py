@@ -7,7 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 class _Late(BaseException):
@@ -25,7 +28,7 @@ def deadline(seconds: float, error: Callable[[], Exception]) -> Iterator[None]:
         yield
         return
 
-    def ring(number: int, frame: Any) -> None:
+    def ring(number: int, frame: FrameType | None) -> None:
         raise _Late
 
     handler, begun = signal.signal(signal.SIGALRM, ring), time.monotonic()

@@ -12,7 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -25,10 +25,12 @@ FAILURES = 3
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 1e-6
 """How far beyond a bound a number may be, relative to the bound: sums and casts round."""
+Bound: TypeAlias = float | np.ndarray
+"""Of the numbers at a leaf: everywhere the same, or [*shape]."""
 FIVE = "(observation, reward, terminated, truncated, info)"
 
 
-def misfit(space: spaces.Space, value: Any, key: str = "") -> str | None:
+def misfit(space: spaces.Space[Any], value: Any, key: str = "") -> str | None:
     """Why one observation does not have the structure, shape or dtype of its space; None if it has.
 
     >>> misfit(spaces.Box(-1, 1, (3,)), np.zeros(3))
@@ -60,19 +62,19 @@ def misfit(space: spaces.Space, value: Any, key: str = "") -> str | None:
 _numbers = (numbers.Number, np.number, np.ndarray)
 
 
-def _castable(have: np.dtype, want: Any) -> bool:
-    return have == want or np.can_cast(have, want)
+def _castable(have: np.dtype[Any], want: np.dtype[Any] | None) -> bool:
+    return have == want or (want is not None and np.can_cast(have, want))
 
 
-def _integers(value: Any, shape: tuple[int, ...]) -> bool:
+def _integers(value: object, shape: tuple[int, ...]) -> bool:
     return isinstance(value, np.ndarray) and value.shape == shape and value.dtype.kind in "iub"
 
 
-def _wrong(key: str, must: str, value: Any) -> str:
+def _wrong(key: str, must: str, value: object) -> str:
     return f"the observation{key} must be {must}, got {shown(value)}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as the end of 'got ...'."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} {value.shape}"
@@ -84,14 +86,14 @@ def shown(value: Any) -> str:
     return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-def wrong_reset(space: spaces.Space, found: Any) -> str | None:
+def wrong_reset(space: spaces.Space[Any], found: object) -> str | None:
     """Why `reset` returned something that cannot be used; None if it is as it must be."""
     if not (isinstance(found, tuple) and len(found) == 2):
         return f"reset must return (observation, info), got {shown(found)}"
     return misfit(space, found[0]) or wrong_info(found[1])
 
 
-def wrong_step(space: spaces.Space, found: Any) -> str | None:
+def wrong_step(space: spaces.Space[Any], found: object) -> str | None:
     """Why `step` returned something that cannot be used; None if it is as it must be."""
     if not (isinstance(found, tuple) and len(found) == 5):
         old = " (that is the interface of the old gym: split done into terminated and truncated)"
@@ -113,13 +115,13 @@ def wrong_number(name: str, value: Any) -> str | None:
     return f"{name} must be one number, got {shown(value)}"
 
 
-def quick(space: spaces.Space) -> Callable[[Any], bool]:
+def quick(space: spaces.Space[Any]) -> Callable[[object], bool]:
     """A fast test of what `step` returned: True if `wrong_step` has nothing to say, False if it may have."""
     if not (isinstance(space, spaces.Box) and space.shape):
         return lambda found: False
     shape, dtype, flags, reals = space.shape, space.dtype, (bool, np.bool_), (float, np.float64, int)
 
-    def usual(found: Any) -> bool:
+    def usual(found: object) -> bool:
         if type(found) is not tuple or len(found) != 5:
             return False
         observation, reward, terminated, truncated, info = found
@@ -132,7 +134,7 @@ def quick(space: spaces.Space) -> Callable[[Any], bool]:
     return usual
 
 
-def wrong_info(info: Any) -> str | None:
+def wrong_info(info: object) -> str | None:
     """Why an info cannot be used."""
     if not isinstance(info, dict):
         return f"info must be a dictionary, got {shown(info)}"
@@ -146,18 +148,18 @@ class Guard:
         bounds: whether a Box's bounds are taken at their word. Choices (Discrete, ...) always are.
     """
 
-    def __init__(self, space: spaces.Space, bounds: bool = True) -> None:
+    def __init__(self, space: spaces.Space[Any], bounds: bool = True) -> None:
         self.space = space
         self.limits = [(key, *_limits(leaf, bounds)) for key, leaf in leaves(space)]
 
-    def __call__(self, batch: Any) -> tuple[int, str] | None:
+    def __call__(self, batch: object) -> tuple[int, str] | None:
         """Row and sentence of the first number that must not be; None if all may be."""
         for (key, low, high), values in zip(self.limits, leaf_values(self.space, batch)):
-            if low is not None and not _within(values, low, high):
+            if low is not None and high is not None and not _within(values, low, high):
                 return self._found(key, low, high, np.asarray(values))
         return None
 
-    def _found(self, key: str, low: Any, high: Any, values: np.ndarray) -> tuple[int, str]:
+    def _found(self, key: str, low: Bound, high: Bound, values: np.ndarray) -> tuple[int, str]:
         with np.errstate(invalid="ignore"):
             row, *where = (int(i) for i in np.argwhere(~((values >= low) & (values <= high)))[0])
         value = values[(row, *where)]
@@ -173,14 +175,14 @@ class Guard:
         )
 
 
-def _within(values: Any, low: Any, high: Any) -> bool:
+def _within(values: np.ndarray, low: Bound, high: Bound) -> bool:
     """Whether all values lie in [low, high]; False for NaN."""
     if isinstance(low, float):
         return bool(np.max(values) <= high and np.min(values) >= low)
     return bool(((values >= low) & (values <= high)).all())
 
 
-def _limits(leaf: spaces.Space, bounds: bool) -> tuple[Any, Any]:
+def _limits(leaf: spaces.Space[Any], bounds: bool) -> tuple[Bound, Bound] | tuple[None, None]:
     """Bounds [*shape] of a leaf's numbers, floats if they are the same everywhere, None for no bounds to check."""
     if isinstance(leaf, spaces.Discrete):
         return float(leaf.start), float(leaf.start + leaf.n - 1)

@@ -144,7 +144,7 @@ class EnvPoolVector:
                 all_of_them[where] = part
         return tuple(found)
 
-    def _checked(self, answer: Any, where: np.ndarray | None, flat: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _checked(self, answer: Sequence[Any], where: np.ndarray | None, flat: np.ndarray) -> tuple[np.ndarray, ...]:
         """What a pool answered, encoded; `where` says which environments its rows are."""
         raw, rewards, terminated, truncated, _ = answer
         if wrong := wrong_rewards(rewards) or self.guard(raw):
@@ -197,7 +197,7 @@ class EnvPoolVector:
             self.pools[number] = pool
         return self.pools[number]
 
-    def _call(self, what: str, number: int, *arguments: Any) -> Any:
+    def _call(self, what: str, number: int, *arguments: object) -> Any:
         pool = self._pool(number)
         self.watchdog.calls += 1
         self.watchdog.inside = True

@@ -84,7 +84,7 @@ class Episodes(gym.Env):
             return self.observation, {"episode": self.episode}
         return self._begin(self.episode + 1)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """As Gymnasium has it; see the class for what happens when the environment fails."""
         if self.lost:
             return self.observation, 0.0, False, True, {"lost": True}

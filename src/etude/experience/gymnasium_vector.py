@@ -11,8 +11,8 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -26,8 +26,14 @@ from etude.experience.environment_faults import FAILURES, Guard, culprit, wrong_
 from etude.experience.episodes import Episodes, Journal, check_fits
 from etude.experience.spaces import action_decoder, action_size, batch_of, observation_encoder
 
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
 GRACE = 5.0
 """Seconds that environments get to close."""
+
+Raw: TypeAlias = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+"""What Gymnasium answers to a step: a batch of observations, rewards, terminated, truncated [N], infos."""
 
 _log = logging.getLogger("etude.experience")
 
@@ -106,26 +112,24 @@ class GymnasiumVector:
                 break
             except _Lost as lost:
                 self._recover(lost.causes, self._journals(), flat)
-        answer = self._answer(*found, flat)
+        answer = self._answer(found, flat)
         self.observations = answer.observations.reshape(len(flat), *answer.observations.shape[2:])
         return answer
 
     # One step
 
-    def _advance(self, actions: Any) -> tuple[Any, ...]:
+    def _advance(self, actions: object) -> Raw:
         """Step all environments. Raises _Lost."""
-        if not self.workers:
+        if isinstance(self.envs, SyncVectorEnv):
             with self._limit(self.step_timeout):
                 return self.envs.step(actions)
-        with self._watched():
-            self.envs.step_async(actions)  # type: ignore[union-attr]
-            return self.envs.step_wait(timeout=self.step_timeout)  # type: ignore[union-attr]
+        with self._watched(self.envs):
+            self.envs.step_async(actions)
+            return self.envs.step_wait(timeout=self.step_timeout)
 
-    def _answer(
-        self, raw: Any, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any],
-        flat: np.ndarray,
-    ) -> Step:  # fmt: skip
+    def _answer(self, found: Raw, flat: np.ndarray) -> Step:
         """Check what came, and write it down."""
+        raw, rewards, terminated, truncated, infos = found
         final = faulty = None
         done = np.flatnonzero(terminated | truncated)
         self._refuse(wrong_rewards(rewards), flat)
@@ -218,23 +222,23 @@ class GymnasiumVector:
         _log.warning("%s: an episode is discarded: %s (%s).", self.name, cause, self._place(i, flat))
 
     @contextlib.contextmanager
-    def _limit(self, seconds: float) -> Any:
+    def _limit(self, seconds: float) -> Iterator[None]:
         """A limit for calls in this process; who is running then is lost."""
         late = f"did not answer within {seconds:g} s (the task's step_timeout)"
         with deadline(seconds, lambda: _Lost({self.running[0]: late})):
             yield
 
     @contextlib.contextmanager
-    def _watched(self) -> Any:
+    def _watched(self, envs: AsyncVectorEnv) -> Iterator[None]:
         """Turn the ways in which processes fail into _Lost."""
         try:
             yield
         except multiprocessing.TimeoutError as error:
-            late = [i for i, pipe in enumerate(self.envs.parent_pipes) if not pipe.poll(0)]  # type: ignore[union-attr]
+            late = [i for i, pipe in enumerate(envs.parent_pipes) if not pipe.poll(0)]
             said = str(error).rpartition("after ")[2].rstrip(".").replace("second(s)", "s")
             raise _Lost({i: f"did not answer within {said} (the task's step_timeout)" for i in late}) from None
         except (EOFError, ConnectionError):
-            processes = self.envs.processes  # type: ignore[union-attr]
+            processes = envs.processes
             ready = multiprocessing.connection.wait([p.sentinel for p in processes], timeout=GRACE)
             dead = {i: p for i, p in enumerate(processes) if p.sentinel in ready}
             for process in dead.values():
@@ -260,10 +264,10 @@ class GymnasiumVector:
         seconds = self.step_timeout * (len(journals) + sum(0 if a is None else len(a) for _, a, _ in journals))
         try:
             self.envs.set_attr("journal", journals)
-            if self.workers:
-                with self._watched():
-                    self.envs.reset_async()  # type: ignore[union-attr]
-                    raw, infos = self.envs.reset_wait(timeout=seconds)  # type: ignore[union-attr]
+            if isinstance(self.envs, AsyncVectorEnv):
+                with self._watched(self.envs):
+                    self.envs.reset_async()
+                    raw, infos = self.envs.reset_wait(timeout=seconds)
             else:
                 with self._limit(seconds):
                     raw, infos = self.envs.reset()
@@ -378,7 +382,7 @@ def _noted(infos: Mapping[str, Any], key: str) -> dict[int, Any]:
     return {int(i): infos[key][i] for i in np.flatnonzero(infos[f"_{key}"])} if key in infos else {}
 
 
-def _ending(process: Any) -> str:
+def _ending(process: BaseProcess) -> str:
     """How a process ended."""
     code = process.exitcode
     if code is not None and code < 0:

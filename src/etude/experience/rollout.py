@@ -10,17 +10,20 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError, EnvironmentFault, EtudeError
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.core.task import StepResult
+from etude.core.task import Environment, StepResult
 from etude.experience.deadline import deadline
 from etude.policies.chat import conversational, opening, reply
 from etude.policies.sampling import Completion, Sampling
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
 
 MAX_FAULTS = 3
 """Episodes in a row that an environment may lose before the run stops."""
@@ -83,7 +86,7 @@ def occurrences(problems: Sequence[Problem]) -> list[int]:
     return found
 
 
-def first_tokens(segment: Segment, count: int, policy: Any) -> Segment:
+def first_tokens(segment: Segment, count: int, policy: LanguagePolicy) -> Segment:
     """The beginning of a turn, `count` tokens long, to go on from (`Start.open`)."""
     kept = segment.tokens[:count]
     return dataclasses.replace(
@@ -124,7 +127,7 @@ def _blank(start: Start) -> Episode:
     )  # fmt: skip
 
 
-def _start(start: Start, episode: Episode, world: Any, context: Context, faults: _Faults) -> bool:
+def _start(start: Start, episode: Episode, world: Environment, context: Context, faults: _Faults) -> bool:
     """Reset the environment and replay what was said; True if the episode goes on from there."""
     try:
         with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
@@ -166,7 +169,7 @@ def _fits(episode: Episode, turn: int, context: Context) -> bool:
     return False
 
 
-def _answer(episode: Episode, world: Any, said: Completion, context: Context, faults: _Faults) -> bool:
+def _answer(episode: Episode, world: Environment, said: Completion, context: Context, faults: _Faults) -> bool:
     """Give the environment what the policy said; True if the episode goes on."""
     policy, before = context.policy, episode.segments[-1]
     segment = Segment(
@@ -183,7 +186,7 @@ def _answer(episode: Episode, world: Any, said: Completion, context: Context, fa
     return _respond(episode, world, segment, said.stop, context, faults)
 
 
-def _joined(begun: Segment, rest: Segment, policy: Any) -> Segment:
+def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:
     """One turn from its replayed beginning and what was sampled after it."""
     tokens = begun.tokens + rest.tokens
     return Segment(
@@ -194,7 +197,7 @@ def _joined(begun: Segment, rest: Segment, policy: Any) -> Segment:
 
 
 def _respond(
-    episode: Episode, world: Any, segment: Segment, stop: StopReason, context: Context, faults: _Faults
+    episode: Episode, world: Environment, segment: Segment, stop: StopReason, context: Context, faults: _Faults
 ) -> bool:  # fmt: skip
     """Let the environment answer a turn of the policy; True if the episode goes on."""
     begun = time.monotonic()
@@ -224,7 +227,7 @@ def _respond(
     return not result.truncated
 
 
-def _encode(segments: Sequence[Segment], episode: Episode, stop: StopReason, policy: Any) -> list[list[int]]:
+def _encode(segments: Sequence[Segment], episode: Episode, stop: StopReason, policy: LanguagePolicy) -> list[list[int]]:
     """Tokens of the environment's answer: through the chat template in a conversation, else as they are."""
     if conversational(episode.segments):
         return reply(segments, policy, closed=stop is StopReason.END_OF_TEXT)
@@ -240,7 +243,7 @@ def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:
 # What an environment may not do
 
 
-def _check_result(result: Any, episode: Episode, context: Context) -> None:
+def _check_result(result: object, episode: Episode, context: Context) -> None:
     if not isinstance(result, StepResult):
         raise EnvironmentFault(f"{_whose(episode, context)} returned {result!r}; a step must return a StepResult.")
     number = result.reward
@@ -251,7 +254,7 @@ def _check_result(result: Any, episode: Episode, context: Context) -> None:
     _check_observations(result.segments, episode, context)
 
 
-def _check_observations(segments: Any, episode: Episode, context: Context) -> None:
+def _check_observations(segments: object, episode: Episode, context: Context) -> None:
     if not isinstance(segments, (list, tuple)):
         raise EnvironmentFault(f"{_whose(episode, context)} returned {segments!r} instead of a list of Segments.")
     for s in segments:
@@ -262,7 +265,7 @@ def _check_observations(segments: Any, episode: Episode, context: Context) -> No
             )
 
 
-def _hangs(world: Any, episode: Episode, context: Context) -> EnvironmentFault:
+def _hangs(world: Environment, episode: Episode, context: Context) -> EnvironmentFault:
     return EnvironmentFault(
         f"{_whose(episode, context)} ({type(world).__name__}) did not answer within {context.task.step_timeout:g} s: "
         "it hangs. If it is only slow, give its task a larger `step_timeout`."

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
@@ -15,7 +15,7 @@ from etude.core.errors import ConfigError
 LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def is_image(space: spaces.Space) -> bool:
+def is_image(space: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
     """Whether observations are images: uint8 [H, W, C] or [C, H, W]."""
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
 
@@ -32,18 +32,18 @@ def channels_last(shape: Sequence[int]) -> bool:
     return third <= first
 
 
-def observation_shape(space: spaces.Space) -> tuple[int, ...]:
+def observation_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
     """Shape of one observation as the policy gets it: [C, H, W] for images, a vector for everything else.
 
     Raises: ConfigError for a space that has no fixed size, naming what in it has none.
     """
     if is_image(space):
-        first, second, third = space.shape  # type: ignore[misc]
-        return (third, first, second) if channels_last(space.shape) else (first, second, third)  # type: ignore[arg-type]
+        first, second, third = space.shape
+        return (third, first, second) if channels_last(space.shape) else (first, second, third)
     return (sum(_width(leaf, key) for key, leaf in leaves(space)),)
 
 
-def _width(leaf: spaces.Space, key: str) -> int:
+def _width(leaf: spaces.Space[Any], key: str) -> int:
     if not isinstance(leaf, LEAVES):
         where = f" under {key}" if key else ""
         raise ConfigError(
@@ -53,7 +53,7 @@ def _width(leaf: spaces.Space, key: str) -> int:
     return int(spaces.flatdim(leaf))
 
 
-def leaves(space: spaces.Space, key: str = "") -> Iterator[tuple[str, spaces.Space]]:
+def leaves(space: spaces.Space[Any], key: str = "") -> Iterator[tuple[str, spaces.Space[Any]]]:
     """Every space that is no Dict or Tuple, with the path to it: "['arm'][0]"."""
     if isinstance(space, spaces.Dict):
         for name, inside in space.spaces.items():
@@ -65,7 +65,7 @@ def leaves(space: spaces.Space, key: str = "") -> Iterator[tuple[str, spaces.Spa
         yield key, space
 
 
-def leaf_values(space: spaces.Space, value: Any) -> Iterator[Any]:
+def leaf_values(space: spaces.Space[Any], value: Any) -> Iterator[Any]:
     """What stands at every leaf, in the order of `leaves`; works for a batch too."""
     if isinstance(space, spaces.Dict):
         for name, inside in space.spaces.items():
@@ -77,19 +77,20 @@ def leaf_values(space: spaces.Space, value: Any) -> Iterator[Any]:
         yield value
 
 
-def batch_of(space: spaces.Space, each: Sequence[Any]) -> Any:
+def batch_of(space: spaces.Space[Any], each: Sequence[Any]) -> Any:
     """Single observations or actions as a batch, the way Gymnasium's vector environments give it."""
-    return concatenate(space, each, create_empty_array(space, len(each)))
+    empty: Any = create_empty_array(space, len(each))
+    return concatenate(space, each, empty)
 
 
-def observation_encoder(space: spaces.Space) -> Callable[[Any], np.ndarray]:
+def observation_encoder(space: spaces.Space[Any]) -> Callable[[Any], np.ndarray]:
     """From a batch of N observations, as Gymnasium's vector environments give it, to [N, *observation_shape].
 
     Images stay uint8; everything else becomes float32, choices one-hot, in the order of `gymnasium.spaces.flatten`.
     """
     observation_shape(space)
     if is_image(space):
-        if channels_last(space.shape):  # type: ignore[arg-type]
+        if channels_last(space.shape):
             return lambda batch: np.ascontiguousarray(np.moveaxis(batch, -1, 1))
         return np.ascontiguousarray
     if isinstance(space, spaces.Box):
@@ -97,7 +98,7 @@ def observation_encoder(space: spaces.Space) -> Callable[[Any], np.ndarray]:
     return lambda batch: _flat(space, batch)
 
 
-def _flat(space: spaces.Space, batch: Any) -> np.ndarray:
+def _flat(space: spaces.Space[Any], batch: Any) -> np.ndarray:
     """[N, D] with one-hot choices."""
     match space:
         case spaces.Box() | spaces.MultiBinary():
@@ -117,10 +118,11 @@ def _flat(space: spaces.Space, batch: Any) -> np.ndarray:
 
 def _one_hot(values: np.ndarray, count: int, start: int) -> np.ndarray:
     """[N, count]."""
-    return (values[:, None] == np.arange(start, start + count)).astype(np.float32)
+    found: np.ndarray = (values[:, None] == np.arange(start, start + count)).astype(np.float32)
+    return found
 
 
-def action_decoder(space: spaces.Space) -> Callable[[np.ndarray], Any]:
+def action_decoder(space: spaces.Space[Any]) -> Callable[[np.ndarray], Any]:
     """From flat actions [N, A] to a batch as Gymnasium's vector environments take it; Box actions are clipped.
 
     Raises: ConfigError for a space that has no flat form.
@@ -143,7 +145,7 @@ def action_decoder(space: spaces.Space) -> Callable[[np.ndarray], Any]:
     raise ConfigError(f"Actions must be Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple; got {space}.")
 
 
-def action_size(space: spaces.Space) -> int:
+def action_size(space: spaces.Space[Any]) -> int:
     """A, the length of a flat action."""
     match space:
         case spaces.Discrete():
@@ -155,7 +157,7 @@ def action_size(space: spaces.Space) -> int:
     return math.prod(space.shape or ())
 
 
-def _sizes(each: Any) -> list[int]:
+def _sizes(each: Iterable[spaces.Space[Any]]) -> list[int]:
     return [action_size(s) for s in each]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from etude.core.population import FlatParameters, PerMember, Population
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
 from etude.loops.agreement import Noise
 from etude.loops.learning import Learners
+from etude.policies.control.actor import Actor
 from etude.policies.control.memory import Past
 from etude.policies.fingerprint import fingerprint
 
@@ -29,10 +30,9 @@ class ControlUpdater:
     """
 
     def __init__(
-        self, method: Method, population: Population, parameters: FlatParameters, actor: Any, critic: Any,
-        learners: Learners | None = None,
+        self, method: CompleteRolloutMethod, population: Population, parameters: FlatParameters, actor: Actor,
+        critic: nn.Module | None, learners: Learners | None = None,
     ) -> None:  # fmt: skip
-        assert method.optimizer is not None
         self.method, self.population, self.parameters = method, population, parameters
         self.actor, self.critic, self.needs = actor, critic, method.needs()
         self.part: Any = method.critic
@@ -44,12 +44,12 @@ class ControlUpdater:
         self.learners = learners or Learners({}, {}, actor, population, 0)
         self.noise, self.agreement = Noise(population.size), dict[str, Tensor]()
 
-    def follow(self, method: Method) -> None:
+    def follow(self, method: CompleteRolloutMethod) -> None:
         """Go on as the next stage says, whose critic and optimizer are the same."""
         self.method, self.needs, self.heads = method, method.needs(), _heads(method)
         self.length = 1 if self.actor.memory is None else method.experience.steps  # type: ignore[union-attr]
 
-    def run(self, batch: Transitions, number: int, rate: Any) -> dict[str, Tensor]:
+    def run(self, batch: Transitions, number: int, rate: Rate) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
         method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
         for epoch in range(method.epochs):
@@ -143,7 +143,7 @@ class Minibatch:
 
     def __init__(self, updater: ControlUpdater, batch: Transitions, fresh: bool, reports: bool) -> None:
         self.updater, self.fresh, self.reports = updater, fresh, reports
-        assert batch.advantages is not None and updater.method.advantages is not None
+        assert batch.advantages is not None
         self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages, batch.weights))
         self.seen, self.past = updater.actor.see(batch.observations), updater.past(batch)
 
@@ -156,7 +156,7 @@ class Minibatch:
             out = ActionLogProbs(*space.logp_and_entropy(parameters, self.batch.actions), parameters=parameters)
         else:
             out = ActionLogProbs(space.logp(parameters, self.batch.actions), parameters=parameters)
-        if updater.joint:
+        if updater.joint is not None and updater.critic is not None:
             out.values = updater.critic(features if updater.shared else self.seen)
         for name, part in updater.heads.items():
             out.said[name] = updater.parameters.modules[name](features if part.shared else self.seen)
@@ -169,13 +169,12 @@ class Minibatch:
     def loss(self, policy: ActionLogProbs) -> tuple[Tensor, dict[str, Tensor]]:
         """[P] losses, and what to report, [P] each."""
         method, batch = self.updater.method, self.batch
-        assert method.objective is not None
-        each, reported = per_step(method.objective(batch, policy)), dict[str, Tensor]()  # type: ignore[arg-type]
+        each, reported = per_step(method.objective(batch, policy)), dict[str, Tensor]()
         for part in method.regularizers:
-            reported[f"regularizer/{part.name}"] = term = per_step(part(batch, policy))  # type: ignore[arg-type]
+            reported[f"regularizer/{part.name}"] = term = per_step(part(batch, policy))
             each = each + term
-        if self.updater.joint:
-            reported["value_loss"] = error = self.updater.part.loss(batch, policy)
+        if self.updater.joint is not None:
+            reported["value_loss"] = error = self.updater.joint.loss(batch, policy)
             each = each + error
         for part in self.updater.heads.values():
             reported[f"{part.label}_loss"] = term = part.loss(batch, policy)
@@ -184,7 +183,7 @@ class Minibatch:
         if not self.reports:
             return total, {}
         with torch.no_grad():
-            reported |= method.objective.metrics(batch, policy)  # type: ignore[arg-type]
+            reported |= method.objective.metrics(batch, policy)
             if policy.entropy is not None:
                 reported["entropy"] = policy.entropy
             return total, {**{k: self.mean(v) for k, v in reported.items()}, "loss": total.detach()}

@@ -8,20 +8,24 @@ is looked at, and how its optimizer steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.core.rows import concatenate
 from etude.core.slots import Context
 from etude.loops.losses import Term, loss_terms, per_row, with_factors, with_shares
 from etude.rewards.scoring import score
 
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
+
 
 def gathered(
-    method: Method, wanted: int, assess: Callable[[int, int], TokenBatch]
+    method: TokenMethod, wanted: int, assess: Callable[[int, int], TokenBatch]
 ) -> tuple[list[TokenBatch], TokenBatch]:  # fmt: skip
     """All scored rows, round by round, and those that the filters keep, for `wanted` problems.
 
@@ -44,12 +48,12 @@ def gathered(
     return assessed, concatenate(useful) if useful else found[0]
 
 
-def scored(method: Method, batch: TokenBatch, context: Context) -> TokenBatch:
+def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBatch:
     """The rows that have a reward, with `rewards` and `scores`, rescored by the parts that compare completions."""
     return score(batch, method.rewards, context)
 
 
-def kept(method: Method, batch: TokenBatch) -> TokenBatch:
+def kept(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
     """Let the parts see the scored rows (`before_update`); those that the filters keep, with their weights."""
     if not len(batch):
         return batch
@@ -60,7 +64,7 @@ def kept(method: Method, batch: TokenBatch) -> TokenBatch:
     return batch.rows((batch.weights != 0).nonzero()[:, 0])
 
 
-def credited(method: Method, batch: TokenBatch) -> TokenBatch:
+def credited(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
     """The rows with their advantages, 0 for a method that has none."""
     if not len(batch):
         return batch
@@ -71,14 +75,14 @@ def credited(method: Method, batch: TokenBatch) -> TokenBatch:
     return batch.replace(advantages=advantages, returns=batch.returns if returns is None else returns)
 
 
-def terms(method: Method, batch: TokenBatch, policy: TokenLogProbs, length: int) -> dict[str, Term]:
+def terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, length: int) -> dict[str, Term]:
     """The summands of the loss on a whole credited minibatch; `length` is the denominator of 'fixed-length'."""
     batch = with_shares(method, batch, length)
     batch = with_factors(method, batch, [part(batch, policy) for part in method.token_weights])
     return loss_terms(method, batch, policy)
 
 
-def loss(method: Method, batch: TokenBatch, policy: TokenLogProbs, length: int) -> Tensor:
+def loss(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, length: int) -> Tensor:
     """The method's loss on a whole credited minibatch, token weights included."""
     return total(terms(method, batch, policy, length))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.complete import complete_token
 from etude.core.draws import bits, uniforms
 from etude.core.loop import StepReport
 from etude.core.method import Method
@@ -25,6 +26,7 @@ from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.tabular import SoftmaxTree
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+from etude.tasks.tabular.enumerable import Enumerable
 
 RATE = 0.05
 """The learning rate of tables where none is chosen."""
@@ -80,10 +82,11 @@ class EnumerableLoop:
 
     headline = "reward"
 
-    def __init__(self, method: Method, task: Any, *, seeds: Sequence[int], steps: int) -> None:
-        assert isinstance(method.experience, Groups) and method.optimizer is not None
+    def __init__(self, method: Method, task: Enumerable, *, seeds: Sequence[int], steps: int) -> None:
         self.task, self.steps, self.finished, self.seeds = task, steps, 0, list(seeds)
-        self.methods = [method.bind() for _ in seeds]
+        whole = complete_token(method)
+        assert isinstance(whole.experience, Groups)
+        self.size, self.methods = whole.experience.size, [whole.bind() for _ in seeds]
         self.policy = task.policy(len(self.seeds))
         self.rewards = task.table(len(self.policy.tokens))
         self.bed = Bed(self.policy, self.rewards, task.problems("train"))
@@ -135,19 +138,17 @@ class EnumerableLoop:
 
     def _sample(self, member: int, count: int, stream: Stream, now: Now) -> TokenBatch:
         """A group for each of `count` problems that the curriculum chose; rows stand in the pool's order."""
-        curriculum, size = self.methods[member].curriculum, self.methods[member].experience.size  # type: ignore[union-attr]
-        assert curriculum is not None
-        problems = curriculum.choose(self.bed.problems, count, stream.split("problems"))
+        problems = self.methods[member].curriculum.choose(self.bed.problems, count, stream.split("problems"))
         prompts = [self.places[p.id] for p in problems]
         keys = [
             stream.draw("problem", p.id, *([again] if again else [])).key
             for p, again in zip(problems, occurrences(problems))
         ]
         group = torch.tensor(sorted(range(len(problems)), key=prompts.__getitem__))
-        prompt, draw = torch.tensor(prompts)[group], bits(torch.tensor(keys)[group], 0, size).T.contiguous()
+        prompt, draw = torch.tensor(prompts)[group], bits(torch.tensor(keys)[group], 0, self.size).T.contiguous()
         uniform = uniforms(draw.flatten(), 0, 1).view(draw.shape)
         response = self.policy.respond(now.below[member, prompt], uniform).flatten()
-        prompt, group = prompt.repeat_interleave(size), group.repeat_interleave(size)
+        prompt, group = prompt.repeat_interleave(self.size), group.repeat_interleave(self.size)
         said = self.policy.rows(member, prompt, response, now.table)
         held = None if now.held is None else self.policy.rows(member, prompt, response, now.held).logp
         return self.bed.batch(prompt, response, said, held, group).replace(draw=draw.flatten())
@@ -173,7 +174,7 @@ class EnumerableLoop:
             losses.append(total(found))
             if (whole := batches[k].row_loss) is not None:
                 whole[rows] = row_losses(found, batch)
-            if method.optimizer.halves:  # type: ignore[union-attr]
+            if method.optimizer.halves:
                 halves[k] = self._halves(k, batch)
         gradients = torch.autograd.grad(torch.stack(losses).sum(), self.policy.logits)
         for k, (_, batch) in pieces.items():

@@ -5,17 +5,19 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
-from etude.core.method import Method
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.policies.chat import opening
 from etude.policies.language import LanguagePolicy
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
 
 
 class Gatherer:
@@ -28,7 +30,7 @@ class Gatherer:
     """
 
     def __init__(
-        self, task: LanguageTask, policy: LanguagePolicy, pool: Sequence[Any], limit: int, dropped: Counter[str]
+        self, task: LanguageTask, policy: LanguagePolicy, pool: Sequence[Problem], limit: int, dropped: Counter[str]
     ) -> None:  # fmt: skip
         self.task, self.policy, self.limit, self.dropped = task, policy, limit, dropped
         self.pool = self._fitting(pool)
@@ -54,7 +56,7 @@ class Gatherer:
             warnings.warn(sentence, stacklevel=4)
         return kept
 
-    def gather(self, method: Method, count: int, context: Context) -> TokenBatch:
+    def gather(self, method: CompleteTokenMethod, count: int, context: Context) -> TokenBatch:
         """Rows for `count` problems, without rewards. Raises EnvironmentFault if there are none."""
         problems = method.curriculum.choose(self.pool, count, context.stream.split("problems"))
         self.policy.emitted.clear()

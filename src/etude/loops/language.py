@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core import stages
-from etude.core.batches import TokenBatch
+from etude.core.batches import Problem, TokenBatch
+from etude.core.complete import complete_token
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.slots import Context
@@ -27,6 +28,9 @@ from etude.loops.token_learning import TokenLearners, own_needs
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
 
 MICRO_TOKENS = 8192
 
@@ -47,11 +51,11 @@ class LanguageLoop:
 
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
-        pool: Sequence[Any] | None = None, micro_tokens: int = MICRO_TOKENS,
+        pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS,
     ) -> None:  # fmt: skip
         self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
-        self.stages = stages.bound(method)
+        self.stages = [(until, complete_token(own)) for until, own in stages.bound(method)]
         self.stream = Stream(seed)
         if any("values" in m.needs() for _, m in self.stages):
             policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
@@ -69,7 +73,7 @@ class LanguageLoop:
         self.trainer = Trainer(self.players, keeps_reference)
 
     @property
-    def method(self) -> Method:
+    def method(self) -> CompleteTokenMethod:
         """The method of the current stage."""
         return self.stages[stages.current(self.stages, self.finished, self.steps)][1]
 
@@ -109,7 +113,7 @@ class LanguageLoop:
         metrics["seconds/experience"], metrics["seconds/update"] = gathering, ended - begun - gathering
         return StepReport(metrics, [record(e, batch, i) for i, e in enumerate(batch.episodes)])
 
-    def _assess(self, method: Method, count: int, stream: Stream) -> TokenBatch:
+    def _assess(self, method: CompleteTokenMethod, count: int, stream: Stream) -> TokenBatch:
         """Gather rows for `count` problems, and score them."""
         context = self.context(method, stream)
         return self.scorer.score(method, self.gatherer.gather(method, count, context), context, self.updater.budget,

@@ -11,7 +11,9 @@ from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode
 
 
-def describe(batches: Sequence[TokenBatch], task: Any, samples: bool, dropped: Mapping[str, int]) -> dict[str, float]:
+def describe(
+    batches: Sequence[TokenBatch], task: LanguageTask, samples: bool, dropped: Mapping[str, int]
+) -> dict[str, float]:
     """Means over every scored episode, whether or not a filter keeps it; `samples`: whether the policy said them.
 
     Rows marked as 'auxiliary' in their `info` (what was said about an attempt, not an attempt) only count as rows.

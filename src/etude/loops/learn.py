@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
 from etude.core.rows import concatenate
@@ -10,6 +12,9 @@ from etude.loops.credit import credited
 from etude.loops.players import FIRST, Player, Players, rows_of
 from etude.loops.scorer import with_hidden
 from etude.loops.whole_batch import values_all
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
 
 
 class Trainer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from etude.core.learners import TokenHead
 from etude.core.method import Method
 from etude.objectives.aggregation import token_shares
 
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
+
 
 class Term(NamedTuple):
     """One summand of the loss: per token [B, T] or per row [B], and its weighted sum."""
@@ -22,7 +25,7 @@ class Term(NamedTuple):
     total: Tensor
 
 
-def with_shares(method: Method, batch: TokenBatch, length: int) -> TokenBatch:
+def with_shares(method: CompleteTokenMethod, batch: TokenBatch, length: int) -> TokenBatch:
     """A whole minibatch with the share of each token and row in its loss; `length` is the completion limit.
 
     Computed before the minibatch is cut into micro-batches, so that the loss cannot depend on the cut.
@@ -30,14 +33,13 @@ def with_shares(method: Method, batch: TokenBatch, length: int) -> TokenBatch:
     return batch.replace(shares=loss_shares(method, batch, length), row_shares=batch.weights / len(batch))
 
 
-def loss_shares(method: Method, batch: TokenBatch, length: int) -> Tensor:
+def loss_shares(method: CompleteTokenMethod, batch: TokenBatch, length: int) -> Tensor:
     """[B, T] shares of the tokens.
 
     Written rows among sampled ones are averaged apart from them, each over its own tokens. Either kind then counts by
     the share of the minibatch's problems that have rows of it, which makes the loss a mean over problems.
     """
     mask, sampled, dtype = batch.action_mask, batch.sampled, batch.rewards.dtype
-    assert method.experience is not None
     if bool(sampled.all()) or not method.experience.samples:
         return token_shares(method.aggregation, mask, length, dtype) * batch.weights[:, None]
     shares, problems = torch.zeros_like(mask, dtype=dtype), len(batch.group.unique())
@@ -47,7 +49,7 @@ def loss_shares(method: Method, batch: TokenBatch, length: int) -> Tensor:
     return shares * batch.weights[:, None]
 
 
-def with_factors(method: Method, batch: TokenBatch, factors: Sequence[Tensor]) -> TokenBatch:
+def with_factors(method: TokenMethod, batch: TokenBatch, factors: Sequence[Tensor]) -> TokenBatch:
     """The minibatch with the factors [B, T] that each of the method's token weights gives its tokens."""
     shares = objective_shares = batch.shares
     assert shares is not None and objective_shares is not None
@@ -57,9 +59,8 @@ def with_factors(method: Method, batch: TokenBatch, factors: Sequence[Tensor]) -
     return batch.replace(shares=shares, objective_shares=objective_shares if factors else None)
 
 
-def loss_terms(method: Method, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Term]:
+def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Term]:
     """The summands of the loss by name, for a batch that has its `shares`."""
-    assert method.objective is not None
     values = method.objective(batch, policy)
     if batch.objective_shares is None:
         found = {"objective": _weighted(values, batch)}

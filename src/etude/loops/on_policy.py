@@ -6,12 +6,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.core import stages
 from etude.core.control import Collector, ControlTask, VectorEnvironment
+from etude.core.learners import StateCritic, StepLearner
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Member, Population, per_member, settle
@@ -20,8 +21,12 @@ from etude.experience.spaces import observation_shape
 from etude.loops.control_update import ControlUpdater
 from etude.loops.learning import Learners
 from etude.loops.states import join_tensors, split_tensors
+from etude.policies.control.actor import Actor
 from etude.policies.control.observations import moments
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteRolloutMethod
 
 WINDOW = 100
 """Episodes over which a member's training return is averaged."""
@@ -43,7 +48,8 @@ class OnPolicyLoop:
     def __init__(self, method: Method, task: ControlTask, members: Sequence[Member], steps: int) -> None:
         self.task, self.composed, self.steps, self.finished = task, method, steps, 0
         self.population = Population(members)
-        self.stages, self.stage = stages.bound(method, lambda m: settle(m, self.population)), 0
+        bound = stages.bound(method, lambda m: settle(m, self.population))
+        self.stages, self.stage = [(until, complete_rollout(own)) for until, own in bound], 0
         self.environment = self._environment(self.method, "train")
         self.updater = self._learner(self.method, self.population)
         self.collector = self._collector(self.method)
@@ -51,17 +57,17 @@ class OnPolicyLoop:
         self.acted = 0  # environment steps of each member
 
     @property
-    def method(self) -> Any:
-        """The method of the current stage, a `RolloutMethod`."""
+    def method(self) -> CompleteRolloutMethod:
+        """The method of the current stage."""
         return self.stages[self.stage][1]
 
     @property
-    def actor(self) -> Any:
+    def actor(self) -> Actor:
         """The policy's module."""
         return self.updater.actor
 
     @property
-    def critic(self) -> Any:
+    def critic(self) -> nn.Module | None:
         """The critic's module; None without one."""
         return self.updater.critic
 
@@ -79,34 +85,36 @@ class OnPolicyLoop:
     def alone(self, k: int) -> ControlUpdater:
         """What member k acts and learns with in a run of its own, as it begins."""
         population = Population([self.population.members[k]])
-        return self._learner(settle(stages.applied(self.composed)[0][1].bind(), population), population)
+        own = settle(stages.applied(self.composed)[0][1].bind(), population)
+        return self._learner(complete_rollout(own), population)
 
-    def _environment(self, method: Any, purpose: str) -> VectorEnvironment:
+    def _environment(self, method: CompleteRolloutMethod, purpose: str) -> VectorEnvironment:
         """The members' environments with what the policy is shown of them."""
         made = self.task.make([m.seed for m in self.population.members], method.experience.environments, purpose)
-        watched: VectorEnvironment = method.policy.watch(made)
-        return watched
+        return method.policy.watch(made)
 
-    def _collector(self, method: Any) -> Collector:
+    def _collector(self, method: CompleteRolloutMethod) -> Collector:
         """What collects for this method, in the environments as they are."""
-        found: Collector = method.experience.collector(
+        return method.experience.collector(
             self.environment, self.actor, self.population, method.needs(), self.updater.shared
         )
-        return found
 
-    def _learner(self, method: Any, population: Population, actor: Any = None) -> ControlUpdater:
+    def _learner(
+        self, method: CompleteRolloutMethod, population: Population, actor: Actor | None = None
+    ) -> ControlUpdater:
         """Policy (unless it is there), learners and optimizers of a population, the method bound and settled."""
         space = self.environment.action_space
         if actor is None:
-            actor = method.policy.build(observation_shape(self.environment.observation_space), space, population)
-        parts = {part.name: part for part in method.learners}
+            shape = observation_shape(self.environment.observation_space)
+            actor = cast(Actor, method.policy.build(shape, space, population))  # as the slot says
+        parts: dict[str, StateCritic | StepLearner] = {part.name: part for part in method.learners}
         if method.critic is not None:
             parts["critic"] = method.critic
         networks = {
             name: part.build((actor.width,) if part.shared else actor.shape, space, population)
             for name, part in parts.items()
         }
-        apart = {name: part for name, part in parts.items() if not part.joint}
+        apart = {name: part for name, part in parts.items() if isinstance(part, StepLearner)}
         together = {name: module for name, module in networks.items() if name not in apart}
         parameters = FlatParameters({"policy": actor, **together})
         learners = Learners(apart, networks, actor, population, self.steps)
@@ -120,7 +128,7 @@ class OnPolicyLoop:
             before, self.stage = self.method, self.stage + 1
             self._begin_stage(before, self.method)
 
-    def _begin_stage(self, before: Any, method: Any) -> None:
+    def _begin_stage(self, before: CompleteRolloutMethod, method: CompleteRolloutMethod) -> None:
         """Make anew what differs from the stage before, and the optimizer if the stage says so; all else goes on."""
         updater, anew = self.updater, stages.resets(self.composed, self.stage)
         same = zip((method.critic, *method.learners), (before.critic, *before.learners))
@@ -152,8 +160,8 @@ class OnPolicyLoop:
         batch = self.collector.collect(self.finished, self.critic)
         collected = time.monotonic()
         self.updater.learners.offer(batch)
-        for part in method.rewards:
-            batch.rewards = part.shape(batch)
+        for reward in method.rewards:
+            batch.rewards = reward.shape(batch)
         parts = list(method.parts().values())
         for part in parts:
             part.before_update(batch)

@@ -6,7 +6,7 @@ where they lie. So the first and the last member compute alone what they compute
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,17 +14,21 @@ from torch import Tensor
 from etude.core.transitions import Transitions
 from etude.experience.vector import FINAL_ROWS
 from etude.loops.control_update import ControlUpdater, Minibatch
+from etude.policies.control.actor import Player
 from etude.policies.control.memory import Past
+
+if TYPE_CHECKING:
+    from etude.loops.on_policy import OnPolicyLoop
 
 NUMBERS = 1 << 20
 """Most numbers in a member's observations that are tried: fewer rows than a minibatch has, for images."""
 
 
-def members_are_exact(loop: Any) -> bool:
+def members_are_exact(loop: OnPolicyLoop) -> bool:
     """Whether acting, valuing and a step on random numbers are the same alone; leaves the loop as it was.
 
     Args:
-        loop: an `OnPolicyLoop` that has not taken a step.
+        loop: one that has not taken a step.
     """
     acting, batch = loop.collector.observations.shape[1], _random(loop)
     together = _computed(loop.updater, batch, acting)
@@ -36,7 +40,7 @@ def members_are_exact(loop: Any) -> bool:
     return True
 
 
-def _random(loop: Any) -> Transitions:
+def _random(loop: OnPolicyLoop) -> Transitions:
     """A minibatch [P, N] of random numbers, of this run's size."""
     g, space = torch.Generator().manual_seed(0), loop.actor.distribution
     method, shown = loop.method, torch.from_numpy(loop.collector.observations)

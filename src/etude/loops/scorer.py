@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from etude.core.batches import TokenBatch
-from etude.core.method import Method
+from etude.core.kinds import TokenMethod
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.loops.credit import scored
@@ -49,7 +49,7 @@ class Scorer:
         self.dropped.update({"no_reward": sum(why), "failed_reward": len(why) - sum(why)})
         return batch
 
-    def _shown(self, method: Method, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
+    def _shown(self, method: TokenMethod, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
         """The rows with the entropies and states that their tokens were sampled from, where parts need them."""
         if "entropy" in context.record and (entropy := recorded_entropies(batch)) is not None:
             batch.entropy = entropy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import EtudeError, InvariantError
@@ -56,7 +56,7 @@ class Updater:
         assert method.optimizer is not None
         self.stepper = ModelStepper(method.optimizer, self._trained(), self.policy.updated)
 
-    def run(self, method: Method, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
+    def run(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""
         tally = Tally()
         self.step, before = step, fingerprint(self.policy.parameters())
@@ -69,7 +69,7 @@ class Updater:
                 fresh = epoch == 0 and number == 0
                 self.row_loss = None if row_loss is None else row_loss[rows]
                 moved |= self._step(method, batch.rows(rows), step, fresh, tally)
-                if row_loss is not None:
+                if row_loss is not None and self.row_loss is not None:
                     row_loss[rows] = self.row_loss
         if row_loss is not None:
             batch.row_loss = row_loss
@@ -83,7 +83,7 @@ class Updater:
             warnings.warn(self.still, stacklevel=2)
         return tally.means()
 
-    def _step(self, method: Method, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
+    def _step(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
         """One optimizer step on a minibatch; False if there was nothing to learn or it was skipped."""
         lesson = Minibatch(self, method, batch, fresh, tally)
         found = self.stepper.step(lesson, method.optimizer.rate(step, self.steps))
@@ -134,7 +134,7 @@ class Updater:
             )
         return True
 
-    def _backward(self, method: Method, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
+    def _backward(self, method: CompleteTokenMethod, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
         """Add the gradient of some rows; how many they are."""
         needs, done = method.needs("objective", "regularizers", "critic"), 0
         needs = needs.union(*(head.needs for head in heads(method)))
@@ -148,7 +148,7 @@ class Updater:
             done += len(piece)
         return done
 
-    def _halves(self, method: Method, batch: TokenBatch) -> list[Tensor]:
+    def _halves(self, method: CompleteTokenMethod, batch: TokenBatch) -> list[Tensor]:
         """Rows of the minibatch, for an optimizer that asks for it in two halves of whole groups."""
         everything = torch.arange(len(batch), device=batch.tokens.device)
         return split_groups(batch, 2, None) if method.optimizer.halves else [everything]
@@ -164,14 +164,16 @@ class Updater:
         whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
         return [b / share for b in begun], [(g - b) / (1 - share) for g, b in zip(whole, begun)], share
 
-    def _useful(self, method: Method, batch: TokenBatch) -> Tensor:
+    def _useful(self, method: CompleteTokenMethod, batch: TokenBatch) -> Tensor:
         """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""
         everything = torch.arange(len(batch), device=batch.tokens.device)
         if not _skips(method):
             return everything
         return ((batch.advantages != 0) & _weighed(batch)).any(1).nonzero()[:, 0]
 
-    def _loss(self, method: Method, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor) -> Tensor:
+    def _loss(
+        self, method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor
+    ) -> Tensor:
         mask, found = batch.action_mask, loss_terms(method, batch, policy)
         if self.row_loss is not None:
             self.row_loss[rows] = per_row(found["objective"].values.detach(), mask)
@@ -191,15 +193,17 @@ class Updater:
         return loss
 
     @torch.no_grad()
-    def _current(self, method: Method, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
+    def _current(self, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
         wanted = method.needs("token_weights")
         known = {"entropy": batch.entropy, "hidden": batch.hidden}
-        recorded: dict[str, Any] = {k: v for k, v in known.items() if k in wanted and v is not None}
+        recorded = {k: v for k, v in known.items() if k in wanted and v is not None}
         own = method.experience.samples and not method.experience.truncates_distribution
         own = own and torch.equal(batch.on_policy, batch.sampled)
         if fresh and own and recorded.keys() == wanted:
-            return TokenLogProbs(batch.behaviour_logp, head=batch.head, **recorded)
+            return TokenLogProbs(
+                batch.behaviour_logp, recorded.get("entropy"), hidden=recorded.get("hidden"), head=batch.head
+            )  # fmt: skip
         found = evaluate_all(self.policy, batch, wanted, self.budget)
         if "hidden" in wanted:
             found.head = self.policy.head(batch.temperature)
@@ -266,7 +270,7 @@ class Minibatch:
         return self.updater.halves()
 
 
-def _skips(method: Method) -> bool:
+def _skips(method: CompleteTokenMethod) -> bool:
     """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
     assert method.objective is not None
     alone = not method.regularizers and method.critic is None and not heads(method)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from etude.policies.language import LanguagePolicy
 
 
 @torch.no_grad()
-def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Any, budget: int) -> TokenLogProbs:
+def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Iterable[str], budget: int) -> TokenLogProbs:
     """The policy on a whole batch, without gradient, micro-batch by micro-batch."""
     return _gather(batch, budget, lambda micro: policy.evaluate(micro, needs))
 
@@ -41,7 +41,7 @@ def reference_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> Ten
     return _gather(batch, budget, lambda micro: TokenLogProbs(policy.reference_logp(micro))).logp
 
 
-def _gather(batch: TokenBatch, budget: int, evaluate: Any) -> TokenLogProbs:
+def _gather(batch: TokenBatch, budget: int, evaluate: Callable[[TokenBatch], TokenLogProbs]) -> TokenLogProbs:
     found: dict[str, Tensor] = {}
     for piece in micro_batches(batch, budget, whole_groups=False):
         out = evaluate(batch.rows(piece, trim=True))
@@ -49,4 +49,6 @@ def _gather(batch: TokenBatch, budget: int, evaluate: Any) -> TokenLogProbs:
             if isinstance(value, Tensor):
                 whole = found.setdefault(name, value.new_zeros(*batch.tokens.shape, *value.shape[2:]))
                 whole[piece, : value.shape[1]] = value
-    return TokenLogProbs(**found)
+    return TokenLogProbs(
+        found["logp"], found.get("entropy"), found.get("values"), found.get("hidden"), logits=found.get("logits")
+    )  # fmt: skip

@@ -240,8 +240,8 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
     for job in jobs:
         lines = list(JsonLines.read(job.folder / "metrics.jsonl"))
         if not job.members:
-            values = [line.get(metric) for line in lines]
-            found.append([math.nan if v is None else float(v) for v in values])
+            own = [line.get(metric) for line in lines]
+            found.append([math.nan if v is None else float(v) for v in own])
             continue
         rows = [(x.get("environment_steps", x["step"]), x["members"][metric]) for x in lines if metric in x["members"]]
         at, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])

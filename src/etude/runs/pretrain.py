@@ -191,9 +191,8 @@ def pretrain(out: Path, seed: int = 0, steps: int = 2500, scale: float = 1.0, re
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write both in Hugging Face's format, the weights rounded to bfloat16."""
-    import torch
 
-    model.to(torch.bfloat16).save_pretrained(out)
+    model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
     settings = out / "tokenizer_config.json"
     known = json.loads(settings.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from etude.core.edit import assignments
 from etude.core.errors import CheckpointError, ConfigError
 from etude.core.fit import check
+from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.task import Task
 from etude.loops import loop_class
@@ -21,6 +22,7 @@ from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
+    from etude.runtime.folder import RunFolder
     from etude.runtime.sources import Inputs
 
 
@@ -30,8 +32,8 @@ def train(
     *,
     set: str | Sequence[str] | Mapping[str, Any] = (),
     with_: str | Sequence[str] = (),
-    reward: Any = None,
-    **options: Any,
+    reward: Scoring | None = None,
+    **options: object,
 ) -> Result:
     """Train a method on a task.
 
@@ -141,7 +143,7 @@ def _same_threads(folder: Path) -> int | None:
 
 
 def _run(
-    folder: Any, method: Method, task: Task, options: Options, inputs: Callable[[], Inputs] | None = None
+    folder: RunFolder, method: Method, task: Task, options: Options, inputs: Callable[[], Inputs] | None = None
 ) -> Result:
     """Train to the end. `inputs`, of a new run, is asked once the model is there, and recorded."""
     from etude.evaluation.report import write_report
@@ -188,7 +190,7 @@ def _run(
     )
 
 
-def _open_sink(name: str, folder: Any) -> list[Any]:
+def _open_sink(name: str, folder: RunFolder) -> list[Any]:
     """The sink, or nothing and a sentence if it cannot be used: that never stops a run."""
     from etude.core.errors import MissingExtraError
     from etude.runtime.sinks import open_sinks
@@ -200,7 +202,7 @@ def _open_sink(name: str, folder: Any) -> list[Any]:
         return []
 
 
-def _evaluate(folder: Any, loop: Any, task: Task, options: Options, when: str) -> None:
+def _evaluate(folder: RunFolder, loop: Loop, task: Task, options: Options, when: str) -> None:
     """Evaluate, and add what came out to `evaluation.json`."""
     scores = _load_evaluation(folder.path)
     scores[when], samples = world_of(task).evaluation(loop, task, options, when)
@@ -235,5 +237,5 @@ def _reference(task: Task) -> str:
         return f"<{type(task).__qualname__}>"
 
 
-def _text(reward: Any) -> str | None:
+def _text(reward: Scoring | None) -> str | None:
     return reward if reward is None or isinstance(reward, str) else f"<{getattr(reward, '__qualname__', reward)}>"

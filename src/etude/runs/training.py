@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
@@ -14,10 +14,14 @@ from etude.core.fields import Count, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
+from etude.core.slots import Reward
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.runtime.sinks import SINKS
 from etude.tasks import resolve_task
+
+Scoring: TypeAlias = str | Callable[..., Any] | Reward
+"""A reward as users give it: 'module:function', 'file.py:function', a function over completions, or a part."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def compose_method(
     method: str | Method,
     changes: Sequence[str] | Mapping[str, Any] = (),
     parts: str | Sequence[str] = (),
-    reward: Any = None,
+    reward: Scoring | None = None,
     world: World = World.LANGUAGE,
 ) -> Method:
     """The method that a run trains in a world: with parts stacked, fields set, the user's reward.
@@ -136,7 +140,9 @@ def compose_method(
         from etude.core.slots import TokenReward
         from etude.rewards.function import reward_part
 
-        kept = tuple(p for p in found.rewards if not (isinstance(p, TokenReward) and p.name == "task-reward"))
+        kept = tuple(
+            p for p in found.slots()["rewards"] if not (isinstance(p, TokenReward) and p.name == "task-reward")
+        )
         found = found.replace(rewards=(reward_part(reward), *kept))
     found = set_values(found, changes)
     found.check()
@@ -153,7 +159,9 @@ def _of_another_world(method: Method, world: World) -> str:
     return not_for(method.id, [method], world)
 
 
-def compose_task(task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Any = None) -> Task:
+def compose_task(
+    task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None
+) -> Task:
     """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
     found = resolve_task(task) if isinstance(task, str) else task
     for change in assignments(changes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etude.core.registry import Listing
 
@@ -54,7 +54,7 @@ def resolve_task(name: str) -> Task:
     raise UnknownNameError("task", name, files("tasks"), hint)
 
 
-def _as_task(name: str, found: Any) -> Task:
+def _as_task(name: str, found: object) -> Task:
     """`found` if it is a task, or one made from it if it is a class of tasks or makes environments."""
     from etude.core.errors import ConfigError
     from etude.core.task import Task

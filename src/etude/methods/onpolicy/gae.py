@@ -20,7 +20,7 @@ slow for the critic, and epsilon = 0.1 here. Lambda between 0.92 and 0.98 was be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -85,8 +85,8 @@ class GaussNewton(StepOptimizer):
         if self.lr is not None:
             raise ConfigError("GaussNewton has no learning rate; set how far a step goes with epsilon.")
 
-    def objection(self, method: Any) -> str | None:
-        if method.optimizer is self:
+    def objection(self, method: Method) -> str | None:
+        if method.slots().get("optimizer") is self:
             return "is for learners of values: the policy takes natural-gradient or trust-region."
         return None
 
@@ -104,7 +104,7 @@ class PopulationGaussNewton:
         self.part, self.values, self.leaves = part, parameters.values, parameters.leaves
         self.failures = Failures(len(self.values))
 
-    def step(self, lesson: Lesson, rate: Any) -> Metrics:
+    def step(self, lesson: Lesson, rate: float | PerMember) -> Metrics:
         read, batch = lesson.read(), lesson.batch
         values, loss = read.says, lesson.loss(read)
         change = batch.mean((values - values.detach()) ** 2) / 2
@@ -148,7 +148,8 @@ class TrustRegionValue(FittedValue):
     network: Network = MLP()
 
     @classmethod
-    def upgrade(cls, data: dict[str, Any]) -> dict[str, Any]:
+    def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        data = dict(values)
         if "learning" in data or "epsilon" not in data:
             return data
         names = ("epsilon", "damping", "iterations", "tolerance")

@@ -25,14 +25,14 @@ b_-i is the variance of the others' R around their mean; it does not depend on y
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from etude.advantages.group import episode_sum, group_size, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import NonNegative, Positive
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.part import Need
 from etude.methods.rlvr.rloo import rloo
 from etude.objectives.sequence import GroupObjective, sequence_sum
@@ -65,13 +65,14 @@ class GenerationConsistency(GroupObjective):
     beta: Positive = 0.1
     extra: NonNegative = 0.0
 
-    def objection(self, method: Any) -> str | None:
-        if self.extra and method.epochs * method.minibatches > 1:
+    def objection(self, method: Method) -> str | None:
+        epochs, minibatches = (method.slots().get(name, 1) for name in ("epochs", "minibatches"))
+        if self.extra and epochs * minibatches > 1:
             return (
                 f"with extra = {self.extra:g} takes every sample for one of the policy as it is, and with "
-                f"{method.epochs} epochs of {method.minibatches} minibatches only the first are: set extra to 0."
+                f"{epochs} epochs of {minibatches} minibatches only the first are: set extra to 0."
             )
-        if getattr(method.experience, "size", None) == 1:
+        if getattr(method.slots().get("experience"), "size", None) == 1:
             return "compares the completions of a problem with each other: set experience.size to 2 or more."
         return None
 

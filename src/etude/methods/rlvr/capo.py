@@ -33,7 +33,7 @@ from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.fields import Fraction, NonNegative, Positive, WholeNumber
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.part import Need
 from etude.core.slots import TokenWeights
 from etude.methods.rlvr.grpo import grpo
@@ -93,7 +93,7 @@ class CurvatureMask(TokenWeights):
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ConfigError(f"CurvatureMask.low must be at most high, got {self.low} and {self.high}.")
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: Method) -> str | None:
         if getattr(method, "advantages", None) is None:
             return "predicts how far a token's gradient moves the policy, which needs advantages, and there are none."
         return None

@@ -63,7 +63,7 @@ class GradientNovelty(GroupReward):
     wrong: Literal["punished", "spared"] = "punished"
 
     def rescore(self, batch: TokenBatch) -> Tensor:
-        assert batch.head is not None
+        assert batch.head is not None and batch.hidden is not None
         rewards = 2 * batch.scores - 1
         features = completion_features(batch.hidden, batch.tokens, batch.action_mask, batch.head)
         nu = novelty(features, rewards, batch.group)

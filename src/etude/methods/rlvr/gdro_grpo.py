@@ -36,7 +36,7 @@ from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive, PositiveProbability, Probability
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.part import Need
 from etude.core.slots import Context, TokenAdvantages
 from etude.curricula.outcomes import Outcomes
@@ -138,7 +138,7 @@ class PromptGDRO(TokenAdvantages):
             mean = sum(scores.values()) / len(scores)
             spread = math.sqrt(sum((s - mean) ** 2 for s in scores.values()) / len(scores))
             value = (scores.get(str(band), mean) - mean) / max(spread, 1e-3)
-        return min(max(value, -self.limit), self.limit)
+        return float(min(max(value, -self.limit), self.limit))
 
     def bands(self, batch: TokenBatch) -> Tensor:
         """[B] each row's bin."""
@@ -186,7 +186,7 @@ class RolloutGDRO(Groups):
         if self.smallest > self.size:
             raise ConfigError(f"{type(self).__name__}.smallest must be at most size, {self.size}; got {self.smallest}.")
 
-    def objection(self, method: object) -> str | None:
+    def objection(self, method: Method) -> str | None:
         if isinstance(getattr(method, "advantages", None), PromptGDRO):
             return (
                 "and PromptGDRO are two adversaries over the same bins, which are used one at a time: stack "
@@ -224,6 +224,7 @@ class RolloutGDRO(Groups):
     def after_update(self, batch: TokenBatch) -> None:
         """The played arms learn from the bins' losses, then the price from how many completions there were."""
         bands = torch.tensor([self.state["chosen"].get(e.problem.id, -1) for e in batch.episodes])
+        assert batch.row_loss is not None
         loss = batch.row_loss.cpu()
         for band, (mean, _) in bin_means(loss, batch.group.cpu(), bands).items():
             self.learn(band, mean)

@@ -46,7 +46,7 @@ from etude.advantages.order_statistics import max_at_k as contributions
 from etude.advantages.order_statistics import of_groups
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Count, NonNegative, Positive
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.slots import GroupReward
 from etude.core.worlds import World
 from etude.methods.rlvr.grpo import grpo
@@ -79,7 +79,7 @@ class MaxAtK(GroupReward):
     k: Count = 4
     baseline: Literal["none", "leave-one-out", "leave-one-out-1"] = "none"
 
-    def objection(self, method: object) -> str | None:
+    def objection(self, method: Method) -> str | None:
         size = getattr(getattr(method, "experience", None), "size", None)
         if size is not None and size < self.k + (self.baseline == "leave-one-out"):
             return f"takes the best of k={self.k}, for which experience.size = {size} is too small."

@@ -48,7 +48,7 @@ def score_norms(batch: TokenBatch, norm: Norm) -> Tensor:
     """
     if norm == "uniform":
         return torch.ones_like(batch.scores, dtype=torch.float64)
-    assert batch.head is not None
+    assert batch.head is not None and batch.hidden is not None
     columns = batch.action_mask.any(0)
     mask, tokens, hidden = (x[:, columns] for x in (batch.action_mask, batch.tokens, batch.hidden))
     rows = max(1, CHUNK // (mask.shape[1] * len(batch.head.weight)))

@@ -18,7 +18,7 @@ At pi = pi_old all psi are 0, and without omega the gradient is beta times RLOO'
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from etude.advantages.group import episode_sum, group_mean, group_size, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Positive
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.slots import TokenObjective
 from etude.methods.rlvr.rloo import rloo
 from etude.objectives.sequence import sequence_log_ratio, sequence_sum
@@ -67,8 +67,8 @@ class OutcomePrediction(TokenObjective):
     balanced: bool = True
     threshold: float = 0.5
 
-    def objection(self, method: Any) -> str | None:
-        if self.compared != "none" and getattr(method.experience, "size", None) == 1:
+    def objection(self, method: Method) -> str | None:
+        if self.compared != "none" and getattr(method.slots().get("experience"), "size", None) == 1:
             return "compares the completions of a problem with each other: set experience.size to 2 or more."
         return None
 

@@ -22,7 +22,7 @@ The paper's normaliser of V could not be confirmed; `normalised` divides by sum_
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from torch import Tensor
 from etude.advantages.group import episode_sum, group_mean, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.fields import Ge
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.sequence import GroupObjective, sequence_log_ratio
 
@@ -59,8 +59,8 @@ class ReweightedGroups(GroupObjective):
     scale: Literal["none", "group"] = "none"
     normalised: bool = False
 
-    def objection(self, method: Any) -> str | None:
-        if getattr(method.experience, "size", None) == 1:
+    def objection(self, method: Method) -> str | None:
+        if getattr(method.slots().get("experience"), "size", None) == 1:
             return "compares the completions of a problem with each other: set experience.size to 2 or more."
         return None
 

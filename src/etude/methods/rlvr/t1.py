@@ -79,7 +79,7 @@ def log_ratios(batch: TokenBatch) -> Tensor:
     pi is the whole distribution; `behaviour_logp` may be a truncated one's.
     """
     mask, head = batch.action_mask, batch.head
-    assert head is not None and batch.reference_logp is not None
+    assert head is not None and batch.hidden is not None and batch.reference_logp is not None
     hidden = batch.hidden[mask]
     logp, _ = token_logprobs(
         hidden, head.weight.to(hidden.dtype), head.bias, batch.tokens[mask], head.temperature, head.softcap

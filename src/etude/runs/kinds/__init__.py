@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from etude.core.errors import ConfigError
 from etude.core.kinds import RolloutMethod, TokenMethod
@@ -21,40 +22,43 @@ MAKING = frozenset({
 """Options that the world reads by itself, to make and to evaluate what a loop trains."""
 
 
-class RunOfKind:
+M = TypeVar("M", bound=Method)
+L = TypeVar("L", bound=Loop)
+
+
+class RunOfKind(Generic[M, L]):
     """What differs by kind. A kind that is not in `RUNS` has what stands here; a budget is in the world's unit."""
 
     READS: ClassVar[frozenset[str]] = MAKING
     """Options of the world that its loop has a use for."""
 
-    def prepare(self, method: Any, task: Any) -> None:
+    def prepare(self, method: M, task: Task) -> None:
         """Do what may fail before anything is written."""
 
-    def training_steps(self, method: Any, budget: int) -> int:
+    def training_steps(self, method: M, budget: int) -> int:
         """How many steps of the loop a budget is."""
         return budget
 
-    def build(self, method: Any, task: Task, options: Options) -> Loop:
+    def build(self, method: M, task: Task, options: Options) -> L:
         """The loop, from a whole budget in `options.steps`, with what the world trains."""
         assert options.steps is not None
-        build: Any = loop_class(type(method), task.world)
+        build = cast(Callable[..., L], loop_class(type(method), task.world))
         given = world_of(task).arguments(method, task, options)
-        loop: Loop = build(method, task, steps=self.training_steps(method, options.steps), **given)
-        return loop
+        return build(method, task, steps=self.training_steps(method, options.steps), **given)
 
-    def sentence(self, loop: Any, method: Any, task: Task) -> str:
+    def sentence(self, loop: L, method: M, task: Task) -> str:
         """What will run, for people."""
         return f"{world_of(task).size(loop, method, task)}."
 
-    def promises(self, loop: Any) -> dict[str, Any]:
+    def promises(self, loop: L) -> dict[str, Any]:
         """What was tried on this machine when the loop was built, for `environment.json`."""
         return {}
 
-    def acts(self, method: Any) -> bool:
+    def acts(self, method: M) -> bool:
         """Whether what is trained acts or samples, so that it can be evaluated."""
         return True
 
-    def samples(self, method: Any) -> bool:
+    def samples(self, method: M) -> bool:
         """Whether the policy samples while it trains, so that its rewards make a learning curve."""
         return True
 
@@ -66,7 +70,7 @@ RUNS: dict[type[Method], str] = {
 """The run of a kind, as 'module:Class'."""
 
 
-def run_of(method: Method) -> RunOfKind:
+def run_of(method: M) -> RunOfKind[M, Loop]:
     """How a method of this kind is run."""
     found = load_attribute(RUNS[type(method)])() if type(method) in RUNS else RunOfKind()
     assert isinstance(found, RunOfKind)

@@ -23,7 +23,7 @@ PROMISES = {
 """What the probe at the start found."""
 
 
-class RolloutRun(RunOfKind):
+class RolloutRun(RunOfKind[RolloutMethod, "OnPolicyLoop"]):
     """A run of a `RolloutMethod`."""
 
     READS: ClassVar[frozenset[str]] = MAKING | {"population"}
@@ -40,10 +40,10 @@ class RolloutRun(RunOfKind):
         """Population and loop; tries whether its members equal their own runs here."""
         from etude.loops.probe import members_are_exact
 
-        loop: Any = super().build(method, task, options)
+        loop = super().build(method, task, options)
         if loop.population.size > 1:
             loop.exact = members_are_exact(loop)
-        return loop  # type: ignore[no-any-return]
+        return loop
 
     def sentence(self, loop: OnPolicyLoop, method: RolloutMethod, task: Task) -> str:
         """Who is trained, and on what."""

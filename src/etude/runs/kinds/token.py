@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from etude.core.kinds import TokenMethod
+from etude.core.loop import Loop
 from etude.core.task import Task
 from etude.runs.kinds import MAKING, RunOfKind
 
 
-class TokenRun(RunOfKind):
+class TokenRun(RunOfKind[TokenMethod, Loop]):
     """A run of a `TokenMethod`, on language models or tables."""
 
     READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens"}

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, check
+from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
-from etude.runs.training import Options, Result
+from etude.runs.training import Options, Result, Scoring
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
@@ -41,7 +42,7 @@ class EvaluationOptions:
     samples: int | None = None
     split: str | None = None
     seed: int = 0
-    reward: Any = None
+    reward: Scoring | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int | None = None
@@ -56,7 +57,7 @@ class EvaluationOptions:
 
 
 class WorldOf(Protocol):
-    """What differs by world. Each file below this folder is one, function by function."""
+    """What differs by world. Each file below this folder is one, function by function, for its own tasks and loops."""
 
     READS: frozenset[str]
     """Options of a run that mean something in it, besides those that every run reads."""
@@ -65,7 +66,7 @@ class WorldOf(Protocol):
     WORDING: Wording
     """How its runs are spoken of, on the terminal and in reports."""
 
-    def measured(self, task: Any) -> tuple[list[str], list[str]]:
+    def measured(self, task: Task) -> tuple[list[str], list[str]]:
         """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
 
     def curve(self, metric: str) -> tuple[str, str, str]:
@@ -74,23 +75,23 @@ class WorldOf(Protocol):
     def grid(self, budget: int) -> list[float]:
         """Where the learning curves of a comparison are read."""
 
-    def budget(self, task: Any) -> int:
+    def budget(self, task: Task) -> int:
         """What a run takes where nothing else is said: training steps, or environment steps of each member."""
 
-    def compared(self, task: Any) -> tuple[int, int]:
+    def compared(self, task: Task) -> tuple[int, int]:
         """Seeds and budget of each arm of a comparison where nothing else is said."""
 
-    def prepare(self, method: Method, task: Any, options: Options) -> None:
+    def prepare(self, method: Method, task: Task, options: Options) -> None:
         """Do what may fail before anything is written or a large model loads."""
 
-    def arguments(self, method: Method, task: Any, options: Options) -> dict[str, Any]:
+    def arguments(self, method: Method, task: Task, options: Options) -> dict[str, Any]:
         """What a loop is built from besides method, task and steps; also chooses the number of threads."""
 
-    def size(self, loop: Any, method: Method, task: Any) -> str:
+    def size(self, loop: Loop, method: Method, task: Task) -> str:
         """How much is trained, for people."""
 
     def evaluation(
-        self, loop: Any, task: Any, options: Options, when: str
+        self, loop: Loop, task: Task, options: Options, when: str
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """What an evaluation 'before' or 'after' measured, {split: {metric: interval}}, and samples to show."""
 
@@ -104,17 +105,17 @@ class WorldOf(Protocol):
         """The policy of a checkpoint alone, without what trains it."""
 
     def evaluate(
-        self, checkpoint: str, config: Mapping[str, Any], task: Any, options: EvaluationOptions
+        self, checkpoint: str, config: Mapping[str, Any], task: Task, options: EvaluationOptions
     ) -> dict[str, dict[str, Interval]]:
         """How good the policy of a checkpoint is: {split: {metric: Interval}}."""
 
     def about(self, options: EvaluationOptions) -> str:
         """What such an evaluation was made of, in a few words."""
 
-    def export(self, checkpoint: str, config: Mapping[str, Any], task: Any, out: Path, member: int) -> None:
+    def export(self, checkpoint: str, config: Mapping[str, Any], task: Task, out: Path, member: int) -> None:
         """Write a policy as a program that runs without etude. Raises ConfigError where it is one already."""
 
-    def preview(self, task: Any, split: str | None, count: int) -> Iterable[str]:
+    def preview(self, task: Task, split: str | None, count: int) -> Iterable[str]:
         """A task on the terminal, line by line: what is in it, and a few examples."""
 
     def suggestions(self, done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -21,7 +21,8 @@ from etude.runs.worlds import EvaluationOptions
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
-    from etude.evaluation.restored import RestoredPolicies
+    from etude.evaluation.restored import Acting, RestoredPolicies
+    from etude.loops.on_policy import OnPolicyLoop
 
 SEEDS = 10
 """Members of a population where nothing else is said."""
@@ -115,7 +116,7 @@ def _axis(method: Method, text: str) -> tuple[str, list[float]]:
     return fitting[0], parsed
 
 
-def size(loop: Any, method: Method, task: ControlTask) -> str:
+def size(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     """How many members, of how many parameters."""
     count = loop.population.size
     settings = len({m.label for m in loop.population.members})
@@ -124,7 +125,7 @@ def size(loop: Any, method: Method, task: ControlTask) -> str:
 
 
 def evaluation(
-    loop: Any, task: ControlTask, options: Options, when: str
+    loop: OnPolicyLoop, task: ControlTask, options: Options, when: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
     from etude.runs.training import say

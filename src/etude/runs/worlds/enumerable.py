@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
     from etude.loops.enumerable import EnumerableLoop
     from etude.policies.tabular import SoftmaxTree
+    from etude.tasks.tabular.enumerable import Enumerable
 
 SEEDS = 64
 """Members where nothing else is said: they are nearly free."""
@@ -69,7 +70,7 @@ def arguments(method: Method, task: Task, options: Options) -> dict[str, Any]:
     return {"seeds": range(options.seed, options.seed + (options.seeds or SEEDS))}
 
 
-def size(loop: EnumerableLoop, method: Method, task: Any) -> str:
+def size(loop: EnumerableLoop, method: Method, task: Enumerable) -> str:
     """How much there is to enumerate."""
     return (
         f"{len(loop.seeds)} seeds of a policy over {len(loop.policy.tokens)} responses to each of {task.prompts} "
@@ -78,7 +79,7 @@ def size(loop: EnumerableLoop, method: Method, task: Any) -> str:
 
 
 def evaluation(
-    loop: EnumerableLoop, task: Any, options: Options, when: str
+    loop: EnumerableLoop, task: Enumerable, options: Options, when: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Expected reward, pass@k and entropy, with intervals over the seeds."""
     exact = loop.exact()
@@ -97,11 +98,11 @@ def _intervals(exact: Mapping[str, Tensor]) -> dict[str, Interval]:
     return {k: bootstrap_interval(v.numpy(), mean, rng=0) for k, v in exact.items()}
 
 
-def restore(checkpoint: str, config: Mapping[str, Any], task: Any) -> SoftmaxTree:
+def restore(checkpoint: str, config: Mapping[str, Any], task: Enumerable) -> SoftmaxTree:
     """Every member's table."""
     from etude.runtime.checkpoints import load_tensors
 
-    policy: SoftmaxTree = task.policy(config.get("seeds") or SEEDS)
+    policy = task.policy(config.get("seeds") or SEEDS)
     tensors = load_tensors(Path(checkpoint) / "state.safetensors")
     for k, table in enumerate(policy.logits):
         table.data.copy_(tensors[f"logits.{k}"])
@@ -109,7 +110,7 @@ def restore(checkpoint: str, config: Mapping[str, Any], task: Any) -> SoftmaxTre
 
 
 def evaluate(
-    checkpoint: str, config: Mapping[str, Any], task: Any, options: EvaluationOptions
+    checkpoint: str, config: Mapping[str, Any], task: Enumerable, options: EvaluationOptions
 ) -> dict[str, dict[str, Interval]]:
     """What is exactly true of the policies in a checkpoint, means over the seeds."""
     from etude.loops.enumerable import exact

@@ -8,6 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from etude.core.complete import complete_token
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.method import Method
@@ -19,10 +20,12 @@ from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions
 
 if TYPE_CHECKING:
+    from etude.core.batches import Episode
     from etude.evaluation.intervals import Interval
     from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop
     from etude.policies.language import LanguagePolicy
+    from etude.policies.loading import Adapter
 
 SMALL = 20_000_000
 """Parameters up to which one thread is faster than several: the products are too small to divide."""
@@ -85,7 +88,7 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     return {"policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens}
 
 
-def adapter(name: str | None) -> Any:
+def adapter(name: str | None) -> Adapter | None:
     """The low-rank adapter that a name asks for."""
     if name is None:
         return None
@@ -105,11 +108,12 @@ def threads(policy: LanguagePolicy) -> int:
     return 1 if small else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def size(loop: LanguageLoop, method: Any, task: LanguageTask) -> str:
+def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
     """Memory that the run will need."""
     from etude.runtime import memory
 
-    rows = method.problems * method.experience.rows_per_problem
+    own = complete_token(method)
+    rows = own.problems * own.experience.rows_per_problem
     return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)).removesuffix(".")
 
 
@@ -152,11 +156,11 @@ def scorers(method: Method, task: LanguageTask) -> list[Reward]:
     """What the reward of an evaluation is: that of the reward functions; without any, what the task pays."""
     from etude.rewards.function import FunctionReward
 
-    own = [p for p in method.rewards if isinstance(p, Reward) and p.judges]
+    own = [p for p in method.slots()["rewards"] if isinstance(p, Reward) and p.judges]
     return [p for p in own if isinstance(p, FunctionReward)] or (own if task.judged_by_reward else [])
 
 
-def _sample(split: str, episode: Any, success: bool) -> dict[str, Any]:
+def _sample(split: str, episode: Episode, success: bool) -> dict[str, Any]:
     prompt = "".join(s.text for s in episode.segments if not any(s.action_mask))
     return {"split": split, "prompt": prompt, "completion": episode.completion, "success": success}
 

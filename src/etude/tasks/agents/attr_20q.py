@@ -16,7 +16,7 @@ the same, save the one that names the object. Anything else that is said is answ
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from string import ascii_lowercase, ascii_uppercase
@@ -59,7 +59,7 @@ class Attr20Q(LanguageTask):
     objects: Annotated[int, Interval(ge=2, le=52)] = 32
     attributes: Annotated[int, Interval(ge=1, le=16)] = 8
     hints: Count = 2
-    max_turns: Count = 10  # type: ignore[misc]
+    max_turns: Count = 10  # type: ignore[misc]  # of each task, where others have one for all
     cost: NonNegative = 0.1
     seed: WholeNumber = 0
 
@@ -151,11 +151,11 @@ class Oracle:
                 return "yes" if self.task.table[self.secret][k] == question[2] else "no"
         return "invalid"
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> dict[str, Any]:
         """Where the game stands, as JSON values."""
         return {"secret": self.secret, "turn": self.turn, "over": self.over}
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a snapshot."""
         self.secret, self.turn, self.over = state["secret"], state["turn"], state["over"]
 

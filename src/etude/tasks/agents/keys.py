@@ -60,7 +60,7 @@ class Keys(LanguageTask):
 
     size: Annotated[int, Interval(ge=3, le=6)] = 4
     walls: Annotated[int, Interval(ge=0, le=4)] = 2
-    max_turns: Count = 12  # type: ignore[misc]
+    max_turns: Count = 12  # type: ignore[misc]  # of each task, where others have one for all
     seed: WholeNumber = 0
 
     def problems(self, split: str) -> Sequence[Problem]:
@@ -159,11 +159,11 @@ class Grid:
         nearer = away[self.stand] - 1
         return "".join(a for a in MOVES if away.get(moved(self.task.size, self.info, self.stand, a)) == nearer)
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> dict[str, Any]:
         """Where the game stands, as JSON values."""
         return {"cell": list(self.stand.cell), "key": self.stand.key, "turn": self.turn, "over": self.over}
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a snapshot of the same problem."""
         self.stand, self.turn, self.over = Stand(tuple(state["cell"]), state["key"]), state["turn"], state["over"]
 

@@ -77,7 +77,8 @@ def uniforms(keys: np.ndarray, counter: np.ndarray, count: int) -> np.ndarray:
     """[..., count] numbers in [0, 1) that (key, counter) decides: SplitMix64 (doi:10.1145/2714064.2660195)."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     index = counter.astype(np.uint64)[..., None] * np.uint64(count) + np.arange(1, count + 1, dtype=np.uint64)
-    z = keys[..., None] + index * golden
+    z: np.ndarray = keys[..., None] + index * golden
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    found: np.ndarray = ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    return found

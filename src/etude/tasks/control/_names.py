@@ -29,13 +29,13 @@ def is_id(name: str) -> bool:
     return ID.fullmatch(name) is not None
 
 
-def is_environment(found: Any) -> bool:
+def is_environment(found: object) -> bool:
     """Whether an object is a class of environments; nothing is imported to find out."""
     gym = sys.modules.get("gymnasium")
     return gym is not None and isinstance(found, type) and issubclass(found, gym.Env)
 
 
-def returns_environment(found: Any, name: str) -> bool:
+def returns_environment(found: object, name: str) -> bool:
     """Whether a function returns an environment: it is called once. Raises EnvironmentFault if it raises."""
     import inspect
 

@@ -48,7 +48,7 @@ class EnvironmentTask(ControlTask):
     bounds: bool | None = None
 
     @property
-    def id(self) -> str:  # type: ignore[override]
+    def id(self) -> str:  # type: ignore[override]  # depends on a field
         """What the command line calls it."""
         return self.environment
 
@@ -103,6 +103,6 @@ class EnvironmentTask(ControlTask):
             bounds=bounds,
         )  # fmt: skip
 
-    def single(self, **arguments: Any) -> gym.Env:
+    def single(self, **arguments: object) -> gym.Env:
         """One environment of Gymnasium with these arguments too, as in `render_mode='rgb_array'`."""
         return _names.open_environment(self.environment, {**self.arguments, **arguments})

@@ -25,7 +25,8 @@ class PendulumArrays(ArrayEnvironment):
     observation_space, action_space = spaces.Box(-_bound, _bound), spaces.Box(-MAX_TORQUE, MAX_TORQUE, (1,))
 
     def start(self, uniform: np.ndarray) -> np.ndarray:
-        return (2 * uniform - 1) * np.array([np.pi, 1.0])
+        found: np.ndarray = (2 * uniform - 1) * np.array([np.pi, 1.0])
+        return found
 
     def advance(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         angle, spin = states[..., 0], states[..., 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -103,9 +104,10 @@ def ranks(edges: Bools) -> NDArray[np.int64]:
     return found
 
 
-def transitions(paths: Any, nodes: int) -> NDArray[np.int64]:
+def transitions(paths: Iterable[Sequence[int]], nodes: int) -> NDArray[np.int64]:
     """N[i, j, k]: how often k follows j on a path to i."""
     found = np.zeros((nodes, nodes, nodes), dtype=np.int64)
     for path in paths:
-        np.add.at(found, (path[-1], np.array(path[:-1]), np.array(path[1:])), 1)
+        place: Any = (path[-1], np.array(path[:-1]), np.array(path[1:]))
+        np.add.at(found, place, 1)
     return found

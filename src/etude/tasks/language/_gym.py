@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -53,9 +54,10 @@ def score(dataset: str, seed: int, size: int, index: int, completion: str) -> fl
     return float(made.score_answer(answer, entry))
 
 
-def answer(what: str, **arguments: Any) -> Any:
+def answer(what: str, **arguments: object) -> Any:
     """One of the functions above, by name."""
-    return {"names": names, "problem": problem, "score": score}[what](**arguments)
+    known: dict[str, Callable[..., Any]] = {"names": names, "problem": problem, "score": score}
+    return known[what](**arguments)
 
 
 @cache

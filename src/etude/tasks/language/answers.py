@@ -71,7 +71,7 @@ def _line(text: str) -> str:
     return text.strip().partition("\n")[0].lstrip(" *`\"'").rstrip(" .*`\"'")
 
 
-def same_answer(completion: str, answer: Any) -> bool:
+def same_answer(completion: str, answer: object) -> bool:
     r"""Whether a completion's final answer is `answer`: as text, as a number, or as a formula (with math-verify).
 
     Text is compared without outer and repeated white space, numbers without thousands separators, currency, percent

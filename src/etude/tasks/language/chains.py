@@ -72,7 +72,7 @@ class Chains(LanguageTask):
 
     def traverses(self, problem: Problem, completion: str) -> bool:
         """Whether the completion is exactly the way from the source to its sink."""
-        return completion.strip() == problem.info["demonstration"]
+        return bool(completion.strip() == problem.info["demonstration"])
 
     def _problem(self, split: str, index: int) -> Problem:
         random = Stream(self.seed).split("chains", split, index).numpy

@@ -61,10 +61,10 @@ class DataFile(LanguageTask):
     prompt_limit: Count | None = None
     on_long_prompt: Literal["drop", "error"] = "drop"
     scored: bool = True
-    max_tokens: Count = field(default=256, kw_only=True)  # type: ignore[misc]
+    max_tokens: Count = field(default=256, kw_only=True)  # type: ignore[misc]  # of each task
 
     @property
-    def id(self) -> str:  # type: ignore[override]
+    def id(self) -> str:  # type: ignore[override]  # depends on a field
         """The file's name without its ending."""
         return Path(self.path).stem
 

@@ -109,7 +109,7 @@ def _preferred(values: dict[str, Any]) -> tuple[Text, dict[str, str]]:
     if not prompt or not isinstance(chosen, str):
         shared, chosen, rejected = _divide(chosen, rejected)
         # Some data repeats a prompt that is text as the first message of both answers; like TRL, believe the messages.
-        prompt = _joined(prompt, shared) if isinstance(prompt, list) else shared or prompt
+        prompt = _joined(prompt, shared) if isinstance(prompt, list) and isinstance(shared, list) else shared or prompt
     if chosen == rejected:
         raise BadRow("chosen and rejected are the same.")
     if not prompt:
@@ -126,7 +126,7 @@ _READERS = {
 }
 
 
-def _divide(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
+def _divide(chosen: Text, rejected: Text) -> tuple[Text, Text, Text]:
     """What both begin with, and the two rests. Text is divided before a word and its space, never inside a word."""
     shared = next((i for i, (a, b) in enumerate(zip(chosen, rejected)) if a != b), min(len(chosen), len(rejected)))
     if isinstance(chosen, str):
@@ -162,7 +162,7 @@ def _last(answer: Text, column: str) -> str:
     return answer
 
 
-def _text(value: Any, column: str) -> Text:
+def _text(value: object, column: str) -> Text:
     """Text, or messages, checked."""
     if isinstance(value, str):
         if not value.strip():
@@ -175,7 +175,7 @@ def _text(value: Any, column: str) -> Text:
     return [_message(m, f"{column}[{i}]") for i, m in enumerate(value)]
 
 
-def _message(value: Any, where: str) -> dict[str, str]:
+def _message(value: object, where: str) -> dict[str, str]:
     if not isinstance(value, dict) or not {"role", "content"} <= set(value):
         raise BadRow(f"{where} must be a message with role and content, got {_kind(value)}.")
     role, content = value["role"], value["content"]
@@ -188,5 +188,5 @@ def _message(value: Any, where: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return "null" if value is None else f"{type(value).__name__} {value!r:.60}"

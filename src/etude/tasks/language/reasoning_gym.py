@@ -48,10 +48,10 @@ class ReasoningGym(LanguageTask):
     dataset: str
     seed: Annotated[int, Interval(ge=0, le=2047)] = 0
     size: Annotated[int, Interval(ge=1, le=BLOCK)] = 1000
-    max_tokens: Count = field(default=128, kw_only=True)  # type: ignore[misc]
+    max_tokens: Count = field(default=128, kw_only=True)  # type: ignore[misc]  # of each task
 
     @property
-    def id(self) -> str:  # type: ignore[override]
+    def id(self) -> str:  # type: ignore[override]  # depends on a field
         """What the command line calls it."""
         return f"reasoning-gym:{self.dataset}"
 

@@ -135,7 +135,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON value")
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _Bad(f"must be an object {{...}}, got {type(value).__name__} {_near(json.dumps(value), 0)}.")
     return value

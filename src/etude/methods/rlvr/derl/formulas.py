@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -142,7 +142,9 @@ class FormulaPolicy(SmallLearner):
 
     # The network and the grammar
 
-    def _unroll(self, weights: dict[str, Tensor], count: int, choose: Any) -> tuple[Tensor, Tensor]:
+    def _unroll(
+        self, weights: dict[str, Tensor], count: int, choose: Callable[[int, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Symbols [N, L] as `choose(place, log-probabilities [N, S])` says, and their log-probabilities."""
         state = torch.zeros(2, count, self.width, dtype=torch.float64)
         last = torch.full((count,), len(self.symbols))

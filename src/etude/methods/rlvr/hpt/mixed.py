@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.episodes import Episode, Problem
 from etude.core.slots import Context
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
+
+if TYPE_CHECKING:
+    from etude.core.task import Task
 
 
 class GroupsAndDemonstrations(Groups):

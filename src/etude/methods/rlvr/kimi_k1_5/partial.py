@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from etude.core.batches import TokenBatch
 from etude.core.draws import Draw
@@ -15,6 +15,11 @@ from etude.core.slots import Context
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, fresh, rollout
 from etude.rewards.unexpected import repeats
+
+Begun: TypeAlias = tuple[Problem, str, Segment, Draw]
+"""An unfinished completion: its problem, the visit that it belongs to, what was said so far, its draw."""
+Waiting: TypeAlias = tuple[Problem, str, Segment | None, Draw]
+"""The same, or one of which nothing was said yet."""
 
 
 class PartialRollouts(Groups):
@@ -50,18 +55,18 @@ class PartialRollouts(Groups):
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         if context.task.max_turns > 1:
             raise ConfigError("PartialRollouts cuts a single turn into pieces, and this task has several; use groups.")
-        waiting = [self._restored(item) for item in self.state["open"]]
+        waiting: list[Waiting] = [self._restored(item) for item in self.state["open"]]
         visits, self.state["visits"] = self.state["visits"] + 1, self.state["visits"] + len(problems)
         for start in fresh(problems, self.size, context.stream):
             waiting.append((start.problem, f"{visits + start.group}/{start.problem.id}", None, start.draw))
-        done: list[Episode] = []
+        done, begun = list[Episode](), list[Begun]()
         for _ in range(-(-self._limit(context) // self.cap)):
-            ended, waiting = self._extend(waiting, context)
+            ended, begun = self._extend(begun or waiting, context)
             done += ended
-            if done or not waiting:
+            if done or not begun:
                 break
-        self.state["open"] = [_stored(*item) for item in waiting]
-        going = {visit for _, visit, *_ in waiting} | {e.info["visit"] for e in done}
+        self.state["open"] = [_stored(*item) for item in begun]
+        going = {visit for _, visit, *_ in begun} | {e.info["visit"] for e in done}
         self.state["scores"] = {v: s for v, s in self.state["scores"].items() if v in going}
         return done
 
@@ -73,11 +78,11 @@ class PartialRollouts(Groups):
     def _limit(self, context: Context) -> int:
         return self.max_tokens or context.max_tokens
 
-    def _extend(self, waiting: list[Any], context: Context) -> tuple[list[Episode], list[Any]]:
+    def _extend(self, waiting: Sequence[Waiting], context: Context) -> tuple[list[Episode], list[Begun]]:
         """Let completions grow by one piece: those that ended, and what is left to do."""
         visits = list(dict.fromkeys(visit for _, visit, *_ in waiting))
         number = {visit: i for i, visit in enumerate(visits)}
-        limit, done, left = self._limit(context), [], []
+        limit, done, left = self._limit(context), list[Episode](), list[Begun]()
         rooms = [min(self.cap, limit - (len(said.tokens) if said else 0)) for _, _, said, _ in waiting]
         for room in sorted(set(rooms), reverse=True):
             chosen = [item for item, r in zip(waiting, rooms) if r == room]
@@ -98,7 +103,7 @@ class PartialRollouts(Groups):
         cut = episode.stop is StopReason.MAX_TOKENS and len(said) < limit
         return cut and not repeats(said, self.times, self.longest)
 
-    def _restored(self, item: dict[str, Any]) -> tuple[Problem, str, Segment, Draw]:
+    def _restored(self, item: dict[str, Any]) -> Begun:
         return Problem(**item["problem"]), item["visit"], Segment("assistant", **item["said"]), Draw(item["draw"])
 
 

@@ -38,7 +38,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.draws import children, uniforms
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, WholeNumber
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.slots import TokenAdvantages, TokenRegularizer
 from etude.methods.foundation.ppo import ppo
 from etude.methods.rlvr.poly_ppo.vine import Vine
@@ -78,8 +78,8 @@ class Polychromic(TokenAdvantages):
         if self.highest <= self.lowest:
             raise ConfigError(f"Polychromic.highest must be above lowest, {self.lowest}, got {self.highest}.")
 
-    def objection(self, method: Any) -> str | None:
-        size = getattr(method.experience, "continuations", None)
+    def objection(self, method: Method) -> str | None:
+        size = getattr(method.slots().get("experience"), "continuations", None)
         if size is None:
             return "compares sets of continuations of one state, and nothing samples them: use Vine (experience=vine)."
         if size <= self.set_size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
@@ -11,6 +11,9 @@ from etude.core.fields import Count, WholeNumber
 from etude.core.slots import Context
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, first_tokens, rollout
+
+if TYPE_CHECKING:
+    from etude.core.task import LanguageTask
 
 
 class Vine(Groups):
@@ -80,7 +83,7 @@ def _before(turns: Sequence[Segment], place: int, whole: bool, context: Context)
     return (first_tokens(turns[0], place, context.policy),) if place else ()
 
 
-def signature(episode: Episode, task: Any) -> str:
+def signature(episode: Episode, task: LanguageTask) -> str:
     """What makes an episode another one than others of its problem."""
     named = getattr(task, "signature", None)
     return str(named(episode) if named else task.answer(episode.completion))

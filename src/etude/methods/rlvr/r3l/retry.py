@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
@@ -13,6 +13,9 @@ from etude.core.fields import Count, Ge
 from etude.core.slots import Context
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, first_tokens, fresh, rollout
+
+if TYPE_CHECKING:
+    from etude.core.task import LanguageTask
 
 FORM = re.compile(r"<(?:(ok)|(slow|fail) (\d{1,3}) ([^\s<>]{1,16}))>", re.ASCII)
 
@@ -92,8 +95,8 @@ class ReflectThenRetry(Groups):
         attempts = rollout(fresh(problems, self.size // 2, context.stream), context, self.sampling(context))
         reflections = self._reflect(attempts, context)
         reports = [None if r is None else self._read(r, e, context) for r, e in zip(reflections, attempts)]
-        again = [i for i, report in enumerate(reports) if report and report.outcome != "ok"]
-        starts = [self._start(i, attempts[i], reports[i], context) for i in again]
+        again = {i: report for i, report in enumerate(reports) if report and report.outcome != "ok"}
+        starts = [self._start(i, attempts[i], report, context) for i, report in again.items()]
         guided = dict(zip(again, rollout(starts, context, self.sampling(context))))
         self._count(attempts, reports, guided, context)
         rows, retries, extra = [], [], []
@@ -148,7 +151,7 @@ class ReflectThenRetry(Groups):
     def _cut(self, attempt: Episode, report: Report, context: Context) -> tuple[int, int]:
         return self._places(attempt, context)[report.step]
 
-    def _start(self, number: int, attempt: Episode, report: Any, context: Context) -> Start:
+    def _start(self, number: int, attempt: Episode, report: Report, context: Context) -> Start:
         """Where a retry begins."""
         turns, tokens = self._cut(attempt, report, context)
         said = [s for s in attempt.segments if s.role == "assistant"]
@@ -195,7 +198,7 @@ def without_prefix(episode: Episode, turns: int, tokens: int) -> Episode:
 
 
 def imitated(
-    attempt: Episode, reflection: Episode, report: Report, retry: Episode | None, task: Any, shorter: bool
+    attempt: Episode, reflection: Episode, report: Report, retry: Episode | None, task: LanguageTask, shorter: bool
 ) -> list[Episode]:  # fmt: skip
     """Rows to imitate: a report of success that is true; a report and the guided retry that succeeded after it, if
     that was paid better than the attempt or took fewer steps (`shorter`)."""

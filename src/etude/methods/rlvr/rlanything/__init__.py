@@ -25,8 +25,6 @@ completions of proposals that were turned down are not learned from.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -34,7 +32,7 @@ from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.fields import Probability
-from etude.core.method import Claim
+from etude.core.method import Claim, Method
 from etude.core.slots import Filter, TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
@@ -56,7 +54,7 @@ class StepAdvantage(TokenAdvantages):
     [1.0, -1.0, 0.0]
     """
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: Method) -> str | None:
         if any(isinstance(part, StepVerdicts) for part in getattr(method, "rewards", ())):
             return None
         return "compares steps, and no reward says where they are: add step-verdicts to the rewards."

@@ -9,6 +9,7 @@ from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Problem
 from etude.core.fields import Count, Probability
+from etude.core.method import Method
 from etude.core.slots import Curriculum
 from etude.core.streams import Stream
 from etude.curricula.prioritised import difficulty
@@ -50,10 +51,11 @@ class AdaptedTasks(Curriculum):
     high: Probability = 0.8
     adapt: bool = True
 
-    def objection(self, method: Any) -> str | None:
-        if getattr(method, "problems", 0) > self.slots:
+    def objection(self, method: Method) -> str | None:
+        problems = method.slots().get("problems", 0)
+        if problems > self.slots:
             return (
-                f"has {self.slots} slots for {method.problems} problems a step, and a slot gives one: set "
+                f"has {self.slots} slots for {problems} problems a step, and a slot gives one: set "
                 "curriculum.slots to at least as many."
             )
         return None
