@@ -9,17 +9,8 @@ from etude.core.kinds import RolloutMethod, TokenMethod
 
 if TYPE_CHECKING:
     from etude.core.method import Method
-    from etude.core.slots import (
-        Curriculum,
-        Policy,
-        StepAdvantages,
-        StepExperience,
-        StepObjective,
-        StepOptimizer,
-        TokenExperience,
-        TokenObjective,
-        TokenOptimizer,
-    )
+    from etude.core.slots import Curriculum, TokenExperience, TokenObjective, TokenOptimizer
+    from etude.core.step_slots import Policy, StepAdvantages, StepExperience, StepObjective, StepOptimizer
 
     class CompleteTokenMethod(TokenMethod):
         """A `TokenMethod` that can be trained."""

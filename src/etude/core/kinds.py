@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count
-from etude.core.learners import Critic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
+from etude.core.learners import Critic, Joint, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, to_json
 from etude.core.slots import (

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from etude.core.complete import complete_token
 from etude.core.episodes import Episode, Problem
 from etude.core.method import Method
 from etude.core.slots import Context

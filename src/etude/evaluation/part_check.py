@@ -55,7 +55,6 @@ def check_part(part: Part | type[Part]) -> list[Finding]:
 
     Returns: the findings, faults first; the last facts say which functions were called, and on what.
     """
-    kind = part if isinstance(part, type) else type(part)
     if isinstance(part, type):
         if missing := [f.name for f in dataclasses.fields(part) if f.init and not _has_default(f)]:
             names, given = " and ".join(missing), ", ".join(f"{name}=..." for name in missing)

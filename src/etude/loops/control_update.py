@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from etude.core.complete import CompleteRolloutMethod
 from etude.core.errors import InvariantError
 from etude.core.learners import StepHead
 from etude.core.method import Method
-from etude.core.population import FlatParameters, PerMember, Population
+from etude.core.population import FlatParameters, Number, PerMember, Population
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
 from etude.loops.agreement import Noise
 from etude.loops.learning import Learners
@@ -49,7 +50,7 @@ class ControlUpdater:
         self.method, self.needs, self.heads = method, method.needs(), _heads(method)
         self.length = 1 if self.actor.memory is None else method.experience.steps  # type: ignore[union-attr]
 
-    def run(self, batch: Transitions, number: int, rate: Rate) -> dict[str, Tensor]:
+    def run(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
         method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
         for epoch in range(method.epochs):

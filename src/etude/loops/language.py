@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.core import stages
-from etude.core.batches import Problem, TokenBatch
+from etude.core.batches import TokenBatch
 from etude.core.complete import complete_token
+from etude.core.episodes import Problem
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.slots import Context

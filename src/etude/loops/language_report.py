@@ -9,6 +9,7 @@ import torch
 
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode
+from etude.core.task import LanguageTask
 
 
 def describe(

@@ -14,7 +14,7 @@ from etude.loops.scorer import with_hidden
 from etude.loops.whole_batch import values_all
 
 if TYPE_CHECKING:
-    from etude.core.complete import CompleteTokenMethod
+    pass
 
 
 class Trainer:

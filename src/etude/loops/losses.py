@@ -10,6 +10,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
+from etude.core.kinds import TokenMethod
 from etude.core.learners import TokenHead
 from etude.core.method import Method
 from etude.objectives.aggregation import token_shares

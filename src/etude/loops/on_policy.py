@@ -6,11 +6,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
 from etude.core import stages
+from etude.core.complete import complete_rollout
 from etude.core.control import Collector, ControlTask, VectorEnvironment
 from etude.core.learners import StateCritic, StepLearner
 from etude.core.loop import StepReport

@@ -14,7 +14,6 @@ from torch import Tensor
 from etude.core.transitions import Transitions
 from etude.experience.vector import FINAL_ROWS
 from etude.loops.control_update import ControlUpdater, Minibatch
-from etude.policies.control.actor import Player
 from etude.policies.control.memory import Past
 
 if TYPE_CHECKING:

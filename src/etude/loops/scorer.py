@@ -8,6 +8,7 @@ import torch
 
 from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
+from etude.core.method import Method
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.loops.credit import scored

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.complete import CompleteTokenMethod
 from etude.core.errors import EtudeError, InvariantError
 from etude.core.method import Method
 from etude.core.rows import micro_batches, split_groups

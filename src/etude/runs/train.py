@@ -17,7 +17,7 @@ from etude.core.method import Method
 from etude.core.task import Task
 from etude.loops import loop_class
 from etude.runs.kinds import check_options, run_of
-from etude.runs.training import Options, Result, compose_method, compose_task, options_of, say
+from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 

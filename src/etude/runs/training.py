@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError

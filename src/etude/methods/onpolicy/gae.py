@@ -30,8 +30,8 @@ from etude.advantages.returns import StepGAE
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.learners import Learning
-from etude.core.method import Claim
-from etude.core.population import FlatParameters
+from etude.core.method import Claim, Method
+from etude.core.population import FlatParameters, PerMember
 from etude.core.step_slots import Network, StepOptimizer
 from etude.core.transitions import Transitions
 from etude.learners.fitted import FittedValue

@@ -21,7 +21,7 @@ from etude.runs.worlds import EvaluationOptions
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
-    from etude.evaluation.restored import Acting, RestoredPolicies
+    from etude.evaluation.restored import RestoredPolicies
     from etude.loops.on_policy import OnPolicyLoop
 
 SEEDS = 10

@@ -20,7 +20,7 @@ from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions
 
 if TYPE_CHECKING:
-    from etude.core.batches import Episode
+    from etude.core.episodes import Episode
     from etude.evaluation.intervals import Interval
     from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop

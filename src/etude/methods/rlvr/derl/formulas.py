@@ -5,9 +5,9 @@ S  symbols,  N  formulas,  L  longest formula, its end included,  W  width of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor

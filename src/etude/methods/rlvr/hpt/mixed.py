@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etude.core.episodes import Episode, Problem
 from etude.core.slots import Context
@@ -11,7 +11,7 @@ from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
 
 if TYPE_CHECKING:
-    from etude.core.task import Task
+    pass
 
 
 class GroupsAndDemonstrations(Groups):
