@@ -213,6 +213,8 @@ FORMULAS: dict[str, Callable[[Any, Tensor], Any]] = {
     "x / a": lambda a, x: x / a,
     "clamp": lambda a, x: x.clamp(-a, 1 + a),
     "clamp, one side": lambda a, x: x.clamp(max=a),
+    "clamp between a number and one per member": lambda a, x: x.clamp(-0.1, a),
+    "clamp between one per member and a number": lambda a, x: x.clamp(min=-a, max=2),
     "in place": lambda a, x: x.clone().mul_(a).add_(a),
     "a / 2 x": lambda a, x: a / 2 * x,
     "(1 - a) x": lambda a, x: (1 - a) * x,

@@ -193,18 +193,18 @@ def rpg_kl(w: World) -> Tensor:
 
 def hpt(w: World) -> Tensor:
     """The mean over problems of Dr. GRPO's loss without a clip, or of imitation where nothing was right."""
-    found, advantages = 0.0, centred(paid(w), w)
-    for g in sorted(set(w.groups)):
+    found, advantages, problems = 0.0, centred(paid(w), w), sorted(set(w.groups))
+    for g in problems:
         rows = [i for i in range(w.count) if w.groups[i] == g]
         own = [i for i in rows if i not in w.written]
         if any(w.solved[i] for i in own):
             for i in own:
                 rho = (w.of("new", i) - w.of("old", i)).exp()
                 each = -rho * advantages[i] - 0.001 * w.of("entropy", i)
-                found = found + each.sum() / (len(own) * w.limit) / 3
+                found = found + each.sum() / (len(own) * w.limit) / len(problems)
         else:
             (shown,) = (i for i in rows if i in w.written)
-            found = found - w.of("new", shown).mean() / 3
+            found = found - w.of("new", shown).mean() / len(problems)
     return found
 
 

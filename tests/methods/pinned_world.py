@@ -122,9 +122,10 @@ def demonstrations() -> World:
 
 
 def with_demonstrations() -> World:
-    """Three completions and a worked answer of each of three problems, the second of which is never solved."""
-    rewards = [1.0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0]
-    return World([0] * 4 + [1] * 4 + [2] * 4, [3, 5, 2, 4, 6, 2, 3, 5, 7, 1, 4, 3], rewards, written=(3, 7, 11))
+    """Three completions and a worked answer of each of five problems; three, whose answers differ in length, fail."""
+    rewards = [1.0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    lengths = [3, 5, 2, 4, 6, 2, 3, 5, 7, 1, 4, 3, 2, 8, 3, 1, 4, 4, 5, 9]
+    return World([i // 4 for i in range(20)], lengths, rewards, written=(3, 7, 11, 15, 19))
 
 
 def large_group() -> World:

@@ -88,8 +88,12 @@ class PerMember:
         given = (*args, *(kwargs or {}).values())
         shape = max((x for x in given if isinstance(x, Tensor)), key=Tensor.dim)
 
+        bounds = func in (torch.Tensor.clamp, torch.clamp)  # which takes two numbers or two tensors
+
         def plain(x: object) -> object:
-            return x.like(shape) if isinstance(x, PerMember) else x
+            if isinstance(x, PerMember):
+                return x.like(shape)
+            return shape.new_tensor(x) if bounds and isinstance(x, (int, float)) else x
 
         return func(*map(plain, args), **{k: plain(v) for k, v in (kwargs or {}).items()})
 

@@ -124,6 +124,17 @@ def split_groups(batch: TokenBatch, pieces: int, order: np.random.Generator | No
     return [torch.isin(batch.group, g).nonzero()[:, 0] for g in chosen]
 
 
+def split_rows(batch: TokenBatch) -> list[Tensor]:
+    """Row indices of two halves that have the same groups: every other row of each; one half if no group has two."""
+    _, whose = torch.unique(batch.group, return_inverse=True)
+    order = torch.argsort(whose, stable=True)
+    places = torch.arange(len(batch), device=order.device)
+    sizes = torch.bincount(whose)
+    begins = (sizes.cumsum(0) - sizes)[whose[order]]
+    half = torch.empty_like(order).scatter_(0, order, (places - begins) % 2)
+    return [rows for k in (0, 1) if len(rows := (half == k).nonzero()[:, 0])]
+
+
 def micro_batches(batch: TokenBatch, budget: int, whole_groups: bool) -> list[Tensor]:
     """Row indices of pieces with at most `budget` padded tokens, rows of similar length together.
 

@@ -14,7 +14,7 @@ from etude.core.complete import complete_token
 from etude.core.draws import bits, uniforms
 from etude.core.loop import StepReport
 from etude.core.method import Method
-from etude.core.rows import split_groups
+from etude.core.rows import split_groups, split_rows
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
@@ -188,8 +188,13 @@ class EnumerableLoop:
         return self.policy.rows(member, batch.prompt, batch.response, table, needs)
 
     def _halves(self, member: int, batch: TokenBatch) -> Halves | None:
-        """The member's gradient from each half of the minibatch's groups; None if there is one group."""
-        found, pieces = [], split_groups(batch, 2, None)
+        """The member's gradient from each half of every group; None if there is only one.
+
+        Halves of whole groups would be about other prompts, whose logits are other parameters: no two gradients could
+        agree. An objective that compares the rows of a group has whole ones nevertheless.
+        """
+        apart = self.methods[member].objective.couples == "group"
+        found, pieces = [], split_groups(batch, 2, None) if apart else split_rows(batch)
         if len(pieces) < 2:
             return None
         for rows in pieces:

@@ -21,6 +21,11 @@ class SNRAdamW(TorchAdamW):
     |a g_A + (1 - a) g_B|^2 estimate numerator and denominator without bias; S and Q are their moving averages. A
     minibatch of a single group has no halves, and takes the whole rate.
 
+    On `language` the halves are whole groups, draws of their own from the problems. On `enumerable` each has half of
+    every group: tables of different prompts have no parameter in common, so whole groups could not agree. There a
+    baseline from all n rows of a group joins the halves: <g_A, g_B> is too large by |grad J|^2 / (n - 1)^2 for the mean
+    of the others. A minibatch in which no group has two rows takes the whole rate.
+
     The lemma is about plain gradient steps. AdamW divides the gradient's scale away, in signal and noise alike, so
     here the ratio says which share of the usual step is worth taking; the moments see every gradient unscaled.
 

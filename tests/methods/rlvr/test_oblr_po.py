@@ -12,7 +12,7 @@ from torch import Tensor
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.registry import get_method
-from etude.core.rows import concatenate
+from etude.core.rows import concatenate, split_rows
 from etude.core.streams import Stream
 from etude.evaluation.exact import every_group, expected_gradient, gradient
 from etude.loops.bed import Bed
@@ -233,6 +233,45 @@ def test_the_loops_hand_over_halves() -> None:
         state = method.optimizer.state
         pace = min(1.0, max(0.05, state["signal"] / state["power"]))
         assert stepper.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * pace, rel=1e-12)
+
+
+def test_halves_on_enumerable_have_the_same_prompts_so_that_they_can_agree() -> None:
+    """Halves of whole groups have no logits in common."""
+    loop = EnumerableLoop(get_method("oblr-po"), Enumerable(), seeds=[0, 1], steps=3)
+    seen: list[tuple[Tensor, Tensor]] = []
+    pace = SNRAdamW.pace
+
+    def watched(part: SNRAdamW, first: list[Tensor], second: list[Tensor], share: float) -> float:
+        seen.append((first[0], second[0]))
+        return pace(part, first, second, share)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SNRAdamW, "pace", watched)
+        for _ in range(3):
+            loop.step()
+    assert len(seen) >= 3
+    for first, second in seen:
+        moved = [g.flatten(1).abs().sum(1) > 0 for g in (first, second)]
+        assert bool((moved[0] & moved[1]).any())
+    assert all(m.optimizer.state["signal"] != 0 for m in loop.methods)
+
+
+def test_rows_are_halved_within_their_groups(make_batch) -> None:
+    batch = make_batch([[1]] * 8, group=[5, 2, 5, 2, 5, 9, 2, 5])
+    assert [rows.tolist() for rows in split_rows(batch)] == [[0, 1, 4, 5, 6], [2, 3, 7]]
+    assert [rows.tolist() for rows in split_rows(make_batch([[1]] * 2, group=[1, 0]))] == [[0, 1]]
+
+
+def test_a_baseline_of_the_whole_group_makes_the_signal_too_large_by_a_known_share() -> None:
+    """E <g_A, g_B> = |grad J|^2 (1 + 1 / (n - 1)^2) over every group of n = 4, half of it in each."""
+    bed, rloo, signal = bed_of(3), get_method("rloo"), 0.0
+    scores = scores_of(bed)
+    for chance, batch, response in every_group(bed, 4):
+        credit = rloo.advantages(batch)[:, 0]
+        first, second = ((credit[k][:, None] * scores[response[k]]).mean(0) for k in ([0, 2], [1, 3]))
+        signal += float(chance) * float(first @ second)
+    truth = float(gradient(objective(bed), bed.policy).square().sum())
+    assert signal == pytest.approx(truth * (1 + 1 / 9), rel=1e-10)
 
 
 def trained_on(sizes: tuple[int, ...], same: bool) -> tuple[dict[str, float], Any]:

@@ -19,9 +19,12 @@ from etude.core.streams import Stream
 from etude.experiments.rlvr.path_models import Graphs, Walks, excess, log_likelihood, pairs_tensor, walk
 from etude.experiments.rlvr.planning_pg_vs_q import pg_gradient, q_gradient, q_target, teach
 from etude.loops.language import LanguageLoop
+from etude.loops.update import Updater
 from etude.methods.rlvr.planning_pg_vs_q import LogitsAsValues, PathSteps, Taught, q_learning, q_targets
+from etude.optimizers.adam import AdamW
 from etude.policies.language import LanguagePolicy
 from etude.policies.written import written
+from etude.rewards.scoring import score
 from etude.tasks.language.paths import Paths, data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -303,6 +306,38 @@ def test_logits_are_those_of_the_model_and_carry_its_gradient(policy: LanguagePo
     chosen = said.logits.log_softmax(-1).gather(-1, found.tokens[..., None])[..., 0]
     torch.testing.assert_close(chosen[found.action_mask], said.logp[found.action_mask], atol=1e-10, rtol=0)
     assert said.logits.requires_grad
+
+
+def test_the_loss_of_planning_q_learning_end_to_end() -> None:
+    """All of the composition, on four answers of different length, against the equation written out token by token.
+
+    The end of the graph's paths and the target are worth 1 and are followed by nothing; what is no edge costs 1.
+    """
+    policy, method = LanguagePolicy.load("blank:1x32", device="cpu", dtype="float64"), q_learning
+    method = method.stages[-1].apply(method).replace(stages=(), optimizer=AdamW(lr=1e-3, clip_norm=None)).bind()
+    source, way = a_problem().info["source"], a_problem().info["demonstration"]
+    batch = answered(policy, [way, way[:-1], source + way, "?" + way])
+    sampled = torch.zeros(4, dtype=torch.bool)
+    batch = batch.replace(written=sampled, elsewhere=~sampled)  # as of another policy: nothing is compared
+    begins = [int(mask.nonzero()[0, 0]) for mask in batch.action_mask]
+    right = [0.0] * (len(way) - 1) + [1.0, 1.0]
+    paid = [right, [0.0] * (len(way) - 1) + [-1.0], [-1.0, *right], [-1.0, -1.0, *right[1:]]]
+    z = policy.model(input_ids=batch.tokens, attention_mask=batch.attention_mask).logits
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for row, (start, rewards_of) in enumerate(zip(begins, paid)):
+        over = False
+        for t, r in enumerate(rewards_of):
+            over = over or r == 1.0  # at the target, nothing follows
+            ahead = 0.0 if over or t + 1 == len(rewards_of) else float(z[row, start + t].detach().max())
+            total = total + (z[row, start + t - 1, batch.tokens[row, start + t]] - r - ahead) ** 2
+            count += 1
+    wanted = torch.autograd.grad(total / count, list(policy.model.parameters()), materialize_grads=True)
+    batch = score(batch, method.rewards, Context(TASK, policy, Stream(0)))
+    updater = Updater(policy, method, 2, 40, 16)  # several micro-batches
+    assert updater.run(method, batch, 1, Stream(0))["loss"] == pytest.approx(float((total / count).detach()), abs=1e-7)
+    for parameter, gradient in zip(policy.model.parameters(), wanted, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-7, rtol=0)
 
 
 @pytest.mark.slow

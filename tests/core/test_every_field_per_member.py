@@ -1,0 +1,87 @@
+"""Every real number of every part that a method of control can have: each member's own, or refused in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from etude.core.errors import ConfigError
+from etude.core.fields import check
+from etude.core.kinds import RolloutMethod
+from etude.core.part import Part, hints, part_classes, part_types
+from etude.core.population import Member
+from etude.core.registry import get_method
+from etude.policies.control.networks import MLP
+from etude.tasks.control.pendulum import pendulum
+from solo_runs import assert_members_are_alone
+
+torch.set_num_threads(1)
+CANDIDATES = (0.3, 0.7, 0.9, 1.3, 2.0)
+REFUSED = {
+    "AdamW.beta1": "cannot differ between the members", "AdamW.beta2": "cannot differ between the members",
+    "NaturalGradient.lr": "has no learning rate", "TrustRegion.lr": "has no learning rate",
+}  # fmt: skip
+"""Numbers that a member cannot have of its own, and what is said."""
+ELSEWHERE = {"OffPolicyMaxAtK", "GaussNewton"}
+"""Parts of rows of tokens, and of a critic's own steps."""
+
+
+def method() -> Any:
+    found: Any = get_method("ppo", "control")
+    return found.replace(
+        policy=found.policy.replace(network=MLP(hidden=(4,))),
+        experience=found.experience.replace(environments=2, steps=16), minibatches=2, epochs=1,
+    )  # fmt: skip
+
+
+def real(hint: Any) -> bool:
+    return hint is float or any(real(arg) for arg in get_args(hint) if not isinstance(arg, (str, float)))
+
+
+def accepted(cls: type[Part], field: str) -> list[float]:
+    """Two values in the field's range."""
+    found = []
+    for value in CANDIDATES:
+        try:
+            check(field, hints(cls)[field], value)
+            found.append(value)
+        except ConfigError:
+            continue
+    return found[:2]
+
+
+def made(cls: type[Part]) -> bool:
+    try:
+        cls()
+    except (TypeError, ConfigError):
+        return False
+    return True
+
+
+SLOTS = {k: part_types(hint) for k, hint in hints(RolloutMethod).items()}
+FIELDS = [
+    (slot, cls, field)
+    for slot, (bases, _many) in SLOTS.items()
+    for cls in part_classes().values()
+    if bases and issubclass(cls, bases) and slot not in ("stages", "learners", "experience") and made(cls)
+    for field, hint in hints(cls).items()
+    if real(hint) and not part_types(hint)[0] and cls.__name__ not in ELSEWHERE
+]
+
+
+@pytest.mark.parametrize(("slot", "cls", "field"), FIELDS, ids=[f"{c.__name__}.{f}" for _, c, f in FIELDS])
+def test_a_field_differs_between_members_or_is_refused(slot: str, cls: type[Part], field: str) -> None:
+    many, values = SLOTS[slot][1], accepted(cls, field)
+    assert len(values) == 2
+    whole = method()
+    part = cls() if slot != "policy" else whole.policy
+    filled = whole.replace(**{slot: (part,) if many else part})
+    path = f"{next(p for p in filled.parts() if p.partition('.')[0] == slot)}.{field}"
+    members = [Member(0, {path: values[0]}), Member(1, {path: values[1]})]
+    if sentence := REFUSED.get(f"{cls.__name__}.{field}"):
+        with pytest.raises(ConfigError, match=sentence):
+            assert_members_are_alone(filled, pendulum, members, [2], steps=2)
+        return
+    assert_members_are_alone(filled, pendulum, members, [2], steps=2)
