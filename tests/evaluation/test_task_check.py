@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 import etude
-from etude.core.episodes import Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import UnknownNameError
 from etude.core.task import LanguageTask, StepResult
 from etude.core.worlds import World
@@ -29,7 +30,7 @@ class Sound(LanguageTask):
     def problems(self, split: str) -> Sequence[Problem]:
         if split not in self.splits():
             raise UnknownNameError("split", split, self.splits())
-        return [Problem(f"{split}/{i}", f"say yes {i}", info={"demonstration": "yes"}) for i in range(3)]
+        return [Problem(f"{split}/{i}", f"say yes {split} {i}", info={"demonstration": "yes"}) for i in range(3)]
 
     def score(self, problem: Problem, completion: str) -> float:
         return float(completion == "yes")
@@ -86,6 +87,55 @@ class WrongDemonstration(Sound):
         return "no"
 
 
+class NoDemonstration(Sound):
+    def demonstration(self, problem: Problem) -> str | None:
+        return str(problem.info["worked"])
+
+
+class OneSplit(Sound):
+    def splits(self) -> Any:
+        return "train"
+
+
+class NoSplits(Sound):
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "test")[1 // 0 :]
+
+
+class Prompts(Sound):
+    prompt: ClassVar[Any] = "say yes"
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        return [replace(p, prompt=self.prompt) for p in super().problems(split)[:1]]
+
+
+class Leaks(Prompts):
+    """The same prompt is trained on and tested."""
+
+
+class NoPrompt(Prompts):
+    prompt: ClassVar[Any] = None
+
+
+class NoMessages(Prompts):
+    prompt: ClassVar[Any] = []
+
+
+class Graded(Sound):
+    """Solved from 0.5 on, whatever the reward."""
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return 0.5 * super().score(problem, completion)
+
+    def success(self, episode: Episode) -> bool:
+        return episode.reward >= 0.5
+
+
+class Roomless(Sound):
+    def environment(self) -> Any:
+        return 1 // 0
+
+
 class Mute(Sound):
     def environment(self) -> Any:
         class Room:
@@ -111,6 +161,24 @@ class Room:
 
     def restore(self, state: int) -> None:
         pass
+
+
+class Tires(Sound):
+    """Its second turn raises."""
+
+    max_turns: ClassVar[int] = 3
+
+    def environment(self) -> Any:
+        class Tired(Room):
+            def step(self, segment: Segment) -> Any:
+                if self.count:
+                    raise ValueError("too tired")
+                return super().step(segment)
+
+            def restore(self, state: int) -> None:
+                self.count = state
+
+        return Tired()
 
 
 class Forgets(Sound):
@@ -148,7 +216,15 @@ class Drifts(Sound):
         (Infinite, "score must return a finite number, got nan for '' of 'train/0'"),
         (Chancy, "it must not depend on chance"),
         (Raises, "score raised ValueError: could not convert string to float: '' for the completion '' of 'train/0'"),
-        (WrongDemonstration, "The demonstration of 'train/0' scores 0.0, and a solved problem at least 1: 'no'"),
+        (WrongDemonstration, "The demonstration of 'train/0' scores 0.0, which is no success: 'no'"),
+        (NoDemonstration, "The demonstration of 'train/0' raised KeyError: 'worked'"),
+        (OneSplit, "splits() must return a tuple of names, got 'train'"),
+        (NoSplits, "splits() raised ZeroDivisionError"),
+        (NoPrompt, "The prompt of 'train/0' must be text, or messages with role and content; got None"),
+        (NoMessages, "The prompt of 'train/0' must be text, or messages with role and content; got []"),
+        (Leaks, "'test/0' of 'test' has the prompt of 'train/0' of 'train': what is measured there was learned"),
+        (Roomless, "environment() raised ZeroDivisionError"),
+        (Tires, "step raised ValueError: too tired in turn 2 of 'train/0'"),
         (Mute, "reset must return at least one segment"),
         (Forgets, "After restore(snapshot()) step gives"),
         (Answers, "step must return a StepResult, got tuple"),
@@ -162,8 +238,15 @@ def test_what_is_wrong_is_said(task: type[LanguageTask], sentence: str) -> None:
 
 def test_a_sound_task_has_only_facts() -> None:
     assert [f.sentence for f in check_task(Sound())] == [
-        "train: 3 problems, the first 'train/0'.", "test: 3 problems, the first 'test/0'.",
+        "train: 3 problems, the first 'train/0'.",
+        "train: 3 problems were scored, of which 3 have a demonstration that solves them.",
+        "test: 3 problems, the first 'test/0'.",
+        "test: 3 problems were scored, of which 3 have a demonstration that solves them.",
     ]  # fmt: skip
+
+
+def test_what_a_success_is_says_the_task() -> None:
+    assert {f.level for f in check_task(Graded())} == {"fact"}
 
 
 @pytest.mark.first

@@ -83,6 +83,7 @@ def test_what_a_fall_ended_with(backend: Any) -> None:
     found = batch.next_observations.double()
     torch.testing.assert_close(found, pushed(batch.observations, batch.actions), atol=1e-4, rtol=1e-4)
     assert torch.equal(batch.discounts, 1 - batch.terminated.float())
+    assert bool((batch.next_values[batch.terminated] == 0).all())  # and no value of the next episode
     fallen = found[batch.terminated]
     assert bool(((fallen[:, 0].abs() > 2.4) | (fallen[:, 2].abs() > 0.209)).all())
     first = batch.observations[:, 1:][batch.terminated[:, :-1]]

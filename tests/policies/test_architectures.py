@@ -54,7 +54,7 @@ EXACT: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Rwkv": ({**SHAPE, "attention_hidden_size": 32}, "cannot be sampled from here: .* keeps its state outside"),
     "RecurrentGemma": (
-        {**SHAPE, "head_dim": 8, "lru_width": 32, "block_types": ["recurrent", "attention"]},
+        {**SHAPE, "head_dim": 8, "lru_width": 32, "block_types": ["recurrent", "attention"], "logits_soft_cap": 1e4},
         "says something else token by token than at once when prompts of different lengths share a batch",
     ),
     "MiniMax": (
@@ -63,6 +63,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "Electra": ({**SHAPE, "embedding_size": 16, "is_decoder": True}, "layers between its last hidden states and its"),
     "Bert": ({**SHAPE, "is_decoder": True}, "scales its logits in a way that etude does not know"),
+    "Granite": ({**SHAPE, "logits_scaling": 1.005}, "scales its logits in a way that etude does not know"),
 }
 PROMPTS = [*random_prompts(2, seed=1) * 2, *random_prompts(1, seed=2)]
 

@@ -14,9 +14,10 @@ from etude.core.streams import Stream
 from etude.experience.data import Demonstrations, Pairs
 from etude.experience.rollout import fresh, rollout
 from etude.policies.byte_tokenizer import build_tokenizer
-from etude.policies.chat import opening
+from etude.policies.chat import opening, turn
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
+from etude.policies.templates import end_of_turn
 from etude.policies.written import written
 from language_toys import Toy, random_model
 
@@ -161,3 +162,12 @@ def test_a_beginning_that_the_tokenizer_does_not_have() -> None:
     policy = LanguagePolicy(random_model(), build_tokenizer(256))
     with pytest.raises(ConfigError, match="add_bos asks for a beginning-of-text token and the tokenizer has none"):
         opening([Segment("user", "x")], policy, True)
+
+
+def test_a_template_that_changes_what_is_said_has_no_end_of_turn_and_is_refused() -> None:
+    """The first mark of the whole rendering is none that ends a turn."""
+    policy = policy_with(CHATML.replace("m['content']", "m['content'] | upper"))
+    assert end_of_turn(policy.tokenizer) is None
+    asked = Segment("user", "2 + 2?", info={"message": True})
+    with pytest.raises(ConfigError, match="does not show what the assistant says as it is"):
+        turn([asked], Segment("assistant", "four"), policy)

@@ -56,13 +56,14 @@ def check_part(part: Part | type[Part]) -> list[Finding]:
     Returns: the findings, faults first; the last facts say which functions were called, and on what.
     """
     if isinstance(part, type):
-        if missing := [f.name for f in dataclasses.fields(part) if f.init and not _has_default(f)]:
-            names, given = " and ".join(missing), ", ".join(f"{name}=..." for name in missing)
-            return [_fault("fields", f"{part.__name__} has no default for {names}: check {part.__name__}({given}).")]
+        name, fields = part.__name__, dataclasses.fields(part)  # type: ignore[arg-type]  # every part is a dataclass
+        if missing := [f.name for f in fields if f.init and not _has_default(f)]:
+            given = ", ".join(f"{field}=..." for field in missing)
+            return [_fault("fields", f"{name} has no default for {' and '.join(missing)}: check {name}({given}).")]
         try:
             part = part()
         except EtudeError as error:
-            return [_fault("fields", f"{part.__name__} refuses its own defaults: {error}")]
+            return [_fault("fields", f"{name} refuses its own defaults: {error}")]
     findings = [*_fields(part), *_state(part)]
     if not any(f.level == "fault" for f in findings):
         findings += _called(part)

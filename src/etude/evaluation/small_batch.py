@@ -41,7 +41,7 @@ class OnlyInARun:
         raise NotHere(f"context.policy.{name}, which is there in a run only")
 
 
-class Letters(LanguageTask):
+class Letters(LanguageTask, abstract=True):  # so that it is none of the tasks that are known by name
     """Say a."""
 
     def problems(self, split: str) -> Sequence[Problem]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
-from etude.core.episodes import Problem, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import UnknownNameError
 from etude.core.task import Environment, LanguageTask, SingleTurn, StepResult, Task
 from etude.evaluation.environment_findings import Finding
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    pass
 
-LOOKED = 50
-"""Problems of a split that are looked at."""
-SAID = ("", "yes", "42", "a b c\n")
-"""Completions that are scored."""
+READ, PLAYED = 50, 5
+"""Problems of a split that are read, and those of them that are scored and played."""
+COMPLETIONS = ("", "yes", "42", "a b c\n")
+"""What is scored."""
 
 
 def check_task(task: str | Task) -> list[Finding]:
@@ -36,34 +36,45 @@ def check_task(task: str | Task) -> list[Finding]:
     made = resolve_task(task) if isinstance(task, str) else task
     if isinstance(made, ControlTask):
         return check_environment(made)
-    found = list(_task(made))
     order = {"fault": 0, "warning": 1, "fact": 2}
-    return sorted(dict.fromkeys(found), key=lambda f: order[f.level])
+    return sorted(dict.fromkeys(_task(made)), key=lambda f: order[f.level])
 
 
 def _task(task: Task) -> Iterator[Finding]:
+    try:
+        splits = task.splits()
+    except Exception as error:
+        yield _fault("splits", f"splits() raised {_named(error)}.")
+        return
+    if not isinstance(splits, (tuple, list)) or not all(isinstance(split, str) for split in splits):
+        yield _fault("splits", f"splits() must return a tuple of names, got {splits!r}.")
+        return
     pools = {}
-    for split in task.splits():
+    for split in splits:
         try:
             pools[split] = task.problems(split)
         except Exception as error:
-            yield _fault("splits", f"problems({split!r}) raised {_said(error)}, though splits() names it.")
-    if "train" not in task.splits():
-        yield _fault("splits", f"splits() must name 'train', which is learned from; it is {task.splits()}.")
+            yield _fault("splits", f"problems({split!r}) raised {_named(error)}, though splits() names it.")
+    if "train" not in splits:
+        yield _fault("splits", f"splits() must name 'train', which is learned from; it is {splits}.")
     yield from _unknown_split(task)
     ids: dict[str, str] = {}
+    read: list[Finding] = []
     for split, pool in pools.items():
         wrong = list(_pool(split, pool, ids))
+        read += wrong
         yield from wrong
         if isinstance(task, LanguageTask) and not any(f.level == "fault" for f in wrong):
-            yield from _language(task, [pool[i] for i in range(min(len(pool), LOOKED // 10))])
+            yield from _language(task, split, [pool[i] for i in range(min(len(pool), PLAYED))])
+    if not any(f.level == "fault" for f in read):
+        yield from _leaks(pools)
 
 
 def _fault(about: str, sentence: str) -> Finding:
     return Finding("fault", about, sentence)
 
 
-def _said(error: BaseException) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -73,7 +84,7 @@ def _unknown_split(task: Task) -> Iterator[Finding]:
     except UnknownNameError:
         return
     except Exception as error:
-        yield Finding("warning", "splits", f"An unknown split raises {_said(error)}; raise UnknownNameError instead.")
+        yield Finding("warning", "splits", f"An unknown split raises {_named(error)}; raise UnknownNameError instead.")
         return
     yield Finding(
         "warning", "splits", "An unknown split gives problems as if it were there; raise UnknownNameError for it."
@@ -84,9 +95,9 @@ def _pool(split: str, pool: Sequence[Problem], ids: dict[str, str]) -> Iterator[
     """Indexable, with a length; the same problem each time; ids that no other problem of any split has."""
     try:
         size = len(pool)
-        problems = [pool[i] for i in range(min(size, LOOKED))]
+        problems = [pool[i] for i in range(min(size, READ))]
     except Exception as error:
-        yield _fault("problems", f"The split {split!r} must have a length and an index: {_said(error)}.")
+        yield _fault("problems", f"The split {split!r} must have a length and an index: {_named(error)}.")
         return
     if not problems:
         yield _fault("problems", f"The split {split!r} has no problems.")
@@ -105,37 +116,64 @@ def _pool(split: str, pool: Sequence[Problem], ids: dict[str, str]) -> Iterator[
         yield Finding("fact", "problems", f"{split}: {size:,} problems, the first {problems[0].id!r}.")
 
 
-def _language(task: LanguageTask, problems: Sequence[Problem]) -> Iterator[Finding]:
-    from etude.policies.byte_tokenizer import build_tokenizer
+def _leaks(pools: Mapping[str, Sequence[Problem]]) -> Iterator[Finding]:
+    """Prompts that are trained on and stand in another split as well, among the problems that are read."""
+    train = pools.get("train", ())
+    learned = {str(train[i].prompt): train[i].id for i in range(min(len(train), READ))}
+    for split in (name for name in pools if name != "train"):
+        problems = (pools[split][i] for i in range(min(len(pools[split]), READ)))
+        if same := next((p for p in problems if str(p.prompt) in learned), None):
+            yield Finding(
+                "warning", "splits",
+                f"{same.id!r} of {split!r} has the prompt of {learned[str(same.prompt)]!r} of 'train': what is "
+                "measured there was learned by heart.",
+            )  # fmt: skip
 
-    tokenizer = build_tokenizer(1024)
-    for problem in problems:
-        yield from _prompt(problem, tokenizer)
+
+def _language(task: LanguageTask, split: str, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Prompts, scores, worked answers and the environment of a few problems."""
+    try:
         single = isinstance(task.environment(), SingleTurn)
-        if single and task.needs_reward() is None and not task.judged_by_reward:
-            yield from _scores(task, problem)
-        yield from _environment(task, problem)
-
-
-def _prompt(problem: Problem, tokenizer: PreTrainedTokenizerFast) -> Iterator[Finding]:
-    prompt = problem.prompt
-    if not isinstance(prompt, str):
-        if not all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in prompt):
-            yield _fault("prompts", f"The prompt of {problem.id!r} must be text or messages with role and content.")
+    except Exception as error:
+        yield _fault("environment", f"environment() raised {_named(error)}.")
         return
-    if not prompt:
-        yield Finding("warning", "prompts", f"The prompt of {problem.id!r} is empty.")
-    elif not tokenizer.encode(prompt):
-        yield _fault("prompts", f"The prompt of {problem.id!r} has no tokens.")
+    scored = single and task.needs_reward() is None and not task.judged_by_reward
+    wrong: list[Finding] = []
+    for problem in problems:
+        yield from _prompt(problem)
+        if scored:
+            wrong += _scores(task, problem)
+        yield from _environment(task, problem)
+    yield from wrong
+    if scored and problems and not wrong:
+        shown = sum(task.demonstration(problem) is not None for problem in problems)
+        yield Finding(
+            "fact", "score",
+            f"{split}: {len(problems)} problems were scored, of which {shown} have a demonstration that solves them.",
+        )  # fmt: skip
+
+
+def _prompt(problem: Problem) -> Iterator[Finding]:
+    prompt = problem.prompt
+    if isinstance(prompt, str):
+        if not prompt:
+            yield Finding("warning", "prompts", f"The prompt of {problem.id!r} is empty.")
+        return
+    messages = list(prompt) if isinstance(prompt, Sequence) else []
+    if not messages or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in messages):
+        yield _fault(
+            "prompts",
+            f"The prompt of {problem.id!r} must be text, or messages with role and content; got {prompt!r}.",
+        )  # fmt: skip
 
 
 def _scores(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
-    """Finite, the same each time, and a demonstration scores as solved."""
-    for text in SAID:
+    """Finite, the same each time, and a demonstration counts as solved."""
+    for text in COMPLETIONS:
         try:
             first, second = task.score(problem, text), task.score(problem, text)
         except Exception as error:
-            yield _fault("score", f"score raised {_said(error)} for the completion {text!r} of {problem.id!r}.")
+            yield _fault("score", f"score raised {_named(error)} for the completion {text!r} of {problem.id!r}.")
             return
         if not isinstance(first, (int, float)) or not math.isfinite(first):
             yield _fault("score", f"score must return a finite number, got {first!r} for {text!r} of {problem.id!r}.")
@@ -143,21 +181,29 @@ def _scores(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
         if first != second:
             yield _fault("score", f"score gives {text!r} {first} and then {second}: it must not depend on chance.")
             return
-    worked = task.demonstration(problem)
-    if worked is not None and (earned := task.score(problem, worked)) < 1.0:
+    try:
+        worked = task.demonstration(problem)
+        if worked is None:
+            return
+        earned = task.score(problem, worked)
+        solved = task.success(Episode(problem, [Segment("assistant", worked, reward=earned)]))
+    except Exception as error:
+        yield _fault("demonstration", f"The demonstration of {problem.id!r} raised {_named(error)}.")
+        return
+    if not solved:
         yield _fault(
             "demonstration",
-            f"The demonstration of {problem.id!r} scores {earned}, and a solved problem at least 1: {worked!r}.",
+            f"The demonstration of {problem.id!r} scores {earned}, which is no success: {worked!r}.",
         )  # fmt: skip
 
 
 def _environment(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
-    """reset, step, and where there are any snapshot and restore."""
-    environment = task.environment()
+    """reset, and what follows it."""
     try:
+        environment = task.environment()
         shown = environment.reset(problem, 0)
     except Exception as error:
-        yield _fault("environment", f"reset raised {_said(error)} for {problem.id!r}.")
+        yield _fault("environment", f"reset raised {_named(error)} for {problem.id!r}.")
         return
     if wrong := _segments(shown):
         yield _fault("environment", f"reset must return a list of segments, got {wrong}.")
@@ -165,20 +211,35 @@ def _environment(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
     if not shown:
         yield _fault("environment", "reset must return at least one segment: the policy has to be shown something.")
         return
-    saved = deepcopy(environment.snapshot()) if hasattr(environment, "snapshot") else None
+    yield from _played(task, problem, environment, shown)
+
+
+def _played(task: LanguageTask, problem: Problem, environment: Any, shown: Sequence[Segment]) -> Iterator[Finding]:
+    """A step, the same again from a snapshot and in another environment, and steps to the end."""
+    saves = hasattr(environment, "snapshot") and hasattr(environment, "restore")
+    saved = deepcopy(environment.snapshot()) if saves else None
     first = _step(environment)
     if isinstance(first, str):
         yield _fault("environment", f"step {first} for {problem.id!r}.")
         return
-    if saved is not None and hasattr(environment, "restore"):
+    if saves:
         environment.restore(saved)
         if _outcome(again := _step(environment)) != _outcome(first):
             yield _fault("environment", f"After restore(snapshot()) step gives {again}, and gave {first} before.")
-    fresh = task.environment()
-    if [s.text for s in fresh.reset(problem, 0)] != [s.text for s in shown]:
+    other = task.environment()
+    if [s.text for s in other.reset(problem, 0)] != [s.text for s in shown]:
         yield _fault("environment", "reset shows something else for the same problem and seed: draw from the seed.")
-    elif _outcome(_step(fresh)) != _outcome(first):
+        return
+    if _outcome(_step(other)) != _outcome(first):
         yield _fault("environment", "The same completion after the same reset has another outcome.")
+        return
+    turn, answer = 1, first
+    while turn < task.max_turns and not (answer.terminated or answer.truncated):
+        turn, step = turn + 1, _step(other)
+        if isinstance(step, str):
+            yield _fault("environment", f"step {step} in turn {turn} of {problem.id!r}.")
+            return
+        answer = step
 
 
 def _step(environment: Environment) -> StepResult | str:
@@ -186,7 +247,7 @@ def _step(environment: Environment) -> StepResult | str:
     try:
         answer = environment.step(Segment("assistant", "yes", [1], [1], [0.0]))
     except Exception as error:
-        return f"raised {_said(error)}"
+        return f"raised {_named(error)}"
     if not isinstance(answer, StepResult):
         return f"must return a StepResult, got {type(answer).__name__}"
     if wrong := _segments(answer.segments):

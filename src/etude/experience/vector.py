@@ -74,7 +74,7 @@ class RolloutCollector:
     def collect(self, number: int, critic: Value | None) -> Transitions:
         """Rollout `number`; `critic` maps what is seen, or the policy's features, [P, N, ...] to values [P, N]."""
         batch, finals = self._empty(), _Finals(self.population)
-        space, read, said = self.actor.distribution, [], []
+        space, read, distributions = self.actor.distribution, [], []
         noise = self.population.draw("actions", number, of=lambda g: space.noise(batch.rewards.shape[1:], g))
         self.ended, self.faults = [], 0
         self.begun[:] = 0
@@ -90,7 +90,7 @@ class RolloutCollector:
             actions = space.sample(parameters, chance).numpy()
             step = self.environment.step(actions)
             read.append(features if self.shared else seen)
-            said.append(parameters)
+            distributions.append(parameters)
             taken[:, t], rewards[:, t] = actions, step.rewards
             self.observations = step.observations
             self._keep(batch, step, t)
@@ -98,7 +98,7 @@ class RolloutCollector:
             self.lengths += 1
             if step.final is not None:
                 self._end(batch, step, t, finals)
-        batch.behaviour = torch.stack(said, 1)
+        batch.behaviour = torch.stack(distributions, 1)
         flat = space.logp(batch.behaviour.flatten(1, 2), batch.actions.flatten(1, 2))
         batch.behaviour_logp = flat.view_as(batch.rewards)
         if batch.discounts is not None:
@@ -171,6 +171,7 @@ class RolloutCollector:
         batch.next_values[:, :-1] = batch.values[:, 1:]
         batch.next_values[:, -1] = worth(self.observations, Past(self.player.memory, self.player.begins))
         finals.fill(batch.next_values, worth)
+        batch.next_values.masked_fill_(batch.terminated, 0.0)  # nothing follows, least of all the next episode
 
     # Checkpoints
 
@@ -225,15 +226,15 @@ class _Finals:
 
     def __init__(self, population: Population) -> None:
         self.population = population
-        self.found: list[list[_Final]] = [[] for _ in range(population.size)]
+        self.episodes: list[list[_Final]] = [[] for _ in range(population.size)]
 
     def add(self, member: int, final: _Final) -> None:
-        self.found[member].append(final)
+        self.episodes[member].append(final)
 
     def fill(self, next_values: Tensor, worth: Worth) -> None:
         """Write V of each into `next_values` [P, T, E]."""
-        for start in range(0, max(map(len, self.found)), FINAL_ROWS):
-            block = [each[start : start + FINAL_ROWS] for each in self.found]
+        for start in range(0, max(map(len, self.episodes)), FINAL_ROWS):
+            block = [each[start : start + FINAL_ROWS] for each in self.episodes]
             example = next(each[0] for each in block if each)
             rows = np.zeros((self.population.size, FINAL_ROWS, *example.observation.shape), example.observation.dtype)
             memory = torch.zeros(self.population.size, FINAL_ROWS, len(example.memory))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.episodes import Segment
 from etude.core.errors import ConfigError
-from etude.policies.templates import SAID, beginning, first_special, render
+from etude.policies.templates import WORDS, after_words, beginning, first_special, render
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -57,11 +57,11 @@ def turn(segments: Sequence[Segment], said: Segment, policy: LanguagePolicy) -> 
     the tokenizer's end token.
     """
     words, history = policy.tokenizer, _messages(segments)
-    shown = render([*history, {"role": "assistant", "content": SAID}], words, opened=False)
+    shown = render([*history, {"role": "assistant", "content": WORDS}], words, opened=False)
     whole = render([*history, *_messages([said])], words, opened=False)
     before = render(history, words, opened=True)
-    before = before if whole.startswith(before) else shown.partition(SAID)[0]
-    tail = shown.rpartition(SAID)[2]
+    before = before if whole.startswith(before) else shown.partition(WORDS)[0]
+    tail = after_words(shown)
     text = whole.removeprefix(before)
     end = first_special(after := policy.encode(tail), words)
     if end is None or not text.endswith(tail):
@@ -82,10 +82,10 @@ def reply(segments: Sequence[Segment], policy: LanguagePolicy, closed: bool) -> 
     """
     if not segments:
         return []
-    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SAID}]
-    after = render([*said, *_messages(segments)], policy.tokenizer, opened=True).rpartition(SAID)[2]
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": WORDS}]
+    after = after_words(render([*said, *_messages(segments)], policy.tokenizer, opened=True))
     if closed:
-        alone = render(said, policy.tokenizer, opened=False).rpartition(SAID)[2]
+        alone = after_words(render(said, policy.tokenizer, opened=False))
         after = after.removeprefix(alone[: _past_end_mark(alone, policy)])
     return [[] for _ in segments[:-1]] + [policy.encode(after)]
 

@@ -67,7 +67,7 @@ def _check_head(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
     if causal.get_output_embeddings() is None:
         raise ConfigError(f"{kind} has no output layer over tokens, so it has no policy to train.")
     try:
-        own = causal(**seen).logits.float()
+        own = causal(**seen).logits
         hidden = policy.backbone(causal)(**seen).last_hidden_state
     except Exception as error:  # whatever a model of an unknown kind raises
         raise ConfigError(f"{kind} cannot read four tokens here: {_brief(error)}.") from error
@@ -76,8 +76,8 @@ def _check_head(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
             f"{kind} has layers between its last hidden states and its output layer, which etude does not know; its "
             "log-probabilities would be wrong, so it cannot be trained here."
         )
-    ours = policy.head_logits(causal, hidden).float()
-    if not torch.allclose(own, ours, atol=1e-2 * float(own.abs().max().clamp(min=1))):
+    ours, close = policy.head_logits(causal, hidden).float(), min(1e-2, TOLERANCE[own.dtype])
+    if not float((own.float() - ours).abs().max()) <= close * max(1.0, float(own.abs().max())):  # nor if it is NaN
         raise ConfigError(
             f"{kind} scales its logits in a way that etude does not know; its log-probabilities would be wrong, so it "
             "cannot be trained here."
@@ -88,15 +88,15 @@ def _check_decoding(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
     """Token by token, with a cache and padded prompts, a model with recurrent layers says what it says at once."""
     kind, backbone = type(causal).__name__, policy.backbone(causal)
     try:
-        said = _token_by_token(backbone, policy.config, policy.device)
+        stepwise = _token_by_token(backbone, policy.config, policy.device)
     except Exception as error:
         raise ConfigError(
             f"{kind} cannot be sampled from here: its cache is of a kind that etude does not know ({_brief(error)})."
         ) from error
-    if not recurrent(policy.config) or said.dtype not in (torch.float32, torch.float64):
+    if not recurrent(policy.config) or stepwise.dtype not in (torch.float32, torch.float64):
         return  # attention is exact, and coarse rounding may turn a choice of experts
     whole = _at_once(backbone, policy.device)
-    if float((said - whole).abs().max()) > TOLERANCE[said.dtype] * max(1.0, float(whole.abs().max())):
+    if float((stepwise - whole).abs().max()) > TOLERANCE[stepwise.dtype] * max(1.0, float(whole.abs().max())):
         raise ConfigError(
             f"{kind} says something else token by token than at once when prompts of different lengths share a "
             "batch: its recurrent layers do not leave padding out, so it cannot be trained here."

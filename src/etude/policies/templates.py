@@ -10,7 +10,7 @@ from etude.core.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SAID = "\u2060said\u2060"
+WORDS = "\u2060words\u2060"
 """Stands for the assistant's words when a template is rendered around them: nothing that a template contains."""
 
 
@@ -30,10 +30,22 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     if not tokenizer.chat_template:
         return None
     try:
-        shown = render([{"role": "user", "content": "?"}, {"role": "assistant", "content": SAID}], tokenizer, False)
+        shown = render([{"role": "user", "content": "?"}, {"role": "assistant", "content": WORDS}], tokenizer, False)
+        tail = after_words(shown)
     except ConfigError:
         return None
-    return first_special(tokenizer.encode(shown.rpartition(SAID)[2], add_special_tokens=False), tokenizer)
+    return first_special(tokenizer.encode(tail, add_special_tokens=False), tokenizer)
+
+
+def after_words(shown: str) -> str:
+    """What a rendering has after `WORDS`. Raises ConfigError if the template changed them or left them out."""
+    _, found, tail = shown.rpartition(WORDS)
+    if not found:
+        raise ConfigError(
+            "The model's chat template does not show what the assistant says as it is, so it cannot be known where a "
+            "turn ends: set another `chat_template` in tokenizer_config.json."
+        )
+    return tail
 
 
 def first_special(tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> int | None:
