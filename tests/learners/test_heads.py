@@ -141,6 +141,19 @@ def test_a_stage_brings_a_head_with_a_fresh_optimizer_only() -> None:
     assert ["reward_head_loss" in m for m in metrics] == [False, False, True, True]
 
 
+def test_a_head_that_a_stage_brought_is_resumed(tmp_path: Path) -> None:
+    phases: Any = (Phase(like="grpo", end=0.5), Phase(optimizer="reset"))
+    straight, resumed = (language(RewardHead(), stages=phases) for _ in range(2))
+    for _ in range(3):
+        straight.step()
+    straight.save(tmp_path)
+    resumed.load(tmp_path)
+    assert len(head_of(resumed)) and torch.equal(head_of(resumed), head_of(straight))
+    straight.step(), resumed.step()
+    assert torch.equal(head_of(resumed), head_of(straight))
+    assert torch.equal(weights(resumed), weights(straight))
+
+
 # Control
 
 
