@@ -232,7 +232,7 @@ def test_what_cannot_work_is_refused() -> None:
         trpo.replace(critic=StateValue()).check()
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["npg", "trpo", "gae"])
 def test_three_members_are_three_runs_bit_for_bit(name: str) -> None:
     """Also with an odd number of parameters, where vectors end in the middle of a register."""

@@ -156,6 +156,7 @@ def test_common_steps_are_learned_in_neither_and_keep_their_reward() -> None:
         assert row.reward == pytest.approx(other.reward) and said(row)[0].reward == said(row)[1].reward == 0
 
 
+@pytest.mark.slow
 def test_with_step_zero_masks_are_unchanged() -> None:
     policy = reporter("<fail 0 K>", name="tiny")
     _, rows = collect(ReflectThenRetry(size=4, imitate=False), attr_20q, policy)
@@ -163,6 +164,7 @@ def test_with_step_zero_masks_are_unchanged() -> None:
     assert masks([without_prefix(rows[0], 0, 0)]) == masks(rows[:1])
 
 
+@pytest.mark.slow
 def test_a_masked_prefix_has_exactly_no_gradient() -> None:
     policy = reporter("<fail 2 K>", name="tiny")
     _, rows = collect(ReflectThenRetry(size=4, imitate=False), attr_20q, policy)

@@ -204,6 +204,7 @@ def test_memories_that_do_not_belong_to_the_rollout_are_noticed() -> None:
         loop.updater.run(batch.flat(), 1, 1.0)
 
 
+@pytest.mark.slow
 def test_values_after_a_cut_remember_the_episode() -> None:
     """V(s') of truncated steps, of the rollout's end and inside, against the sequence played again by hand."""
     loop = OnPolicyLoop(method(GRU(width=8), environments=2, steps=230), pendulum, [Member(0), Member(1)], 2)
@@ -245,6 +246,7 @@ def test_members_with_a_memory_equal_their_own_runs(task: ControlTask) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_remembers(tmp_path: Path) -> None:
     """Saved in the middle of episodes; the fresh loop goes on with the same numbers."""
     remembers = method(GRU(width=8))
