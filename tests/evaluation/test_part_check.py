@@ -216,7 +216,7 @@ def test_what_only_a_run_has_is_no_fault() -> None:
 
 
 def test_a_part_for_tokens_and_control_is_called_as_both_do() -> None:
-    told = "ClippedSurrogate.__call__(batch, policy) was called on a small batch"
+    called = "ClippedSurrogate.__call__(batch, policy) was called on a small batch"
     assert [f.sentence for f in check_part(part_classes()["clipped-surrogate"])] == [
         f"{called} [B, T].",
         f"{called} [P, N].",
