@@ -1,0 +1,89 @@
+"""`etude beds`: tasks with a start, a fixed test set and a card, on which methods are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App
+
+beds = App(name="beds", help="What methods are compared on; `beds show NAME` prints one, `beds make NAME` measures it.")
+
+
+@beds.default
+def list_beds() -> None:
+    """Every bed with what its card says: where the baseline starts and ends, and what 12 pairs of runs tell apart."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from etude.runs.beds import beds as known
+    from etude.runs.beds import load_bed
+    from etude.runs.cards import read_card
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("bed", "baseline", "start", "end", "area", "12 pairs resolve", "about"):
+        table.add_column(name, no_wrap=name != "about", justify="left" if name in ("bed", "about") else "right")
+    for name in known():
+        bed, card = load_bed(name), read_card(name)
+        table.add_row(name, bed.baseline, *_figures(bed.metric, card), bed.about)
+    Console().print(table)
+
+
+def _figures(metric: str, card: dict[str, Any] | None) -> tuple[str, str, str, str]:
+    if card is None:
+        return ("not measured", "", "", "")
+    found = (card["start"][metric], card["baseline"]["end"], card["baseline"]["area"], card["resolves"]["area"]["12"])
+    return tuple(f"{x:.4g}" for x in found)  # type: ignore[return-value]  # four of them
+
+
+@beds.command
+def show(name: str) -> None:
+    """Print a bed's recipe and its card.
+
+    Parameters
+    ----------
+    name
+        As in language/compose-easy (`etude beds`), or the path of a recipe.
+    """
+    import json
+
+    from etude.runs.beds import beds as known
+    from etude.runs.beds import load_bed
+    from etude.runs.cards import read_card
+
+    load_bed(name)
+    path, card = known().get(name, Path(name)), read_card(name)
+    print(path.read_text(encoding="utf-8").rstrip())
+    print(f"\n{json.dumps(card, indent=1)}" if card else f"\nNot measured yet: etude beds make {name}")
+
+
+@beds.command
+def make(name: str, *, runs: Path = Path("runs/beds"), workers: int | None = None) -> None:
+    """Measure a bed and write its card: its start, the baseline tuned by its sweep, and twelve fresh seeds of it.
+
+    Parameters
+    ----------
+    name
+        As in language/compose-easy (`etude beds`), or the path of a recipe.
+    runs
+        Where the runs are kept; those that exist are used again, so what was stopped goes on.
+    workers
+        Runs at a time; all cores by default.
+    """
+    import json
+
+    from etude.runs.beds import load_bed
+    from etude.runs.cards import card_path, make_card
+
+    bed = load_bed(name)
+    card = make_card(bed, root=runs, workers=workers)
+    path = card_path(name)
+    path.write_text(json.dumps(card, indent=1) + "\n")
+    start, base = card["start"][bed.metric], card["baseline"]
+    print(
+        f"{bed.name}: {bed.metric} of {bed.baseline} from {start:.4g} to {base['end']:.4g} (area {base['area']:.4g})."
+    )
+    print(f"  tuned: {', '.join(f'{k}={v}' for k, v in card['tuned'].items()) or 'as it is'}")
+    area, end = (card["resolves"][what]["12"] for what in ("area", "end"))
+    print(f"  12 pairs resolve {area:.4g} of the area, {end:.4g} of the end.")
+    print(f"  {path}")

@@ -1,0 +1,266 @@
+"""Beds: tasks with a start and a fixed test set, on which methods are compared. `beds/<family>/<name>.toml`.
+
+A recipe says what is trained on, from where, how long, and what is measured:
+
+    about = "Two tables, looked up one after the other; the shipped base model gets a third right."
+    task = "compose"
+    set = { "task.levels" = [2] }        # fields of the task, and of every method that is compared
+    model = "tiny"                       # or a [start]: a run that is done once, and begun from
+    steps = 40
+    baseline = "grpo"
+    metric = "pass@1"
+    bounds = [0.0, 1.0]
+
+    [test]                               # the same problems for every arm and seed
+    problems = 400
+    samples = 4
+    every = 5                            # training steps between two evaluations
+
+    [sweep]                              # what the baseline is tuned over
+    "optimizer.lr" = [1e-4, 2e-4, 4e-4]
+
+    [start]
+    method = "sft"
+    steps = 100
+    set = { "optimizer.lr" = 1e-3 }
+
+What was measured on it is its card, `<name>.json` beside the recipe (`cards.py`). Runs are kept below `runs/beds/` and
+shared by all that is compared on the bed, as long as recipe, code, processor and kernels are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.core.edit import assignments
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Count, WholeNumber, check
+from etude.core.registry import ROOT
+from etude.runs.comparing import Job, evaluations, jobs_for, run_jobs
+from etude.runs.training import compose_task
+
+PLACES = (ROOT / "beds", ROOT.parent.parent / "beds")
+"""Where recipes are: inside an installed package, or beside the source."""
+RUNS = Path("runs/beds")
+"""Where the runs of beds are kept."""
+TUNING, CONFIRMING = 0, 1000
+"""First seeds: settings are chosen on the former, and what is reported was trained with the latter."""
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A run that is done once, and that every arm begins from. It has a seed that no arm has.
+
+    Args:
+        set: fields of its method and task; the task is the bed's, with its own fields.
+    """
+
+    method: str
+    steps: Count
+    model: str = "tiny"
+    seed: WholeNumber = 99
+    set: Fields = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Test:
+    """What every run is measured on.
+
+    Args:
+        split: of the task; the first that is not trained on by default.
+        problems: the first so many of the split; in control episodes of each member.
+        samples: of each problem (language).
+        every: steps of the budget between two evaluations.
+    """
+
+    __test__ = False  # no class of tests, whatever its name looks like
+    every: Count
+    split: str = ""
+    problems: Count = 400
+    samples: Count = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bed:
+    """A recipe, read and checked.
+
+    Args:
+        steps: budget of a run: training steps, in control environment steps of each member.
+        metric: what is compared; `bounds` are its floor and ceiling.
+        sweep: values of each field that the baseline is tuned over; the best by the area under its curve is taken.
+    """
+
+    name: str
+    about: str
+    task: str
+    steps: Count
+    test: Test
+    baseline: str = "grpo"
+    model: str = "tiny"
+    start: Start | None = None
+    metric: str = "pass@1"
+    bounds: tuple[float | None, float | None] = (0.0, 1.0)
+    set: Fields = field(default_factory=dict)
+    sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def goal(self) -> Any:
+        """Its task, with its fields set."""
+        return compose_task(self.task, [f for f in assignments(self.set) if f.startswith("task.")])
+
+
+def beds() -> dict[str, Path]:
+    """Every recipe, by family and name: 'language/compose-easy'."""
+    return {
+        path.relative_to(place).with_suffix("").as_posix(): path
+        for place in PLACES
+        for path in sorted(place.glob("*/*.toml"))
+    }
+
+
+def load_bed(name: str) -> Bed:
+    """The bed called `name`, as in 'language/compose-easy', or at the path of a recipe.
+
+    Raises: UnknownNameError with the nearest names, for beds and for keys of a recipe; ConfigError for a value that
+    does not fit.
+    """
+    known = beds()
+    path = Path(name) if name.endswith(".toml") else known.get(name)
+    if path is None:
+        raise UnknownNameError("bed", name, known, "`etude beds` lists them.")
+    try:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no recipe {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is no TOML: {error}.") from None
+    label = name if path == known.get(name) else path.stem
+    inner = {key: _made(kind, f"{path}, [{key}]", recipe.pop(key)) for key, kind in PARTS.items() if key in recipe}
+    return _made(Bed, str(path), {"name": label, **recipe, **inner})
+
+
+PARTS: dict[str, type] = {"test": Test, "start": Start}
+
+
+def _made(kind: Any, where: str, values: Fields) -> Any:
+    """A dataclass from a table of a recipe. Raises ConfigError for keys and values that do not fit."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where} must be a table, got {values!r}.")
+    hints = get_type_hints(kind, include_extras=True)
+    names = [f.name for f in fields(kind)]
+    for key in values:
+        if key not in names:
+            raise UnknownNameError(f"key of {where}", key, names, f"There are: {', '.join(names)}.")
+    simple = {
+        k: v if k in PARTS or isinstance(v, Mapping) else check(f"{where}: {k}", hints[k], v) for k, v in values.items()
+    }
+    try:
+        return kind(**simple)
+    except TypeError as error:
+        raise ConfigError(f"{where} lacks a key: {error}.") from None
+
+
+# Runs
+
+
+def runs_of(
+    bed: Bed, arm: str, seeds: int, changes: Fields | None = None, *, first: int = CONFIRMING, root: Path = RUNS
+) -> list[Job]:
+    """The runs of an arm on a bed, from seed `first` on. Its start is made if it is not there.
+
+    Args:
+        arm: a method, with parts stacked by '+'.
+        changes: fields set beside the bed's own.
+    """
+    set_ = tuple(assignments({**bed.set, **(changes or {})}))
+    flags = ["--evaluate", bed.test.problems, "--evaluate-every", bed.test.every]
+    together = bed.goal.together
+    flags += [] if together else ["--evaluate-samples", bed.test.samples]
+    return jobs_for(
+        arm, bed.task, start_of(bed, root), seeds, bed.steps, set_, root / bed.name / state(), first,
+        together=together, flags=tuple(map(str, flags)),
+    )  # fmt: skip
+
+
+def start_of(bed: Bed, root: Path = RUNS) -> str:
+    """The model that the bed's runs begin from: a name, or the folder of its start, which is trained if need be."""
+    if bed.start is None:
+        return bed.model
+    start = bed.start
+    task = {k: v for k, v in bed.set.items() if k.startswith("task.")}
+    (job,) = jobs_for(
+        start.method, bed.task, start.model, 1, start.steps, tuple(assignments({**task, **start.set})),
+        root / "starts" / state(), start.seed, flags=("--evaluate", "0"),
+    )  # fmt: skip
+    run_jobs([job], workers=1)
+    (newest,) = sorted((job.folder / "checkpoints").glob("step-*"), key=lambda p: int(p.name.split("-")[1]))[-1:]
+    return str(newest / "model")
+
+
+def state() -> str:
+    """A name for what numbers depend on besides a recipe: code, versions of libraries, processor and kernels.
+
+    Runs are only paired with runs that could have been equal.
+    """
+    from etude.runtime.environment import record
+
+    here = record(0)
+    code = hashlib.sha256()
+    for path in sorted(ROOT.rglob("*.py")):
+        if path.relative_to(ROOT).parts[0] not in SHOWING:
+            code.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    matters = [code.hexdigest(), here["versions"], here["processor"], here["kernels"]]
+    return hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:12]
+
+
+SHOWING = ("cli", "board", "experiments")
+"""Folders of the library on which no number of a run rests."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What runs came to on a bed, seed by seed: [n] each.
+
+    Args:
+        start, end: the metric before and after.
+        area: its mean along the run, by the trapezoid rule: learning counts, and not only its end.
+        curves: [n, points] at steps `at`.
+    """
+
+    at: NDArray[np.float64]
+    curves: NDArray[np.float64]
+
+    @property
+    def start(self) -> NDArray[np.float64]:
+        """[n], before the first step."""
+        return self.curves[:, 0]
+
+    @property
+    def end(self) -> NDArray[np.float64]:
+        """[n], after the last."""
+        return self.curves[:, -1]
+
+    @property
+    def area(self) -> NDArray[np.float64]:
+        """[n]."""
+        return np.asarray(np.trapezoid(self.curves, self.at, axis=1) / self.at[-1])
+
+
+def scores_of(bed: Bed, jobs: Sequence[Job]) -> Scores:
+    """The bed's metric along finished runs."""
+    from etude.runs.worlds import world_of
+
+    split = bed.test.split or world_of(bed.goal).measured(bed.goal)[1][0]
+    at = [*range(0, bed.steps, bed.test.every), bed.steps]
+    return Scores(np.array(at, float), np.array(evaluations(jobs, bed.metric, split, at)))

@@ -1,0 +1,114 @@
+"""Beds: recipes that are read strictly, runs that are shared, and what a card says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.evaluation.verdicts import LOOKS
+from etude.runs import beds as module
+from etude.runs.beds import CONFIRMING, Scores, beds, load_bed, runs_of, start_of
+from etude.runs.cards import make_card
+
+RECIPE = """
+about = "Four prompts, exactly known."
+task = "enumerable"
+steps = 20
+set = { "task.prompts" = 2 }
+
+[test]
+every = 5
+
+[sweep]
+"optimizer.lr" = [0.001, 0.1]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def test_every_recipe_can_be_read() -> None:
+    assert beds()
+    for name in beds():
+        bed = load_bed(name)
+        assert bed.name == name and bed.steps % bed.test.every == 0
+        assert set(bed.goal.splits())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("steps = 20", "stepz = 20"), "no key of .*small.toml named 'stepz'. Did you mean 'steps'"),
+        (("every = 5", "evry = 5"), r"key of .*small.toml, \[test\] named 'evry'"),
+        (("steps = 20", "steps = 0"), "small.toml: steps must be"),
+        (("steps = 20", ""), "small.toml lacks a key: .*steps"),
+        (("every = 5", "every = "), "no TOML"),
+        (("[test]\nevery = 5", "test = 5"), r"\[test\] must be a table"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_refused(recipe: str, change: tuple[str, str], message: str) -> None:
+    Path(recipe).write_text(RECIPE.replace(*change))
+    with pytest.raises(ConfigError, match=message):
+        load_bed(recipe)
+
+
+def test_a_bed_that_is_not_there_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="enumerable/twin"):
+        load_bed("enumerable/twins")
+
+
+def test_the_area_is_the_mean_along_the_run() -> None:
+    """Trapezoids: (0 + 1) / 2 over the first half, (1 + 1) / 2 over the second: 0.75."""
+    found = Scores(np.array([0.0, 5.0, 10.0]), np.array([[0.0, 1.0, 1.0], [0.2, 0.2, 0.2]]))
+    assert found.area.tolist() == pytest.approx([0.75, 0.2])
+    assert (found.start.tolist(), found.end.tolist()) == ([0.0, 0.2], [1.0, 0.2])
+
+
+@pytest.mark.slow
+def test_a_card_says_what_was_measured_and_is_not_measured_twice(recipe: str, tmp_path: Path) -> None:
+    bed = load_bed(recipe)
+    card = make_card(bed, root=tmp_path / "runs", workers=1)
+    assert set(card["sweep"]) == {"optimizer.lr=0.001", "optimizer.lr=0.1"}
+    best = max(card["sweep"], key=lambda label: card["sweep"][label]["area"])
+    assert card["tuned"] == {"optimizer.lr": float(best.partition("=")[2])}
+    curve = card["baseline"]["curve"]
+    assert curve["at"] == [0, 5, 10, 15, 20] and len(curve["mean"]) == 5
+    assert card["start"]["pass@1"] == pytest.approx(curve["mean"][0], abs=1e-4)
+    assert card["baseline"]["end"] > card["start"]["pass@1"]
+    widths = [card["resolves"]["area"][str(n)] for n in LOOKS]
+    assert widths == sorted(widths, reverse=True)
+    trained = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("metrics.jsonl")}
+    again = make_card(bed, root=tmp_path / "runs", workers=1)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("metrics.jsonl")} == trained
+    assert {k: v for k, v in again.items() if k != "measured"} == {k: v for k, v in card.items() if k != "measured"}
+
+
+def test_runs_are_shared_only_where_they_could_be_equal(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = load_bed(recipe)
+    (job,) = runs_of(bed, "grpo", 2)
+    assert (job.seed, job.members) == (CONFIRMING, 2)
+    assert runs_of(bed, "grpo", 2)[0].folder == job.folder
+    assert runs_of(bed, "grpo", 2, {"optimizer.lr": 0.5})[0].folder != job.folder
+    monkeypatch.setattr(module, "state", lambda: "another processor")
+    assert runs_of(bed, "grpo", 2)[0].folder != job.folder
+
+
+@pytest.mark.slow
+def test_a_start_is_made_once(tmp_path: Path) -> None:
+    text = 'about = "x"\ntask = "compose"\nsteps = 2\n[test]\nevery = 1\n[start]\nmethod = "sft"\nsteps = 1\nset = { problems = 2 }\n'
+    (tmp_path / "warm.toml").write_text(text)
+    bed = load_bed(str(tmp_path / "warm.toml"))
+    start = Path(start_of(bed, tmp_path / "runs"))
+    assert (start / "config.json").is_file()
+    written = start.stat().st_mtime_ns
+    assert start_of(bed, tmp_path / "runs") == str(start) and start.stat().st_mtime_ns == written
+    (job,) = runs_of(bed, "grpo", 1, root=tmp_path / "runs")
+    assert json.loads(json.dumps(job.command())).count(str(start)) == 1
