@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from torch import Tensor, nn
 
-    from etude.core.kinds import RolloutMethod
     from etude.core.method import Method
     from etude.core.population import Population
 
@@ -204,7 +203,7 @@ class Apart(Learner, abstract=True):
 class StepLearner(Apart, abstract=True):
     """A learner of control: a network of every member's own."""
 
-    def objection(self, method: RolloutMethod) -> str | None:
+    def objection(self, method: Any) -> str | None:
         optimizer = self.learning.optimizer
         if not isinstance(optimizer, StepOptimizer):
             return f"learns for all members of a population at once, which {type(optimizer).__name__} cannot step."

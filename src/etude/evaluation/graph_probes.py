@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from etude.core.errors import ConfigError
-from etude.tasks.language.paths import NAMES, PathData
+from etude.policies.byte_tokenizer import NODES
+from etude.tasks.language.paths import PathData
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -107,7 +108,7 @@ def target_attention(policy: LanguagePolicy, paths: Sequence[Sequence[int]]) -> 
 
 def node_ids(policy: LanguagePolicy, nodes: int) -> Tensor:
     """[n] the token of each node."""
-    return torch.tensor([policy.encode(name)[0] for name in NAMES[:nodes]], device=policy.device)
+    return torch.tensor([policy.encode(name)[0] for name in NODES[:nodes]], device=policy.device)
 
 
 def _only_layer(policy: LanguagePolicy) -> tuple[Any, Any]:

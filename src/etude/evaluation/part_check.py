@@ -56,7 +56,7 @@ def check_part(part: Part | type[Part]) -> list[Finding]:
     Returns: the findings, faults first; the last facts say which functions were called, and on what.
     """
     if isinstance(part, type):
-        name, fields = part.__name__, dataclasses.fields(part)  # type: ignore[arg-type]  # every part is a dataclass
+        name, fields = part.__name__, dataclasses.fields(part)
         if missing := [f.name for f in fields if f.init and not _has_default(f)]:
             given = ", ".join(f"{field}=..." for field in missing)
             return [_fault("fields", f"{name} has no default for {' and '.join(missing)}: check {name}({given}).")]
@@ -92,7 +92,7 @@ def _fields(part: Part) -> Iterator[Finding]:
             yield _fault(
                 "fields", f"{where} holds a {kind}, which can change while a part may not: make it a tuple or a part."
             )
-    if not all(map(_has_default, dataclasses.fields(part))):  # type: ignore[arg-type]  # every part is a dataclass
+    if not all(map(_has_default, dataclasses.fields(part))):
         yield Finding(
             "warning", "fields", f"{name} has fields without a default, so `--with {part.name}` cannot add it."
         )

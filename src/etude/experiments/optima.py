@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
+from etude.core.complete import complete_token
 from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS
 from etude.loops.bed import Bed
@@ -33,14 +34,15 @@ class Bandits:
         self, method: TokenMethod, updates: int, rate: float, batch: Callable[[int], TokenBatch]
     ) -> list[float]:  # fmt: skip
         """KL(pi || pi*) of every prompt after Adam's updates of the method's loss on `batch(update)`."""
+        complete = complete_token(method)
         optimizer = torch.optim.Adam([self.policy.logits[0]], rate)
         for update in range(updates):
             rows = batch(update)
             assert rows.prompt is not None and rows.response is not None
             optimizer.zero_grad()
             said = self.policy.rows(0, rows.prompt, rows.response, self.policy.table())
-            value: Tensor = loss(method, rows, said, self.policy.length)
-            value.backward()  # type: ignore[no-untyped-call]  # torch's own is untyped
+            value: Tensor = loss(complete, rows, said, self.policy.length)
+            value.backward()
             optimizer.step()
         logp = self.policy.logp().detach()[0]
         return [float(x) for x in (logp.exp() * (logp - self.best)).sum(-1)]

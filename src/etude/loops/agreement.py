@@ -64,4 +64,4 @@ def _bound(sums: Sequence[float], count: int, dtype: torch.dtype) -> float:
         return CEILING[dtype]
     mean = total / n
     error = (max(0.0, squares / n - mean**2) / count) ** 0.5
-    return min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error))
+    return float(min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from etude.core.complete import CompleteRolloutMethod
 from etude.core.errors import InvariantError
-from etude.core.learners import StepHead
+from etude.core.learners import Joint, StepHead
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Number, PerMember, Population
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
@@ -36,11 +36,10 @@ class ControlUpdater:
     ) -> None:  # fmt: skip
         self.method, self.population, self.parameters = method, population, parameters
         self.actor, self.critic, self.needs = actor, critic, method.needs()
-        self.part: Any = method.critic
-        self.joint = self.part is not None and self.part.joint
-        self.shared = self.part is not None and self.part.shared
+        self.joint: Joint | None = method.critic if isinstance(method.critic, Joint) else None
+        self.shared = method.critic is not None and method.critic.shared
         self.heads = _heads(method)
-        self.length = 1 if actor.memory is None else method.experience.steps  # type: ignore[union-attr]
+        self.length = 1 if actor.memory is None else method.experience.steps
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
         self.noise, self.agreement = Noise(population.size), dict[str, Tensor]()
@@ -48,7 +47,7 @@ class ControlUpdater:
     def follow(self, method: CompleteRolloutMethod) -> None:
         """Go on as the next stage says, whose critic and optimizer are the same."""
         self.method, self.needs, self.heads = method, method.needs(), _heads(method)
-        self.length = 1 if self.actor.memory is None else method.experience.steps  # type: ignore[union-attr]
+        self.length = 1 if self.actor.memory is None else method.experience.steps
 
     def run(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
@@ -177,8 +176,8 @@ class Minibatch:
         if self.updater.joint is not None:
             reported["value_loss"] = error = self.updater.joint.loss(batch, policy)
             each = each + error
-        for part in self.updater.heads.values():
-            reported[f"{part.label}_loss"] = term = part.loss(batch, policy)
+        for head in self.updater.heads.values():
+            reported[f"{head.label}_loss"] = term = head.loss(batch, policy)
             each = each + per_step(term)
         total = self.mean(each)
         if not self.reports:

@@ -91,9 +91,9 @@ class EnumerableLoop:
         self.rewards = task.table(len(self.policy.tokens))
         self.bed = Bed(self.policy, self.rewards, task.problems("train"))
         self.places = {problem.id: x for x, problem in enumerate(self.bed.problems)}
-        if method.optimizer.lr is None:
+        if whole.optimizer.lr is None:
             self.methods = [m.replace(optimizer=m.optimizer.replace(lr=RATE).bind()) for m in self.methods]
-        self.steppers = [ModelStepper(m.optimizer, [t]) for m, t in zip(self.methods, self.policy.logits)]  # type: ignore[arg-type]
+        self.steppers = [ModelStepper(m.optimizer, [t]) for m, t in zip(self.methods, self.policy.logits)]
         self.reference = [table.detach().clone() for table in self.policy.logits]
         self.needs_reference = "reference_logp" in method.needs()
 
@@ -169,7 +169,7 @@ class EnumerableLoop:
         for k, (rows, batch) in pieces.items():
             method = self.methods[k]
             said = self._evaluate(k, batch, table, "objective", "regularizers", "critic", "token_weights")
-            said.learning_rate = self.steppers[k].lr * method.optimizer.rate(self.finished, self.steps)  # type: ignore[union-attr]
+            said.learning_rate = self.steppers[k].lr * method.optimizer.rate(self.finished, self.steps)
             found = terms(method, batch, said, self.policy.length)
             losses.append(total(found))
             if (whole := batches[k].row_loss) is not None:
@@ -178,7 +178,7 @@ class EnumerableLoop:
                 halves[k] = self._halves(k, batch)
         gradients = torch.autograd.grad(torch.stack(losses).sum(), self.policy.logits)
         for k, (_, batch) in pieces.items():
-            rate = self.methods[k].optimizer.rate(self.finished, self.steps)  # type: ignore[union-attr]
+            rate = self.methods[k].optimizer.rate(self.finished, self.steps)
             self.steppers[k].step(Lesson(batch, self.policy.logits[k], gradients[k], halves.get(k)), rate)
 
     def _evaluate(self, member: int, batch: TokenBatch, table: Tensor, *slots: str) -> TokenLogProbs:
@@ -243,7 +243,8 @@ class EnumerableLoop:
             table.data.copy_(tensors[f"logits.{k}"])
             reference.copy_(tensors[f"reference.{k}"])
         kept = zip(self.steppers, state["optimizers"], state["bad_steps"], strict=True)
-        for stepper, moments, stepper.failures in kept:
+        for stepper, moments, failures in kept:
+            stepper.failures = failures
             stepper.remember({int(i): s for i, s in moments.items()})
         for method, learned in zip(self.methods, state["parts"], strict=True):
             method.load_state_dict(learned)

@@ -131,7 +131,7 @@ class LanguageLoop:
         """The networks beside a policy, as they begin."""
         return TokenLearners(method, policy, self.stream.split("learners"), self.steps)
 
-    def _begin_stage(self, before: Method, method: Method) -> None:
+    def _begin_stage(self, before: CompleteTokenMethod, method: CompleteTokenMethod) -> None:
         """Let start anew what the stage says; all else goes on."""
         anew = stages.resets(method, stages.current(self.stages, self.finished, self.steps))
         others = method.slots()["learners"] != before.slots()["learners"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from etude.core.batches import TokenBatch
-from etude.core.kinds import TokenMethod
+from etude.core.complete import CompleteTokenMethod
 from etude.core.rows import concatenate
 from etude.core.streams import Stream
 from etude.loops.credit import credited
@@ -29,7 +29,7 @@ class Trainer:
         self.players, self.keeps_reference = players, keeps_reference
 
     def learn(
-        self, method: TokenMethod, batch: TokenBatch, step: int, stream: Stream
+        self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream
     ) -> tuple[TokenBatch, dict[str, float]]:  # fmt: skip
         """The rows with their advantages, once they have been learned from, and what to report."""
         learned, metrics = [], dict[str, float]()
@@ -45,7 +45,7 @@ class Trainer:
         return batch, metrics
 
     def _taught(
-        self, method: TokenMethod, player: Player, batch: TokenBatch, step: int, stream: Stream
+        self, method: CompleteTokenMethod, player: Player, batch: TokenBatch, step: int, stream: Stream
     ) -> tuple[TokenBatch, dict[str, float]]:
         """A player's rows with their advantages, once it and its learners have learned from them."""
         batch, updater = self._credit(method, player, batch), player.updater
@@ -55,7 +55,7 @@ class Trainer:
         metrics |= updater.run(method, batch, step, stream)
         return batch, metrics | updater.learners.run(batch, step, "after", stream)
 
-    def _credit(self, method: TokenMethod, player: Player, batch: TokenBatch) -> TokenBatch:
+    def _credit(self, method: CompleteTokenMethod, player: Player, batch: TokenBatch) -> TokenBatch:
         policy, budget = player.policy, player.updater.budget
         if "values" in method.needs():
             batch.values, batch.next_values = values_all(policy, batch, budget)
@@ -63,7 +63,7 @@ class Trainer:
             batch = with_hidden(policy, batch, budget)
         return credited(method, batch)
 
-    def refresh_reference(self, method: TokenMethod, finished: int) -> None:
+    def refresh_reference(self, method: CompleteTokenMethod, finished: int) -> None:
         """Move the references as far as the method says after so many steps."""
         if self.keeps_reference and method.reference is not None:
             fraction = method.reference.refresh(finished)

@@ -77,8 +77,8 @@ def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogP
         found[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch)
     if method.critic is not None:
         found["value_loss"] = _weighted(method.critic.loss(batch, policy), batch)
-    for part in heads(method):
-        found[f"{part.label}_loss"] = _weighted(part.loss(batch, policy), batch)
+    for head in heads(method):
+        found[f"{head.label}_loss"] = _weighted(head.loss(batch, policy), batch)
     return found
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from etude.core import stages
 from etude.core.complete import complete_rollout
 from etude.core.control import Collector, ControlTask, VectorEnvironment
-from etude.core.learners import StateCritic, StepLearner
+from etude.core.learners import StateCritic, StepHead, StepLearner
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Member, Population, per_member, settle
@@ -108,7 +108,7 @@ class OnPolicyLoop:
         if actor is None:
             shape = observation_shape(self.environment.observation_space)
             actor = cast(Actor, method.policy.build(shape, space, population))  # as the slot says
-        parts: dict[str, StateCritic | StepLearner] = {part.name: part for part in method.learners}
+        parts: dict[str, StateCritic | StepHead | StepLearner] = {part.name: part for part in method.learners}
         if method.critic is not None:
             parts["critic"] = method.critic
         networks = {

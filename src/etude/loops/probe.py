@@ -14,6 +14,7 @@ from torch import Tensor
 from etude.core.transitions import Transitions
 from etude.experience.vector import FINAL_ROWS
 from etude.loops.control_update import ControlUpdater, Minibatch
+from etude.policies.control.actor import Player
 from etude.policies.control.memory import Past
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _random(loop: OnPolicyLoop) -> Transitions:
     rewards, values, advantages, returns = torch.randn(4, *shape, generator=g)
     off, memory = torch.zeros(shape, dtype=torch.bool), None
     if loop.actor.memory is not None:
-        memory = torch.randn(*shape, loop.actor.memory.size, generator=g)
+        memory = torch.randn(*shape, Player(loop.actor, 1, 1).memory.shape[-1], generator=g)
     return Transitions(
         observations, actions, rewards, off, off, said, space.logp(said, actions), values, values, advantages, returns,
         memory=memory, begins=None if memory is None else rewards > 1,

@@ -8,7 +8,6 @@ import torch
 
 from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
-from etude.core.method import Method
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.loops.credit import scored
@@ -30,7 +29,7 @@ class Scorer:
         self.task, self.policy, self.dropped = task, policy, dropped
 
     def score(
-        self, method: Method, batch: TokenBatch, context: Context, budget: int, learners: TokenLearners
+        self, method: TokenMethod, batch: TokenBatch, context: Context, budget: int, learners: TokenLearners
     ) -> TokenBatch:  # fmt: skip
         """Rows with all that parts need to give credit, and with rewards.
 

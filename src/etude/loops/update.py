@@ -12,7 +12,6 @@ from torch import Tensor
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.complete import CompleteTokenMethod
 from etude.core.errors import EtudeError, InvariantError
-from etude.core.method import Method
 from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise
@@ -37,7 +36,7 @@ class Updater:
     """
 
     def __init__(
-        self, policy: LanguagePolicy, method: Method, steps: int, budget: int, length: int,
+        self, policy: LanguagePolicy, method: CompleteTokenMethod, steps: int, budget: int, length: int,
         learners: TokenLearners | None = None,
     ) -> None:  # fmt: skip
         self.learners = learners or TokenLearners(method, policy, Stream(0), steps)
@@ -52,9 +51,8 @@ class Updater:
         self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps = Noise(), list[Tensor]()
 
-    def restart(self, method: Method) -> None:
+    def restart(self, method: CompleteTokenMethod) -> None:
         """Begin with a fresh optimizer, as the method has it, of the policy and the heads that are on it now."""
-        assert method.optimizer is not None
         self.stepper = ModelStepper(method.optimizer, self._trained(), self.policy.updated)
 
     def run(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
@@ -100,7 +98,7 @@ class Updater:
         tally.add("learning_rate", rate)
         return norm > 0 and rate > 0
 
-    def accumulate(self, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
+    def accumulate(self, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
         batch = with_shares(method, batch, self.length)
         if method.token_weights:
@@ -252,7 +250,9 @@ class Updater:
 class Minibatch:
     """One minibatch as what takes the policy's steps sees it (`optimizers/model.py`)."""
 
-    def __init__(self, updater: Updater, method: Method, batch: TokenBatch, fresh: bool, tally: Tally) -> None:
+    def __init__(
+        self, updater: Updater, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool, tally: Tally
+    ) -> None:
         self.updater, self.method, self.batch, self.fresh, self.tally = updater, method, batch, fresh, tally
 
     def gradient(self) -> Metrics:
@@ -273,7 +273,6 @@ class Minibatch:
 
 def _skips(method: CompleteTokenMethod) -> bool:
     """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
-    assert method.objective is not None
     alone = not method.regularizers and method.critic is None and not heads(method)
     return method.objective.vanishes_with_advantage and alone
 

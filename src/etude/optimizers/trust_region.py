@@ -7,7 +7,7 @@ never formed: all that is needed are products F v, two passes backward through t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import Failures, Metrics, Surrogate, column
 
 if TYPE_CHECKING:
-    from etude.core.kinds import RolloutMethod
+    pass
 
 Product = Callable[[Tensor], Tensor]
 
@@ -60,7 +60,7 @@ class NaturalGradient(StepOptimizer):
         if self.lr is not None:
             raise ConfigError(f"{type(self).__name__} has no learning rate; set how far a step goes with delta.")
 
-    def objection(self, method: RolloutMethod) -> str | None:
+    def objection(self, method: Any) -> str | None:
         if method.epochs != 1 or method.minibatches != 1:
             return "takes one step on a whole rollout: set epochs and minibatches to 1."
         if method.critic is not None and method.critic.joint:

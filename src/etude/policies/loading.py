@@ -92,7 +92,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     if is_readable(name):
-        return _readable().readable_tokenizer(name)
+        readable: PreTrainedTokenizerBase = _readable().readable_tokenizer(name)
+        return readable
     if is_blank(name):
         name = "tiny"
     tokenizer: PreTrainedTokenizerBase = _load(AutoTokenizer.from_pretrained, name, "a tokenizer")
@@ -110,7 +111,10 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTraine
     from transformers import AutoModelForCausalLM
 
     if is_readable(name):
-        return _readable().readable(name).to(device, dtype).eval()
+        tables: PreTrainedModel = _readable().readable(name)
+        move(tables, device, dtype)
+        tables.eval()
+        return tables
     if is_blank(name):
         fresh = blank(name)
         move(fresh, device, dtype)

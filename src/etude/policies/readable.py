@@ -18,7 +18,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, one_hot
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from etude.core.errors import ConfigError
@@ -143,6 +149,7 @@ class Spelled(nn.Module):
         weight[torch.arange(n + 1), torch.arange(n + 1)] = 1.0
         weight[[n, size - 3]] = weight[[size - 3, n]]
         self.weight: Tensor
+        self.bias: Tensor
         self.register_buffer("weight", weight)
         self.register_buffer("bias", torch.where(weight.any(1), 0.0, -FAR))
 
@@ -155,12 +162,12 @@ class Readable(PreTrainedModel):
 
     config_class = ReadableConfig
     base_model_prefix = "model"
-    generation_config = None
+    generation_config = None  # type: ignore[assignment]  # transformers allows it
 
     def __init__(self, config: ReadableConfig) -> None:
         super().__init__(config)
         self.model, self.head = KINDS[config.kind].tables(config), Spelled(config)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]  # of transformers
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: tables are made with their first weights."""

@@ -147,7 +147,8 @@ def load_bed(name: str) -> Bed:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
     label = name if path == known.get(name) else path.stem
     inner = {key: _made(kind, f"{path}, [{key}]", recipe.pop(key)) for key, kind in PARTS.items() if key in recipe}
-    return _made(Bed, str(path), {"name": label, **recipe, **inner})
+    bed: Bed = _made(Bed, str(path), {"name": label, **recipe, **inner})
+    return bed
 
 
 PARTS: dict[str, type] = {"test": Test, "start": Start}

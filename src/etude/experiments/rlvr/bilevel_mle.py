@@ -59,7 +59,7 @@ def entropy(tril: Tensor) -> Tensor:
 def log_prob(value: Tensor, mean: Tensor, tril: Tensor) -> Tensor:
     """[...] log N(value; mean, L L'); all broadcast."""
     d = (value - mean)[..., None]
-    shape = torch.broadcast_shapes(d.shape[:-2], tril.shape[:-2])  # type: ignore[no-untyped-call]
+    shape = torch.broadcast_shapes(d.shape[:-2], tril.shape[:-2])
     z = torch.linalg.solve_triangular(
         tril.expand(*shape, *tril.shape[-2:]), d.expand(*shape, *d.shape[-2:]), upper=False
     )  # fmt: skip
@@ -170,7 +170,7 @@ def flat(parameters: Mapping[str, Tensor]) -> Tensor:
 
 def unflat(theta: Tensor, like: Mapping[str, Tensor]) -> Parameters:
     """Undo `flat`."""
-    pieces = theta.split([p[0].numel() for p in like.values()], 1)  # type: ignore[no-untyped-call]
+    pieces = theta.split([p[0].numel() for p in like.values()], 1)
     return {k: piece.view_as(p) for (k, p), piece in zip(like.items(), pieces)}
 
 
@@ -241,7 +241,7 @@ def fit_linear(
         else:
             loss = surrogate(mean, tril, y, metric, lam, data.normal(SAMPLES, *y.shape))
         adam.zero_grad()
-        loss.mean(1).sum().backward()  # type: ignore[no-untyped-call]
+        loss.mean(1).sum().backward()
         adam.step()
         with torch.no_grad():
             for name, value in data.error(parameters).items():
@@ -340,7 +340,7 @@ def fit_pendulum(
             noise = torch.randn(SAMPLES, *mean.shape, generator=data.random)
             loss = surrogate(mean, tril, y[:, rows], metric, lam, noise, pathwise=True)
         adam.zero_grad()
-        loss.mean(1).sum().backward()  # type: ignore[no-untyped-call]
+        loss.mean(1).sum().backward()
         adam.step()
     with torch.no_grad():
         mean, tril = perceptron(parameters, data.test[0])

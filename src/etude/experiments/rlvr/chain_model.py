@@ -147,7 +147,7 @@ def train(
     for _ in range(steps):
         said = generate(model, draw(batch, length, vertices, starts, generator), generator)
         optimizer.zero_grad()
-        reinforce_loss(said).backward()  # type: ignore[no-untyped-call]  # torch's own is untyped
+        reinforce_loss(said).backward()
         optimizer.step()
         found.append(float(said.reward.mean()))
     return found

@@ -172,6 +172,7 @@ class OffPolicyMaxAtK(ClippedSurrogate):
         """[B, T] under the policy as it is now, detached."""
         centre, scale = GroupMean(), GroupStd(self.epsilon)
         worth = self.worth(batch, policy)
+        assert batch.outcomes is not None
         found = of_episodes(lambda r, group: scaled(r, group, centre, scale), batch, worth)
         equal = equal_groups(batch.outcomes, batch.group)
         return torch.where(equal, 0.0, found)[:, None] * batch.action_mask
