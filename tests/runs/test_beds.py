@@ -103,8 +103,8 @@ def test_runs_are_shared_only_where_they_could_be_equal(recipe: str, monkeypatch
 
 @pytest.mark.slow
 def test_a_start_is_made_once(tmp_path: Path) -> None:
-    text = 'about = "x"\ntask = "compose"\nsteps = 2\n[test]\nevery = 1\n[start]\nmethod = "sft"\nsteps = 1\nset = { problems = 2 }\n'
-    (tmp_path / "warm.toml").write_text(text)
+    start = '[start]\nmethod = "sft"\nsteps = 1\nset = { problems = 2 }\n'
+    (tmp_path / "warm.toml").write_text(f'about = "x"\ntask = "compose"\nsteps = 2\n[test]\nevery = 1\n{start}')
     bed = load_bed(str(tmp_path / "warm.toml"))
     start = Path(start_of(bed, tmp_path / "runs"))
     assert (start / "config.json").is_file()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from etude.core.complete import CompleteRolloutMethod
 from etude.core.errors import InvariantError
 from etude.core.learners import Joint, StepHead
 from etude.core.method import Method
@@ -20,6 +19,9 @@ from etude.loops.learning import Learners
 from etude.policies.control.actor import Actor
 from etude.policies.control.memory import Past
 from etude.policies.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteRolloutMethod
 
 
 class ControlUpdater:

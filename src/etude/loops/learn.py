@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from etude.core.batches import TokenBatch
-from etude.core.complete import CompleteTokenMethod
 from etude.core.rows import concatenate
 from etude.core.streams import Stream
 from etude.loops.credit import credited
@@ -14,7 +13,7 @@ from etude.loops.scorer import with_hidden
 from etude.loops.whole_batch import values_all
 
 if TYPE_CHECKING:
-    pass
+    from etude.core.complete import CompleteTokenMethod
 
 
 class Trainer:

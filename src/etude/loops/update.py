@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.complete import CompleteTokenMethod
 from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
@@ -24,6 +23,9 @@ from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
 
 
 class Updater:
