@@ -197,7 +197,7 @@ def test_a_turn_continued_is_the_turn_that_was_not_interrupted(policy: LanguageP
     whole = rollout(starts, context(task, policy), Sampling(max_tokens=12))
     longer = [(s, e) for s, e in zip(starts, whole) if len(e.segments[-1].tokens) > place]
     assert len(longer) > 2
-    later = [s._replace(said=(first_tokens(e.segments[-1], place, policy),), open=True) for s, e in longer]
+    later = [s._replace(segments=(first_tokens(e.segments[-1], place, policy),), open=True) for s, e in longer]
     rest = rollout(later[::-1], context(task, policy, "much", "later"), Sampling(max_tokens=12 - place))[::-1]
     assert [said(e) for e in rest] == [said(e) for _, e in longer]
     assert all(e.segments[-1].info["begun"] == place for e in rest)
@@ -211,7 +211,7 @@ def test_a_game_continued_is_the_game_that_was_not_interrupted(tiny: LanguagePol
     for start, whole in zip(starts, rollout(starts, context(task, tiny), Sampling(max_tokens=task.max_tokens))):
         turns = [s for s in whole.segments if s.role == "assistant"]
         places = sorted({0, len(turns) // 2, len(turns) - 1})
-        later = [start._replace(said=tuple(turns[:k])) for k in places]
+        later = [start._replace(segments=tuple(turns[:k])) for k in places]
         for rest in rollout(later, context(task, tiny), Sampling(max_tokens=task.max_tokens)):
             assert said(rest) == said(whole) and (rest.stop, rest.seed) == (whole.stop, whole.seed)
 
@@ -229,7 +229,7 @@ def test_whole_turns_said_again_are_not_gone_on_with_and_count_as_turns(policy: 
     (whole,) = rollout([start], context(task, policy), Sampling(max_tokens=4))
     turns = tuple(whole.segments[1:])
     assert len(turns) == 3
-    (rest,) = rollout([start._replace(said=turns[:2])], context(task, policy), Sampling(max_tokens=4))
+    (rest,) = rollout([start._replace(segments=turns[:2])], context(task, policy), Sampling(max_tokens=4))
     assert said(rest) == said(whole) and rest.stop is whole.stop
 
 

@@ -290,10 +290,10 @@ class GroupAdvantage(TokenAdvantages):
         on = batch.sampled
         if bool(on.all()):
             return scaled(scores, batch.group, self.centre, self.scale, whose)
-        found = torch.zeros_like(scores)
+        advantages = torch.zeros_like(scores)
         if bool(on.any()):
-            found[on] = scaled(scores[on], batch.group[on], self.centre, self.scale, whose[on])
-        return found
+            advantages[on] = scaled(scores[on], batch.group[on], self.centre, self.scale, whose[on])
+        return advantages
 
 
 def scaled(

@@ -23,12 +23,12 @@ def of_groups(function: Callable[..., Tensor], group: Tensor, *values: Tensor) -
     tensor([-3.,  0.,  0.], dtype=torch.float64)
     """
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    size, found = counts[index], torch.zeros(len(group), dtype=torch.float64, device=group.device)
+    size, out = counts[index], torch.zeros(len(group), dtype=torch.float64, device=group.device)
     for n in torch.unique(size).tolist():
         rows = (size == n).nonzero()[:, 0]
         rows = rows[index[rows].argsort(stable=True)].view(-1, n)
-        found[rows] = function(*(v[rows].double() for v in values))
-    return found
+        out[rows] = function(*(v[rows].double() for v in values))
+    return out
 
 
 @cache
@@ -70,11 +70,11 @@ def _max_at_k(scores: Tensor, delta: Tensor, k: int) -> Tensor:
     r, order = scores.sort(dim=1, stable=True)
     d = delta.gather(1, order)
     below = d.cumsum(1) - d
-    found = r * (own * (1 + d) + rest * below)
-    found = found + _above(r * (pair * (1 + d) + triple * below)) + d * _above(r * (pair - triple))
+    ranked = r * (own * (1 + d) + rest * below)
+    ranked = ranked + _above(r * (pair * (1 + d) + triple * below)) + d * _above(r * (pair - triple))
     exact = k / n * r  # equal rewards at rest: no rounding that could pass for a difference
     same = (r[:, :1] == r[:, -1:]) & (d == 0).all(1, keepdim=True)
-    return torch.zeros_like(r).scatter(1, order, torch.where(same, exact, found))
+    return torch.zeros_like(r).scatter(1, order, torch.where(same, exact, ranked))
 
 
 def _above(x: Tensor) -> Tensor:

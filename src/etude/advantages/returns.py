@@ -66,11 +66,11 @@ def transition_gae(
     """
     deltas = rewards + gamma * (next_values * ~terminated) - values
     keeps = gamma * lam * (~(terminated | truncated)).to(values.dtype)
-    advantage, found = torch.zeros_like(values[:, 0]), []
+    advantage, backwards = torch.zeros_like(values[:, 0]), []
     for delta, keep in zip(reversed(deltas.unbind(1)), reversed(keeps.unbind(1))):
         advantage = delta + keep * advantage
-        found.append(advantage)
-    return torch.stack(found[::-1], 1)
+        backwards.append(advantage)
+    return torch.stack(backwards[::-1], 1)
 
 
 def standardized_members(values: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -42,12 +42,12 @@ def check(
 
     if steps < 1:
         raise ConfigError(f"--steps must be at least 1, got {steps}.")
-    found = _findings(environment, set, steps)
-    faults = sum(f.level == "fault" for f in found)
+    findings = _findings(environment, set, steps)
+    faults = sum(f.level == "fault" for f in findings)
     if json:
-        print(json_module.dumps([dataclasses.asdict(f) for f in found], indent=1))
+        print(json_module.dumps([dataclasses.asdict(f) for f in findings], indent=1))
     else:
-        _show(environment, found, faults)
+        _show(environment, findings, faults)
     if faults:
         raise SystemExit(1)
 
@@ -61,8 +61,8 @@ def _part(name: str) -> bool:
     if ":" not in name or name.startswith("reasoning-gym:"):
         return False
     thing = load_attribute(name)
-    kind = thing if isinstance(thing, type) else type(thing)
-    return issubclass(kind, Part) and not issubclass(kind, Task)
+    cls = thing if isinstance(thing, type) else type(thing)
+    return issubclass(cls, Part) and not issubclass(cls, Task)
 
 
 def _findings(name: str, changes: tuple[str, ...], steps: int) -> list[Finding]:
@@ -80,7 +80,7 @@ def _findings(name: str, changes: tuple[str, ...], steps: int) -> list[Finding]:
     return check_environment(task, steps=steps) if isinstance(task, ControlTask) else check_task(task)
 
 
-def _show(environment: str, found: list[Finding], faults: int) -> None:
+def _show(environment: str, findings: list[Finding], faults: int) -> None:
     from shlex import quote
 
     from rich.console import Console
@@ -89,7 +89,7 @@ def _show(environment: str, found: list[Finding], faults: int) -> None:
 
     console = Console(highlight=False)
     marks = {"fault": "[red]✗ fault  [/]", "warning": "[yellow]! warning[/]", "fact": "[dim]· fact   [/]"}
-    for f in found:
+    for f in findings:
         console.print(f"{marks[f.level]}  [bold]{f.about}[/]  {printable(f.sentence)}", soft_wrap=True)
     if faults:
         console.print(f"\n{faults} fault{'s' if faults > 1 else ''}: repair {'them' if faults > 1 else 'it'} first.")

@@ -22,9 +22,9 @@ def list_claims() -> None:
     for name in ("method", "claim", "verdict", "difference"):
         table.add_column(name, no_wrap=name in ("method", "verdict"))
     for name in files("methods"):
-        claim, found = get_method(name).claim, recorded(name)
+        claim, record = get_method(name).claim, recorded(name)
         if claim is not None:
-            spread = found.get("difference") if found else None
+            spread = record.get("difference") if record else None
             text = f"{spread['value']:+.3f} ({spread['low']:+.3f} to {spread['high']:+.3f})" if spread else ""
             table.add_row(name, claim.statement, verdict_of(name) or "not run", text)
     Console().print(table)
@@ -49,7 +49,7 @@ def run(
     """
     from etude.runs.claims import run_claim
 
-    found = run_claim(method, out=out, runs=runs, workers=workers)
-    print(f"{method}: {found['verdict']}. {found['statement']}")
-    print(f"  {found['summary']}")
-    print(f"  {found['path']}")
+    record = run_claim(method, out=out, runs=runs, workers=workers)
+    print(f"{method}: {record['verdict']}. {record['statement']}")
+    print(f"  {record['summary']}")
+    print(f"  {record['path']}")

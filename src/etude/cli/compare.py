@@ -49,7 +49,7 @@ def compare(
 
     from etude.runs.comparing import compare as run
 
-    found = run(
+    comparison = run(
         methods,
         task,
         model=model,
@@ -64,8 +64,8 @@ def compare(
         evaluate_every=evaluate_every,
     )
     console = Console()
-    console.print(found.comparison.table())
-    for note in found.notes:
+    console.print(comparison.comparison.table())
+    for note in comparison.notes:
         console.print(note, markup=False)
-    for path in found.files:
+    for path in comparison.files:
         console.print(f"  {path}", markup=False, soft_wrap=True)

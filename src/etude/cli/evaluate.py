@@ -79,19 +79,19 @@ def evaluate(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, temperature=temperature,
         top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
     )  # fmt: skip
-    found = evaluation_of(checkpoint, task, options, set)
+    evaluation = evaluation_of(checkpoint, task, options, set)
     if json:
-        scores = {s: {m: i.to_json() for m, i in v.items()} for s, v in found.scores.items()}
+        scores = {s: {m: i.to_json() for m, i in v.items()} for s, v in evaluation.scores.items()}
         print(json_module.dumps(scores, indent=1))
         return
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{checkpoint}: {found.world.about(options)}, 95% bootstrap intervals"
-    table, digits = Table(title=title, title_justify="left"), found.world.WORDING.digits
+    title = f"{checkpoint}: {evaluation.world.about(options)}, 95% bootstrap intervals"
+    table, digits = Table(title=title, title_justify="left"), evaluation.world.WORDING.digits
     for name in ("split", "metric", "value", "interval"):
         table.add_column(name, overflow="fold")
-    for name, metrics in found.scores.items():
+    for name, metrics in evaluation.scores.items():
         for metric, i in metrics.items():
             table.add_row(name, metric, f"{i.value:.{digits}f}", f"{i.low:.{digits}f} to {i.high:.{digits}f}")
     Console().print(table)

@@ -45,8 +45,8 @@ def entry(name: str) -> dict[str, Any]:
     from etude.core.registry import compositions, family, files
     from etude.runs.claims import recorded
 
-    found = compositions(name)
-    method, claim = found[0], None
+    methods = compositions(name)
+    method, claim = methods[0], None
     if method.claim is not None:
         verdict = recorded(name)
         claim = {
@@ -56,8 +56,8 @@ def entry(name: str) -> dict[str, Any]:
         }
     return {
         "id": method.id, "title": method.title, "family": family("methods", name) if name in files("methods") else "",
-        "row": method.row, "kinds": [type(m).__name__ for m in found],
-        "worlds": sorted({w for m in found for w in m.worlds}), "parent": method.parent, "paper": method.paper,
+        "row": method.row, "kinds": [type(m).__name__ for m in methods],
+        "worlds": sorted({w for m in methods for w in m.worlds}), "parent": method.parent, "paper": method.paper,
         "changes": list(dict.fromkeys(path.split(".")[0] for path in _changes(method))), "claim": claim,
     }  # fmt: skip
 
@@ -84,20 +84,20 @@ def show(method: str, *, world: str | None = None) -> None:
 
     from etude.core.registry import compositions, docstring, files, get_method
 
-    found = compositions(method) if world is None else [get_method(method, world)]
+    shown = compositions(method) if world is None else [get_method(method, world)]
     console = Console(highlight=False)
     if method in files("methods"):
         console.print(docstring("methods", method), markup=False, soft_wrap=True)
-    if found[0].title:
-        console.print(f"\n{found[0].title} ({found[0].paper})", markup=False, soft_wrap=True)
-    for composition in found:
+    if shown[0].title:
+        console.print(f"\n{shown[0].title} ({shown[0].paper})", markup=False, soft_wrap=True)
+    for composition in shown:
         _show(console, composition)
-    if found[0].claim:
+    if shown[0].claim:
         from etude.runs.claims import verdict_of
 
         console.print("\nClaim:", style="bold")
         outcome = verdict_of(method) or "not run yet"
-        console.print(f"  {found[0].claim.statement}  ({outcome})", markup=False, soft_wrap=True)
+        console.print(f"  {shown[0].claim.statement}  ({outcome})", markup=False, soft_wrap=True)
 
 
 def _show(console: Console, method: Method) -> None:

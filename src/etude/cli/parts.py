@@ -45,12 +45,12 @@ def fields_of(classes: Iterable[type[Part]]) -> dict[str, list[str]]:
     from etude.core.kinds import all_slots
     from etude.core.part import hints, part_types
 
-    found: dict[str, list[str]] = {}
+    holders: dict[str, list[str]] = {}
     for cls in sorted(classes, key=lambda c: c.name):
         held = {held.slot for hint in hints(cls).values() for held in part_types(hint)[0]}
         for slot in sorted(held - {"", *all_slots()}):
-            found.setdefault(slot, []).append(cls.name)
-    return found
+            holders.setdefault(slot, []).append(cls.name)
+    return holders
 
 
 def _show(cls: type[Part]) -> None:

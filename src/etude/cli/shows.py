@@ -94,12 +94,12 @@ def _scores(evaluation: dict[str, Any], wording: Wording, rewarded: bool = False
     return table
 
 
-def _interval(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _interval(interval: dict[str, Any] | None) -> str:
+    if interval is None:
         return ""
-    digits = 3 if abs(found["value"]) < 10 else 1
+    digits = 3 if abs(interval["value"]) < 10 else 1
     value, *ends = (
-        "unbounded" if x is None else f"{x:.{digits}f}" for x in (found["value"], found["low"], found["high"])
+        "unbounded" if x is None else f"{x:.{digits}f}" for x in (interval["value"], interval["low"], interval["high"])
     )
     return f"{value}  \\[{ends[0]}, {ends[1]}]"
 
@@ -112,8 +112,8 @@ def seeds(results: Sequence[Result]) -> None:
 
     console = Console(highlight=False)
     for split in results[0].evaluation.get("after", {}):
-        found = bootstrap_interval([r.score("pass@1", split) for r in results])
+        interval = bootstrap_interval([r.score("pass@1", split) for r in results])
         console.print(
-            f"{split}: interquartile mean of pass@1 over {len(results)} seeds {found.value:.3f} "
-            f"(95% bootstrap interval {found.low:.3f} to {found.high:.3f})"
+            f"{split}: interquartile mean of pass@1 over {len(results)} seeds {interval.value:.3f} "
+            f"(95% bootstrap interval {interval.low:.3f} to {interval.high:.3f})"
         )

@@ -77,7 +77,7 @@ def show(
     from etude.runs.training import compose_task
     from etude.runs.worlds import world_of
 
-    found = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
+    made = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
     console = Console(highlight=False)
-    for line in world_of(found).preview(found, split, count):
+    for line in world_of(made).preview(made, split, count):
         console.print(line, markup=False, soft_wrap=True)

@@ -132,8 +132,8 @@ def train(
     if skip_bad_rows:
         set = (*set, "task.skip_bad_rows=true")
     if _together(task):
-        found = run(method, task, seed=seed, seeds=seeds, out=out, set=set, with_=with_, reward=reward, **options)
-        shows.result(found, quiet, method)
+        result = run(method, task, seed=seed, seeds=seeds, out=out, set=set, with_=with_, reward=reward, **options)
+        shows.result(result, quiet, method)
         return
     results: list[Result] = []
     for number in range(seed, seed + (seeds or 1)):

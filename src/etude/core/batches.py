@@ -45,11 +45,11 @@ class Head:
     def residual(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """d log p(token) / d (h W' + b) [N, V]: (onehot(token) - p) / temperature, for hidden [N, H], tokens [N]."""
         z = self.logits(hidden)
-        found = -z.softmax(-1)
-        found.scatter_add_(1, tokens[:, None], found.new_ones(len(tokens), 1))
+        away = -z.softmax(-1)
+        away.scatter_add_(1, tokens[:, None], away.new_ones(len(tokens), 1))
         if self.softcap:
-            found = found * (1 - (z * self.temperature / self.softcap) ** 2)
-        return found / self.temperature
+            away = away * (1 - (z * self.temperature / self.softcap) ** 2)
+        return away / self.temperature
 
     def score(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """d log p(token) / d h [N, H], without a backward pass."""
@@ -220,5 +220,5 @@ class TokenBatch:
         return dataclasses.replace(self, **moved, offers={k: v.to(device) for k, v in self.offers.items()})
 
     def _tensors(self) -> dict[str, Tensor]:
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {k: v for k, v in found.items() if hasattr(v, "dim")}
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {k: v for k, v in fields.items() if hasattr(v, "dim")}

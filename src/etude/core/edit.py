@@ -106,11 +106,11 @@ def _one(classes: tuple[type[Part], ...], name: str, where: str) -> Part:
 
 def _made(name: str) -> Part:
     """The part called `name`, with its default values; 'module:Part' and 'file.py:Part' are those of users."""
-    found = part_class(name)
+    thing = part_class(name)
     try:
-        return found()
+        return thing()
     except TypeError:
-        needed = [f.name for f in dataclasses.fields(found) if f.default is f.default_factory is dataclasses.MISSING]
+        needed = [f.name for f in dataclasses.fields(thing) if f.default is f.default_factory is dataclasses.MISSING]
         raise ConfigError(
             f"{name} needs a value for {' and '.join(needed)}, which text cannot give; give it from Python, or in a "
             "method file of your own. For a reward function there is --reward."

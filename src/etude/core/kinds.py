@@ -157,10 +157,10 @@ def kind_class(name: str) -> type[Method]:
     if ":" in name:
         from etude.core.registry import load_attribute
 
-        found = load_attribute(name)
-        if not (isinstance(found, type) and issubclass(found, Method)):
-            raise ConfigError(f"{name} must be a kind of Method, got {found!r}.")
-        return found
+        thing = load_attribute(name)
+        if not (isinstance(thing, type) and issubclass(thing, Method)):
+            raise ConfigError(f"{name} must be a kind of Method, got {thing!r}.")
+        return thing
     if name not in KINDS:
         raise UnknownNameError("kind of method", name, KINDS)
     return KINDS[name]
@@ -184,6 +184,6 @@ def read(data: Mapping[str, Any]) -> tuple[type[Method], dict[str, Any]]:
     for slot, kinds in all_slots().items():
         if cls not in kinds and slot in values:
             default = to_json(kinds[0].__dataclass_fields__[slot].default)
-            if (found := values.pop(slot)) != default:
-                raise ConfigError(f"{values['id']} has {slot} = {found}, which a {cls.__name__} does not have.")
+            if (value := values.pop(slot)) != default:
+                raise ConfigError(f"{values['id']} has {slot} = {value}, which a {cls.__name__} does not have.")
     return cls, values

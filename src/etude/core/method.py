@@ -123,8 +123,8 @@ class Method:
         if slots not in self._walked:
             inside = [part for path, part in self.parts().items() if not slots or path.partition(".")[0] in slots]
             self._walked[slots] = frozenset[Need]().union(*(part.needs for part in inside))
-        found: frozenset[Need] = self._walked[slots]
-        return found
+        needed: frozenset[Need] = self._walked[slots]
+        return needed
 
     def behaviour_user(self) -> Part | None:
         """The first part that takes `behaviour_logp` for the policy's own log-probabilities, whatever its slot."""

@@ -272,10 +272,10 @@ def part_class(name: str) -> type[Part]:
     if ":" in name:
         from etude.core.registry import load_attribute
 
-        found = load_attribute(name)
-        if not (isinstance(found, type) and issubclass(found, Part)):
-            raise ConfigError(f"{name} must be a Part class, got {found!r}.")
-        return found
+        thing = load_attribute(name)
+        if not (isinstance(thing, type) and issubclass(thing, Part)):
+            raise ConfigError(f"{name} must be a Part class, got {thing!r}.")
+        return thing
     classes = part_classes()
     if name not in classes:
         raise UnknownNameError("part", name, classes, "`etude parts` lists them all.")

@@ -77,8 +77,8 @@ class PerMember:
 
     def like(self, tensor: Tensor) -> Tensor:
         """The numbers as [P, 1, ...], as many axes as the tensor has, in its dtype."""
-        kind = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
-        return self.values.to(tensor.device, kind).view(-1, *[1] * (tensor.dim() - 1))
+        dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+        return self.values.to(tensor.device, dtype).view(-1, *[1] * (tensor.dim() - 1))
 
     @classmethod
     def __torch_function__(
@@ -228,13 +228,13 @@ class FlatParameters:
 
     def differentiate(self, loss: Tensor) -> None:
         """Put the gradient of the sum of a loss [P] into `gradient`; 0 for parameters that have no part in it."""
-        found = torch.autograd.grad(loss.sum(), self.leaves, materialize_grads=True)
-        torch.cat([g.reshape(len(self.values), -1) for g in found], 1, out=self.gradient)
+        gradients = torch.autograd.grad(loss.sum(), self.leaves, materialize_grads=True)
+        torch.cat([g.reshape(len(self.values), -1) for g in gradients], 1, out=self.gradient)
 
     def of(self, module: str) -> slice:
         """The columns of one module."""
-        found = [s for name, s in self.slices.items() if name.startswith(f"{module}.")]
-        return slice(found[0].start, found[-1].stop) if found else slice(0, 0)
+        slices = [s for name, s in self.slices.items() if name.startswith(f"{module}.")]
+        return slice(slices[0].start, slices[-1].stop) if slices else slice(0, 0)
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
         """Every parameter [P, ...] by name."""

@@ -53,10 +53,10 @@ def files(shelf: Shelf) -> dict[str, Path]:
 @cache
 def declared(path: Path) -> dict[str, list[str]]:
     """Variables of the methods that a file declares, by id, in order; read from its text, without importing it."""
-    found: dict[str, list[str]] = {}
+    variables: dict[str, list[str]] = {}
     for variable, name in METHOD.findall(path.read_text(encoding="utf-8")):
-        found.setdefault(name, []).append(variable)
-    return found
+        variables.setdefault(name, []).append(variable)
+    return variables
 
 
 def _defines(path: Path, name: str) -> bool:
@@ -166,15 +166,15 @@ def compositions(name: str) -> list[Method]:
     known = files("methods")
     if name in known:
         module = module_at(known[name])
-        found = [getattr(module, variable) for variable in declared(known[name])[name]]
+        methods = [getattr(module, variable) for variable in declared(known[name])[name]]
     elif ":" in name or name.endswith(".py"):
-        found = [_load_outside(name)]
+        methods = [_load_outside(name)]
     else:
         raise UnknownNameError("method", name, known, "`etude methods` lists them all.")
-    for each in found:
+    for each in methods:
         if not isinstance(each, Method):
             raise ConfigError(f"{name} must be a Method, got {type(each).__name__}.")
-    return found
+    return methods
 
 
 def get_method(name: str, world: World | str | None = None) -> Method:
@@ -182,18 +182,18 @@ def get_method(name: str, world: World | str | None = None) -> Method:
 
     Raises: UnknownNameError with the closest names, ConfigError for another thing or a world that it is not made for.
     """
-    found = compositions(name)
+    methods = compositions(name)
     if world is None:
-        return found[0]
-    fitting = [m for m in found if world in m.worlds]
+        return methods[0]
+    fitting = [m for m in methods if world in m.worlds]
     if not fitting:
-        raise ConfigError(not_for(name, found, world))
+        raise ConfigError(not_for(name, methods, world))
     return fitting[0]
 
 
-def not_for(name: str, found: list[Method], world: str) -> str:
+def not_for(name: str, methods: list[Method], world: str) -> str:
     """Why a method is none for a world, and which are."""
-    own = " and ".join(sorted({w for m in found for w in m.worlds}))
+    own = " and ".join(sorted({w for m in methods for w in m.worlds}))
     others = [n for n in sorted(files("methods")) if any(world in m.worlds for m in compositions(n))]
     more = f" and {len(others) - 6} more (`etude methods` lists all)" if len(others) > 6 else ""
     return f"{name} learns in tasks of {own}, and this is one of {world}. There fit: {', '.join(others[:6])}{more}."
@@ -203,10 +203,10 @@ def parent_of(method: Method) -> Method | None:
     """The method of the same kind that this one is written as the difference from."""
     if method.parent is None:
         return None
-    found = next((m for m in compositions(method.parent) if type(m) is type(method)), None)
-    if found is None:
+    parent = next((m for m in compositions(method.parent) if type(m) is type(method)), None)
+    if parent is None:
         raise ConfigError(f"{method.id} names {method.parent} as its parent, which is of another kind.")
-    return found
+    return parent
 
 
 @cache

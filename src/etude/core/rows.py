@@ -105,11 +105,11 @@ def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
 
 def _apart(numbers: Sequence[Tensor]) -> Tensor:
     """Numbers of several batches, none of them in two."""
-    found, offset = [], 0
+    shifted, offset = [], 0
     for each in numbers:
-        found.append(each + offset)
+        shifted.append(each + offset)
         offset += int(each.max()) + 1
-    return torch.cat(found)
+    return torch.cat(shifted)
 
 
 def split_groups(batch: TokenBatch, pieces: int, order: np.random.Generator | None) -> list[Tensor]:

@@ -25,31 +25,31 @@ def bound(method: Method, settle: Callable[[Method], Method] = lambda method: me
     Args:
         settle: what else is done to each bound method.
     """
-    found: Stages = []
+    stages: Stages = []
     before: Method | None = None
     for number, (until, own) in enumerate(applied(method)):
         mine = settle(own.bind())
         if before is not None:
-            anew, last = resets(method, number), found[-1][1].slots()
+            anew, last = resets(method, number), stages[-1][1].slots()
             slots = {
                 k: _carried(v, mine.slots()[k], before.slots()[k], last[k])
                 for k, v in own.slots().items() if k not in anew
             }  # fmt: skip
             mine = mine.replace(**slots)
-        found.append((until, mine))
+        stages.append((until, mine))
         before = own
-    return found
+    return stages
 
 
 def _carried(now: object, mine: object, before: object, last: object) -> object:
     """The bound value `mine` of a slot, with what equals something of the stage before taken over from `last`."""
     if isinstance(now, tuple) and isinstance(mine, tuple) and isinstance(before, tuple) and isinstance(last, tuple):
         left = list(zip(before, last))
-        found = []
+        carried = []
         for value, own in zip(now, mine):
             same = next((i for i, (b, _) in enumerate(left) if b == value), None)
-            found.append(own if same is None else left.pop(same)[1])
-        return tuple(found)
+            carried.append(own if same is None else left.pop(same)[1])
+        return tuple(carried)
     return last if now == before else mine
 
 
@@ -61,8 +61,8 @@ def current(stages: Sequence[tuple[float, Method]], finished: int, steps: int) -
 
 def resets(method: Method, stage: int) -> frozenset[str]:
     """The slots that start anew when this stage begins."""
-    found: frozenset[str] = _parts(method)[stage].resets()
-    return found
+    slots: frozenset[str] = _parts(method)[stage].resets()
+    return slots
 
 
 def objections(method: Method) -> Iterator[str]:
@@ -82,5 +82,5 @@ def objections(method: Method) -> Iterator[str]:
 
 
 def _parts(method: Method) -> Sequence[Any]:
-    found: Sequence[Any] = method.slots().get("stages", ())
-    return found
+    stages: Sequence[Any] = method.slots().get("stages", ())
+    return stages

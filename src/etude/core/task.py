@@ -126,8 +126,8 @@ class LanguageTask(Task, abstract=True):
 
     def demonstration(self, problem: Problem) -> str | None:
         """A worked completion, where the task has one: what supervised methods learn from."""
-        found = problem.info.get("demonstration")
-        return None if found is None else str(found)
+        worked = problem.info.get("demonstration")
+        return None if worked is None else str(worked)
 
 
 class SingleTurn:

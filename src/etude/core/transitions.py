@@ -54,8 +54,8 @@ class Transitions:
     offers: dict[str, Tensor] = field(default_factory=dict)
 
     def _map(self, change: Any) -> Transitions:
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        changed: dict[str, Any] = {k: change(v) for k, v in found.items() if hasattr(v, "dim")}
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        changed: dict[str, Any] = {k: change(v) for k, v in fields.items() if hasattr(v, "dim")}
         return dataclasses.replace(self, **changed, offers={k: change(v) for k, v in self.offers.items()})
 
     def flat(self) -> Transitions:

@@ -75,8 +75,8 @@ class Outcomes(Part):
 
     def band(self, problem: str) -> int | None:
         """The band that a problem is in; None before the first visit."""
-        found: int | None = self.state["bands"].get(problem)
-        return found
+        number: int | None = self.state["bands"].get(problem)
+        return number
 
     def _band(self, problem: str, rate: float) -> int:
         now = self.state["bands"].get(problem)

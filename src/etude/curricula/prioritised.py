@@ -64,16 +64,16 @@ class Prioritised(Curriculum):
 
     def _draw(self, weights: np.ndarray, count: int, random: np.random.Generator) -> list[int]:
         """Places without repetition, by weight; where too few have any, the others fill up."""
-        found: list[int] = []
-        while len(found) < count:
+        places: list[int] = []
+        while len(places) < count:
             left = (
-                np.setdiff1d(np.arange(len(weights)), found) if len(found) < len(weights) else np.arange(len(weights))
+                np.setdiff1d(np.arange(len(weights)), places) if len(places) < len(weights) else np.arange(len(weights))
             )
             likely = left[weights[left] > 0] if (weights[left] > 0).any() else left
             p = weights[likely] if weights[likely].any() else np.ones(len(likely))
-            number = min(count - len(found), len(likely))
-            found += random.choice(likely, number, replace=False, p=p / p.sum()).tolist()
-        return found
+            number = min(count - len(places), len(likely))
+            places += random.choice(likely, number, replace=False, p=p / p.sum()).tolist()
+        return places
 
     def _known(self, pool: Sequence[Problem]) -> list[Problem]:
         """The problems that are drawn from, read once."""

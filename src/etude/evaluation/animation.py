@@ -60,9 +60,9 @@ def _drawing(task: ControlTask) -> Any:
         if task.rendered:
             return gymnasium.make(task.rendered, render_mode="rgb_array")
         if hasattr(task, "single"):
-            found = task.single(render_mode="rgb_array")
-            if found.render_mode == "rgb_array":
-                return found
+            environment = task.single(render_mode="rgb_array")
+            if environment.render_mode == "rgb_array":
+                return environment
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{task.id} draws no pictures: {error}") from None
     raise ConfigError(f"{task.id} draws no pictures: it has no render mode 'rgb_array'.")

@@ -44,15 +44,15 @@ def accuracy_by_budget(
     stream, how = Stream(seed).split("budget"), Groups()
     context = Context(task, policy, stream, max_tokens=task.max_tokens)
     episodes = rollout(fresh(chosen, samples, stream), context, how.sampling(context))
-    found = []
+    rows = []
     for budget in budgets:
         whole = [e for e in episodes if e.action_count <= budget]
         cut = [e for e in episodes if e.action_count > budget]
         asked = [(e.problem, closing(e.problem, policy.decode(e.segments[-1].tokens[:budget]))) for e in cut]
         draws = [e.draw.child("answer", budget) for e in cut if e.draw]
         right = forced(policy, task, asked, tokens=tokens, draws=draws, until=until)
-        found.append((sum(map(task.success, whole)) + sum(right)) / len(episodes))
-    return found
+        rows.append((sum(map(task.success, whole)) + sum(right)) / len(episodes))
+    return rows
 
 
 def forced(
@@ -72,9 +72,9 @@ def forced(
     for problem, text in asked:
         prompt = opening(SingleTurn(task).reset(problem, 0), policy, task.add_bos)
         views.append([t for part in prompt for t in part] + policy.encode(text))
-    said = policy.generate(views, Sampling(max_tokens=tokens, stop=tuple(task.stop)), draws)
+    completions = policy.generate(views, Sampling(max_tokens=tokens, stop=tuple(task.stop)), draws)
     right = []
-    for (problem, text), completion in zip(asked, said):
+    for (problem, text), completion in zip(asked, completions):
         answer = policy.decode(completion.tokens)
         answer = re.split(until, answer, maxsplit=1)[0] if until else answer
         right.append(task.score(problem, text + answer) >= 1.0)

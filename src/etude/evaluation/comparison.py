@@ -104,14 +104,14 @@ class Comparison:
 
         first = self.arms[0].name
         caption = escape(" ".join(self.notes)) or None
-        found = Table(title=escape(self.title), caption=caption, title_justify="left", caption_justify="left")
+        grid = Table(title=escape(self.title), caption=caption, title_justify="left", caption_justify="left")
         for heading in ("arm", "runs", "IQM", "95% interval", f"mean - {first}", f"P(better than {first})"):
-            found.add_column(escape(heading), justify="left" if heading == "arm" else "right")
+            grid.add_column(escape(heading), justify="left" if heading == "arm" else "right")
         for arm in self.arms:
             pair = (arm.difference, self.improvement.get((arm.name, first)))
             cells = (str(len(arm.scores)), f"{arm.iqm.value:.3f}", _brackets(arm.iqm), *(str(p or "") for p in pair))
-            found.add_row(escape(arm.name), *cells)
-        return found
+            grid.add_row(escape(arm.name), *cells)
+        return grid
 
     @property
     def title(self) -> str:
@@ -120,11 +120,11 @@ class Comparison:
 
     def panels(self) -> list[tuple[str, str, dict[str, Band]]]:
         """What there is to draw along training: what it is, the task, and each arm's band."""
-        found = []
+        drawings = []
         for task in self.tasks:
-            found.append((self.metric, task, {a.name: a.evaluated[task] for a in self.arms if task in a.evaluated}))
-            found.append((self.curve, task, {a.name: a.curves[task] for a in self.arms if task in a.curves}))
-        return [panel for panel in found if panel[2]]
+            drawings.append((self.metric, task, {a.name: a.evaluated[task] for a in self.arms if task in a.evaluated}))
+            drawings.append((self.curve, task, {a.name: a.curves[task] for a in self.arms if task in a.curves}))
+        return [panel for panel in drawings if panel[2]]
 
     def write(self, folder: Path) -> Written:
         """Write `comparison.json`, `comparison.html`, and `curves.png` if there are curves and matplotlib is there."""
@@ -233,10 +233,10 @@ def verdict(
     _check_direction(direction)
     if not margin >= 0:
         raise ConfigError(f"margin must be a number of at least 0, got {margin}; `direction` says which way.")
-    found = difference(arm, baseline, seed=seed, level=level)
-    low, high = (found.low, found.high) if direction == "higher" else (-found.high, -found.low)
+    interval = difference(arm, baseline, seed=seed, level=level)
+    low, high = (interval.low, interval.high) if direction == "higher" else (-interval.high, -interval.low)
     outcome: Outcome = "held" if low > margin else "not held" if high <= margin else "inconclusive"
-    return Verdict(outcome, found)
+    return Verdict(outcome, interval)
 
 
 def difference(x: ArrayLike, y: ArrayLike, *, seed: int = 0, level: float = 0.95) -> Interval:

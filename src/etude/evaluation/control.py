@@ -79,11 +79,11 @@ def summary(name: str, returns: NDArray[np.float64], members: Sequence[Member]) 
     """Returns [members, episodes] by setting, with bootstrap intervals; under `name` itself if there is one setting."""
     means = returns.mean(1)
     labels = list(dict.fromkeys(m.label for m in members))
-    found = {}
+    intervals = {}
     for label in labels:
         own = means[[m.label == label for m in members]]
         interval = bootstrap_interval(own)
-        found[f"{name}/{label}" if len(labels) > 1 else name] = Returns(
+        intervals[f"{name}/{label}" if len(labels) > 1 else name] = Returns(
             **dataclasses.asdict(interval), members=tuple(own.tolist())
         )
-    return found
+    return intervals

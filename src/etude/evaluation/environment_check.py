@@ -66,13 +66,13 @@ def check_environment(environment: str | ControlTask, *, steps: int = STEPS) -> 
     if not isinstance(task, ControlTask):
         raise ConfigError(f"{task.id} is a task of {task.world}; only environments of control can be checked.")
     if isinstance(task, EnvironmentTask) and not (task.pooled or task.built_in):
-        found = _Single(task, steps).findings()
+        findings = _Single(task, steps).findings()
     else:
-        found = list(_of_vector(task, steps))
-    if not any(f.level == "fault" for f in found):
-        found += _together(task)
+        findings = list(_of_vector(task, steps))
+    if not any(f.level == "fault" for f in findings):
+        findings += _together(task)
     order = {"fault": 0, "warning": 1, "fact": 2}
-    return sorted(found, key=lambda f: order[f.level])
+    return sorted(findings, key=lambda f: order[f.level])
 
 
 # One environment of Gymnasium
@@ -205,13 +205,13 @@ class _Single:
 
     def _numbers(self, guard: Guard, observation: object, reward: float | None, where: str) -> None:
         """Finite, and inside of the space."""
-        if found := guard(batch_of(guard.space, [observation])):
-            outside = "outside of its space" in found[1]
+        if fault := guard(batch_of(guard.space, [observation])):
+            outside = "outside of its space" in fault[1]
             tolerated = outside and not (
                 _names.own_bounds(self.task.environment) if self.task.bounds is None else self.task.bounds
             )
             self.add(
-                "warning" if tolerated else "fault", "observation", f"{capital(found[1])} ({where}).", str(outside)
+                "warning" if tolerated else "fault", "observation", f"{capital(fault[1])} ({where}).", str(outside)
             )
         if reward is not None and (wrong := wrong_rewards(np.array([reward]))):
             self.add("fault", "reward", f"{capital(wrong[1])} ({where}).", "finite")

@@ -52,14 +52,14 @@ class PlainPolicy(nn.Module):
 
     def initial(self, count: int) -> dict[str, Tensor]:
         """What a policy that remembers starts with: tensors of zeros; empty for one that does not."""
-        found = {}
+        tensors = {}
         if self.frames > 1:
             first, *rest = observation_shape(self.observations)
-            kind = torch.uint8 if is_image(self.observations) else torch.float32
-            found["frames"] = torch.zeros(count, self.frames * first, *rest, dtype=kind)
+            dtype = torch.uint8 if is_image(self.observations) else torch.float32
+            tensors["frames"] = torch.zeros(count, self.frames * first, *rest, dtype=dtype)
         if self.actor.memory is not None:
-            found["memory"] = Player(self.actor, 1, count).memory[0]
-        return found
+            tensors["memory"] = Player(self.actor, 1, count).memory[0]
+        return tensors
 
     def forward(self, observations: Any, begins: Tensor | None = None, state: dict[str, Tensor] | None = None) -> Any:
         seen, past, kept = encode(self.observations, observations), None, {}
@@ -166,8 +166,8 @@ def _plain(value: object) -> Any:
 def encode(space: spaces.Space[Any], batch: Any) -> Tensor:
     """A batch of raw observations as [N, *observation_shape]."""
     if is_image(space):
-        found: Tensor = batch.permute(0, 3, 1, 2) if channels_last(space.shape) else batch
-        return found
+        images: Tensor = batch.permute(0, 3, 1, 2) if channels_last(space.shape) else batch
+        return images
     match space:
         case spaces.Box() | spaces.MultiBinary():
             flat: Tensor = batch.flatten(1) if space.shape else batch[:, None]

@@ -141,8 +141,8 @@ def performance_profile(
     drawn = _resample(runs, resamples, generator(rng))
     if of_task_means:
         runs, drawn = runs.mean(-2, keepdims=True), drawn.mean(-2, keepdims=True)
-    found = [_percentiles(float((runs > tau).mean()), (drawn > tau).mean((-2, -1)), level) for tau in x]
-    return _band(x, found)
+    intervals = [_percentiles(float((runs > tau).mean()), (drawn > tau).mean((-2, -1)), level) for tau in x]
+    return _band(x, intervals)
 
 
 # Two arms
@@ -251,8 +251,8 @@ def _percentiles(value: float, drawn: Array, level: float) -> Interval:
     return Interval(value, float(low), float(high), level)
 
 
-def _band(x: Array, found: Sequence[Interval]) -> Band:
-    value, low, high = np.array([(f.value, f.low, f.high) for f in found]).reshape(-1, 3).T
+def _band(x: Array, intervals: Sequence[Interval]) -> Band:
+    value, low, high = np.array([(f.value, f.low, f.high) for f in intervals]).reshape(-1, 3).T
     return Band(x, value, low, high)
 
 

@@ -46,9 +46,9 @@ class Evaluation:
         The reward is the mean over those samples, and problems, that have one.
         """
         fitting = [k for k in ks if k <= self.correct.shape[1]]
-        found = summary(self.correct, self.answers if majority else None, tuple(fitting))
+        intervals = summary(self.correct, self.answers if majority else None, tuple(fitting))
         rewarded = self.rewards[~np.isnan(self.rewards).all(1)]
-        return {**found, "reward": over_problems(np.nanmean(rewarded, 1))} if len(rewarded) else found
+        return {**intervals, "reward": over_problems(np.nanmean(rewarded, 1))} if len(rewarded) else intervals
 
     def means(self, ks: Sequence[int]) -> dict[str, float]:
         """pass@k for each k that there are samples for, and the mean reward: as in `summary`, without intervals."""

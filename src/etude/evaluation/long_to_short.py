@@ -47,19 +47,19 @@ def shortest_correct(
     policy: LanguagePolicy, task: LanguageTask, problems: Sequence[Problem], *, samples: int = 8, seed: int = 0
 ) -> list[Problem]:  # fmt: skip
     """Problems whose worked answer is the shortest right one of `samples` completions; those without are left out."""
-    found = []
+    shortest = []
     for problem, episodes in zip(problems, sampled(policy, task, problems, samples, seed)):
         if right := [e for e in episodes if task.success(e)]:
             best = min(right, key=lambda e: e.action_count)
-            found.append(dataclasses.replace(problem, info={**problem.info, "demonstration": best.completion}))
-    return found
+            shortest.append(dataclasses.replace(problem, info={**problem.info, "demonstration": best.completion}))
+    return shortest
 
 
 def length_pairs(
     policy: LanguagePolicy, task: LanguageTask, problems: Sequence[Problem], *, samples: int = 8, seed: int = 0
 ) -> list[Problem]:  # fmt: skip
     """Pairs of the shortest right completion (chosen) and each longer one that is wrong or 1.5 times as long."""
-    found = []
+    pairs = []
     for problem, episodes in zip(problems, sampled(policy, task, problems, samples, seed)):
         right = [e for e in episodes if task.success(e)]
         if not right:
@@ -68,8 +68,8 @@ def length_pairs(
         for number, e in enumerate(episodes):
             if rejected(e, best, bool(task.success(e))):
                 info = {**problem.info, "chosen": best.completion, "rejected": e.completion}
-                found.append(dataclasses.replace(problem, id=f"{problem.id}/{number}", info=info))
-    return found
+                pairs.append(dataclasses.replace(problem, id=f"{problem.id}/{number}", info=info))
+    return pairs
 
 
 def rejected(episode: Episode, best: Episode, right: bool) -> bool:

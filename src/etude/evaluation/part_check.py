@@ -88,9 +88,10 @@ def _fields(part: Part) -> Iterator[Finding]:
     for field, value in part.fields().items():
         where = f"{name}.{field}"
         if isinstance(value, (list, dict, set, Tensor)):
-            kind = type(value).__name__
+            type_name = type(value).__name__
             yield _fault(
-                "fields", f"{where} holds a {kind}, which can change while a part may not: make it a tuple or a part."
+                "fields",
+                f"{where} holds a {type_name}, which can change while a part may not: make it a tuple or a part.",
             )
     if not all(map(_has_default, dataclasses.fields(part))):
         yield Finding(

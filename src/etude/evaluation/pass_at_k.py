@@ -70,7 +70,7 @@ def maj_at_k(correct: ArrayLike, answers: Sequence[Sequence[str]], k: int, *, se
         raise DataError(f"answers must hold {right.shape[1]} answers for each of {len(right)} problems.")
     stream = Stream(seed, ("maj@k",))
     return np.array(
-        [_majority(row, list(said), k, stream.split(i)) for i, (row, said) in enumerate(zip(right, answers))]
+        [_majority(row, list(answered), k, stream.split(i)) for i, (row, answered) in enumerate(zip(right, answers))]
     )
 
 
@@ -87,16 +87,16 @@ def summary(
     Raises DataError if some k is more than the samples there are.
     """
     n = np.shape(correct)[-1]
-    found: dict[str, Array] = {f"pass@{k}": pass_at_k(correct, k) for k in ks}
-    found[f"avg@{n}"] = avg_at_k(correct, n)
+    estimates: dict[str, Array] = {f"pass@{k}": pass_at_k(correct, k) for k in ks}
+    estimates[f"avg@{n}"] = avg_at_k(correct, n)
     if answers is not None:
-        found |= {f"maj@{k}": maj_at_k(correct, answers, k, seed=seed) for k in ks if k > 1}
-    return {name: over_problems(values, rng=seed) for name, values in found.items()}
+        estimates |= {f"maj@{k}": maj_at_k(correct, answers, k, seed=seed) for k in ks if k > 1}
+    return {name: over_problems(values, rng=seed) for name, values in estimates.items()}
 
 
-def to_json(found: Mapping[str, Interval]) -> dict[str, Any]:
+def to_json(intervals: Mapping[str, Interval]) -> dict[str, Any]:
     """A summary as JSON values."""
-    return {name: interval.to_json() for name, interval in found.items()}
+    return {name: interval.to_json() for name, interval in intervals.items()}
 
 
 def _samples(correct: ArrayLike, k: int) -> NDArray[np.bool_]:
@@ -111,17 +111,17 @@ def _samples(correct: ArrayLike, k: int) -> NDArray[np.bool_]:
     return right.astype(bool)
 
 
-def _majority(right: NDArray[np.bool_], said: list[str], k: int, stream: Stream) -> float:
+def _majority(right: NDArray[np.bool_], answers: list[str], k: int, stream: Stream) -> float:
     """One problem's maj@k."""
-    names, index, counts = np.unique([a for a in said if a], return_inverse=True, return_counts=True)
+    names, index, counts = np.unique([a for a in answers if a], return_inverse=True, return_counts=True)
     if len(names) == 0:
         return 0.0
-    voted = right[[i for i, a in enumerate(said) if a]]
+    voted = right[[i for i, a in enumerate(answers) if a]]
     worth = np.bincount(index, weights=voted) / counts
-    silent = len(said) - len(voted)
+    silent = len(answers) - len(voted)
     paid = np.flatnonzero(worth)
-    cost = len(paid) * len(said) * min(k, counts.max()) * min(k, len(names)) * k
-    if cost > EXACT_COST or len(said) > 1000:  # above 1,000 the binomials leave the range of a float
+    cost = len(paid) * len(answers) * min(k, counts.max()) * min(k, len(names)) * k
+    if cost > EXACT_COST or len(answers) > 1000:  # above 1,000 the binomials leave the range of a float
         return _majority_sampled(worth, counts, silent, k, stream)
     return float(sum(worth[a] * _wins(counts[a], np.delete(counts, a), silent, k) for a in paid))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 
-def path_f1(said: Sequence[Hashable], path: Sequence[Hashable]) -> float:
+def path_f1(named: Sequence[Hashable], path: Sequence[Hashable]) -> float:
     """F1 between the sets of nodes that were named and that are on the path, in [0, 1]."""
-    both = len(set(said) & set(path))
-    return 2 * both / (len(set(said)) + len(set(path))) if both else 0.0
+    both = len(set(named) & set(path))
+    return 2 * both / (len(set(named)) + len(set(path))) if both else 0.0
 
 
 def common_subsequence(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
@@ -26,7 +26,7 @@ def common_subsequence(one: Sequence[Hashable], other: Sequence[Hashable]) -> in
     return best[-1]
 
 
-def path_matching(said: Sequence[Hashable], path: Sequence[Hashable]) -> float:
+def path_matching(named: Sequence[Hashable], path: Sequence[Hashable]) -> float:
     """Harmonic mean of the F1 of sets and of (longest common subsequence) / (length of the path).
 
     1 for exactly the path; 0 if none of its nodes is named. Nodes in the wrong order lower the second alone, nodes
@@ -37,5 +37,5 @@ def path_matching(said: Sequence[Hashable], path: Sequence[Hashable]) -> float:
     """
     if not path:
         raise ValueError("A path must have at least one node, got none.")
-    f1, order = path_f1(said, path), common_subsequence(said, path) / len(path)
+    f1, order = path_f1(named, path), common_subsequence(named, path) / len(path)
     return 2 * f1 * order / (f1 + order) if f1 + order else 0.0

@@ -74,8 +74,8 @@ def pass_at_k_curve(
     for name, correct in arms.items():
         n = np.shape(correct)[1]
         ks = [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
-        found = [over_problems(pass_at_k(correct, k), resamples=resamples, rng=rng) for k in ks]
-        bands[name] = Band(np.log2(ks), *np.array([(f.value, f.low, f.high) for f in found]).T)
+        intervals = [over_problems(pass_at_k(correct, k), resamples=resamples, rng=rng) for k in ks]
+        bands[name] = Band(np.log2(ks), *np.array([(f.value, f.low, f.high) for f in intervals]).T)
     return draw_panels({title: bands}, path_png, x_label="attempts k", y_label="pass@k", doubling=True)
 
 

@@ -180,5 +180,5 @@ def _section(title: str, body: str) -> str:
 
 
 def _footer(torn: Mapping[str, int]) -> str:
-    said = "".join(f" {n} damaged line{'s' * (n > 1)} of {name} left out." for name, n in torn.items())
-    return f"<footer>Written by etude.{escape(said)}</footer>"
+    notes = "".join(f" {n} damaged line{'s' * (n > 1)} of {name} left out." for name, n in torn.items())
+    return f"<footer>Written by etude.{escape(notes)}</footer>"

@@ -148,8 +148,8 @@ def _ends(members: Mapping[str, Curve]) -> str:
     tenth = max(len(values) // 10, 1)
     first, last = sum(values[:tenth]) / tenth, sum(values[-tenth:]) / tenth
     missing = len(curve.values) - len(values)
-    said = f"{number(first)} → {number(last)}" if len(values) > 1 else number(last)
-    return said + (f" · not finite {missing} times" if missing else "")
+    text = f"{number(first)} → {number(last)}" if len(values) > 1 else number(last)
+    return text + (f" · not finite {missing} times" if missing else "")
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

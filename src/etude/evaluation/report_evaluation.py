@@ -31,10 +31,10 @@ def render(evaluation: Mapping[str, Any]) -> str:
         return ""
     lead = next((m for m in HEADLINE if any(m == metric for _, metric in keys)), keys[0][1])
     tiles = [_tile(k, before.get(k), after.get(k)) for k in keys if k[1] == lead]
-    lines = [[escape(_name(k)), *(_cell(k, found.get(k)) for found in (before, after))] for k in keys]
+    lines = [[escape(_name(k)), *(_cell(k, side.get(k)) for side in (before, after))] for k in keys]
     table = rows(["", "before", "after"], lines)
-    bars = [Bar(_name(k), *found[k], series=i) for k in keys if _is_share(k)
-            for i, found in enumerate((before, after)) if k in found]  # fmt: skip
+    bars = [Bar(_name(k), *side[k], series=i) for k in keys if _is_share(k)
+            for i, side in enumerate((before, after)) if k in side]  # fmt: skip
     if bars:
         chart = svg_bars(bars, title="Before and after", legend=("before", "after"), span=(0, 1), width=460)
         table = f'<div class="beside"><div class="card">{chart}</div>{table}</div>'
@@ -44,13 +44,13 @@ def render(evaluation: Mapping[str, Any]) -> str:
 
 def measured(side: object) -> dict[Key, Found]:
     """One side of `evaluation.json` by split and metric; the split is '' where there is none."""
-    found: dict[Key, Found] = {}
+    numbers: dict[Key, Found] = {}
     for name, entry in side.items() if isinstance(side, Mapping) else ():
         if interval := _interval(entry):
-            found["", name] = interval
+            numbers["", name] = interval
         elif isinstance(entry, Mapping):
-            found |= {(name, metric): i for metric, value in entry.items() if (i := _interval(value))}
-    return found
+            numbers |= {(name, metric): i for metric, value in entry.items() if (i := _interval(value))}
+    return numbers
 
 
 def _interval(entry: object) -> Found | None:
@@ -69,23 +69,23 @@ def _interval(entry: object) -> Found | None:
 
 def _tile(key: Key, before: Found | None, after: Found | None) -> str:
     """The change of one number, written large."""
-    numbers = [_said(key, found[0]) for found in (before, after) if found]
+    numbers = [_said(key, side[0]) for side in (before, after) if side]
     change = ""
     if before and after:
         gain = after[0] - before[0]
-        said = f"{100 * gain:+.1f} points" if _is_share(key) else ("+" if gain >= 0 else "") + number(gain)
-        change = f'<div class="{"up" if gain >= 0 else "down"}">{said}</div>'
+        gained = f"{100 * gain:+.1f} points" if _is_share(key) else ("+" if gain >= 0 else "") + number(gain)
+        change = f'<div class="{"up" if gain >= 0 else "down"}">{gained}</div>'
     big = ' <span class="arrow">→</span> '.join(numbers)
     return (
         f'<div class="card tile"><div class="soft">{escape(_name(key))}</div><div class="big">{big}</div>{change}</div>'
     )
 
 
-def _cell(key: Key, found: Found | None) -> str:
-    if found is None:
+def _cell(key: Key, side: Found | None) -> str:
+    if side is None:
         return ""
-    value, low, high = (_said(key, v) for v in found)
-    return value if found[1] == found[2] else f'{value} <span class="soft">[{low}, {high}]</span>'
+    value, low, high = (_said(key, v) for v in side)
+    return value if side[1] == side[2] else f'{value} <span class="soft">[{low}, {high}]</span>'
 
 
 def _name(key: Key) -> str:

@@ -47,8 +47,8 @@ def _turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(role, text) of each turn; a prompt that the segments repeat is not shown twice."""
     prompt, segments = record.get("prompt"), record.get("segments")
     if not isinstance(segments, list) or not segments:
-        said = record.get("completion")
-        return [*_messages(prompt, "prompt"), *_messages("" if said is None else said, "assistant")]
+        completion = record.get("completion")
+        return [*_messages(prompt, "prompt"), *_messages("" if completion is None else completion, "assistant")]
     turns = _messages(segments, "assistant")
     before = _messages(prompt, "prompt")
     return turns if before and before[0][1] in [text for _, text in turns] else [*before, *turns]
@@ -65,8 +65,8 @@ def _messages(value: object, role: str) -> list[tuple[str, str]]:
 def _turn(turn: tuple[str, str]) -> str:
     role, text = turn
     shown = visible(text) if text else '<span class="soft">(nothing)</span>'
-    said = " said" if role in SAID else ""
-    return f'<div class="turn{said}"><small>{escape(role)}</small><pre>{shown}</pre></div>'
+    style = " said" if role in SAID else ""
+    return f'<div class="turn{style}"><small>{escape(role)}</small><pre>{shown}</pre></div>'
 
 
 def _chips(record: Mapping[str, Any]) -> str:

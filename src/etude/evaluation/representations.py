@@ -22,7 +22,7 @@ def last_states(policy: LanguagePolicy, texts: Sequence[str]) -> Tensor:
     (Models of the Llama family give the last layer's after their final norm.)
 
     """
-    found = []
+    last = []
     for start in range(0, len(texts), BATCH):
         rows = [policy.encode(t) for t in texts[start : start + BATCH]]
         ends = torch.tensor([len(r) - 1 for r in rows])
@@ -31,8 +31,8 @@ def last_states(policy: LanguagePolicy, texts: Sequence[str]) -> Tensor:
         mask = torch.arange(width) <= ends[:, None]
         seen = {"input_ids": tokens.to(policy.device), "attention_mask": mask.to(policy.device)}
         states = policy.model(**seen, output_hidden_states=True).hidden_states
-        found.append(torch.stack([s[torch.arange(len(rows)), ends].float().cpu() for s in states]))
-    return torch.cat(found, 1)
+        last.append(torch.stack([s[torch.arange(len(rows)), ends].float().cpu() for s in states]))
+    return torch.cat(last, 1)
 
 
 def similarity(one: Tensor, other: Tensor) -> Tensor:

@@ -192,11 +192,11 @@ def _line(series: Series, index: int, frame: _Frame) -> list[str]:
             where = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'
             body.append(f'<circle {where} r="2.5" style="fill:{colour(index)}"/>')
         if len(xs) > 1:
-            look = "stroke-width:1;opacity:.35" if series.faint else "stroke-width:1.8"
+            style = "stroke-width:1;opacity:.35" if series.faint else "stroke-width:1.8"
             dash = f' stroke-dasharray="{(2, 6, 9)[index % 3]} 3"' if index >= 4 else ""
             body.append(
                 f'<polyline points="{_points(zip(xs, ys), frame)}" fill="none" stroke-linejoin="round"{dash} '
-                f'style="stroke:{colour(index)};{look}"/>'
+                f'style="stroke:{colour(index)};{style}"/>'
             )
     return body
 
@@ -241,8 +241,8 @@ def _rule(x1: float, y1: float, x2: float, y2: float, opacity: float = 0.15) -> 
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle", muted: bool = False) -> str:
-    look = ' fill-opacity=".65"' if muted else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{look}>{_escape(text)}</text>'
+    style = ' fill-opacity=".65"' if muted else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{_escape(text)}</text>'
 
 
 def _element(width: int, height: int, sentence: str, body: Iterable[str]) -> str:

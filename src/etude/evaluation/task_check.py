@@ -259,11 +259,11 @@ def _step(environment: Environment) -> StepResult | str:
     return answer
 
 
-def _segments(found: object) -> str | None:
+def _segments(returned: object) -> str | None:
     """What was returned instead of a list of segments."""
-    if not isinstance(found, (list, tuple)):
-        return type(found).__name__
-    return next((f"a {type(s).__name__} among them" for s in found if not isinstance(s, Segment)), None)
+    if not isinstance(returned, (list, tuple)):
+        return type(returned).__name__
+    return next((f"a {type(s).__name__} among them" for s in returned if not isinstance(s, Segment)), None)
 
 
 def _outcome(answer: StepResult | str) -> Any:

@@ -22,9 +22,9 @@ def token_entropies(policy: LanguagePolicy, batch: TokenBatch) -> Tensor:
     """[B, T] entropy in nats of a language policy before every action token of a batch, 0 elsewhere."""
     from etude.loops.whole_batch import evaluate_all
 
-    found = evaluate_all(policy, batch, frozenset({"entropy"}), MICRO_TOKENS).entropy
-    assert found is not None
-    return found
+    entropies = evaluate_all(policy, batch, frozenset({"entropy"}), MICRO_TOKENS).entropy
+    assert entropies is not None
+    return entropies
 
 
 def entropy_by_token(
@@ -38,16 +38,16 @@ def entropy_by_token(
     >>> entropy_by_token(tokens, entropy, torch.ones(1, 3, dtype=torch.bool), (50,))[7]
     {'count': 2.0, 'mean': 0.5, 'p50': 0.5}
     """
-    said, values = tokens[mask], entropy[mask]
+    ids, values = tokens[mask], entropy[mask]
     marks = torch.tensor([p / 100 for p in percentiles], dtype=values.dtype, device=values.device)
-    found = {}
-    for token in torch.unique(said).tolist():
-        mine = values[said == token]
+    table = {}
+    for token in torch.unique(ids).tolist():
+        mine = values[ids == token]
         spread = zip(percentiles, mine.quantile(marks).tolist())
-        found[token] = {
+        table[token] = {
             "count": float(len(mine)), "mean": float(mine.mean()), **{f"p{p:g}": value for p, value in spread},
         }  # fmt: skip
-    return found
+    return table
 
 
 def high_entropy_overlap(first: Tensor, second: Tensor, mask: Tensor, share: float = 0.2) -> float:

@@ -43,13 +43,13 @@ class Demonstrations(TokenExperience):
         )
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
-        found = []
+        episodes = []
         for group, (problem, number) in enumerate(zip(problems, occurrences(problems))):
             if sentence := self.missing(problem, context.task):
                 raise DataError(sentence)
             segments = _shown(problem, context, context.stream.split("demonstration", problem.id, number))
-            found.append(written(problem, segments, group, context.policy, context.task.add_bos))
-        return found
+            episodes.append(written(problem, segments, group, context.policy, context.task.add_bos))
+        return episodes
 
 
 class Pairs(TokenExperience):
@@ -84,7 +84,7 @@ class Pairs(TokenExperience):
         )
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
-        found = []
+        episodes = []
         for group, problem in enumerate(problems):
             if sentence := self.missing(problem, context.task):
                 raise DataError(sentence)
@@ -94,8 +94,8 @@ class Pairs(TokenExperience):
                 segments = [*SingleTurn(context.task).reset(problem, 0), answer]
                 pair.append(written(problem, segments, group, context.policy, context.task.add_bos))
             complete = all(e.action_count for e in pair)
-            found += pair if complete else [Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)] * 2
-        return found
+            episodes += pair if complete else [Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)] * 2
+        return episodes
 
 
 def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:

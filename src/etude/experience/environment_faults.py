@@ -49,13 +49,13 @@ def misfit(space: spaces.Space[Any], value: Any, key: str = "") -> str | None:
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space.spaces):
             return _wrong(key, f"a dictionary with the keys {', '.join(map(repr, space.spaces))}", value)
-        found = (misfit(s, value[k], f"{key}[{k!r}]") for k, s in space.spaces.items())
-        return next(filter(None, found), None)
+        reasons = (misfit(s, value[k], f"{key}[{k!r}]") for k, s in space.spaces.items())
+        return next(filter(None, reasons), None)
     if isinstance(space, spaces.Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             return _wrong(key, f"a tuple of {len(space.spaces)}", value)
-        found = (misfit(s, v, f"{key}[{i}]") for i, (s, v) in enumerate(zip(space.spaces, value)))
-        return next(filter(None, found), None)
+        reasons = (misfit(s, v, f"{key}[{i}]") for i, (s, v) in enumerate(zip(space.spaces, value)))
+        return next(filter(None, reasons), None)
     return None
 
 
@@ -86,20 +86,20 @@ def shown(value: object) -> str:
     return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-def wrong_reset(space: spaces.Space[Any], found: object) -> str | None:
+def wrong_reset(space: spaces.Space[Any], returned: object) -> str | None:
     """Why `reset` returned something that cannot be used; None if it is as it must be."""
-    if not (isinstance(found, tuple) and len(found) == 2):
-        return f"reset must return (observation, info), got {shown(found)}"
-    return misfit(space, found[0]) or wrong_info(found[1])
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        return f"reset must return (observation, info), got {shown(returned)}"
+    return misfit(space, returned[0]) or wrong_info(returned[1])
 
 
-def wrong_step(space: spaces.Space[Any], found: object) -> str | None:
+def wrong_step(space: spaces.Space[Any], returned: object) -> str | None:
     """Why `step` returned something that cannot be used; None if it is as it must be."""
-    if not (isinstance(found, tuple) and len(found) == 5):
+    if not (isinstance(returned, tuple) and len(returned) == 5):
         old = " (that is the interface of the old gym: split done into terminated and truncated)"
-        four = isinstance(found, tuple) and len(found) == 4
-        return f"step must return {FIVE}, got {shown(found)}{old if four else ''}"
-    observation, reward, terminated, truncated, info = found
+        four = isinstance(returned, tuple) and len(returned) == 4
+        return f"step must return {FIVE}, got {shown(returned)}{old if four else ''}"
+    observation, reward, terminated, truncated, info = returned
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if flag is not True and flag is not False and not isinstance(flag, np.bool_):
             return f"{name} must be True or False, got {shown(flag)}"
@@ -121,10 +121,10 @@ def quick(space: spaces.Space[Any]) -> Callable[[object], bool]:
         return lambda found: False
     shape, dtype, flags, reals = space.shape, space.dtype, (bool, np.bool_), (float, np.float64, int)
 
-    def usual(found: object) -> bool:
-        if type(found) is not tuple or len(found) != 5:
+    def usual(answer: object) -> bool:
+        if type(answer) is not tuple or len(answer) != 5:
             return False
-        observation, reward, terminated, truncated, info = found
+        observation, reward, terminated, truncated, info = answer
         return (
             type(observation) is np.ndarray and observation.shape == shape and observation.dtype == dtype
             and type(terminated) in flags and type(truncated) in flags and type(reward) in reals and type(info) is dict
@@ -192,8 +192,8 @@ def _limits(leaf: spaces.Space[Any], bounds: bool) -> tuple[Bound, Bound] | tupl
         return 0.0, 1.0
     assert isinstance(leaf, spaces.Box)
     if leaf.dtype.kind != "f":
-        kind = np.iinfo(leaf.dtype) if leaf.dtype.kind in "iu" else None
-        free = kind is None or bool((leaf.low == kind.min).all() and (leaf.high == kind.max).all())
+        info = np.iinfo(leaf.dtype) if leaf.dtype.kind in "iu" else None
+        free = info is None or bool((leaf.low == info.min).all() and (leaf.high == info.max).all())
         return (None, None) if free or not bounds else (leaf.low.astype(np.float64), leaf.high.astype(np.float64))
     low, high = (np.clip(x.astype(np.float64), -LARGEST, LARGEST) for x in (leaf.low, leaf.high))
     low, high = low - ROUNDING * np.maximum(1, np.abs(low)), high + ROUNDING * np.maximum(1, np.abs(high))
@@ -223,8 +223,8 @@ def culprit(error: BaseException) -> str:
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(FOREIGN)]
     users = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(STANDARD)]
-    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    message = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     if not frames:
-        return said
+        return message
     frame = (users or frames)[-1]
-    return f"{said} ({frame.filename}, line {frame.lineno}: {(frame.line or '').strip()})"
+    return f"{message} ({frame.filename}, line {frame.lineno}: {(frame.line or '').strip()})"

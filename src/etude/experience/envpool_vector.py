@@ -34,8 +34,8 @@ def import_envpool() -> ModuleType:
         warnings.simplefilter("ignore")
         import envpool
 
-    found: ModuleType = envpool
-    return found
+    module: ModuleType = envpool
+    return module
 
 
 class EnvPoolVector:
@@ -133,16 +133,16 @@ class EnvPoolVector:
         if ids is None and len(self.pools) == 1:
             return self._checked(self._call("step", next(iter(self.pools)), self.decode(flat)), None, flat)
         n = len(flat)
-        found = [self.observations.copy(), np.zeros(n, np.float32), np.zeros(n, bool), np.zeros(n, bool)]
+        merged = [self.observations.copy(), np.zeros(n, np.float32), np.zeros(n, bool), np.zeros(n, bool)]
         for number in list(self.pools):
             some = np.flatnonzero(self.generation == number) if ids is None else ids[self.generation[ids] == number]
             if not len(some):
                 continue
             answer = self._call("step", number, self.decode(flat[some]), some.astype(np.int32))
             where = answer[4]["env_id"]
-            for all_of_them, part in zip(found, self._checked(answer, where, flat), strict=True):
+            for all_of_them, part in zip(merged, self._checked(answer, where, flat), strict=True):
                 all_of_them[where] = part
-        return tuple(found)
+        return tuple(merged)
 
     def _checked(self, answer: Sequence[Any], where: np.ndarray | None, flat: np.ndarray) -> tuple[np.ndarray, ...]:
         """What a pool answered, encoded; `where` says which environments its rows are."""

@@ -91,19 +91,19 @@ class Episodes(gym.Env):
         self.running[0] = self.index
         assert self.environment is not None
         try:
-            found = self.environment.step(action)
+            answer = self.environment.step(action)
         except (Exception, SystemExit) as error:
             self._drop()
             return self.observation, 0.0, False, True, {"failed": 1, "cause": f"step raised {culprit(error)}"}
-        if not self.usual(found) and (wrong := wrong_step(self.observation_space, found)):
+        if not self.usual(answer) and (wrong := wrong_step(self.observation_space, answer)):
             return self.observation, 0.0, False, True, {"wrong": wrong}
-        observation, reward, terminated, truncated, info = found
+        observation, reward, terminated, truncated, info = answer
         self.elapsed += 1
         terminated, truncated = bool(terminated), bool(truncated) or (self.elapsed >= LONGEST and not terminated)
         # the reset that follows may write into the same array
         self.observation = deepcopy(observation) if terminated or truncated else observation
-        said = {"cost": float(info["cost"])} if "cost" in info else {}
-        return self.observation, float(reward), terminated, truncated, said
+        costs = {"cost": float(info["cost"])} if "cost" in info else {}
+        return self.observation, float(reward), terminated, truncated, costs
 
     def _begin(self, episode: int) -> tuple[Any, dict[str, Any]]:
         """Reset for this episode, or for a later one if resetting fails."""
@@ -114,7 +114,7 @@ class Episodes(gym.Env):
             try:
                 if self.environment is None:
                     self.environment = self.make()
-                found = self.environment.reset(seed=seed_of(self.stream, "episode", episode))
+                answer = self.environment.reset(seed=seed_of(self.stream, "episode", episode))
             except (Exception, SystemExit) as error:
                 self._drop()
                 info |= {"failed": info.get("failed", 0) + 1, "cause": f"reset raised {culprit(error)}"}
@@ -122,9 +122,9 @@ class Episodes(gym.Env):
                     return self._placeholder(), info
                 episode += 1
                 continue
-            if wrong := wrong_reset(self.observation_space, found):
+            if wrong := wrong_reset(self.observation_space, answer):
                 return self._placeholder(), info | {"wrong": wrong}
-            self.observation = found[0]
+            self.observation = answer[0]
             return self.observation, info
 
     def _repeat(self, episode: int, actions: np.ndarray | None, expected: np.ndarray | None) -> tuple[Any, Any]:

@@ -108,11 +108,11 @@ class GymnasiumVector:
         flat = np.array(actions, np.float32).reshape(len(self.makers), -1)
         while True:
             try:
-                found = self._advance(self.decode(flat))
+                advanced = self._advance(self.decode(flat))
                 break
             except _Lost as lost:
                 self._recover(lost.causes, self._journals(), flat)
-        answer = self._answer(found, flat)
+        answer = self._answer(advanced, flat)
         self.observations = answer.observations.reshape(len(flat), *answer.observations.shape[2:])
         return answer
 
@@ -153,16 +153,16 @@ class GymnasiumVector:
 
     def _costs(self, infos: dict[str, Any], faulty: np.ndarray | None, flat: np.ndarray) -> np.ndarray | None:
         """What every environment says that its step cost [M, E]; None if they say nothing."""
-        said = _noted(infos, "cost") | _noted(infos.get("final_info", {}), "cost")
-        if not said:
+        noted = _noted(infos, "cost") | _noted(infos.get("final_info", {}), "cost")
+        if not noted:
             return None
         for i in range(len(flat)):
-            if i not in said and (faulty is None or not faulty[i]):
+            if i not in noted and (faulty is None or not faulty[i]):
                 self._refuse((i, "info has no 'cost', which another environment's has: every step must say it"), flat)
-        found = np.zeros(len(flat))
-        found[[*said]] = [*said.values()]
-        self._refuse(wrong_rewards(found, "cost"), flat)
-        return found.astype(np.float32).reshape(self.grid)
+        costs = np.zeros(len(flat))
+        costs[[*noted]] = [*noted.values()]
+        self._refuse(wrong_rewards(costs, "cost"), flat)
+        return costs.astype(np.float32).reshape(self.grid)
 
     def _ended(self, done: np.ndarray, infos: dict[str, Any], flat: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Last observations of the episodes that ended, [K, ...], and which of all environments failed, [N]."""
@@ -176,8 +176,8 @@ class GymnasiumVector:
             faulty = np.zeros(len(flat), bool)
             faulty[failed] = True
         raw = batch_of(self.observation_space, [infos["final_obs"][i] for i in done])
-        if found := self.guard(raw):
-            self._refuse((int(done[found[0]]), found[1]), flat)
+        if fault := self.guard(raw):
+            self._refuse((int(done[fault[0]]), fault[1]), flat)
         return self.encode(raw), faulty
 
     def _renew(self, done: np.ndarray, infos: dict[str, Any], faulty: np.ndarray | None, flat: np.ndarray) -> None:
@@ -198,10 +198,10 @@ class GymnasiumVector:
 
     # Faults
 
-    def _refuse(self, found: tuple[int, str] | None, flat: np.ndarray | None) -> None:
+    def _refuse(self, fault: tuple[int, str] | None, flat: np.ndarray | None) -> None:
         """Stop if something was found: environment and sentence."""
-        if found is not None:
-            raise EnvironmentFault(f"{self.name}: {found[1]} ({self._place(found[0], flat)}).")
+        if fault is not None:
+            raise EnvironmentFault(f"{self.name}: {fault[1]} ({self._place(fault[0], flat)}).")
 
     def _place(self, i: int, flat: np.ndarray | None) -> str:
         m, e = divmod(i, self.grid[1])
@@ -235,8 +235,8 @@ class GymnasiumVector:
             yield
         except multiprocessing.TimeoutError as error:
             late = [i for i, pipe in enumerate(envs.parent_pipes) if not pipe.poll(0)]
-            said = str(error).rpartition("after ")[2].rstrip(".").replace("second(s)", "s")
-            raise _Lost({i: f"did not answer within {said} (the task's step_timeout)" for i in late}) from None
+            limit = str(error).rpartition("after ")[2].rstrip(".").replace("second(s)", "s")
+            raise _Lost({i: f"did not answer within {limit} (the task's step_timeout)" for i in late}) from None
         except (EOFError, ConnectionError):
             processes = envs.processes
             ready = multiprocessing.connection.wait([p.sentinel for p in processes], timeout=GRACE)
@@ -346,13 +346,13 @@ class GymnasiumVector:
     # The environments themselves
 
     def _build(self) -> SyncVectorEnv | AsyncVectorEnv:
-        kind = AsyncVectorEnv if self.workers else SyncVectorEnv
+        vector_class = AsyncVectorEnv if self.workers else SyncVectorEnv
         limit = self.step_timeout * len(self.makers)
         late = EnvironmentFault(f"{self.name} took more than {limit:g} s to be made: raise task.step_timeout.")
         try:
             with warnings.catch_warnings(), deadline(limit, lambda: late):
                 warnings.simplefilter("ignore")
-                return kind(self.makers, autoreset_mode=AutoresetMode.SAME_STEP)
+                return vector_class(self.makers, autoreset_mode=AutoresetMode.SAME_STEP)
         except EtudeError:
             raise
         except Exception as error:

@@ -35,7 +35,7 @@ class Start(NamedTuple):
     Args:
         draw: where its random numbers come from: a child of its own for each turn, and one for its environment. Those
             of another episode, at the same turn, say again what that one said, wherever it was interrupted.
-        said: what the policy said there, to be said again; the environment answers it anew, under the same `seed`.
+        segments: what the policy said there, to be said again; the environment answers it anew, under the same `seed`.
             None of these tokens are trained on.
         open: whether the last of them is only the beginning of a turn, which the policy goes on with.
         hint: text that the policy is shown after the prompt and what was said, before a turn that it goes on with.
@@ -45,7 +45,7 @@ class Start(NamedTuple):
     problem: Problem
     group: int
     draw: Draw
-    said: tuple[Segment, ...] = ()
+    segments: tuple[Segment, ...] = ()
     open: bool = False
     hint: str = ""
     seed: int | None = None
@@ -54,12 +54,12 @@ class Start(NamedTuple):
     @property
     def turns(self) -> int:
         """Whole turns before the first that the policy says something in."""
-        return len(self.said) - self.open
+        return len(self.segments) - self.open
 
     @property
     def begun(self) -> int:
         """Tokens of that turn that were said already."""
-        return len(self.said[-1].tokens) if self.open else 0
+        return len(self.segments[-1].tokens) if self.open else 0
 
 
 def fresh(problems: Sequence[Problem], size: int | Sequence[int], stream: Stream) -> list[Start]:
@@ -69,21 +69,21 @@ def fresh(problems: Sequence[Problem], size: int | Sequence[int], stream: Stream
     the sample are the address of an episode's draw. So the starts of a step are made together, and played in any order.
     """
     sizes = [size] * len(problems) if isinstance(size, int) else size
-    found = []
+    starts = []
     for group, (problem, number, count) in enumerate(zip(problems, occurrences(problems), sizes, strict=True)):
         draw = stream.draw("problem", problem.id, number)
-        found += [Start(problem, group, draw.child(sample)) for sample in range(count)]
-    return found
+        starts += [Start(problem, group, draw.child(sample)) for sample in range(count)]
+    return starts
 
 
 def occurrences(problems: Sequence[Problem]) -> list[int]:
     """How often each problem stood in the list before."""
     seen: Counter[str] = Counter()
-    found = []
+    numbers = []
     for problem in problems:
-        found.append(seen[problem.id])
+        numbers.append(seen[problem.id])
         seen[problem.id] += 1
-    return found
+    return numbers
 
 
 def first_tokens(segment: Segment, count: int, policy: LanguagePolicy) -> Segment:
@@ -112,8 +112,8 @@ def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> li
         views = [episodes[i].tokens for i in going]
         draws = [starts[i].draw.child("turn", starts[i].turns + turn, "tokens") for i in going]
         begun = [0 if turn else starts[i].begun for i in going]
-        said = context.policy.generate(views, sampling, draws, begun)
-        going = [i for i, c in zip(going, said) if _answer(episodes[i], worlds[i], c, context, faults)]
+        completions = context.policy.generate(views, sampling, draws, begun)
+        going = [i for i, c in zip(going, completions) if _answer(episodes[i], worlds[i], c, context, faults)]
         turn += 1
     return episodes
 
@@ -123,7 +123,7 @@ def _blank(start: Start) -> Episode:
     seed = start.draw.child("environment").key % (1 << 31) if start.seed is None else start.seed
     return Episode(
         start.problem, group=start.group, seed=seed, draw=start.draw, parent=start.parent,
-        fork_turn=start.turns if start.said else None,
+        fork_turn=start.turns if start.segments else None,
     )  # fmt: skip
 
 
@@ -142,8 +142,8 @@ def _start(start: Start, episode: Episode, world: Environment, context: Context,
         _observe(episode, segment, tokens)
     if not episode.tokens:
         raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")
-    for said in start.said[: start.turns]:
-        again = dataclasses.replace(said, action_mask=[0] * len(said.tokens), info={"replayed": True})
+    for spoken in start.segments[: start.turns]:
+        again = dataclasses.replace(spoken, action_mask=[0] * len(spoken.tokens), info={"replayed": True})
         episode.segments.append(again)
         if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults):
             return False
@@ -151,7 +151,7 @@ def _start(start: Start, episode: Episode, world: Environment, context: Context,
         hint = Segment("critique", start.hint, info={"hint": True})
         _observe(episode, hint, context.policy.encode(start.hint))
     if start.open:
-        begun = start.said[-1]
+        begun = start.segments[-1]
         episode.segments.append(
             dataclasses.replace(begun, action_mask=[0] * len(begun.tokens), info={"replayed": True, "open": True})
         )
@@ -169,21 +169,26 @@ def _fits(episode: Episode, turn: int, context: Context) -> bool:
     return False
 
 
-def _answer(episode: Episode, world: Environment, said: Completion, context: Context, faults: _Faults) -> bool:
+def _answer(episode: Episode, world: Environment, completion: Completion, context: Context, faults: _Faults) -> bool:
     """Give the environment what the policy said; True if the episode goes on."""
     policy, before = context.policy, episode.segments[-1]
     segment = Segment(
-        "assistant", policy.decode(said.tokens), said.tokens, [1] * len(said.tokens), said.logp, policy.version
+        "assistant",
+        policy.decode(completion.tokens),
+        completion.tokens,
+        [1] * len(completion.tokens),
+        completion.logp,
+        policy.version,
     )
-    if said.entropy:
-        segment.info["entropy"] = said.entropy
-    if said.hidden is not None:
-        segment.info["hidden"] = said.hidden
+    if completion.entropy:
+        segment.info["entropy"] = completion.entropy
+    if completion.hidden is not None:
+        segment.info["hidden"] = completion.hidden
     if before.info.get("open"):  # a turn that was begun elsewhere
         segment = _joined(before, segment, policy)
         episode.segments.pop()
     episode.segments.append(segment)
-    return _respond(episode, world, segment, said.stop, context, faults)
+    return _respond(episode, world, segment, completion.stop, context, faults)
 
 
 def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:

@@ -111,8 +111,8 @@ class RolloutCollector:
 
     def _empty(self) -> Transitions:
         space, shape = self.actor.distribution, (self.population.size, self.steps, self.observations.shape[1])
-        kind = torch.uint8 if self.observations.dtype == np.uint8 else torch.float32
-        observations = torch.empty(*shape, *self.observations.shape[2:], dtype=kind)
+        dtype = torch.uint8 if self.observations.dtype == np.uint8 else torch.float32
+        observations = torch.empty(*shape, *self.observations.shape[2:], dtype=dtype)
         follows, remembers = Need.NEXT_OBSERVATIONS in self.needs, self.actor.memory is not None
         return Transitions(
             observations, torch.empty(*shape, space.actions),

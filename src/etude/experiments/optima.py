@@ -11,7 +11,7 @@ from etude.core.batches import TokenBatch
 from etude.core.complete import complete_token
 from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.loops.credit import loss
 from etude.policies.tabular import SoftmaxTree
 
@@ -26,7 +26,7 @@ class Bandits:
     def __init__(self, prompts: int, responses: int, beta: float) -> None:
         self.policy = SoftmaxTree(prompts, responses, spread=1.0, seed=SEEDS)
         rewards = torch.rand(prompts, responses, generator=torch.Generator().manual_seed(SEEDS)).double()
-        self.bed = Bed(self.policy, rewards)
+        self.bandit = Bandit(self.policy, rewards)
         self.first = self.policy.table().detach()
         self.best = (self.first[0, :, 0] + rewards / beta).log_softmax(-1)
 

@@ -25,5 +25,5 @@ def loop_class(kind: type[Method], world: World) -> type[Loop]:
             f"No loop trains a {kind.__name__} in tasks of {world}: add it to LOOPS (etude.loops), as in "
             f'LOOPS[{kind.__name__}, World.{world.name}] = f"{{__name__}}:MyLoop".'
         )
-    found: type[Loop] = load_attribute(LOOPS[kind, world])
-    return found
+    cls: type[Loop] = load_attribute(LOOPS[kind, world])
+    return cls

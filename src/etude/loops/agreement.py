@@ -54,8 +54,8 @@ class Noise:
         """
         gaps = gaps.double()
         on = torch.ones_like(gaps) if weights is None else weights.double()
-        found = torch.stack([on.sum(-1), (gaps * on).sum(-1), (gaps**2 * on).sum(-1)], -1)
-        self.sums = DECAY * self.sums + found
+        sums = torch.stack([on.sum(-1), (gaps * on).sum(-1), (gaps**2 * on).sum(-1)], -1)
+        self.sums = DECAY * self.sums + sums
 
 
 def _bound(sums: Sequence[float], count: int, dtype: torch.dtype) -> float:

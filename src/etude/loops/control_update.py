@@ -55,11 +55,11 @@ class ControlUpdater:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
         method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
         for epoch in range(method.epochs):
-            found: list[dict[str, Tensor]] = []
+            reports: list[dict[str, Tensor]] = []
             for i, piece in enumerate(self._pieces(batch, number, epoch)):
                 surrogate = Minibatch(self, piece, fresh=epoch == i == 0, reports=epoch == method.epochs - 1)
-                found.append(self.optimizer.step(surrogate, rate))
-        each = {k: torch.stack([m[k] for m in found], 1) for k in found[0]}  # [P, minibatches]
+                reports.append(self.optimizer.step(surrogate, rate))
+        each = {k: torch.stack([m[k] for m in reports], 1) for k in reports[0]}  # [P, minibatches]
         self._check_moved(before, each, rate)
         metrics = {k: v.mean(1) for k, v in each.items()}
         if "kl" in self.needs and "kl" not in metrics:
@@ -196,9 +196,9 @@ class Minibatch:
 
     def gradient(self) -> dict[str, Tensor]:
         """Put the gradient of the members' losses into `FlatParameters.gradient`."""
-        total, found = self.loss(self.evaluate())
+        total, report = self.loss(self.evaluate())
         self.updater.parameters.differentiate(total)
-        return found
+        return report
 
     def _check(self, logp: Tensor) -> None:
         """Invariant 1: what acted is what learns, but for the rounding measured so far."""

@@ -36,16 +36,16 @@ def gathered(
     """
     rounds = max((part.rounds for part in method.filters if part.resample), default=1)
     assessed: list[TokenBatch] = []
-    found: list[TokenBatch] = []
+    filtered: list[TokenBatch] = []
     for number in range(rounds):
-        missing = wanted - sum(len(torch.unique(b.group)) for b in found)
+        missing = wanted - sum(len(torch.unique(b.group)) for b in filtered)
         if missing <= 0:
             break
         batch = assess(missing, number)
         assessed.append(batch)
-        found.append(kept(method, batch))
-    useful = [b for b in found if len(b)]
-    return assessed, concatenate(useful) if useful else found[0]
+        filtered.append(kept(method, batch))
+    useful = [b for b in filtered if len(b)]
+    return assessed, concatenate(useful) if useful else filtered[0]
 
 
 def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBatch:
@@ -87,11 +87,11 @@ def loss(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, 
     return total(terms(method, batch, policy, length))
 
 
-def total(found: dict[str, Term]) -> Tensor:
+def total(summands: dict[str, Term]) -> Tensor:
     """The sum of the summands."""
-    return torch.stack([term.total for term in found.values()]).sum()
+    return torch.stack([term.total for term in summands.values()]).sum()
 
 
-def row_losses(found: dict[str, Term], batch: TokenBatch) -> Tensor:
+def row_losses(summands: dict[str, Term], batch: TokenBatch) -> Tensor:
     """[B] each row's objective, averaged over its tokens, detached: what 'row_loss' asks for."""
-    return per_row(found["objective"].values.detach(), batch.action_mask)
+    return per_row(summands["objective"].values.detach(), batch.action_mask)

@@ -19,7 +19,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.rollout import occurrences
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.loops.credit import credited, gathered, loss, row_losses, scored, terms, total
 from etude.loops.states import join_tensors, split_tensors
 from etude.optimizers.model import Halves, ModelStepper
@@ -89,8 +89,8 @@ class EnumerableLoop:
         self.size, self.methods = whole.experience.size, [whole.bind() for _ in seeds]
         self.policy = task.policy(len(self.seeds))
         self.rewards = task.table(len(self.policy.tokens))
-        self.bed = Bed(self.policy, self.rewards, task.problems("train"))
-        self.places = {problem.id: x for x, problem in enumerate(self.bed.problems)}
+        self.bandit = Bandit(self.policy, self.rewards, task.problems("train"))
+        self.places = {problem.id: x for x, problem in enumerate(self.bandit.problems)}
         if whole.optimizer.lr is None:
             self.methods = [m.replace(optimizer=m.optimizer.replace(lr=RATE).bind()) for m in self.methods]
         self.steppers = [ModelStepper(m.optimizer, [t]) for m, t in zip(self.methods, self.policy.logits)]
@@ -129,7 +129,7 @@ class EnumerableLoop:
         def assess(count: int, number: int) -> TokenBatch:
             at = stream.split("round", number) if number else stream  # the first round has the step's own address
             context = Context(self.task, self.policy, at, self.finished, self.steps, self.policy.length)
-            return scored(method, self.bed.shown(method, self._sample(member, count, at, now), member), context)
+            return scored(method, self.bandit.shown(method, self._sample(member, count, at, now), member), context)
 
         _, batch = gathered(method, min(method.problems, self.policy.prompts), assess)
         if "row_loss" in method.needs():
@@ -138,7 +138,7 @@ class EnumerableLoop:
 
     def _sample(self, member: int, count: int, stream: Stream, now: Now) -> TokenBatch:
         """A group for each of `count` problems that the curriculum chose; rows stand in the pool's order."""
-        problems = self.methods[member].curriculum.choose(self.bed.problems, count, stream.split("problems"))
+        problems = self.methods[member].curriculum.choose(self.bandit.problems, count, stream.split("problems"))
         prompts = [self.places[p.id] for p in problems]
         keys = [
             stream.draw("problem", p.id, *([again] if again else [])).key
@@ -149,9 +149,9 @@ class EnumerableLoop:
         uniform = uniforms(draw.flatten(), 0, 1).view(draw.shape)
         response = self.policy.respond(now.below[member, prompt], uniform).flatten()
         prompt, group = prompt.repeat_interleave(self.size), group.repeat_interleave(self.size)
-        said = self.policy.rows(member, prompt, response, now.table)
+        behaviour = self.policy.rows(member, prompt, response, now.table)
         held = None if now.held is None else self.policy.rows(member, prompt, response, now.held).logp
-        return self.bed.batch(prompt, response, said, held, group).replace(draw=draw.flatten())
+        return self.bandit.batch(prompt, response, behaviour, held, group).replace(draw=draw.flatten())
 
     # Learn
 
@@ -168,12 +168,12 @@ class EnumerableLoop:
         losses, halves = [], {}
         for k, (rows, batch) in pieces.items():
             method = self.methods[k]
-            said = self._evaluate(k, batch, table, "objective", "regularizers", "critic", "token_weights")
-            said.learning_rate = self.steppers[k].lr * method.optimizer.rate(self.finished, self.steps)
-            found = terms(method, batch, said, self.policy.length)
-            losses.append(total(found))
+            policy = self._evaluate(k, batch, table, "objective", "regularizers", "critic", "token_weights")
+            policy.learning_rate = self.steppers[k].lr * method.optimizer.rate(self.finished, self.steps)
+            summands = terms(method, batch, policy, self.policy.length)
+            losses.append(total(summands))
             if (whole := batches[k].row_loss) is not None:
-                whole[rows] = row_losses(found, batch)
+                whole[rows] = row_losses(summands, batch)
             if method.optimizer.halves:
                 halves[k] = self._halves(k, batch)
         gradients = torch.autograd.grad(torch.stack(losses).sum(), self.policy.logits)
@@ -194,15 +194,15 @@ class EnumerableLoop:
         agree. An objective that compares the rows of a group has whole ones nevertheless.
         """
         apart = self.methods[member].objective.couples == "group"
-        found, pieces = [], split_groups(batch, 2, None) if apart else split_rows(batch)
+        gradients, pieces = [], split_groups(batch, 2, None) if apart else split_rows(batch)
         if len(pieces) < 2:
             return None
         for rows in pieces:
             part = batch.rows(rows)
-            said = self._evaluate(member, part, self.policy.table())
-            half = loss(self.methods[member], part, said, self.policy.length)
-            found.append(torch.autograd.grad(half, [self.policy.logits[member]]))
-        return found[0], found[1], len(pieces[0]) / len(batch)
+            policy = self._evaluate(member, part, self.policy.table())
+            half = loss(self.methods[member], part, policy, self.policy.length)
+            gradients.append(torch.autograd.grad(half, [self.policy.logits[member]]))
+        return gradients[0], gradients[1], len(pieces[0]) / len(batch)
 
     @torch.no_grad()
     def _refresh_reference(self) -> None:
@@ -256,5 +256,5 @@ def exact(policy: SoftmaxTree, rewards: Tensor) -> dict[str, Tensor]:
     """What is true of each member's policy [P]: expected reward, pass@k and entropy, means over the prompts."""
     probs = policy.probs()
     solved = (probs * (rewards >= 1)).sum(-1).clamp(0, 1)
-    found = {"reward": (probs * rewards).sum(-1).mean(1), "entropy": policy.entropy().mean(1)}
-    return found | {f"pass@{k}": (1 - (1 - solved) ** k).mean(1) for k in KS}
+    measures = {"reward": (probs * rewards).sum(-1).mean(1), "entropy": policy.entropy().mean(1)}
+    return measures | {f"pass@{k}": (1 - (1 - solved) ** k).mean(1) for k in KS}

@@ -28,7 +28,7 @@ def describe(
     length = torch.cat([b.action_counts for b in batches]).float().mean()
     if not samples:
         return {"rows": float(len(rows)), "completion_length": float(length), **lost}
-    found = {
+    metrics = {
         "reward": float(torch.cat([b.scores for b in batches])[torch.tensor(attempts)].mean()),
         "accuracy": sum(map(task.success, episodes)) / len(episodes),
         "completion_length": float(length),
@@ -38,11 +38,11 @@ def describe(
         **lost,
     }
     if not all(own for _, own in rows):
-        found["written"] = 1 - sum(own for _, own in rows) / len(rows)
+        metrics["written"] = 1 - sum(own for _, own in rows) / len(rows)
     for name in dict.fromkeys(n for e in episodes for n in e.scores):
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
-        found[f"reward/{name}"] = sum(paid) / len(paid)
-    return found
+        metrics[f"reward/{name}"] = sum(paid) / len(paid)
+    return metrics
 
 
 def record(episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:

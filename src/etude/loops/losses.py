@@ -64,9 +64,9 @@ def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogP
     """The summands of the loss by name, for a batch that has its `shares`."""
     values = method.objective(batch, policy)
     if batch.objective_shares is None:
-        found = {"objective": _weighted(values, batch)}
+        summands = {"objective": _weighted(values, batch)}
     elif values.dim() > 1:
-        found = {"objective": _weighted(values, batch.replace(shares=batch.objective_shares))}
+        summands = {"objective": _weighted(values, batch.replace(shares=batch.objective_shares))}
     else:
         raise ConfigError(
             f"{type(method.objective).__name__} gave a loss per row, which the factors of "
@@ -74,12 +74,12 @@ def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogP
             "and say per_row = True in the class."
         )
     for part in method.regularizers:
-        found[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch)
+        summands[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch)
     if method.critic is not None:
-        found["value_loss"] = _weighted(method.critic.loss(batch, policy), batch)
+        summands["value_loss"] = _weighted(method.critic.loss(batch, policy), batch)
     for head in heads(method):
-        found[f"{head.label}_loss"] = _weighted(head.loss(batch, policy), batch)
-    return found
+        summands[f"{head.label}_loss"] = _weighted(head.loss(batch, policy), batch)
+    return summands
 
 
 def heads(method: Method) -> list[TokenHead]:

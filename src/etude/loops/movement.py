@@ -22,13 +22,13 @@ class Movement:
 
     def share(self) -> float:
         """Share of the weights with a gradient that are not what they were; 1 if there is no gradient."""
-        changed = found = 0.0
+        changed = seen = 0.0
         for p, before in zip(self.parameters, self.before, strict=True):
             assert p.grad is not None
             pulled, each = _sample(p.grad) != 0, p.numel() / len(before)
             changed += each * int(((_sample(p) != before) & pulled).sum())
-            found += each * int(pulled.sum())
-        return changed / found if found else 1.0
+            seen += each * int(pulled.sum())
+        return changed / seen if seen else 1.0
 
 
 def still(share: float, rate: float, step: int) -> str:

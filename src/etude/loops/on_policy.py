@@ -169,10 +169,10 @@ class OnPolicyLoop:
         batch = credited(method, batch)
         flat = batch.flat()
         rate = per_member(method.optimizer, lambda part: part.rate(self.finished, self.steps))
-        found = self.updater.run(flat, self.finished, rate)
-        found["explained_variance"] = _explained(flat)
+        metrics = self.updater.run(flat, self.finished, rate)
+        metrics["explained_variance"] = _explained(flat)
         if batch.costs is not None:
-            found["cost"] = batch.mean(batch.costs)
+            metrics["cost"] = batch.mean(batch.costs)
         self.actor.observe(flat.observations, flat.weights)
         for part in parts:
             part.after_update(batch)
@@ -180,15 +180,15 @@ class OnPolicyLoop:
         count = batch.rewards.numel()
         self.acted += count // self.population.size
         taken = time.monotonic() - begun
-        report = self._report(found, count, collected - begun, taken)
+        report = self._report(metrics, count, collected - begun, taken)
         self._reach(stages.current(self.stages, self.finished, self.steps))
         return report
 
-    def _report(self, found: dict[str, Tensor], count: int, collecting: float, taken: float) -> StepReport:
+    def _report(self, measured: dict[str, Tensor], count: int, collecting: float, taken: float) -> StepReport:
         """Means over the members, and each member's own."""
         for member, total, length in self.collector.ended:
             self.recent[member].append((total, length))
-        members = {k: v.tolist() for k, v in found.items()}
+        members = {k: v.tolist() for k, v in measured.items()}
         if all(self.recent):
             members["return"] = [sum(r for r, _ in d) / len(d) for d in self.recent]
             members["episode_length"] = [sum(n for _, n in d) / len(d) for d in self.recent]

@@ -54,15 +54,15 @@ def _random(loop: OnPolicyLoop) -> Transitions:
     observations = torch.randn(*shape, *shown.shape[2:], generator=g)
     if shown.dtype == torch.uint8:
         observations = observations.mul(64).clamp(0, 255).to(torch.uint8)
-    said = torch.randn(*shape, space.parameters, generator=g)
-    actions = space.sample(said, space.noise(shape, g))
+    parameters = torch.randn(*shape, space.parameters, generator=g)
+    actions = space.sample(parameters, space.noise(shape, g))
     rewards, values, advantages, returns = torch.randn(4, *shape, generator=g)
     off, memory = torch.zeros(shape, dtype=torch.bool), None
     if loop.actor.memory is not None:
         memory = torch.randn(*shape, Player(loop.actor, 1, 1).memory.shape[-1], generator=g)
     return Transitions(
-        observations, actions, rewards, off, off, said, space.logp(said, actions), values, values, advantages, returns,
-        memory=memory, begins=None if memory is None else rewards > 1,
+        observations, actions, rewards, off, off, parameters, space.logp(parameters, actions), values, values,
+        advantages, returns, memory=memory, begins=None if memory is None else rewards > 1,
     )  # fmt: skip
 
 
@@ -74,17 +74,17 @@ def _computed(updater: ControlUpdater, batch: Transitions, acting: int) -> list[
         if batch.memory is not None and batch.begins is not None:
             past = Past(batch.memory[:, :acting], batch.begins[:, None, :acting])
         features, _ = actor.features(seen, past)
-        found = [actor.say(features)]
+        tensors = [actor.say(features)]
     if critic is not None:
         read = features if updater.shared else actor.see(batch.observations[:, :FINAL_ROWS])
         value = critic(read)
         trainer = updater.learners.trainers.get("critic")
         parameters = updater.parameters if trainer is None else trainer.parameters
         parameters.differentiate((value * value).mean(1))
-        found += [value.detach(), parameters.gradient.clone()]
+        tensors += [value.detach(), parameters.gradient.clone()]
     before, kept = weights.clone(), {k: v.clone() for k, v in updater.tensors().items()}
     updater.optimizer.step(Minibatch(updater, batch, fresh=False, reports=False), 1.0)
-    found.append(weights.clone())
+    tensors.append(weights.clone())
     weights.copy_(before)
     updater.load(kept)
-    return found
+    return tensors

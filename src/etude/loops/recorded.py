@@ -15,10 +15,10 @@ def recorded_entropies(batch: TokenBatch) -> torch.Tensor | None:
 
 def recorded_hidden(batch: TokenBatch) -> torch.Tensor | None:
     """[B, T, H] states that the sampler recorded; None unless it did so for every action token."""
-    found = [s.info.pop("hidden", None) for e in batch.episodes for s in e.segments if any(s.action_mask)]
-    if not found or any(h is None for h in found):
+    states = [s.info.pop("hidden", None) for e in batch.episodes for s in e.segments if any(s.action_mask)]
+    if not states or any(h is None for h in states):
         return None
-    return _spread(torch.cat(found), batch)
+    return _spread(torch.cat(states), batch)
 
 
 def _spread(flat: torch.Tensor, batch: TokenBatch) -> torch.Tensor | None:

@@ -17,7 +17,7 @@ def split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch
     if isinstance(value, (dict, list, tuple)):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         split = {k: split_tensors(v, f"{path}/{k}") for k, v in items}
-        tensors = {k: t for _, found in split.values() for k, t in found.items()}
+        tensors = {k: t for _, inside in split.values() for k, t in inside.items()}
         plain = {k: v for k, (v, _) in split.items()}
         return (plain if isinstance(value, dict) else list(plain.values())), tensors
     return value, {}

@@ -175,21 +175,21 @@ class Updater:
     def _loss(
         self, method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor
     ) -> Tensor:
-        mask, found = batch.action_mask, loss_terms(method, batch, policy)
+        mask, summands = batch.action_mask, loss_terms(method, batch, policy)
         if self.row_loss is not None:
-            self.row_loss[rows] = per_row(found["objective"].values.detach(), mask)
+            self.row_loss[rows] = per_row(summands["objective"].values.detach(), mask)
         known, learned = method.objective.zero_without_advantage, "/learned" if _skips(method) else ""
         for name, value in method.objective.metrics(batch, policy).items():
             if name in known:
                 tally.add_tensor(name, value * _weighed(batch), mask)
             else:
                 tally.add_tensor(name + learned, value, mask)
-        for name, term in found.items():
+        for name, term in summands.items():
             if name != "objective":
                 tally.add_tensor(name, term.values, mask)
         if policy.entropy is not None:
             tally.add_tensor("entropy" + learned, policy.entropy, mask)
-        loss = sum((term.total for term in found.values()), torch.zeros_like(batch.scores[0]))
+        loss = sum((term.total for term in summands.values()), torch.zeros_like(batch.scores[0]))
         tally.add("loss", float(loss.detach()), 0.0)  # a share of the step's loss; counted once, per step
         return loss
 
@@ -205,10 +205,10 @@ class Updater:
             return TokenLogProbs(
                 batch.behaviour_logp, recorded.get("entropy"), hidden=recorded.get("hidden"), head=batch.head
             )  # fmt: skip
-        found = evaluate_all(self.policy, batch, wanted, self.budget)
+        policy = evaluate_all(self.policy, batch, wanted, self.budget)
         if "hidden" in wanted:
-            found.head = self.policy.head(batch.temperature)
-        return found
+            policy.head = self.policy.head(batch.temperature)
+        return policy
 
     def _compare(self, tally: Tally) -> None:
         """Invariant 1: the sampler's log-probabilities are the trainer's, but for the rounding measured so far."""
@@ -289,6 +289,6 @@ def _weighed(batch: TokenBatch) -> Tensor:
 def _gaps(batch: TokenBatch, policy: TokenLogProbs, truncated: bool) -> Tensor:
     """[N] |log-probability gaps| of the action tokens that were sampled where they stand, in float64."""
     mask = batch.action_mask & batch.on_policy[:, None]
-    found = (policy.logp.detach().double() - batch.behaviour_logp.double())[mask]
+    gaps = (policy.logp.detach().double() - batch.behaviour_logp.double())[mask]
     # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
-    return found.clamp(min=0) if truncated else found.abs()
+    return gaps.clamp(min=0) if truncated else gaps.abs()

@@ -30,9 +30,9 @@ def values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tuple[
         torch.nn.functional.pad(x, (0, 1)) for x in (batch.tokens, batch.attention_mask, batch.action_mask)
     )
     longer = batch.replace(tokens=tokens, attention_mask=real | after, action_mask=action | after)
-    found = evaluate_all(policy, longer, {"values"}, budget).values
-    assert found is not None
-    return found[:, :-1] * batch.action_mask, (found * after).sum(1)
+    values = evaluate_all(policy, longer, {"values"}, budget).values
+    assert values is not None
+    return values[:, :-1] * batch.action_mask, (values * after).sum(1)
 
 
 @torch.no_grad()
@@ -42,13 +42,14 @@ def reference_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> Ten
 
 
 def _gather(batch: TokenBatch, budget: int, evaluate: Callable[[TokenBatch], TokenLogProbs]) -> TokenLogProbs:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for piece in micro_batches(batch, budget, whole_groups=False):
         out = evaluate(batch.rows(piece, trim=True))
         for name, value in vars(out).items():
             if isinstance(value, Tensor):
-                whole = found.setdefault(name, value.new_zeros(*batch.tokens.shape, *value.shape[2:]))
+                whole = tensors.setdefault(name, value.new_zeros(*batch.tokens.shape, *value.shape[2:]))
                 whole[piece, : value.shape[1]] = value
     return TokenLogProbs(
-        found["logp"], found.get("entropy"), found.get("values"), found.get("hidden"), logits=found.get("logits")
+        tensors["logp"], tensors.get("entropy"), tensors.get("values"), tensors.get("hidden"),
+        logits=tensors.get("logits"),
     )  # fmt: skip

@@ -102,9 +102,9 @@ def row_bytes(cache: Cache) -> tuple[int, int]:
 
 
 @remembered
-def _cache_name(kind: type[Backbone]) -> str:
+def _cache_name(cls: type[Backbone]) -> str:
     """What a model's forward pass calls its cache."""
-    known = inspect.signature(kind.forward).parameters
+    known = inspect.signature(cls.forward).parameters
     for name in ("past_key_values", "cache_params"):
         if name in known:
             return name

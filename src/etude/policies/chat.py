@@ -48,7 +48,7 @@ class Turn(NamedTuple):
     after: list[int]
 
 
-def turn(segments: Sequence[Segment], said: Segment, policy: LanguagePolicy) -> Turn:
+def turn(segments: Sequence[Segment], segment: Segment, policy: LanguagePolicy) -> Turn:
     """What the assistant says after `segments`, so that the three together are the tokens of the rendered whole.
 
     `before` is the opening wherever the rendering begins with it; templates that open a turn with more than they keep
@@ -58,7 +58,7 @@ def turn(segments: Sequence[Segment], said: Segment, policy: LanguagePolicy) -> 
     """
     words, history = policy.tokenizer, _messages(segments)
     shown = render([*history, {"role": "assistant", "content": WORDS}], words, opened=False)
-    whole = render([*history, *_messages([said])], words, opened=False)
+    whole = render([*history, *_messages([segment])], words, opened=False)
     before = render(history, words, opened=True)
     before = before if whole.startswith(before) else shown.partition(WORDS)[0]
     tail = after_words(shown)
@@ -82,10 +82,10 @@ def reply(segments: Sequence[Segment], policy: LanguagePolicy, closed: bool) -> 
     """
     if not segments:
         return []
-    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": WORDS}]
-    after = after_words(render([*said, *_messages(segments)], policy.tokenizer, opened=True))
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": WORDS}]
+    after = after_words(render([*messages, *_messages(segments)], policy.tokenizer, opened=True))
     if closed:
-        alone = after_words(render(said, policy.tokenizer, opened=False))
+        alone = after_words(render(messages, policy.tokenizer, opened=False))
         after = after.removeprefix(alone[: _past_end_mark(alone, policy)])
     return [[] for _ in segments[:-1]] + [policy.encode(after)]
 

@@ -84,10 +84,10 @@ def _shared(
     prompts: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers(cache)]
     counts = batch.lengths - starts
     pieces = _by_length(counts)
-    found = [
+    caches = [
         _answers(backbone, config, batch, starts, counts, rows, owner[rows], prompts, mask, last) for rows in pieces
     ]
-    states, places = (torch.cat(x) for x in zip(*found))
+    states, places = (torch.cat(x) for x in zip(*caches))
     return states if len(pieces) == 1 else states[places.argsort()]
 
 
@@ -151,9 +151,9 @@ def float32_attention(
     """
     if not torch.is_autocast_enabled(query.device.type):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    kind = torch.promote_types(value.dtype, torch.float32)
+    dtype = torch.promote_types(value.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
-        q, k, v = (x.to(kind) for x in (query, key, value))
+        q, k, v = (x.to(dtype) for x in (query, key, value))
         return sdpa_attention_forward(module, q, k, v, attention_mask, **options)
 
 

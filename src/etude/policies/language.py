@@ -119,8 +119,8 @@ class LanguagePolicy:
     @property
     def end_ids(self) -> list[int]:
         """Tokens that end a completion: the model's, the tokenizer's, and the one that ends a turn in its template."""
-        found = self.model.generation_config.eos_token_id if self.model.generation_config else None
-        ids = found if isinstance(found, list) else [] if found is None else [found]
+        configured = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ids = configured if isinstance(configured, list) else [] if configured is None else [configured]
         turn = end_of_turn(self.tokenizer)
         return sorted({*ids, self.tokenizer.eos_token_id, *([] if turn is None else [turn])})
 
@@ -202,9 +202,9 @@ class LanguagePolicy:
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = ()
     ) -> list[Completion]:
         """One completion per prompt; see `etude.policies.sampling.generate`. What it emitted is remembered."""
-        said = generate(self, prompts, sampling, draws, begun)
-        self.emitted.update(hash(tuple(c.tokens)) for c in said)
-        return said
+        completions = generate(self, prompts, sampling, draws, begun)
+        self.emitted.update(hash(tuple(c.tokens)) for c in completions)
+        return completions
 
     # What it thinks of a batch
 
@@ -343,14 +343,14 @@ class LanguagePolicy:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every trained tensor and the reference, by name: what an exact resume needs."""
-        found: dict[str, Tensor] = {f"model.{k}": v for k, v in self.masters.parameters.items()}
+        everything: dict[str, Tensor] = {f"model.{k}": v for k, v in self.masters.parameters.items()}
         if self.value_head is not None:
-            found |= {f"value_head.{k}": v for k, v in self.value_head.named_parameters()}
+            everything |= {f"value_head.{k}": v for k, v in self.value_head.named_parameters()}
         if self.reference is not None:
             exact = self._reference_masters
             named = self.reference.named_parameters() if exact is None else exact.parameters.items()
-            found |= {f"reference.{k}": v for k, v in named}
-        return {k: v.detach() for k, v in found.items()}
+            everything |= {f"reference.{k}": v for k, v in named}
+        return {k: v.detach() for k, v in everything.items()}
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:

@@ -179,9 +179,9 @@ def blank(name: str) -> LlamaForCausalLM:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    found = BLANK.fullmatch(name)
-    assert found is not None
-    layers, width, heads = (int(x or 1) for x in found.groups())
+    match = BLANK.fullmatch(name)
+    assert match is not None
+    layers, width, heads = (int(x or 1) for x in match.groups())
     if width % (2 * heads):
         raise ConfigError(f"{name!r} has {heads} heads of {width / heads:g}: each must be an even number wide.")
     tokenizer = load_tokenizer("tiny")

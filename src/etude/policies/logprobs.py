@@ -55,8 +55,8 @@ class _TokenLogProbs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
         temperature: float, cap: float | None, want_entropy: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        logp = torch.empty(len(hidden), dtype=kind, device=hidden.device)
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        logp = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         normaliser, entropy = torch.empty_like(logp), torch.zeros_like(logp)
         ctx.chunk = max(1, CHUNK_ELEMENTS // weight.shape[0])
         for start in range(0, len(hidden), ctx.chunk):

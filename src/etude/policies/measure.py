@@ -55,9 +55,9 @@ def play(
     views = [[t for s in e.segments for t in tokenizer.encode(s.text)] for e in episodes]
     active = list(range(len(problems)))
     for _ in range(task.max_turns):
-        said = sample(model, [views[i] for i in active], task.max_tokens, generator)
+        completions = sample(model, [views[i] for i in active], task.max_tokens, generator)
         playing = []
-        for i, tokens in zip(active, said):
+        for i, tokens in zip(active, completions):
             segment = Segment("assistant", str(tokenizer.decode(tokens, skip_special_tokens=True)), tokens)
             result = worlds[i].step(segment)
             segment.reward = result.reward
@@ -80,20 +80,20 @@ def sample(model: PreTrainedModel, prompts: Sequence[list[int]], limit: int, gen
     tokens = torch.tensor([[end] * (width - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
     cache: Any = None
-    said: list[torch.Tensor] = []
+    sampled: list[torch.Tensor] = []
     going = torch.ones(len(prompts), dtype=torch.bool)
     with torch.inference_mode():
-        while going.any() and len(said) < limit:
+        while going.any() and len(sampled) < limit:
             places = (mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
             out = model(
                 input_ids=tokens, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True
             )
             cache = out.past_key_values
             tokens = torch.multinomial(out.logits[:, -1].float().softmax(-1), 1, generator=generator)
-            said.append(tokens[:, 0])
+            sampled.append(tokens[:, 0])
             going &= tokens[:, 0] != end
             mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], 1)
-    return [_until(end, row) for row in torch.stack(said, 1).tolist()]
+    return [_until(end, row) for row in torch.stack(sampled, 1).tolist()]
 
 
 def _until(end: int, tokens: list[int]) -> list[int]:

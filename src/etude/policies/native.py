@@ -116,7 +116,7 @@ def agrees(backbone: Llama, config: PreTrainedConfig) -> bool:
     return _agrees[backbone]
 
 
-def _probe(backbone: Llama, config: PreTrainedConfig, kind: type[SharedDecoder | CachedDecoder]) -> Tensor:
+def _probe(backbone: Llama, config: PreTrainedConfig, mask_maker: type[SharedDecoder | CachedDecoder]) -> Tensor:
     """Hidden states of two tokens of three rows, of which the last two share a prompt."""
     device = next(backbone.parameters()).device
     ids = torch.arange(12, device=device).view(2, 6) * 7 % config.vocab_size
@@ -126,7 +126,7 @@ def _probe(backbone: Llama, config: PreTrainedConfig, kind: type[SharedDecoder |
     backbone(
         input_ids=ids, attention_mask=mask, position_ids=rope_positions(mask), past_key_values=cache, use_cache=True
     )
-    rows, position = kind(backbone, cache, mask, owner, 2), mask.sum(1)[owner]
+    rows, position = mask_maker(backbone, cache, mask, owner, 2), mask.sum(1)[owner]
     return torch.cat([rows(ids[0, :3], position), rows(ids[1, :3], position + 1)])
 
 
@@ -191,11 +191,11 @@ class SharedDecoder:
         q, k = _rotated(q, cos, sin) * part.scaling, _rotated(k, cos, sin)
         keys[:, :, self.length] = k[:, :, 0]
         values[:, :, self.length] = part.v_proj(x).view(rows, kv, width)
-        said = slice(0, self.length + 1)
+        seen = slice(0, self.length + 1)
         own, own_l = _attend(
             q.reshape(rows * kv, -1, width),
-            keys.view(rows * kv, capacity, width)[:, said],
-            values.view(rows * kv, capacity, width)[:, said],
+            keys.view(rows * kv, capacity, width)[:, seen],
+            values.view(rows * kv, capacity, width)[:, seen],
             None,
         )
         shared, shared_l = self._over_prompts(number, q)

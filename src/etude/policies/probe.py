@@ -62,43 +62,43 @@ def _check_weights(causal: PreTrainedModel) -> None:
 
 def _check_head(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
     """The library computes logits itself; refuse a model whose own logits differ."""
-    kind, ids = type(causal).__name__, torch.tensor([[0, 1, 2, 3]], device=policy.device)
+    name, ids = type(causal).__name__, torch.tensor([[0, 1, 2, 3]], device=policy.device)
     seen = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if causal.get_output_embeddings() is None:
-        raise ConfigError(f"{kind} has no output layer over tokens, so it has no policy to train.")
+        raise ConfigError(f"{name} has no output layer over tokens, so it has no policy to train.")
     try:
         own = causal(**seen).logits
         hidden = policy.backbone(causal)(**seen).last_hidden_state
     except Exception as error:  # whatever a model of an unknown kind raises
-        raise ConfigError(f"{kind} cannot read four tokens here: {_brief(error)}.") from error
+        raise ConfigError(f"{name} cannot read four tokens here: {_brief(error)}.") from error
     if hidden.shape[-1] != causal.get_output_embeddings().weight.shape[1]:
         raise ConfigError(
-            f"{kind} has layers between its last hidden states and its output layer, which etude does not know; its "
+            f"{name} has layers between its last hidden states and its output layer, which etude does not know; its "
             "log-probabilities would be wrong, so it cannot be trained here."
         )
     ours, close = policy.head_logits(causal, hidden).float(), min(1e-2, TOLERANCE[own.dtype])
     if not float((own.float() - ours).abs().max()) <= close * max(1.0, float(own.abs().max())):  # nor if it is NaN
         raise ConfigError(
-            f"{kind} scales its logits in a way that etude does not know; its log-probabilities would be wrong, so it "
+            f"{name} scales its logits in a way that etude does not know; its log-probabilities would be wrong, so it "
             "cannot be trained here."
         )
 
 
 def _check_decoding(policy: LanguagePolicy, causal: PreTrainedModel) -> None:
     """Token by token, with a cache and padded prompts, a model with recurrent layers says what it says at once."""
-    kind, backbone = type(causal).__name__, policy.backbone(causal)
+    name, backbone = type(causal).__name__, policy.backbone(causal)
     try:
         stepwise = _token_by_token(backbone, policy.config, policy.device)
     except Exception as error:
         raise ConfigError(
-            f"{kind} cannot be sampled from here: its cache is of a kind that etude does not know ({_brief(error)})."
+            f"{name} cannot be sampled from here: its cache is of a kind that etude does not know ({_brief(error)})."
         ) from error
     if not recurrent(policy.config) or stepwise.dtype not in (torch.float32, torch.float64):
         return  # attention is exact, and coarse rounding may turn a choice of experts
     whole = _at_once(backbone, policy.device)
     if float((stepwise - whole).abs().max()) > TOLERANCE[stepwise.dtype] * max(1.0, float(whole.abs().max())):
         raise ConfigError(
-            f"{kind} says something else token by token than at once when prompts of different lengths share a "
+            f"{name} says something else token by token than at once when prompts of different lengths share a "
             "batch: its recurrent layers do not leave padding out, so it cannot be trained here."
         )
 

@@ -263,7 +263,7 @@ class _Stopper:
     def _by_string(
         self, index: list[int], tokens: list[int], alive: list[bool], stops: dict[int, StopReason]
     ) -> list[int]:
-        found = []
+        completions = []
         for row, (i, token, going) in enumerate(zip(index, tokens, alive)):
             if not going:
                 continue
@@ -272,5 +272,5 @@ class _Stopper:
             text = self.tokenizer.decode(tail)
             if any(s in text for s in self.strings):
                 stops[i] = StopReason.STOP_STRING
-                found.append(row)
-        return found
+                completions.append(row)
+        return completions

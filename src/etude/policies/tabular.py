@@ -91,17 +91,17 @@ class SoftmaxTree:
     ) -> TokenLogProbs:
         """What a member says about rows: responses [B] to prompts [B]; `table` as `table()` gave it."""
         nodes, mask = self.nodes[response], self.mask[response]
-        said = table[member][prompt[:, None], nodes]  # [B, L, V]
-        logp = said.gather(-1, self.tokens[response][..., None])[..., 0]
-        found = TokenLogProbs(torch.where(mask, logp, 0.0))
+        logits = table[member][prompt[:, None], nodes]  # [B, L, V]
+        logp = logits.gather(-1, self.tokens[response][..., None])[..., 0]
+        policy = TokenLogProbs(torch.where(mask, logp, 0.0))
         if "entropy" in needs:
-            found.entropy = torch.where(mask, -(said.exp() * said).sum(-1), 0.0)
+            policy.entropy = torch.where(mask, -(logits.exp() * logits).sum(-1), 0.0)
         if "logits" in needs:
-            found.logits = self.logits[member][prompt[:, None], nodes] * mask[..., None]
+            policy.logits = self.logits[member][prompt[:, None], nodes] * mask[..., None]
         if "hidden" in needs:
-            found.hidden = self.hidden(prompt, response)
-            found.head = self.head(member)
-        return found
+            policy.hidden = self.hidden(prompt, response)
+            policy.head = self.head(member)
+        return policy
 
     def hidden(self, prompt: Tensor, response: Tensor) -> Tensor:
         """[B, L, X N] one-hot of the node that says each token: the state of which the logits are a linear map."""

@@ -22,16 +22,16 @@ class Row(NamedTuple):
 def rows(tokenizer: PreTrainedTokenizerFast, shown: Sequence[list[Segment]]) -> list[Row]:
     """Examples as tokens; what the assistant says is learned and closed by the end token."""
     ids = iter(tokenizer([s.text for example in shown for s in example])["input_ids"])
-    found = []
+    examples = []
     for example in shown:
         row = Row([], [])
         for segment in example:
             mine = segment.role == "assistant"
-            said = next(ids) + [tokenizer.eos_token_id] * mine
-            row.tokens.extend(said)
-            row.learned.extend([mine] * len(said))
-        found.append(row)
-    return found
+            spoken = next(ids) + [tokenizer.eos_token_id] * mine
+            row.tokens.extend(spoken)
+            row.learned.extend([mine] * len(spoken))
+        examples.append(row)
+    return examples
 
 
 def accumulate(model: LlamaForCausalLM, chosen: Sequence[Row]) -> float:

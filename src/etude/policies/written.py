@@ -45,21 +45,21 @@ Encoded = list[tuple[list[int], int]]
 
 
 def _text(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: LanguagePolicy) -> Encoded:
-    found: Encoded = [(tokens, 0) for tokens in opened]
+    encoded: Encoded = [(tokens, 0) for tokens in opened]
     for segment in segments[start:]:
         tokens, mine = policy.encode(segment.text), segment.role == "assistant"
-        found.append(([*tokens, policy.tokenizer.eos_token_id], len(tokens) + 1) if mine else (tokens, 0))
-    return found
+        encoded.append(([*tokens, policy.tokenizer.eos_token_id], len(tokens) + 1) if mine else (tokens, 0))
+    return encoded
 
 
 def _conversation(segments: Sequence[Segment], start: int, opened: list[list[int]], policy: LanguagePolicy) -> Encoded:
-    found: Encoded = [(tokens, 0) for tokens in opened]
+    encoded: Encoded = [(tokens, 0) for tokens in opened]
     turns = [i for i, s in enumerate(segments) if s.role == "assistant"]
     for place, following in zip(turns, [*turns[1:], len(segments)]):
         made = turn(segments[:place], segments[place], policy)
         if place == start and place:
-            found[-1] = (made.before, 0)
+            encoded[-1] = (made.before, 0)
         answer = reply(segments[place + 1 : following], policy, closed=True)
-        found.append((made.said if answer else made.said + made.after, len(made.said)))
-        found += [(tokens, 0) for tokens in answer]
-    return found
+        encoded.append((made.said if answer else made.said + made.after, len(made.said)))
+        encoded += [(tokens, 0) for tokens in answer]
+    return encoded

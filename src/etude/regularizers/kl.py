@@ -57,5 +57,5 @@ class KLToReference(TokenRegularizer):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.reference_logp is not None
-        found = self.coefficient * kl_estimate(policy.logp, batch.reference_logp, self.estimator)
-        return found * (policy.logp - batch.behaviour_logp).exp() if self.weighted else found
+        divergence = self.coefficient * kl_estimate(policy.logp, batch.reference_logp, self.estimator)
+        return divergence * (policy.logp - batch.behaviour_logp).exp() if self.weighted else divergence

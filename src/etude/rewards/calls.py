@@ -77,8 +77,8 @@ def signature(function: object, label: str) -> Signature:
     """The signature of a reward function. Raises NotLoaded if it cannot be called with keywords."""
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function) or isinstance(function, type):
-        kind = "a class; name a function or an instance" if isinstance(function, type) else type(function).__name__
-        raise NotLoaded(f"{label} must be a function, got {kind}.")
+        what = "a class; name a function or an instance" if isinstance(function, type) else type(function).__name__
+        raise NotLoaded(f"{label} must be a function, got {what}.")
     if inspect.iscoroutinefunction(function):
         raise NotLoaded(f"{label} must be a plain function, got an async one: run its event loop inside.")
     try:
@@ -189,13 +189,13 @@ def load(reference: str) -> Callable[..., Any]:
 
     source = reference.rpartition(":")[0]
     try:
-        found: Callable[..., Any] = load_attribute(reference)
+        function: Callable[..., Any] = load_attribute(reference)
     except ConfigError as error:
         raise NotLoaded(str(error)) from None
     except (Exception, SystemExit) as error:
         file = os.path.realpath(source) if source.endswith(".py") else ""
         raise NotLoaded(f"Cannot import {source!r}:\n{trimmed(error, file)}") from None
-    return found
+    return function
 
 
 def serve(descriptor: int) -> None:

@@ -12,12 +12,12 @@ from etude.rewards.calls import Signature
 
 def conversation(episode: Episode) -> list[dict[str, str]]:
     """All that was said, prompt included, as messages."""
-    said = [{"role": s.role, "content": s.text} for s in episode.segments]
-    if said and said[0]["role"] != "assistant":
-        return said
+    messages = [{"role": s.role, "content": s.text} for s in episode.segments]
+    if messages and messages[0]["role"] != "assistant":
+        return messages
     prompt = episode.problem.prompt
     asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
-    return asked + said
+    return asked + messages
 
 
 def view(episode: Episode) -> dict[str, Any]:

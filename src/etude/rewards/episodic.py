@@ -39,14 +39,14 @@ class EpisodicReward(StepReward, abstract=True):
         raise NotImplementedError
 
     def shape(self, batch: Transitions) -> Tensor:
-        blank, found = self.blank(batch), torch.empty_like(batch.rewards)
+        blank, shaped = self.blank(batch), torch.empty_like(batch.rewards)
         memory, done = self.state.get("memory", blank), batch.terminated | batch.truncated
-        for t in range(found.shape[1]):
-            found[:, t], memory = self.advance(memory, batch, t)
+        for t in range(shaped.shape[1]):
+            shaped[:, t], memory = self.advance(memory, batch, t)
             ended = done[:, t]
             memory = torch.where(ended.view(*ended.shape, *[1] * (memory.dim() - 2)), blank, memory)
         self.state["memory"] = memory
-        return found
+        return shaped
 
     def forget(self) -> None:
         self.state.pop("memory", None)

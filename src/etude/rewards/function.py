@@ -160,12 +160,12 @@ class FunctionReward(Reward):
 
     def _settle(self, arguments: Mapping[str, list[Any]], count: int) -> dict[int, Outcome]:
         """Outcomes by row. A batch that fails is halved, depth first; under 'stop' it ends with the first culprit."""
-        found: dict[int, Outcome] = {}
+        outcomes: dict[int, Outcome] = {}
         waiting, spent = [list(range(count))], Counter[str]()
         while waiting:
             rows = waiting.pop()
             try:
-                found.update(self._call(arguments, rows))
+                outcomes.update(self._call(arguments, rows))
             except CallFailed as failure:
                 spent.update(["calls", failure.reason])
                 if len(rows) > 1 and spent["calls"] < RETRIES and spent[Reason.TIMED_OUT] < HANGS:
@@ -173,12 +173,12 @@ class FunctionReward(Reward):
                     waiting += [rows[half:], rows[:half]]
                     continue
                 suspects = tuple(rows)
-                found.update({i: Outcome({}, failure.reason, failure.detail, suspects) for i in rows})
+                outcomes.update({i: Outcome({}, failure.reason, failure.detail, suspects) for i in rows})
                 if self.on_bad_reward == "stop":
                     break
         self.state["calls"] += 1
-        self.state["recovered"] += bool(spent) and not any(o.reason in spent for o in found.values())
-        return found
+        self.state["recovered"] += bool(spent) and not any(o.reason in spent for o in outcomes.values())
+        return outcomes
 
     def _call(self, arguments: Mapping[str, list[Any]], rows: Sequence[int]) -> dict[int, Outcome]:
         part = {k: [v[i] for i in rows] for k, v in arguments.items()}

@@ -74,13 +74,13 @@ class RewardModel(Reward):
 def values(scorer: LanguagePolicy, episodes: Sequence[Episode]) -> list[float]:
     """The scorer's value of each episode at its last action token."""
     batch = to_batch(episodes, scorer.tokenizer.pad_token_id, 1.0, scorer.device)
-    found = torch.zeros(len(batch), device=scorer.device)
+    last_values = torch.zeros(len(batch), device=scorer.device)
     for piece in micro_batches(batch, TOKENS, whole_groups=False):
         rows = batch.rows(piece, trim=True)
         out = scorer.evaluate(rows, {"values"}).values
         assert out is not None
-        found[piece] = out.gather(1, last_action(rows)[:, None])[:, 0]
-    return found.tolist()
+        last_values[piece] = out.gather(1, last_action(rows)[:, None])[:, 0]
+    return last_values.tolist()
 
 
 def _rewritten(episode: Episode, scorer: LanguagePolicy) -> Episode:

@@ -44,13 +44,13 @@ class NormalizeRewards(StepReward):
         rewards = batch.rewards.double()
         done, state = batch.terminated | batch.truncated, self.state
         running = state.get("running", torch.zeros_like(rewards[:, 0]))
-        found = torch.empty_like(rewards)
+        normalized = torch.empty_like(rewards)
         for t in range(rewards.shape[1]):
-            running = found[:, t] = self.gamma * running + rewards[:, t]
+            running = normalized[:, t] = self.gamma * running + rewards[:, t]
             running = running * ~done[:, t]
         before = (state.get("mean", 0.0), state.get("variance", 0.0), state["count"])
         weights = None if batch.weights is None else batch.weights.flatten(1)
-        mean, variance, count = merged(found.flatten(1), *before, weights)
+        mean, variance, count = merged(normalized.flatten(1), *before, weights)
         state |= {"running": running, "mean": mean, "variance": variance, "count": count}
         scale = (variance + 1e-8).sqrt()[:, None]
         scaled = (rewards / scale).flatten(1).clamp(-self.clip, self.clip)

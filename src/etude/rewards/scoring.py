@@ -57,18 +57,18 @@ def outcomes(batch: TokenBatch, parts: Sequence[Any], context: Context) -> tuple
 
     Returns: the rows left, and by place among `parts` their rewards [B] in float64, nan where a part does not apply.
     """
-    said = {i: checked(p, batch.episodes, p.score(batch.episodes, context)) for i, p in _whole(parts)}
+    given = {i: checked(p, batch.episodes, p.score(batch.episodes, context)) for i, p in _whole(parts)}
     declined, judged = torch.zeros(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
     judged |= any(isinstance(p, TokenReward) and p.judges for p in parts)
     for place, part in _whole(parts):
-        declined |= said[place].isnan()
-        judged |= ~said[place].isnan() & part.judges
+        declined |= given[place].isnan()
+        judged |= ~given[place].isnan() & part.judges
     for row in (declined & ~judged).nonzero()[:, 0].tolist():
         batch.episodes[row].info.setdefault("dropped", NO_REWARD)
     kept = torch.tensor([i for i, e in enumerate(batch.episodes) if "dropped" not in e.info], dtype=torch.long)
     if len(kept) < len(batch):
-        batch, said = batch.rows(kept.to(batch.tokens.device)), {i: v[kept] for i, v in said.items()}
-    return batch, said
+        batch, given = batch.rows(kept.to(batch.tokens.device)), {i: v[kept] for i, v in given.items()}
+    return batch, given
 
 
 def _whole(parts: Sequence[Any]) -> list[tuple[int, Reward]]:

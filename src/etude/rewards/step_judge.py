@@ -122,9 +122,9 @@ class StepVerdicts(TokenReward, SmallLearner):
         self._watch(features)
         chance = self.judge(features, self.state["weights"]).sigmoid()
         drawn = self._numbers(batch)[ends.cpu()]
-        said = 2.0 * (drawn < chance[:, None]).double() - 1
+        sampled = 2.0 * (drawn < chance[:, None]).double() - 1
         verdicts = torch.zeros(*step.shape, self.verdicts, dtype=torch.float64, device=step.device)
-        verdicts[ends] = said.to(step.device)
+        verdicts[ends] = sampled.to(step.device)
         return batch.replace(step=step, verdicts=verdicts)
 
     def shape(self, batch: TokenBatch) -> Tensor:
@@ -153,14 +153,14 @@ class StepVerdicts(TokenReward, SmallLearner):
     def _learn(self, batch: TokenBatch, rate: float) -> None:
         assert batch.step is not None and batch.verdicts is not None
         ends = judged(batch.verdicts)
-        features, said = self._features(batch, batch.step, ends), batch.verdicts[ends].cpu()
-        mine = verdict_advantages(batch.rewards[ends].cpu().double(), said)
+        features, verdicts = self._features(batch, batch.step, ends), batch.verdicts[ends].cpu()
+        mine = verdict_advantages(batch.rewards[ends].cpu().double(), verdicts)
         useful = mine.any(1)
         if not bool(useful.any()):
             return
-        features, said, mine = features[useful], said[useful], mine[useful]
-        rows = _rows(said, self._logp(features, said, self.state["weights"]), mine)
-        self.learn_from(lambda w: self._loss(rows, self._logp(features, said, w)), rows, rate)
+        features, verdicts, mine = features[useful], verdicts[useful], mine[useful]
+        rows = _rows(verdicts, self._logp(features, verdicts, self.state["weights"]), mine)
+        self.learn_from(lambda w: self._loss(rows, self._logp(features, verdicts, w)), rows, rate)
 
     def _loss(self, rows: TokenBatch, logp: Tensor) -> Tensor:
         return ClippedSurrogate(low=self.clip, high=self.clip)(rows, TokenLogProbs(logp)).mean()

@@ -161,8 +161,8 @@ class Worker:
             self._process.wait(timeout=5)
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        said = self._printed().strip()[-500:]
-        return f"lost its process, which {how}" + (f"; it last printed {said!r}." if said else ".")
+        printed = self._printed().strip()[-500:]
+        return f"lost its process, which {how}" + (f"; it last printed {printed!r}." if printed else ".")
 
     def _printed(self) -> str:
         return os.pread(self._output.fileno(), LARGEST_OUTPUT, 0).decode(errors="replace")

@@ -36,10 +36,10 @@ def recorded(method: str) -> dict[str, Any] | None:
 
 def verdict_of(method: str) -> str | None:
     """The recorded verdict, 'stale' added where the code has since changed what the experiment computes."""
-    found = recorded(method)
-    if found is None:
+    record = recorded(method)
+    if record is None:
         return None
-    return f"{found['verdict']} (stale)" if "stale" in found else str(found["verdict"])
+    return f"{record['verdict']} (stale)" if "stale" in record else str(record["verdict"])
 
 
 def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None) -> dict[str, Any]:
@@ -56,12 +56,12 @@ def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None)
     own = experiment_of(method)
     if own:
         with kept_in(runs / owner.id):
-            found = own()
+            outcome = own()
     else:
-        found = _compare(method, claim, runs, workers)
+        outcome = _compare(method, claim, runs, workers)
     from etude.runtime.environment import record
 
-    about = {"method": method, "statement": claim.statement, **found, "seconds": round(time.monotonic() - began, 1)}
+    about = {"method": method, "statement": claim.statement, **outcome, "seconds": round(time.monotonic() - began, 1)}
     here = record(0)
     about["environment"] = {k: here[k] for k in ("versions", "commit")}
     about["environment"]["hardware"] = {k: here[k] for k in ("platform", "processor", "cores", "devices")}
@@ -90,10 +90,10 @@ def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict
     }
     run_jobs([j for jobs in arms.values() for j in jobs], workers)
     scores = {name: final_scores(jobs, metric, split or "test") for name, jobs in arms.items()}
-    found = verdict(scores[method], scores[claim.baseline], claim.direction, claim.margin)
-    spread = found.interval.to_json()
+    result = verdict(scores[method], scores[claim.baseline], claim.direction, claim.margin)
+    spread = result.interval.to_json()
     return {
-        "verdict": found.outcome,
+        "verdict": result.outcome,
         "summary": _sentence(method, claim, scores, spread),
         "task": claim.task, "model": claim.model, "metric": claim.metric, "direction": claim.direction,
         "margin": claim.margin, "steps": claim.steps, "seeds": claim.seeds, "changes": dict(claim.changes),

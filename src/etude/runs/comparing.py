@@ -175,15 +175,15 @@ class _bar:
 
 def final_scores(jobs: Sequence[Job], metric: str, split: str) -> list[float]:
     """A number of every seed from the evaluation of finished runs. Raises ConfigError naming what there is."""
-    found: list[float] = []
+    scores: list[float] = []
     for job in jobs:
         after = json.loads((job.folder / "evaluation.json").read_text())["after"]
         if split not in after or metric not in after[split]:
             there = sorted({f"{s}: {', '.join(after[s])}" for s in after})
             raise ConfigError(f"The evaluation in {job.folder} has no {metric} on {split}; it has {'; '.join(there)}.")
         entry = after[split][metric]
-        found += [float(x) for x in entry.get("members", [entry["value"]])]
-    return found
+        scores += [float(x) for x in entry.get("members", [entry["value"]])]
+    return scores
 
 
 def evaluations(jobs: Sequence[Job], metric: str, split: str, at: Sequence[float]) -> list[list[float]]:
@@ -195,11 +195,11 @@ def evaluations(jobs: Sequence[Job], metric: str, split: str, at: Sequence[float
     """
     import numpy as np
 
-    found: list[list[float]] = []
+    pairs: list[list[float]] = []
     for job in jobs:
         steps, members = _evaluated(job, metric, split)
-        found += [np.interp(at, steps, values).tolist() for values in members]
-    return found
+        pairs += [np.interp(at, steps, values).tolist() for values in members]
+    return pairs
 
 
 def _evaluated(job: Job, metric: str, split: str) -> tuple[list[float], list[list[float]]]:
@@ -236,17 +236,17 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
 
     from etude.runtime.jsonl import JsonLines
 
-    found: list[list[float]] = []
+    curves: list[list[float]] = []
     for job in jobs:
         lines = list(JsonLines.read(job.folder / "metrics.jsonl"))
         if not job.members:
             own = [line.get(metric) for line in lines]
-            found.append([math.nan if v is None else float(v) for v in own])
+            curves.append([math.nan if v is None else float(v) for v in own])
             continue
         rows = [(x.get("environment_steps", x["step"]), x["members"][metric]) for x in lines if metric in x["members"]]
         at, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
-        found += [np.interp(steps, at, values[:, m]).tolist() for m in range(values.shape[1])]
-    return found
+        curves += [np.interp(steps, at, values[:, m]).tolist() for m in range(values.shape[1])]
+    return curves
 
 
 def _compose_arms(methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None) -> dict[str, Method]:

@@ -174,7 +174,7 @@ def pretrain(out: Path, seed: int = 0, steps: int = 2500, scale: float = 1.0, re
         loss = learn(model, data, steps, Stream(seed).split("pretrain"))
         seconds = time.process_time() - started
         save(model, tokenizer, out)
-        found: dict[str, Any] = {
+        measured: dict[str, Any] = {
             "parameters": model.num_parameters(),
             "bytes": (out / "model.safetensors").stat().st_size,
             "loss": loss,
@@ -183,10 +183,10 @@ def pretrain(out: Path, seed: int = 0, steps: int = 2500, scale: float = 1.0, re
         }
     finally:
         torch.set_num_threads(threads)
-    write_card(out, seed, steps, found)
+    write_card(out, seed, steps, measured)
     if report:
-        show(found["scores"])
-    return found
+        show(measured["scores"])
+    return measured
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:

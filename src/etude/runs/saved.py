@@ -30,10 +30,10 @@ def _config(folder: Path) -> dict[str, Any]:
 
     if not (folder / "config.json").is_file():
         return {}
-    found = opened(folder)
-    for note in found.notes:
+    config = opened(folder)
+    for note in config.notes:
         say(note)
-    return found.config
+    return config.config
 
 
 def run_world(folder: Path) -> World:

@@ -39,21 +39,21 @@ def scores(folder: Path) -> dict[str, Score]:
     return {name: measure(model, tokenizer, task, split) for name, (task, split) in rows}
 
 
-def show(found: Mapping[str, Score]) -> None:
+def show(scores: Mapping[str, Score]) -> None:
     """Print the table on the terminal."""
     from rich.console import Console
     from rich.table import Table
 
     shown = Table("task and split", "pass@1", "pass@8", "mean reward")
-    for name, score in found.items():
+    for name, score in scores.items():
         shown.add_row(name, f"{score.pass_at_1:.3f}", f"{score.pass_at_n:.3f}", f"{score.reward:.3f}")
     Console().print(shown)
 
 
-def write_card(folder: Path, seed: int, steps: int, found: Mapping[str, Any]) -> None:
+def write_card(folder: Path, seed: int, steps: int, scores: Mapping[str, Any]) -> None:
     """Write README.md."""
-    lines = [f"| {k} | {s.pass_at_1:.3f} | {s.pass_at_n:.3f} | {s.reward:.3f} |" for k, s in found["scores"].items()]
-    text = CARD.format(seed=seed, steps=steps, rows="\n".join(lines), **{**found, "scores": None})
+    lines = [f"| {k} | {s.pass_at_1:.3f} | {s.pass_at_n:.3f} | {s.reward:.3f} |" for k, s in scores["scores"].items()]
+    text = CARD.format(seed=seed, steps=steps, rows="\n".join(lines), **{**scores, "scores": None})
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 

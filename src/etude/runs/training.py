@@ -132,21 +132,21 @@ def compose_method(
 
     Raises: EtudeError for a name, a field or a value that does not fit, and for parts that contradict each other.
     """
-    found = get_method(method, world) if isinstance(method, str) else method
-    if world not in found.worlds:
-        raise ConfigError(_of_another_world(found, world))
-    found = stack(found, parts)
+    composed = get_method(method, world) if isinstance(method, str) else method
+    if world not in composed.worlds:
+        raise ConfigError(_of_another_world(composed, world))
+    composed = stack(composed, parts)
     if reward is not None:
         from etude.core.slots import TokenReward
         from etude.rewards.function import reward_part
 
         kept = tuple(
-            p for p in found.slots()["rewards"] if not (isinstance(p, TokenReward) and p.name == "task-reward")
+            p for p in composed.slots()["rewards"] if not (isinstance(p, TokenReward) and p.name == "task-reward")
         )
-        found = found.replace(rewards=(reward_part(reward), *kept))
-    found = set_values(found, changes)
-    found.check()
-    return found
+        composed = composed.replace(rewards=(reward_part(reward), *kept))
+    composed = set_values(composed, changes)
+    composed.check()
+    return composed
 
 
 def _of_another_world(method: Method, world: World) -> str:
@@ -163,15 +163,15 @@ def compose_task(
     task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None
 ) -> Task:
     """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
-    found = resolve_task(task) if isinstance(task, str) else task
+    composed = resolve_task(task) if isinstance(task, str) else task
     for change in assignments(changes):
         name, equals, text = change.removeprefix("task.").partition("=")
         if not equals:
             raise ConfigError(f"--set takes PATH=VALUE, as in task.levels=2,3; got {change!r}.")
-        if name not in hints(type(found)):
-            raise UnknownNameError(f"field of task {found.id}", name, hints(type(found)))
-        found = found.replace(**{name: parse(f"{found.id}.{name}", hints(type(found))[name], text)})
-    return found.replace(scored=False) if reward is not None and "scored" in found.fields() else found
+        if name not in hints(type(composed)):
+            raise UnknownNameError(f"field of task {composed.id}", name, hints(type(composed)))
+        composed = composed.replace(**{name: parse(f"{composed.id}.{name}", hints(type(composed))[name], text)})
+    return composed.replace(scored=False) if reward is not None and "scored" in composed.fields() else composed
 
 
 def say(sentence: str, quiet: bool = False) -> None:

@@ -69,11 +69,11 @@ def newest(root: Path) -> tuple[Path, list[str]]:
     """
     damage: list[str] = []
     for path in reversed(steps(root)):
-        found = verify(path)
-        if not found:
+        checkpoint = verify(path)
+        if not checkpoint:
             back = f"Going back to {path.name}, the newest checkpoint that is whole."
             return path, [*damage, back] if damage else []
-        damage.append(f"{path} is damaged: {found}.")
+        damage.append(f"{path} is damaged: {checkpoint}.")
     if damage:
         raise CheckpointError(f"No checkpoint in {root} is whole. {' '.join(damage)} Restore one from a copy.")
     raise CheckpointError(f"There is no checkpoint in {root}.")

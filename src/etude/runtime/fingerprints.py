@@ -53,11 +53,11 @@ def digest(path: Path) -> str:
     with path.open("rb") as file:
         if size <= BLOCK * BLOCKS or path.suffix not in WEIGHTS:
             return hashlib.file_digest(file, "sha256").hexdigest()
-        found = hashlib.sha256(str(size).encode())
+        sha = hashlib.sha256(str(size).encode())
         for i in range(BLOCKS):
             file.seek((size - BLOCK) * i // (BLOCKS - 1))
-            found.update(file.read(BLOCK))
-    return found.hexdigest()
+            sha.update(file.read(BLOCK))
+    return sha.hexdigest()
 
 
 def commit(model: str) -> dict[str, str]:
@@ -65,10 +65,10 @@ def commit(model: str) -> dict[str, str]:
     from huggingface_hub import try_to_load_from_cache
 
     try:
-        found = try_to_load_from_cache(model, "config.json")
+        cached = try_to_load_from_cache(model, "config.json")
     except ValueError:  # it is no name of the hub
         return {}
-    return {"commit": Path(found).parent.name} if isinstance(found, str) else {}
+    return {"commit": Path(cached).parent.name} if isinstance(cached, str) else {}
 
 
 # Python
@@ -91,26 +91,26 @@ def modules(module: str, file: Path) -> dict[str, Path]:
 
     Raises: ConfigError for two files that would be the same module.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     waiting = [(module, file)]
     while waiting:
         name, path = waiting.pop()
         place = _place(name, path)
-        if place in found:
-            add(found, place, path)
+        if place in files:
+            add(files, place, path)
             continue
-        found[place] = path
+        files[place] = path
         roots = [path.parents[place.count("/")], Path.cwd()]
         packages = [] if place == path.name else [name]
         wanted = {p for dotted in (*packages, *_imports(name, path)) for p in _prefixes(dotted)} - {name}
         waiting += [(w, f) for w in sorted(wanted) if (f := _file(w, roots))]
-    return found
+    return files
 
 
-def add(found: dict[str, Path], place: str, path: Path) -> None:
+def add(files: dict[str, Path], place: str, path: Path) -> None:
     """Put a file where it belongs. Raises ConfigError if another one is there."""
-    if found.setdefault(place, path) != path:
-        raise ConfigError(f"{found[place]} and {path} would be the same module in one run: rename one of them.")
+    if files.setdefault(place, path) != path:
+        raise ConfigError(f"{files[place]} and {path} would be the same module in one run: rename one of them.")
 
 
 def module_of(place: str) -> str:
@@ -152,13 +152,13 @@ def _file(dotted: str, roots: list[Path]) -> Path | None:
     if dotted.partition(".")[0] in (*sys.stdlib_module_names, "etude", "__main__"):
         return None
     imported = getattr(sys.modules.get(dotted), "__file__", None)
-    if imported and _own(found := Path(imported).resolve()) and found.is_file():
-        return found
+    if imported and _own(file := Path(imported).resolve()) and file.is_file():
+        return file
     stem = dotted.replace(".", "/")
     for root in [*roots, *map(Path, sys.path)]:
         for path in (root / f"{stem}.py", root / stem / "__init__.py"):
             if path.is_file():
-                return found if _own(found := path.resolve()) else None
+                return file if _own(file := path.resolve()) else None
     return None
 
 

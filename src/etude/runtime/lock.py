@@ -78,8 +78,8 @@ def _in_use(folder: Path, holder: dict[str, object]) -> str:
 def _holder(fd: int) -> dict[str, object]:
     """Who wrote the lock file last; empty if nobody, or if it is torn."""
     try:
-        found = json.loads(os.pread(fd, 4096, 0))
-        return {"pid": found["pid"], "host": found["host"]}
+        holder = json.loads(os.pread(fd, 4096, 0))
+        return {"pid": holder["pid"], "host": holder["host"]}
     except (ValueError, KeyError, TypeError):
         return {}
 

@@ -78,11 +78,11 @@ class Inputs:
     @staticmethod
     def load(run: Path) -> Inputs:
         """Those of a run. Raises CheckpointError if the file cannot be read."""
-        found = checkpoints.load_json(run / FILE)
+        recorded = checkpoints.load_json(run / FILE)
         try:
-            names = {k: Input(**v) for k, v in found["names"].items()}
-            python = {checkpoints.inside(k): (str(v[0]), str(v[1])) for k, v in found["python"].items()}
-            return Inputs(names, python, list(found["accepted"]))
+            names = {k: Input(**v) for k, v in recorded["names"].items()}
+            python = {checkpoints.inside(k): (str(v[0]), str(v[1])) for k, v in recorded["python"].items()}
+            return Inputs(names, python, list(recorded["accepted"]))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise CheckpointError(f"{run / FILE} is not what a run writes ({error}). Restore it from a copy.") from None
 
@@ -155,8 +155,8 @@ def of_run(method: Method, task: Task, config: Mapping[str, Any], code: Iterable
 
 def key(texts: Iterable[str], code: Iterable[str], model: str) -> list[Any]:
     """What the numbers of a run with these inputs depend on besides their names: contents, and etude's version."""
-    found = gather(code, [t for t in texts if t not in files("tasks")], model)
-    return [environment.version("etude"), found.digests]
+    inputs = gather(code, [t for t in texts if t not in files("tasks")], model)
+    return [environment.version("etude"), inputs.digests]
 
 
 def record(run: Path, inputs: Inputs) -> None:
@@ -245,8 +245,8 @@ def opened(run: Path) -> Opened:
         _check_copies(run, inputs)
     places = {k: (run / COPIES / k).resolve() if copies else Path(p) for k, (p, _) in inputs.python.items()}
     _make_importable(places)
-    found = {name: _found(name, entry, places) for name, entry in inputs.names.items()}
-    return Opened(_put(config, found), _put(method, found), notes)
+    located = {name: _found(name, entry, places) for name, entry in inputs.names.items()}
+    return Opened(_put(config, located), _put(method, located), notes)
 
 
 def _check_copies(run: Path, inputs: Inputs) -> None:
@@ -288,16 +288,16 @@ def _found(name: str, entry: Input, places: Mapping[str, Path]) -> str:
     return f"{place}{colon}{attribute}" if colon else str(place)
 
 
-def _put(value: object, found: Mapping[str, str]) -> Any:
+def _put(value: object, names: Mapping[str, str]) -> Any:
     """JSON values with each name replaced by what it is found under, also behind the '=' of an assignment."""
     if isinstance(value, dict):
-        return {k: _put(v, found) for k, v in value.items()}
+        return {k: _put(v, names) for k, v in value.items()}
     if isinstance(value, list):
-        return [_put(v, found) for v in value]
+        return [_put(v, names) for v in value]
     if not isinstance(value, str):
         return value
     before, equals, after = value.partition("=")
-    return found.get(value, before + equals + found.get(after, after))
+    return names.get(value, before + equals + names.get(after, after))
 
 
 def _data(path: Path) -> Input:

@@ -54,24 +54,24 @@ def resolve_task(name: str) -> Task:
     raise UnknownNameError("task", name, files("tasks"), hint)
 
 
-def _as_task(name: str, found: object) -> Task:
+def _as_task(name: str, thing: object) -> Task:
     """`found` if it is a task, or one made from it if it is a class of tasks or makes environments."""
     from etude.core.errors import ConfigError
     from etude.core.task import Task
     from etude.tasks.control import _names
 
-    if _names.is_environment(found) or (not isinstance(found, Task) and _names.returns_environment(found, name)):
+    if _names.is_environment(thing) or (not isinstance(thing, Task) and _names.returns_environment(thing, name)):
         from etude.tasks.control.environment import EnvironmentTask
 
         return EnvironmentTask(name)
-    if isinstance(found, type) and issubclass(found, Task):
+    if isinstance(thing, type) and issubclass(thing, Task):
         try:
-            return found()
+            return thing()
         except TypeError as error:
             raise ConfigError(f"{name} cannot be made without arguments ({error}): name an instance.") from None
-    if not isinstance(found, Task):
+    if not isinstance(thing, Task):
         raise ConfigError(
-            f"{name} must be a Task or a Task class, got {type(found).__name__}. (A gymnasium.Env class, or a function "
+            f"{name} must be a Task or a Task class, got {type(thing).__name__}. (A gymnasium.Env class, or a function "
             "without arguments that returns an environment, would do too.)"
         )
-    return found
+    return thing

@@ -55,8 +55,8 @@ class HighEntropyTokens(TokenWeights):
 
 def high_entropy(entropy: Tensor, mask: Tensor, share: float) -> Tensor:
     """True where `mask` is and `entropy` is at least its (1 - share) quantile over the mask; all of one shape."""
-    found = entropy[mask]
-    if not len(found) or share == 0:
+    entropies = entropy[mask]
+    if not len(entropies) or share == 0:
         return torch.zeros_like(mask)
-    most = int(share * (len(found) - 1)) + 1
-    return mask & (entropy >= found.topk(most).values[-1])
+    most = int(share * (len(entropies) - 1)) + 1
+    return mask & (entropy >= entropies.topk(most).values[-1])

@@ -12,7 +12,7 @@ from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.agro import GenerationConsistency
 from etude.policies.tabular import SoftmaxTree
 
@@ -22,10 +22,10 @@ REFERENCE, OTHER = SoftmaxTree(1, V, LENGTH, spread=0.9, seed=4), SoftmaxTree(1,
 
 
 @pytest.fixture
-def bed() -> Bed:
+def bandit() -> Bandit:
     """Four responses of two tokens."""
     policy = SoftmaxTree(1, V, LENGTH, spread=0.9, seed=6)
-    return Bed(policy, torch.tensor([[0.0, 1.0, 0.3, -0.5]], dtype=torch.float64))
+    return Bandit(policy, torch.tensor([[0.0, 1.0, 0.3, -0.5]], dtype=torch.float64))
 
 
 def method(extra: float) -> Method:
@@ -36,25 +36,25 @@ def held() -> Tensor:
     return REFERENCE.logp()[0, 0].detach()
 
 
-def half_variance(bed: Bed, mu: Tensor, logp: Tensor) -> Tensor:
+def half_variance(bandit: Bandit, mu: Tensor, logp: Tensor) -> Tensor:
     """(1/2) Var_mu[r - beta log pi / pi_ref]."""
-    consistent = bed.rewards[0] - BETA * (logp - held())
+    consistent = bandit.rewards[0] - BETA * (logp - held())
     mean = (mu * consistent).sum()
     return 0.5 * (mu * (consistent - mean) ** 2).sum()
 
 
-def optimum(bed: Bed) -> Tensor:
-    return (held() + bed.rewards[0] / BETA).softmax(0)
+def optimum(bandit: Bandit) -> Tensor:
+    return (held() + bandit.rewards[0] / BETA).softmax(0)
 
 
-def finite_difference(bed: Bed, mu: Tensor | None) -> Tensor:
+def finite_difference(bandit: Bandit, mu: Tensor | None) -> Tensor:
     """Central differences of the loss by every logit; mu None moves with the policy."""
-    table = bed.policy.logits[0].data
+    table = bandit.policy.logits[0].data
     found, step = torch.zeros_like(table), 1e-5
 
     def loss() -> float:
-        logp = bed.policy.logp()[0, 0].detach()
-        return float(half_variance(bed, logp.exp() if mu is None else mu, logp))
+        logp = bandit.policy.logp()[0, 0].detach()
+        return float(half_variance(bandit, logp.exp() if mu is None else mu, logp))
 
     for place in range(table.numel()):
         flat, begun = table.view(-1), float(table.view(-1)[place])
@@ -66,45 +66,45 @@ def finite_difference(bed: Bed, mu: Tensor | None) -> Tensor:
     return found
 
 
-def test_the_optimum_is_consistent_under_every_distribution(bed: Bed) -> None:
-    best = optimum(bed)
+def test_the_optimum_is_consistent_under_every_distribution(bandit: Bandit) -> None:
+    best = optimum(bandit)
     for mu in (best, OTHER.probs()[0, 0].detach(), torch.full((4,), 0.25, dtype=torch.float64)):
-        assert half_variance(bed, mu, best.log()) < 1e-24
-    assert half_variance(bed, best, bed.policy.logp()[0, 0].detach()) > 0.01
+        assert half_variance(bandit, mu, best.log()) < 1e-24
+    assert half_variance(bandit, best, bandit.policy.logp()[0, 0].detach()) > 0.01
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_off_policy_it_is_the_gradient_with_mu_frozen(bed: Bed, size: int) -> None:
+def test_off_policy_it_is_the_gradient_with_mu_frozen(bandit: Bandit, size: int) -> None:
     """Size n: the loss per completion and token is -c log pi / (n L)."""
     mu = OTHER.probs()[0, 0].detach()
-    found = expected_gradient(method(0.0), bed, size, behaviour=OTHER, reference=REFERENCE) * LENGTH
-    exact = gradient(half_variance(bed, mu, bed.policy.logp()[0, 0]), bed.policy) / BETA
+    found = expected_gradient(method(0.0), bandit, size, behaviour=OTHER, reference=REFERENCE) * LENGTH
+    exact = gradient(half_variance(bandit, mu, bandit.policy.logp()[0, 0]), bandit.policy) / BETA
     torch.testing.assert_close(found, exact, atol=1e-11, rtol=0)
-    torch.testing.assert_close(found * BETA, finite_difference(bed, mu), atol=1e-8, rtol=0)
+    torch.testing.assert_close(found * BETA, finite_difference(bandit, mu), atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_on_policy_it_is_the_gradient_with_mu_moving(bed: Bed, size: int) -> None:
-    found = expected_gradient(method(1.0), bed, size, reference=REFERENCE) * LENGTH
-    logp = bed.policy.logp()[0, 0]
-    exact = gradient(half_variance(bed, logp.exp(), logp), bed.policy) / BETA
+def test_on_policy_it_is_the_gradient_with_mu_moving(bandit: Bandit, size: int) -> None:
+    found = expected_gradient(method(1.0), bandit, size, reference=REFERENCE) * LENGTH
+    logp = bandit.policy.logp()[0, 0]
+    exact = gradient(half_variance(bandit, logp.exp(), logp), bandit.policy) / BETA
     torch.testing.assert_close(found, exact, atol=1e-11, rtol=0)
-    torch.testing.assert_close(found * BETA, finite_difference(bed, None), atol=1e-8, rtol=0)
+    torch.testing.assert_close(found * BETA, finite_difference(bandit, None), atol=1e-8, rtol=0)
 
 
-def test_without_the_extra_term_on_fresh_samples_it_is_the_regularised_policy_gradient(bed: Bed) -> None:
-    found = expected_gradient(method(0.0), bed, 2, reference=REFERENCE) * LENGTH
-    logp = bed.policy.logp()[0, 0]
-    target = (logp.exp() * (bed.rewards[0] - BETA * (logp - held()))).sum()
-    torch.testing.assert_close(found, -gradient(target, bed.policy), atol=1e-11, rtol=0)
+def test_without_the_extra_term_on_fresh_samples_it_is_the_regularised_policy_gradient(bandit: Bandit) -> None:
+    found = expected_gradient(method(0.0), bandit, 2, reference=REFERENCE) * LENGTH
+    logp = bandit.policy.logp()[0, 0]
+    target = (logp.exp() * (bandit.rewards[0] - BETA * (logp - held()))).sum()
+    torch.testing.assert_close(found, -gradient(target, bandit.policy), atol=1e-11, rtol=0)
 
 
-def test_the_loss_stands_still_at_the_optimum_on_every_group_of_samples(bed: Bed) -> None:
+def test_the_loss_stands_still_at_the_optimum_on_every_group_of_samples(bandit: Bandit) -> None:
     """Not only on average: the coefficients themselves are 0."""
     tree = SoftmaxTree(1, 4, spread=0.0)
-    flat = Bed(tree, bed.rewards)
+    flat = Bandit(tree, bandit.rewards)
     reference = SoftmaxTree(1, 4, spread=1.0, seed=2)
-    tree.logits[0].data.copy_(reference.logits[0].data + bed.rewards[:, None] / BETA)
+    tree.logits[0].data.copy_(reference.logits[0].data + bandit.rewards[:, None] / BETA)
     for extra, behaviour in ((0.0, reference), (1.0, None)):
         found = expected_gradient(method(extra), flat, 2, behaviour=behaviour, reference=reference)
         assert found.abs().max() < 1e-12

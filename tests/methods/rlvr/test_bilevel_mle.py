@@ -28,7 +28,7 @@ from etude.experiments.rlvr.bilevel_mle import (
     surrogate,
     unflat,
 )
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.bilevel_mle import MahalanobisReward
 from etude.rewards.entropy import EntropyReward
 from etude.tasks.tabular.enumerable import Enumerable
@@ -245,11 +245,11 @@ def test_the_optimum_for_random_answers_is_a_softmax_of_their_chances() -> None:
     assert torch.autograd.grad(value, logits)[0].abs().max() < 1e-12
 
 
-def bed_at_optimum(task: Enumerable, lam: float) -> Bed:
-    """The bed's policy set to p(y) proportional to exp(r(y) / lambda), token by token."""
+def bed_at_optimum(task: Enumerable, lam: float) -> Bandit:
+    """The bandit's policy set to p(y) proportional to exp(r(y) / lambda), token by token."""
     policy = task.policy()
-    bed = Bed(policy, task.table(len(policy.tokens)))
-    weight = ((bed.rewards >= 1).double() - 1).div(lam).exp()
+    bandit = Bandit(policy, task.table(len(policy.tokens)))
+    weight = ((bandit.rewards >= 1).double() - 1).div(lam).exp()
     with torch.no_grad():
         for x in range(policy.prompts):
             mass = torch.zeros(policy.count, policy.logits[0].shape[-1], dtype=torch.float64)
@@ -257,17 +257,17 @@ def bed_at_optimum(task: Enumerable, lam: float) -> Bed:
                 for t in range(int(policy.mask[y].sum())):
                     mass[policy.nodes[y, t], policy.tokens[y, t]] += weight[x, y]
             policy.logits[0][x] = mass.log()
-    return bed
+    return bandit
 
 
 @pytest.mark.parametrize(("length", "vocabulary"), [(1, 4), (2, 3)])
 def test_the_expected_gradient_vanishes_at_the_maximum_entropy_optimum(length: int, vocabulary: int) -> None:
     lam, method = 0.6, get_method("bilevel-mle")
     method = method.replace(rewards=(MahalanobisReward(), EntropyReward(coefficient=lam)))
-    bed = bed_at_optimum(Enumerable(prompts=1, vocabulary=vocabulary, length=length, solutions=1), lam)
-    p = bed.policy.probs().detach()[0, 0]
+    bandit = bed_at_optimum(Enumerable(prompts=1, vocabulary=vocabulary, length=length, solutions=1), lam)
+    p = bandit.policy.probs().detach()[0, 0]
     assert float(p.max() / p.min()) == pytest.approx(math.exp(1 / lam), rel=1e-9)
-    assert expected_gradient(method, bed, 2).abs().max() < 1e-12
+    assert expected_gradient(method, bandit, 2).abs().max() < 1e-12
 
 
 def test_elsewhere_it_is_the_gradient_of_accuracy_and_entropy() -> None:
@@ -275,11 +275,11 @@ def test_elsewhere_it_is_the_gradient_of_accuracy_and_entropy() -> None:
     method = method.replace(rewards=(MahalanobisReward(), EntropyReward(coefficient=lam)))
     task = Enumerable(prompts=1, vocabulary=3, length=2, solutions=2, seed=3)
     policy = task.policy()
-    bed = Bed(policy, task.table(9))
+    bandit = Bandit(policy, task.table(9))
     logp = policy.logp()[0, 0]
-    value = (logp.exp() * (bed.rewards[0] >= 1)).sum() - lam * (logp.exp() * logp).sum()
+    value = (logp.exp() * (bandit.rewards[0] >= 1)).sum() - lam * (logp.exp() * logp).sum()
     exact = gradient(value, policy)
-    found = -expected_gradient(method, bed, 2)
+    found = -expected_gradient(method, bandit, 2)
     scale = float((found * exact).sum() / (exact * exact).sum())
     assert scale == pytest.approx(1 / policy.length, abs=1e-9)  # token sums divided by the length limit
     torch.testing.assert_close(found, scale * exact, atol=1e-10, rtol=0)

@@ -13,7 +13,7 @@ from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.capo import CurvatureMask, averaged_shifts, candidates, second_order
 from etude.policies.tabular import SoftmaxTree
 from language_toys import make_loop
@@ -212,10 +212,10 @@ def test_without_thresholds_it_is_the_base_algorithm(problem: tuple[TokenBatch, 
     for _ in range(2):
         assert bool((bound(**OPEN)(batch, policy)[batch.action_mask] == 1).all())
     capo, tree = get_method("capo"), SoftmaxTree(1, 3, 2, ends=True, spread=1.0)
-    bed = Bed(tree, random(1, len(tree.tokens)).abs())
+    bandit = Bandit(tree, random(1, len(tree.tokens)).abs())
     wide = capo.replace(token_weights=(CurvatureMask(**OPEN),))
     base = get_method("grpo").replace(advantages=capo.advantages)
-    found = [expected_gradient(m, bed, 2) for m in (wide, base, capo)]
+    found = [expected_gradient(m, bandit, 2) for m in (wide, base, capo)]
     torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=0)
     assert torch.equal(found[2], found[1]), "a learning rate of 0 moves nothing, so nothing is left out"
 

@@ -13,7 +13,7 @@ from etude.advantages.group import GroupAdvantage, GroupStd
 from etude.core.batches import Head, TokenBatch
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.g2rl import GradientNovelty, completion_features, novelty, stretched, token_features
 from etude.policies.tabular import SoftmaxTree
 from language_toys import make_loop
@@ -160,11 +160,11 @@ def test_without_strength_the_advantages_are_those_of_grpo(batch: TokenBatch) ->
 
 def test_without_strength_it_learns_what_grpo_learns() -> None:
     tree = SoftmaxTree(2, 3, 1, spread=1.0)
-    bed = Bed(tree, torch.tensor([[1.0, 0.0, 1.0]] * 2, dtype=F64))
+    bandit = Bandit(tree, torch.tensor([[1.0, 0.0, 1.0]] * 2, dtype=F64))
     exact = GroupAdvantage(scale=GroupStd(epsilon=0.0))
     g2rl, grpo = (get_method(m).replace(advantages=exact) for m in ("g2rl", "grpo"))
     plain = g2rl.replace(rewards=(*grpo.rewards, GradientNovelty(strength=0.0)))
-    found = [expected_gradient(m, bed, 3) for m in (plain, grpo, g2rl)]
+    found = [expected_gradient(m, bandit, 3) for m in (plain, grpo, g2rl)]
     torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=0)
     assert not torch.allclose(found[2], found[1], atol=1e-3)
 

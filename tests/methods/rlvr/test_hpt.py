@@ -16,7 +16,7 @@ from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.loops.losses import loss_shares
 from etude.methods.rlvr.hpt import SOFT_RL, SOFT_SFT, PerformanceGate
 from etude.methods.rlvr.hpt.unified import (
@@ -59,7 +59,7 @@ class Setting:
         self.response = torch.arange(len(self.tree.tokens))
         self.prompt = torch.zeros_like(self.response)
         said = self.old.rows(0, self.prompt, self.response, self.old.table().detach())
-        self.batch = Bed(self.tree, rewards).batch(self.prompt, self.response, said)
+        self.batch = Bandit(self.tree, rewards).batch(self.prompt, self.response, said)
         self.batch.advantages = (2 * self.batch.scores - 1)[:, None] * self.batch.action_mask
         self.mask = self.batch.action_mask
 

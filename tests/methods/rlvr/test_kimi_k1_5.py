@@ -19,7 +19,7 @@ from etude.curricula.prioritised import Prioritised
 from etude.evaluation.exact import expected_gradient
 from etude.evaluation.long_to_short import average_weights, length_pairs, rejected, second_phase, shortest_correct
 from etude.experience.groups import Groups
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.kimi_k1_5 import LengthReward, MeanBaseline, MirrorDescent, RestartingAdamW, length_reward
 from etude.methods.rlvr.kimi_k1_5.partial import PartialRollouts
 from etude.objectives.policy_gradient import PolicyGradient
@@ -45,7 +45,7 @@ def plain() -> Any:
 
 @pytest.mark.slow
 def test_at_the_reference_the_gradient_is_the_group_policy_gradient() -> None:
-    at = Bed(tree(), torch.rand(1, 7, generator=torch.Generator().manual_seed(2)).double())
+    at = Bandit(tree(), torch.rand(1, 7, generator=torch.Generator().manual_seed(2)).double())
     found = expected_gradient(plain(), at, 3)
     pg = plain().replace(objective=PolicyGradient())  # per token, divided by the limit of 2 tokens
     torch.testing.assert_close(found, at.policy.length * expected_gradient(pg, at, 3), atol=1e-12, rtol=0)
@@ -54,7 +54,7 @@ def test_at_the_reference_the_gradient_is_the_group_policy_gradient() -> None:
 def test_away_from_it_the_gradient_is_the_papers() -> None:
     """(r - rbar) grad log pi - tau/2 grad (log ratio)^2; the second term vanishes at the reference."""
     now, old, tau = tree(0), tree(5), 0.3
-    at = Bed(now, torch.rand(1, 7, generator=torch.Generator().manual_seed(2)).double())
+    at = Bandit(now, torch.rand(1, 7, generator=torch.Generator().manual_seed(2)).double())
     response = torch.tensor([0, 2, 4, 6])
     prompt = torch.zeros_like(response)
 
@@ -85,7 +85,7 @@ def test_with_the_exact_normaliser_the_optimum_has_no_loss_anywhere() -> None:
     best = logp + rewards[0] / tau - log_z
     response = torch.arange(7)
     prompt = torch.zeros_like(response)
-    batch = Bed(old, rewards).batch(prompt, response, old.rows(0, prompt, response, old.table().detach()))
+    batch = Bandit(old, rewards).batch(prompt, response, old.rows(0, prompt, response, old.table().detach()))
     batch.advantages = (rewards[0] - tau * log_z)[:, None] * batch.action_mask
     first = torch.zeros_like(batch.behaviour_logp)
     first[:, 0] = best  # all of a completion's log-probability on its first token: only the sum matters

@@ -11,15 +11,15 @@ from etude.core.batches import TokenBatch
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.lens import CalibratedReward, CentredNegatives, WeighNegativeGroups, calibrated
 from etude.policies.tabular import SoftmaxTree
 
 
 @pytest.fixture
-def bed() -> Bed:
+def bandit() -> Bandit:
     rewards = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
-    return Bed(SoftmaxTree(1, 5, 1, spread=0.7, seed=4), rewards)
+    return Bandit(SoftmaxTree(1, 5, 1, spread=0.7, seed=4), rewards)
 
 
 def scored(batch: TokenBatch) -> TokenBatch:
@@ -30,9 +30,9 @@ def advantages(batch: TokenBatch) -> Tensor:
     return get_method("lens").advantages(scored(batch))[:, -1]
 
 
-def test_the_calibrated_reward_gives_the_gradient_of_the_value_and_of_the_likelihood(bed: Bed) -> None:
+def test_the_calibrated_reward_gives_the_gradient_of_the_value_and_of_the_likelihood(bandit: Bandit) -> None:
     """J = E[r] - E[(1-r) w(pi/D)], w(z) = log(1/(1-z))/z - 1, for a constant D above every probability."""
-    r, frozen = bed.rewards[0], bed.policy.probs()[0, 0].detach()
+    r, frozen = bandit.rewards[0], bandit.policy.probs()[0, 0].detach()
     bound = 1.3 * frozen.max()
 
     def value(probs: Tensor) -> Tensor:
@@ -46,9 +46,9 @@ def test_the_calibrated_reward_gives_the_gradient_of_the_value_and_of_the_likeli
     def reward(probs: Tensor) -> Tensor:
         return (frozen * calibrated(r, frozen, bound) * probs.log()).sum()
 
-    expected = gradient(value(bed.policy.probs()[0, 0]), bed.policy)
+    expected = gradient(value(bandit.policy.probs()[0, 0]), bandit.policy)
     for other in (likelihood, reward):
-        found = gradient(other(bed.policy.probs()[0, 0]), bed.policy)
+        found = gradient(other(bandit.policy.probs()[0, 0]), bandit.policy)
         torch.testing.assert_close(found, expected, atol=1e-13, rtol=0)
 
 
@@ -119,22 +119,22 @@ def test_mixed_groups_are_scaled_as_in_grpo(make_batch) -> None:
 
 @pytest.mark.first
 @pytest.mark.parametrize("size", [2, 3])
-def test_without_calibration_it_is_grpo(bed: Bed, size: int) -> None:
+def test_without_calibration_it_is_grpo(bandit: Bandit, size: int) -> None:
     """r~ = r: groups without a right answer have no advantage, whatever they weigh; alpha = 0 drops them."""
     lens, grpo = get_method("lens"), get_method("grpo")
-    expected = expected_gradient(grpo, bed, size)
+    expected = expected_gradient(grpo, bandit, size)
     for alpha in (0.25, 0.0):
         plain = lens.replace(rewards=grpo.rewards, filters=(WeighNegativeGroups(alpha=alpha),))
-        torch.testing.assert_close(expected_gradient(plain, bed, size), expected, atol=1e-14, rtol=0)
-    assert float((expected_gradient(lens, bed, size) - expected).norm()) > 1e-3
+        torch.testing.assert_close(expected_gradient(plain, bandit, size), expected, atol=1e-14, rtol=0)
+    assert float((expected_gradient(lens, bandit, size) - expected).norm()) > 1e-3
 
 
 @pytest.mark.slow
-def test_negative_groups_alone_lower_confident_mistakes(bed: Bed) -> None:
+def test_negative_groups_alone_lower_confident_mistakes(bandit: Bandit) -> None:
     """Where nothing is ever right, GRPO has no gradient and LENS flattens the policy."""
-    never = Bed(bed.policy, torch.zeros_like(bed.rewards))
+    never = Bandit(bandit.policy, torch.zeros_like(bandit.rewards))
     lens: Method = get_method("lens")
     step = -expected_gradient(lens, never, 3)[0, 0]
     assert not expected_gradient(get_method("grpo"), never, 3).any()
-    assert step[bed.policy.probs()[0, 0].argmax()] < 0
-    assert float((step * bed.policy.logits[0].detach()[0, 0]).sum()) < 0
+    assert step[bandit.policy.probs()[0, 0].argmax()] < 0
+    assert float((step * bandit.policy.logits[0].detach()[0, 0]).sum()) < 0

@@ -16,7 +16,7 @@ from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.exact import every_group, expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.max_at_k import BestOfGroup, MaxAtK, OffPolicyMaxAtK
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.policies.tabular import SoftmaxTree
@@ -25,15 +25,15 @@ PLAIN = GroupAdvantage(centre=None, scale=None)
 
 
 @pytest.fixture
-def bed() -> Bed:
+def bandit() -> Bandit:
     """A 4-way softmax with random rewards."""
     random = torch.Generator().manual_seed(5)
-    return Bed(SoftmaxTree(1, 4, 1, spread=1.0, seed=1), torch.rand(1, 4, generator=random, dtype=torch.float64))
+    return Bandit(SoftmaxTree(1, 4, 1, spread=1.0, seed=1), torch.rand(1, 4, generator=random, dtype=torch.float64))
 
 
-def best_of(bed: Bed, k: int) -> Tensor:
+def best_of(bandit: Bandit, k: int) -> Tensor:
     """E[max of k rewards], by enumeration."""
-    probs, rewards = bed.policy.probs()[0, 0], bed.rewards[0]
+    probs, rewards = bandit.policy.probs()[0, 0], bandit.rewards[0]
     draws = [list(rows) for rows in product(range(4), repeat=k)]
     return torch.stack([probs[rows].prod() * rewards[rows].max() for rows in draws]).sum()
 
@@ -64,24 +64,24 @@ def brute(rewards: Tensor, delta: Tensor, k: int) -> Tensor:
 
 @pytest.mark.first
 @pytest.mark.parametrize(("n", "k"), [(3, 2), (4, 2), (4, 3), (3, 1), (3, 3)])
-def test_the_estimate_is_unbiased_for_the_gradient_of_max_at_k(bed: Bed, n: int, k: int) -> None:
-    found = -n * expected_gradient(estimating(MaxAtK(k=k)), bed, n)
-    torch.testing.assert_close(found, gradient(best_of(bed, k), bed.policy), atol=1e-13, rtol=0)
+def test_the_estimate_is_unbiased_for_the_gradient_of_max_at_k(bandit: Bandit, n: int, k: int) -> None:
+    found = -n * expected_gradient(estimating(MaxAtK(k=k)), bandit, n)
+    torch.testing.assert_close(found, gradient(best_of(bandit, k), bandit.policy), atol=1e-13, rtol=0)
 
 
 @pytest.mark.first
 @pytest.mark.parametrize(("n", "k"), [(3, 1), (3, 2)])
-def test_leaving_one_out_stays_unbiased(bed: Bed, n: int, k: int) -> None:
+def test_leaving_one_out_stays_unbiased(bandit: Bandit, n: int, k: int) -> None:
     for baseline in ("leave-one-out", "leave-one-out-1"):
-        found = -n * expected_gradient(estimating(MaxAtK(k=k, baseline=baseline)), bed, n)
-        torch.testing.assert_close(found, gradient(best_of(bed, k), bed.policy), atol=1e-13, rtol=0)
+        found = -n * expected_gradient(estimating(MaxAtK(k=k, baseline=baseline)), bandit, n)
+        torch.testing.assert_close(found, gradient(best_of(bandit, k), bandit.policy), atol=1e-13, rtol=0)
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_the_best_minus_the_second_best_is_unbiased_for_the_best_of_the_group(bed: Bed, n: int) -> None:
-    found = -n * expected_gradient(estimating(BestOfGroup(baseline="second")), bed, n)
-    torch.testing.assert_close(found, gradient(best_of(bed, n), bed.policy), atol=1e-13, rtol=0)
-    biased = -n * expected_gradient(estimating(BestOfGroup(baseline="mean")), bed, n)
+def test_the_best_minus_the_second_best_is_unbiased_for_the_best_of_the_group(bandit: Bandit, n: int) -> None:
+    found = -n * expected_gradient(estimating(BestOfGroup(baseline="second")), bandit, n)
+    torch.testing.assert_close(found, gradient(best_of(bandit, n), bandit.policy), atol=1e-13, rtol=0)
+    biased = -n * expected_gradient(estimating(BestOfGroup(baseline="mean")), bandit, n)
     assert not torch.allclose(biased, found, atol=1e-3)
 
 
@@ -144,49 +144,49 @@ def test_rewards_of_0_and_1_give_pass_at_k() -> None:
 STEP = torch.randn(4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-def off_policy_error(bed: Bed, k: int, size: float, weights: str) -> float:
+def off_policy_error(bandit: Bandit, k: int, size: float, weights: str) -> float:
     """|E[estimate] - grad max@k| where the samples come from a policy `size` steps away.
 
     'estimate' is sum_i r~_i s_i; the others go through the surrogate's ratio, as in training.
     """
     part = OffPolicyMaxAtK(k=k, own_ratio="once" if weights == "once" else "twice")
     behaviour = SoftmaxTree(1, 4, 1)
-    behaviour.logits[0].data = bed.policy.logits[0].data - size * STEP
+    behaviour.logits[0].data = bandit.policy.logits[0].data - size * STEP
     total = torch.zeros(1, 1, 4, dtype=torch.float64)
-    for chance, batch, response in every_group(bed, 3, behaviour):
+    for chance, batch, response in every_group(bandit, 3, behaviour):
         batch = batch.replace(outcomes=batch.scores, scores=MaxAtK(k=k).rescore(batch))
-        said = bed.policy.rows(0, batch.group, response, bed.policy.table())
+        said = bandit.policy.rows(0, batch.group, response, bandit.policy.table())
         worth = batch.scores if weights == "on-policy" else part.worth(batch, said)
         logp = said.logp[:, 0]
         followed = logp if weights == "estimate" else (logp - batch.behaviour_logp[:, 0]).exp()
-        total += chance * gradient((worth * followed).sum(), bed.policy)
-    return float((total - gradient(best_of(bed, k), bed.policy)).norm())
+        total += chance * gradient((worth * followed).sum(), bandit.policy)
+    return float((total - gradient(best_of(bandit, k), bandit.policy)).norm())
 
 
 @pytest.mark.first
 @pytest.mark.parametrize(("weights", "order"), [("estimate", 2), ("once", 2), ("twice", 1), ("on-policy", 1)])
-def test_off_policy_weights_err_only_to_second_order(bed: Bed, weights: str, order: int) -> None:
+def test_off_policy_weights_err_only_to_second_order(bandit: Bandit, weights: str, order: int) -> None:
     """Half the distance to the behaviour policy, a quarter of the error."""
-    far, near = (off_policy_error(bed, 3, size, weights) for size in (0.02, 0.01))
+    far, near = (off_policy_error(bandit, 3, size, weights) for size in (0.02, 0.01))
     assert far / near == pytest.approx(2**order, rel=0.1)
 
 
-def test_for_pairs_the_product_of_the_ratios_is_exact(bed: Bed) -> None:
-    assert off_policy_error(bed, 2, 0.3, "once") < 1e-13
+def test_for_pairs_the_product_of_the_ratios_is_exact(bandit: Bandit) -> None:
+    assert off_policy_error(bandit, 2, 0.3, "once") < 1e-13
 
 
 @pytest.mark.slow
-def test_at_the_policy_that_sampled_it_is_grpo_on_the_new_rewards(bed: Bed) -> None:
+def test_at_the_policy_that_sampled_it_is_grpo_on_the_new_rewards(bandit: Bandit) -> None:
     ours = get_method("max-at-k")
     method = ours.replace(
         rewards=(ours.rewards[0], MaxAtK(k=2)), objective=ours.objective.replace(k=2), regularizers=()
     )  # fmt: skip
     on_policy = method.replace(objective=ClippedSurrogate())
-    found, expected = (expected_gradient(m, bed, 3) for m in (method, on_policy))
+    found, expected = (expected_gradient(m, bandit, 3) for m in (method, on_policy))
     torch.testing.assert_close(found, expected, atol=1e-13, rtol=0)
     assert float(expected.norm()) > 1e-3
     apart = SoftmaxTree(1, 4, 1, spread=1.0, seed=9)
-    found, expected = (expected_gradient(m, bed, 3, behaviour=apart) for m in (method, on_policy))
+    found, expected = (expected_gradient(m, bandit, 3, behaviour=apart) for m in (method, on_policy))
     assert float((found - expected).norm()) > 1e-3
 
 

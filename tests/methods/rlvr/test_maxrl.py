@@ -11,32 +11,32 @@ from etude.advantages.order_statistics import MaclaurinAdvantage, maclaurin_weig
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.policies.tabular import SoftmaxTree
 
 SIZES = [2, 3, 4]
 
 
 @pytest.fixture
-def bed() -> Bed:
+def bandit() -> Bandit:
     """A 3-way softmax with 2 correct actions."""
-    return Bed(SoftmaxTree(1, 3, 1, spread=1.0, seed=3), torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64))
+    return Bandit(SoftmaxTree(1, 3, 1, spread=1.0, seed=3), torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64))
 
 
-def success(bed: Bed) -> Tensor:
-    return (bed.policy.probs()[0, 0] * bed.rewards[0]).sum()
+def success(bandit: Bandit) -> Tensor:
+    return (bandit.policy.probs()[0, 0] * bandit.rewards[0]).sum()
 
 
-def series(bed: Bed, order: int) -> Tensor:
+def series(bandit: Bandit, order: int) -> Tensor:
     """sum_{k=0}^{order-1} (1-p)^k grad p."""
-    p = success(bed)
-    return sum((1 - p.item()) ** k for k in range(order)) * gradient(p, bed.policy)
+    p = success(bandit)
+    return sum((1 - p.item()) ** k for k in range(order)) * gradient(p, bandit.policy)
 
 
-def estimated(bed: Bed, size: int, advantages: GroupAdvantage | MaclaurinAdvantage) -> Tensor:
+def estimated(bandit: Bandit, size: int, advantages: GroupAdvantage | MaclaurinAdvantage) -> Tensor:
     """E[mean_i A_i s_i] over every group."""
     method: Method = get_method("maxrl").replace(advantages=advantages, aggregation="fixed-length")
-    return -expected_gradient(method, bed, size)
+    return -expected_gradient(method, bandit, size)
 
 
 def exact(found: Tensor, expected: Tensor) -> None:
@@ -45,37 +45,37 @@ def exact(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.first
 @pytest.mark.parametrize("size", SIZES)
-def test_the_average_score_of_the_successes_is_unbiased_for_order_n(bed: Bed, size: int) -> None:
-    exact(estimated(bed, size, GroupAdvantage(centre=None, scale=GroupMeanScale(epsilon=0.0))), series(bed, size))
+def test_the_average_score_of_the_successes_is_unbiased_for_order_n(bandit: Bandit, size: int) -> None:
+    exact(estimated(bandit, size, GroupAdvantage(centre=None, scale=GroupMeanScale(epsilon=0.0))), series(bandit, size))
 
 
 @pytest.mark.first
 @pytest.mark.parametrize("size", SIZES)
-def test_the_centred_form_is_unbiased_for_one_order_less(bed: Bed, size: int) -> None:
+def test_the_centred_form_is_unbiased_for_one_order_less(bandit: Bandit, size: int) -> None:
     exact(
-        estimated(bed, size, GroupAdvantage(centre=GroupMean(), scale=GroupMeanScale(epsilon=0.0))),
-        series(bed, size - 1),
+        estimated(bandit, size, GroupAdvantage(centre=GroupMean(), scale=GroupMeanScale(epsilon=0.0))),
+        series(bandit, size - 1),
     )
 
 
-def test_the_method_is_the_centred_form_up_to_its_epsilon(bed: Bed) -> None:
-    found = estimated(bed, 3, get_method("maxrl").advantages)
-    torch.testing.assert_close(found, series(bed, 2), atol=1e-6, rtol=0)
+def test_the_method_is_the_centred_form_up_to_its_epsilon(bandit: Bandit) -> None:
+    found = estimated(bandit, 3, get_method("maxrl").advantages)
+    torch.testing.assert_close(found, series(bandit, 2), atol=1e-6, rtol=0)
 
 
 @pytest.mark.first
 @pytest.mark.parametrize("failures", [False, True])
 @pytest.mark.parametrize(("size", "order"), [(n, t) for n in SIZES for t in range(1, n + 1)])
-def test_every_order_up_to_n_is_reached_exactly(bed: Bed, size: int, order: int, failures: bool) -> None:
-    exact(estimated(bed, size, MaclaurinAdvantage(order=order, failures=failures)), series(bed, order))
+def test_every_order_up_to_n_is_reached_exactly(bandit: Bandit, size: int, order: int, failures: bool) -> None:
+    exact(estimated(bandit, size, MaclaurinAdvantage(order=order, failures=failures)), series(bandit, order))
 
 
-def test_likelihood_series_is_the_gradient_of_its_objective(bed: Bed) -> None:
-    p = success(bed)
+def test_likelihood_series_is_the_gradient_of_its_objective(bandit: Bandit) -> None:
+    p = success(bandit)
     objective = -sum(((1 - p) ** k / k for k in range(1, 6)), torch.zeros(()))
-    exact(gradient(objective, bed.policy), series(bed, 5))
-    p = success(bed)
-    torch.testing.assert_close(series(bed, 4000), gradient(p.log(), bed.policy), atol=1e-12, rtol=0)
+    exact(gradient(objective, bandit.policy), series(bandit, 5))
+    p = success(bandit)
+    torch.testing.assert_close(series(bandit, 4000), gradient(p.log(), bandit.policy), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
@@ -93,9 +93,9 @@ def test_failures_carry_the_binomials_of_the_paper() -> None:
     assert wrong == pytest.approx((-(4 / 4 + 6 / 6), -(3 / 4 + 3 / 6), -(2 / 4 + 1 / 6), -1 / 4, 0.0, 0.0), abs=1e-12)
 
 
-def test_one_sample_is_reinforce(bed: Bed) -> None:
+def test_one_sample_is_reinforce(bandit: Bandit) -> None:
     for advantages in (GroupAdvantage(centre=None, scale=GroupMeanScale(epsilon=0.0)), MaclaurinAdvantage()):
-        exact(estimated(bed, 1, advantages), gradient(success(bed), bed.policy))
+        exact(estimated(bandit, 1, advantages), gradient(success(bandit), bandit.policy))
 
 
 def test_groups_that_are_all_right_or_all_wrong_teach_nothing_and_a_rare_success_counts_most(make_batch) -> None:
@@ -113,12 +113,12 @@ def test_groups_of_unequal_sizes_and_mixed_order_get_their_own_tables(make_batch
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_the_series_is_the_sum_of_pass_at_k_over_k(bed: Bed, size: int) -> None:
+def test_the_series_is_the_sum_of_pass_at_k_over_k(bandit: Bandit, size: int) -> None:
     """E[sum_i r~_i s_i] of every k, divided by k and added up, is order T."""
-    expected = series(bed, size)
-    probs, total = bed.policy.probs()[0, 0].detach(), torch.zeros_like(expected)
+    expected = series(bandit, size)
+    probs, total = bandit.policy.probs()[0, 0].detach(), torch.zeros_like(expected)
     for rows in torch.cartesian_prod(*[torch.arange(3)] * size):
-        r = bed.rewards[0, rows]
+        r = bandit.rewards[0, rows]
         weight = sum((max_at_k(r, torch.zeros(size), k) / k for k in range(1, size + 1)), torch.zeros(size).double())
         scores = torch.nn.functional.one_hot(rows, 3).double() - probs
         total += probs[rows].prod() * (weight[:, None] * scores).sum(0)

@@ -15,7 +15,7 @@ from etude.core.registry import get_method
 from etude.core.rows import concatenate, split_rows
 from etude.core.streams import Stream
 from etude.evaluation.exact import every_group, expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.loops.enumerable import EnumerableLoop
 from etude.loops.update import Updater
 from etude.methods.rlvr.oblr_po import GradientWeightedBaseline, oblr_po, score_norms
@@ -25,38 +25,38 @@ from etude.tasks.tabular.enumerable import Enumerable
 from language_toys import random_batch, random_policy
 
 
-def bed_of(vocabulary: int, length: int = 1, spread: float = 1.5, seed: int = 2) -> Bed:
+def bed_of(vocabulary: int, length: int = 1, spread: float = 1.5, seed: int = 2) -> Bandit:
     tree = SoftmaxTree(1, vocabulary, length, spread=spread, seed=seed)
     random = torch.Generator().manual_seed(seed)
-    return Bed(tree, torch.rand(1, len(tree.tokens), generator=random, dtype=torch.float64))
+    return Bandit(tree, torch.rand(1, len(tree.tokens), generator=random, dtype=torch.float64))
 
 
-def everything(bed: Bed) -> TokenBatch:
+def everything(bandit: Bandit) -> TokenBatch:
     """Every response once, with what the part needs."""
-    count = len(bed.policy.tokens)
+    count = len(bandit.policy.tokens)
     prompt, response = torch.zeros(count, dtype=torch.long), torch.arange(count)
-    batch = bed.batch(prompt, response, bed.policy.rows(0, prompt, response, bed.policy.table()))
-    batch.hidden = bed.policy.hidden(prompt, response)
-    return batch.replace(head=bed.policy.head(0))
+    batch = bandit.batch(prompt, response, bandit.policy.rows(0, prompt, response, bandit.policy.table()))
+    batch.hidden = bandit.policy.hidden(prompt, response)
+    return batch.replace(head=bandit.policy.head(0))
 
 
-def scores_of(bed: Bed) -> Tensor:
+def scores_of(bandit: Bandit) -> Tensor:
     """[Y, parameters] grad log pi of every response, by differentiation."""
-    logp = bed.policy.logp()[0, 0]
-    rows = [torch.autograd.grad(x, bed.policy.logits[0], retain_graph=True)[0].flatten() for x in logp]
+    logp = bandit.policy.logp()[0, 0]
+    rows = [torch.autograd.grad(x, bandit.policy.logits[0], retain_graph=True)[0].flatten() for x in logp]
     return torch.stack(rows)
 
 
-def objective(bed: Bed) -> Tensor:
-    return (bed.policy.probs()[0, 0] * bed.rewards[0]).sum()
+def objective(bandit: Bandit) -> Tensor:
+    return (bandit.policy.probs()[0, 0] * bandit.rewards[0]).sum()
 
 
-def variance_of(bed: Bed) -> Callable[[float], float]:
+def variance_of(bandit: Bandit) -> Callable[[float], float]:
     """Trace of Cov[(r - b) s] by the baseline b."""
-    probs, s = bed.policy.probs()[0, 0].detach(), scores_of(bed)
+    probs, s = bandit.policy.probs()[0, 0].detach(), scores_of(bandit)
 
     def variance(baseline: float) -> float:
-        g = (bed.rewards[0] - baseline)[:, None] * s
+        g = (bandit.rewards[0] - baseline)[:, None] * s
         return float((probs * g.square().sum(1)).sum() - (probs @ g).square().sum())
 
     return variance
@@ -64,11 +64,11 @@ def variance_of(bed: Bed) -> Callable[[float], float]:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_norms_are_those_of_the_gradient_where_the_policy_is_a_table(length: int) -> None:
-    bed = bed_of(4, length)
-    exact = scores_of(bed).square().sum(1)
+    bandit = bed_of(4, length)
+    exact = scores_of(bandit).square().sum(1)
     for norm in ("last-layer", "proxy"):
-        torch.testing.assert_close(score_norms(everything(bed), norm), exact, atol=1e-13, rtol=0)
-    p = bed.policy.probs()[0, 0].detach()
+        torch.testing.assert_close(score_norms(everything(bandit), norm), exact, atol=1e-13, rtol=0)
+    p = bandit.policy.probs()[0, 0].detach()
     if length == 1:  # 1 - 2 p(y) + sum_v p(v)^2
         torch.testing.assert_close(exact, 1 - 2 * p + p.square().sum(), atol=1e-13, rtol=0)
 
@@ -89,33 +89,33 @@ def test_the_last_layer_norm_is_that_of_its_gradient(make_batch) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_weighted_mean_reward_is_the_baseline_of_least_variance(seed: int) -> None:
-    bed = bed_of(6, seed=seed)
-    probs, w = bed.policy.probs()[0, 0].detach(), score_norms(everything(bed), "last-layer")
-    best = float((probs * w * bed.rewards[0]).sum() / (probs * w).sum())
-    variance, grid = variance_of(bed), torch.linspace(-1, 2, 601).tolist()
+    bandit = bed_of(6, seed=seed)
+    probs, w = bandit.policy.probs()[0, 0].detach(), score_norms(everything(bandit), "last-layer")
+    best = float((probs * w * bandit.rewards[0]).sum() / (probs * w).sum())
+    variance, grid = variance_of(bandit), torch.linspace(-1, 2, 601).tolist()
     least = variance(best)
     assert least <= min(map(variance, grid)) + 1e-15
-    assert least < variance(float(objective(bed).detach())) < variance(0.0)
+    assert least < variance(float(objective(bandit).detach())) < variance(0.0)
     assert variance(best + 1e-3) > least
     assert variance(best - 1e-3) > least
 
 
 def test_it_is_the_mean_where_all_scores_are_equally_long() -> None:
-    bed = bed_of(5, spread=0.0)
-    w = score_norms(everything(bed), "last-layer")
+    bandit = bed_of(5, spread=0.0)
+    w = score_norms(everything(bandit), "last-layer")
     torch.testing.assert_close(w, w[:1].expand(5), atol=1e-14, rtol=0)
-    found = GradientWeightedBaseline()(everything(bed))
-    torch.testing.assert_close(found, get_method("rloo").advantages(everything(bed)), atol=1e-14, rtol=0)
+    found = GradientWeightedBaseline()(everything(bandit))
+    torch.testing.assert_close(found, get_method("rloo").advantages(everything(bandit)), atol=1e-14, rtol=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "vocabulary", "length"), [(2, 3, 2), (3, 4, 1)])
 def test_leaving_one_out_stays_unbiased(size: int, vocabulary: int, length: int) -> None:
-    bed = bed_of(vocabulary, length)
-    expected = gradient(objective(bed), bed.policy) / length  # 'fixed-length' divides by the longest response
+    bandit = bed_of(vocabulary, length)
+    expected = gradient(objective(bandit), bandit.policy) / length  # 'fixed-length' divides by the longest response
     for norm in ("last-layer", "proxy", "uniform"):
         method = get_method("oblr-po").replace(advantages=GradientWeightedBaseline(norm=norm))
-        torch.testing.assert_close(-expected_gradient(method, bed, size), expected, atol=1e-13, rtol=0)
+        torch.testing.assert_close(-expected_gradient(method, bandit, size), expected, atol=1e-13, rtol=0)
 
 
 def test_equal_weights_are_rloo(make_batch) -> None:
@@ -125,8 +125,8 @@ def test_equal_weights_are_rloo(make_batch) -> None:
 
 
 def test_the_baseline_weighs_the_others_by_their_norms() -> None:
-    bed = bed_of(4)
-    batch = everything(bed)
+    bandit = bed_of(4)
+    batch = everything(bandit)
     r, w = batch.scores, score_norms(batch, "last-layer")
     rest = [[j for j in range(4) if j != i] for i in range(4)]
     expected = torch.stack([r[i] - (w[o] * r[o]).sum() / w[o].sum() for i, o in enumerate(rest)])
@@ -152,13 +152,13 @@ def test_a_certain_answer_has_no_weight_but_still_serves_alone(make_batch) -> No
 # The rate
 
 
-def all_gradients(bed: Bed, size: int) -> list[tuple[float, Tensor]]:
+def all_gradients(bandit: Bandit, size: int) -> list[tuple[float, Tensor]]:
     """Probability and RLOO gradient of every group."""
     rloo, found = get_method("rloo"), []
-    for chance, batch, response in every_group(bed, size):
-        logp = bed.policy.logp()[0, 0, response]
+    for chance, batch, response in every_group(bandit, size):
+        logp = bandit.policy.logp()[0, 0, response]
         loss = (rloo.advantages(batch)[:, 0] * logp).mean()
-        found.append((float(chance), gradient(loss, bed.policy)))
+        found.append((float(chance), gradient(loss, bandit.policy)))
     return found
 
 
@@ -173,11 +173,11 @@ def average(optimizer: SNRAdamW, cases: Any) -> tuple[float, float]:
 
 
 def test_two_halves_estimate_signal_and_power_without_bias() -> None:
-    bed = bed_of(4)
-    drawn = all_gradients(bed, 2)
+    bandit = bed_of(4)
+    drawn = all_gradients(bandit, 2)
     cases = [(p * q, a, b) for (p, a), (q, b) in product(drawn, drawn)]
     signal, power = average(SNRAdamW(memory=0.0).bind(), cases)
-    truth = float(gradient(objective(bed), bed.policy).square().sum())
+    truth = float(gradient(objective(bandit), bandit.policy).square().sum())
     spread = sum(p * float(g.square().sum()) for p, g in drawn) - truth
     assert signal == pytest.approx(truth, abs=1e-14)
     assert power == pytest.approx(truth + spread / 2, abs=1e-14)
@@ -264,13 +264,13 @@ def test_rows_are_halved_within_their_groups(make_batch) -> None:
 
 def test_a_baseline_of_the_whole_group_makes_the_signal_too_large_by_a_known_share() -> None:
     """E <g_A, g_B> = |grad J|^2 (1 + 1 / (n - 1)^2) over every group of n = 4, half of it in each."""
-    bed, rloo, signal = bed_of(3), get_method("rloo"), 0.0
-    scores = scores_of(bed)
-    for chance, batch, response in every_group(bed, 4):
+    bandit, rloo, signal = bed_of(3), get_method("rloo"), 0.0
+    scores = scores_of(bandit)
+    for chance, batch, response in every_group(bandit, 4):
         credit = rloo.advantages(batch)[:, 0]
         first, second = ((credit[k][:, None] * scores[response[k]]).mean(0) for k in ([0, 2], [1, 3]))
         signal += float(chance) * float(first @ second)
-    truth = float(gradient(objective(bed), bed.policy).square().sum())
+    truth = float(gradient(objective(bandit), bandit.policy).square().sum())
     assert signal == pytest.approx(truth * (1 + 1 / 9), rel=1e-10)
 
 

@@ -189,7 +189,7 @@ def test_a_single_completion_is_cut_at_its_separators() -> None:
     context = Context(task, policy, Stream(0))
     assert found._places(attempt, context) == [(0, 0), (0, 3), (0, 6)]
     start = found._start(0, attempt, Report("fail", 1, "W"), context)
-    assert start.open and start.said[0].tokens == tokens[:3] and start.hint == "try W\n"
+    assert start.open and start.segments[0].tokens == tokens[:3] and start.hint == "try W\n"
     assert masks([without_prefix(attempt, 0, 3)]) == [[[0] * 3 + [1] * 5]]
 
 

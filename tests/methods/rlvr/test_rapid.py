@@ -12,7 +12,7 @@ from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.exact import every_group, expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.rapid import ReweightedGroups
 from etude.objectives.sequence import GroupObjective
 from etude.policies.tabular import SoftmaxTree
@@ -23,34 +23,34 @@ FREE = ReweightedGroups(eta=1e12)
 
 
 @pytest.fixture
-def bed() -> Bed:
+def bandit() -> Bandit:
     """Four responses of two tokens."""
     policy = SoftmaxTree(1, 2, LENGTH, spread=0.8, seed=9)
-    return Bed(policy, torch.tensor([[0.0, 1.0, 0.3, -0.5]], dtype=torch.float64))
+    return Bandit(policy, torch.tensor([[0.0, 1.0, 0.3, -0.5]], dtype=torch.float64))
 
 
-def value(bed: Bed) -> Tensor:
-    return (bed.policy.probs()[0, 0] * bed.rewards[0]).sum()
+def value(bandit: Bandit) -> Tensor:
+    return (bandit.policy.probs()[0, 0] * bandit.rewards[0]).sum()
 
 
 def method(objective: Any) -> Method:
     return get_method("rapid").replace(objective=objective)
 
 
-def said(bed: Bed, response: Tensor) -> Any:
-    return bed.policy.rows(0, torch.zeros_like(response), response, bed.policy.table().detach())
+def said(bandit: Bandit, response: Tensor) -> Any:
+    return bandit.policy.rows(0, torch.zeros_like(response), response, bandit.policy.table().detach())
 
 
 @pytest.mark.first
 @pytest.mark.parametrize("size", [2, 3])
-def test_with_one_minibatch_it_is_group_policy_gradient(bed: Bed, size: int) -> None:
+def test_with_one_minibatch_it_is_group_policy_gradient(bandit: Bandit, size: int) -> None:
     """GPG with F_norm = 1 and no correction for equal groups: on every group, so on average."""
     rapid, gpg = get_method("rapid"), get_method("gpg")
     plain = gpg.replace(advantages=gpg.advantages.of, filters=(), aggregation="fixed-length")
-    found = expected_gradient(rapid, bed, size)
-    torch.testing.assert_close(found, expected_gradient(plain, bed, size), atol=1e-12, rtol=0)
-    for _, batch, response in every_group(bed, size):
-        policy = said(bed, response)
+    found = expected_gradient(rapid, bandit, size)
+    torch.testing.assert_close(found, expected_gradient(plain, bandit, size), atol=1e-12, rtol=0)
+    for _, batch, response in every_group(bandit, size):
+        policy = said(bandit, response)
         assert (rapid.objective.weights(batch, policy) - 1).abs().max() < 1e-12
         expected = batch.scores - batch.scores.mean()
         torch.testing.assert_close(rapid.objective.coefficients(batch, policy), expected, atol=1e-12, rtol=0)
@@ -67,39 +67,39 @@ class Constant(GroupObjective):
 
 
 @pytest.mark.parametrize("c", [0.0, 0.7, -3.0])
-def test_without_truncation_any_constant_baseline_gives_the_gradient_of_the_value(bed: Bed, c: float) -> None:
-    found = expected_gradient(method(Constant(c=c)), bed, 1, behaviour=OLD) * LENGTH
-    torch.testing.assert_close(found, -gradient(value(bed), bed.policy), atol=1e-11, rtol=0)
+def test_without_truncation_any_constant_baseline_gives_the_gradient_of_the_value(bandit: Bandit, c: float) -> None:
+    found = expected_gradient(method(Constant(c=c)), bandit, 1, behaviour=OLD) * LENGTH
+    torch.testing.assert_close(found, -gradient(value(bandit), bandit.policy), atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_groups_value_is_unbiased_without_truncation(bed: Bed, size: int) -> None:
+def test_the_groups_value_is_unbiased_without_truncation(bandit: Bandit, size: int) -> None:
     total = torch.zeros((), dtype=torch.float64)
-    for chance, batch, response in every_group(bed, size, OLD):
-        total += chance * FREE.value(batch, FREE.weights(batch, said(bed, response)))[0]
-    torch.testing.assert_close(total, value(bed).detach(), atol=1e-12, rtol=0)
+    for chance, batch, response in every_group(bandit, size, OLD):
+        total += chance * FREE.value(batch, FREE.weights(batch, said(bandit, response)))[0]
+    torch.testing.assert_close(total, value(bandit).detach(), atol=1e-12, rtol=0)
 
 
-def test_its_own_share_of_the_value_is_all_that_biases_the_gradient(bed: Bed) -> None:
+def test_its_own_share_of_the_value_is_all_that_biases_the_gradient(bandit: Bandit) -> None:
     """E = grad J - E_old[w^2 r grad log pi] / k."""
-    size, logp = 3, bed.policy.logp()[0, 0]
+    size, logp = 3, bandit.policy.logp()[0, 0]
     old = OLD.probs()[0, 0].detach()
     w = logp.exp().detach() / old
-    own = gradient((old * w**2 * bed.rewards[0] * logp).sum(), bed.policy)
-    found = expected_gradient(method(FREE), bed, size, behaviour=OLD) * LENGTH
-    torch.testing.assert_close(found, own / size - gradient(value(bed), bed.policy), atol=1e-11, rtol=0)
+    own = gradient((old * w**2 * bandit.rewards[0] * logp).sum(), bandit.policy)
+    found = expected_gradient(method(FREE), bandit, size, behaviour=OLD) * LENGTH
+    torch.testing.assert_close(found, own / size - gradient(value(bandit), bandit.policy), atol=1e-11, rtol=0)
 
 
-def test_weights_are_truncated_and_bound_the_second_moment(bed: Bed) -> None:
+def test_weights_are_truncated_and_bound_the_second_moment(bandit: Bandit) -> None:
     objective, everything = ReweightedGroups(eta=1.2), torch.arange(4)
-    batch = next(every_group(bed, 4, OLD))[1].replace(
+    batch = next(every_group(bandit, 4, OLD))[1].replace(
         behaviour_logp=OLD.token_logp()[0, 0].detach(), action_mask=OLD.mask
     )
-    w = objective.weights(batch, said(bed, everything))
-    exact = bed.policy.probs()[0, 0].detach() / OLD.probs()[0, 0].detach()
+    w = objective.weights(batch, said(bandit, everything))
+    exact = bandit.policy.probs()[0, 0].detach() / OLD.probs()[0, 0].detach()
     torch.testing.assert_close(w, exact.clamp(max=1.2), atol=1e-12, rtol=0)
     assert 0 < int((w < exact).sum()) < 4
-    new, old = bed.policy.probs()[0, 0].detach(), OLD.probs()[0, 0].detach()
+    new, old = bandit.policy.probs()[0, 0].detach(), OLD.probs()[0, 0].detach()
     for seed in range(20):  # ||A s||^2 of any size
         size = torch.rand(4, generator=torch.Generator().manual_seed(seed)).double()
         assert (old * w**2 * size).sum() <= 1.2 * (new * size).sum() + 1e-15

@@ -14,7 +14,7 @@ from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.exact import expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.methods.rlvr.rpg_kl import RegularizedPolicyGradient, RegularizedReinforce
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.policies.tabular import SoftmaxTree
@@ -32,9 +32,9 @@ def tree(seed: int) -> SoftmaxTree:
 
 
 @pytest.fixture
-def bed() -> Bed:
+def bandit() -> Bandit:
     """A policy over five responses with rewards of all sizes."""
-    return Bed(tree(1), torch.tensor([[0.0, 1.0, 0.3, -0.5, 2.0]], dtype=torch.float64))
+    return Bandit(tree(1), torch.tensor([[0.0, 1.0, 0.3, -0.5, 2.0]], dtype=torch.float64))
 
 
 OLD, REFERENCE = tree(2), tree(3)
@@ -47,61 +47,61 @@ def method(objective: Any, **slots: Any) -> Method:
     return rpg.replace(rewards=rpg.rewards[:1], advantages=plain, filters=(), objective=objective, **slots)
 
 
-def target(bed: Bed, divergence: str, beta: float = BETA) -> Tensor:
+def target(bandit: Bandit, divergence: str, beta: float = BETA) -> Tensor:
     """grad of J = E_pi[R] - beta D(pi, pi_old), D written out for the two policies' masses."""
-    p, old = bed.policy.probs()[0, 0], OLD.probs()[0, 0].detach()
+    p, old = bandit.policy.probs()[0, 0], OLD.probs()[0, 0].detach()
     forward, reverse = (old * (old / p).log()).sum(), (p * (p / old).log()).sum()
     excess = p.sum() - old.sum()
     d = {"fkl": forward, "ufkl": forward + excess, "rkl": reverse, "urkl": reverse - excess}[divergence]
-    return gradient((p * bed.rewards[0]).sum() - beta * d, bed.policy)
+    return gradient((p * bandit.rewards[0]).sum() - beta * d, bandit.policy)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("divergence", DIVERGENCES)
-def test_both_forms_have_the_gradient_of_the_regularised_target(bed: Bed, divergence: str, form: Any) -> None:
+def test_both_forms_have_the_gradient_of_the_regularised_target(bandit: Bandit, divergence: str, form: Any) -> None:
     objective = form(divergence=divergence, beta=BETA, **UNCLIPPED)
-    found = expected_gradient(method(objective), bed, 1, behaviour=OLD)
-    torch.testing.assert_close(found, -target(bed, divergence), atol=1e-11, rtol=0)
+    found = expected_gradient(method(objective), bandit, 1, behaviour=OLD)
+    torch.testing.assert_close(found, -target(bandit, divergence), atol=1e-11, rtol=0)
 
 
-def test_unnormalised_divergences_have_the_same_gradient_as_normalised_ones(bed: Bed) -> None:
+def test_unnormalised_divergences_have_the_same_gradient_as_normalised_ones(bandit: Bandit) -> None:
     for one, other in (("fkl", "ufkl"), ("rkl", "urkl")):
-        torch.testing.assert_close(target(bed, one), target(bed, other), atol=1e-12, rtol=0)
-        found = [expected_gradient(method(RegularizedReinforce(divergence=d, beta=BETA, **UNCLIPPED)), bed, 1,
+        torch.testing.assert_close(target(bandit, one), target(bandit, other), atol=1e-12, rtol=0)
+        found = [expected_gradient(method(RegularizedReinforce(divergence=d, beta=BETA, **UNCLIPPED)), bandit, 1,
                                    behaviour=OLD) for d in (one, other)]  # fmt: skip
         torch.testing.assert_close(*found, atol=1e-11, rtol=0)
-    assert not torch.allclose(target(bed, "fkl"), target(bed, "rkl"), atol=1e-3)
+    assert not torch.allclose(target(bandit, "fkl"), target(bandit, "rkl"), atol=1e-3)
 
 
-def kl_gradient(bed: Bed, weighted: bool, behaviour: SoftmaxTree | None) -> Tensor:
+def kl_gradient(bandit: Bandit, weighted: bool, behaviour: SoftmaxTree | None) -> Tensor:
     """What the KL term of GRPO does on average."""
     term = KLToReference(coefficient=1.0, estimator="k3", weighted=weighted)
     only = method(PolicyGradient(), regularizers=(term,)).replace(advantages=None)
-    return expected_gradient(only, bed, 1, behaviour=behaviour, reference=REFERENCE)
+    return expected_gradient(only, bandit, 1, behaviour=behaviour, reference=REFERENCE)
 
 
-def exact_kl(bed: Bed, forward: bool) -> Tensor:
-    logp, held = bed.policy.logp()[0, 0], REFERENCE.logp()[0, 0].detach()
+def exact_kl(bandit: Bandit, forward: bool) -> Tensor:
+    logp, held = bandit.policy.logp()[0, 0], REFERENCE.logp()[0, 0].detach()
     value = (held.exp() * (held - logp)).sum() if forward else (logp.exp() * (logp - held)).sum()
-    return gradient(value, bed.policy)
+    return gradient(value, bandit.policy)
 
 
-def test_weighted_k3_has_the_gradient_of_the_reverse_kl_whoever_sampled(bed: Bed) -> None:
+def test_weighted_k3_has_the_gradient_of_the_reverse_kl_whoever_sampled(bandit: Bandit) -> None:
     for behaviour in (OLD, None):
-        torch.testing.assert_close(kl_gradient(bed, True, behaviour), exact_kl(bed, False), atol=1e-11, rtol=0)
+        torch.testing.assert_close(kl_gradient(bandit, True, behaviour), exact_kl(bandit, False), atol=1e-11, rtol=0)
 
 
-def test_unweighted_k3_does_not_and_on_fresh_samples_it_follows_the_forward_kl(bed: Bed) -> None:
+def test_unweighted_k3_does_not_and_on_fresh_samples_it_follows_the_forward_kl(bandit: Bandit) -> None:
     """The catalogue says that at pi = pi_old it is right: that holds where the reference is pi_old too (both are 0)."""
     for behaviour in (OLD, None):
-        assert (kl_gradient(bed, False, behaviour) - exact_kl(bed, False)).abs().max() > 0.01
-    torch.testing.assert_close(kl_gradient(bed, False, None), exact_kl(bed, True), atol=1e-11, rtol=0)
+        assert (kl_gradient(bandit, False, behaviour) - exact_kl(bandit, False)).abs().max() > 0.01
+    torch.testing.assert_close(kl_gradient(bandit, False, None), exact_kl(bandit, True), atol=1e-11, rtol=0)
 
 
-def test_unweighted_k3_is_right_where_policy_behaviour_and_reference_are_one(bed: Bed) -> None:
-    bed.policy.logits[0].data.copy_(REFERENCE.logits[0].data)
+def test_unweighted_k3_is_right_where_policy_behaviour_and_reference_are_one(bandit: Bandit) -> None:
+    bandit.policy.logits[0].data.copy_(REFERENCE.logits[0].data)
     for weighted in (False, True):
-        torch.testing.assert_close(kl_gradient(bed, weighted, None), exact_kl(bed, False), atol=1e-12, rtol=0)
+        torch.testing.assert_close(kl_gradient(bandit, weighted, None), exact_kl(bandit, False), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)

@@ -14,7 +14,7 @@ from etude.core.streams import Stream
 from etude.evaluation.budget import accuracy_by_budget, forced
 from etude.evaluation.difficulty import guessable, pass_rates
 from etude.evaluation.exact import expected_gradient, gradient
-from etude.loops.bed import Bed
+from etude.loops.bandit import Bandit
 from etude.loops.losses import loss_terms, with_shares
 from etude.methods.rlvr.t1 import ScaledKL, TrialAndError, log_ratios, mistaken, scaled_kl
 from etude.policies.language import LanguagePolicy
@@ -27,10 +27,10 @@ from language_toys import Toy, draws, make_loop, random_policy
 T1, RLOO = get_method("t1"), get_method("rloo")
 
 
-def bed(vocabulary: int = 3, length: int = 2) -> Bed:
+def bandit(vocabulary: int = 3, length: int = 2) -> Bandit:
     tree = SoftmaxTree(1, vocabulary, length, ends=True, spread=1.0, seed=0)
     rewards = torch.rand(1, len(tree.tokens), generator=torch.Generator().manual_seed(4)).round(decimals=1).double()
-    return Bed(tree, rewards)
+    return Bandit(tree, rewards)
 
 
 def plain(**slots: Any) -> Any:
@@ -41,7 +41,7 @@ def plain(**slots: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_without_entropy_kl_and_penalty_the_expected_gradient_is_that_of_the_reward(size: int) -> None:
-    at = bed()
+    at = bandit()
     exact = gradient((at.policy.probs()[0] * at.rewards).sum(), at.policy)
     found = expected_gradient(plain(filters=()), at, size) * at.policy.length
     torch.testing.assert_close(found, -exact, atol=1e-12, rtol=0)
@@ -49,7 +49,7 @@ def test_without_entropy_kl_and_penalty_the_expected_gradient_is_that_of_the_rew
 
 @pytest.mark.slow
 def test_without_entropy_kl_and_penalty_it_is_rloo() -> None:
-    at = bed()
+    at = bandit()
     for method in (plain(), plain(filters=())):
         found = expected_gradient(method, at, 2)
         torch.testing.assert_close(found, expected_gradient(RLOO, at, 2), atol=1e-12, rtol=0)
@@ -88,7 +88,7 @@ def test_scaling_every_kl_leaves_the_penalty_as_it_was() -> None:
 
 
 def test_the_penalty_is_the_sum_of_scaled_log_ratios() -> None:
-    at, other = bed(), SoftmaxTree(1, 3, 2, ends=True, spread=1.0, seed=9)
+    at, other = bandit(), SoftmaxTree(1, 3, 2, ends=True, spread=1.0, seed=9)
     response = torch.tensor([0, 3, 5, 6])
     prompt = torch.zeros_like(response)
     said = at.policy.rows(0, prompt, response, at.policy.table().detach())

@@ -66,7 +66,7 @@ def settle(method: TokenMethod) -> list[float]:
     bandits = Bandits(PROMPTS, RESPONSES, EXACT_BETA)
     prompt, response = _pairs()
     said = bandits.policy.rows(0, prompt, response, bandits.first)
-    batch = bandits.bed.batch(prompt, response, said, said.logp)
+    batch = bandits.bandit.batch(prompt, response, said, said.logp)
     chance = said.logp[:, 0].exp().view(-1, 2).prod(1).repeat_interleave(2)
     batch = batch.replace(weights=chance * len(prompt), group=torch.arange(len(prompt)) // 2)
     batch = batch.replace(advantages=method.advantages(batch) if method.advantages else torch.zeros_like(batch.rewards))

@@ -23,7 +23,7 @@ from etude.core.streams import Stream
 from etude.evaluation.paths import path_matching
 from etude.experiments.arms import SEEDS, Question, findings, variant
 from etude.experiments.cells import spread
-from etude.tasks.language.hierarchy import Hierarchy, Kind, Style, named, worked
+from etude.tasks.language.hierarchy import Exercise, Hierarchy, Style, named, worked
 
 MODEL = "blank:3x48x4"
 RUNS = 4
@@ -31,7 +31,7 @@ READING, ANSWERS, STEPS = 700, 100, 50
 """Steps of pre-training, of supervised answers, and of reinforcement."""
 BATCH, RATE = 64, 4e-3
 """Texts read in a step, and the learning rate of reading."""
-KINDS: tuple[Kind, ...] = ("pick", "lca")
+KINDS: tuple[Exercise, ...] = ("pick", "lca")
 SAMPLES, PROBLEMS = 5, 60
 STYLES: tuple[Style, ...] = ("plain", "thought", "structured")
 BARE = {"plain": 0.7, "thought": 0.3, "structured": 0.0}

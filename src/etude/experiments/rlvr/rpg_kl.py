@@ -81,7 +81,7 @@ def _every_arm(bandits: Bandits) -> TokenBatch:
     policy = bandits.policy
     said = policy.rows(0, prompt, response, policy.table().detach())
     held = policy.rows(0, prompt, response, bandits.first).logp
-    batch = bandits.bed.batch(prompt, response, said, held)
+    batch = bandits.bandit.batch(prompt, response, said, held)
     chance = said.logp[:, 0].exp()
     mean = (chance * batch.scores).view(BANDITS, ARMS).sum(1)[prompt]
     return batch.replace(weights=chance * ARMS, advantages=(batch.scores - mean)[:, None])

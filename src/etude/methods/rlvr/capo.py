@@ -125,13 +125,13 @@ class CurvatureMask(TokenWeights):
         self, hidden: Tensor, tokens: Tensor, advantages: Tensor, head: Head, rate: float
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Objective and policy shift [N] of every token, for hidden [N, H], tokens and advantages [N]."""
-        found = []
+        each = []
         for rows in _pieces(len(hidden), self._chunk(head)):
             h, a = hidden[rows], advantages[rows]
             ids, p, v = candidates(head, h, tokens[rows], self.candidates)
             u = self._moves(h, a, ids, v / head.temperature) / head.temperature
-            found.append(second_order(p, v, u, a, rate))
-        first, second = zip(*found)
+            each.append(second_order(p, v, u, a, rate))
+        first, second = zip(*each)
         return torch.cat(first), torch.cat(second)
 
     def _moves(self, hidden: Tensor, advantages: Tensor, ids: Tensor, residual: Tensor) -> Tensor:
@@ -164,8 +164,8 @@ class CurvatureMask(TokenWeights):
             gradient += (dense * advantages[rows, None]).T @ hidden[rows]
         if not self.state["step"]:
             self.state["first"], self.state["second"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
-        found = moments(gradient, *self._moments(gradient), self.beta1, self.beta2)
-        self.state["first"], self.state["second"] = found
+        averages = moments(gradient, *self._moments(gradient), self.beta1, self.beta2)
+        self.state["first"], self.state["second"] = averages
         self.state["step"] += 1
 
     def _chunk(self, head: Head) -> int:
@@ -207,15 +207,15 @@ def averaged_shifts(
     head, shape = policy.head, batch.tokens.shape if of == "completion" else (1, batch.tokens.numel())
     mask = batch.action_mask.view(shape)
     tokens, advantages = batch.tokens.view(shape), batch.advantages.view(shape) * mask
-    hidden, found = policy.hidden.view(*shape, -1), []
+    hidden, averages = policy.hidden.view(*shape, -1), []
     for rows in _pieces(shape[0], max(1, CHUNK_ELEMENTS // head.weight.numel())):
         h, count = hidden[rows], mask[rows].sum(1).clamp(min=1)
         _, p, v = (x.view(*h.shape[:2], -1) for x in candidates(head, h.flatten(0, 1), tokens[rows].flatten(), 0))
         gradient = (v * advantages[rows, :, None]).mT @ h / count[:, None, None] / head.temperature
         u = h @ part.adam(gradient).mT / head.temperature
         shifts = second_order(p, v, u, advantages[rows], policy.learning_rate)
-        found.append(torch.stack([(x * mask[rows]).sum(1) / count for x in shifts]))
-    objective, moved = torch.cat(found, 1)
+        averages.append(torch.stack([(x * mask[rows]).sum(1) / count for x in shifts]))
+    objective, moved = torch.cat(averages, 1)
     return objective, moved
 
 

@@ -121,10 +121,10 @@ class PromptGDRO(TokenAdvantages):
             q = {b: (1 - self.explore) * w / total + self.explore / len(present) for b, w in omega.items()}
             mean = sum(q[b] * int((bands == b).sum()) for b in present) / int((bands >= 0).sum())
             omega = {b: w / mean for b, w in q.items()}
-        found = torch.ones(len(bands), dtype=torch.float64)
+        weights = torch.ones(len(bands), dtype=torch.float64)
         for b, w in omega.items():
-            found[(bands == b).cpu()] = min(w, self.largest)
-        return found.to(bands.device)
+            weights[(bands == b).cpu()] = min(w, self.largest)
+        return weights.to(bands.device)
 
     def q(self) -> list[float]:
         """The adversary's distribution over all bins, as it is now."""
@@ -142,12 +142,12 @@ class PromptGDRO(TokenAdvantages):
 
     def bands(self, batch: TokenBatch) -> Tensor:
         """[B] each row's bin."""
-        found = []
+        bands = []
         for episode in batch.episodes:
             band, rate = self.outcomes.band(episode.problem.id), self.outcomes.rate(episode.problem.id)
             extreme = self.skip_extremes and rate in (0.0, 1.0)
-            found.append(-1 if band is None or extreme else band)
-        return torch.tensor(found, device=batch.scores.device)
+            bands.append(-1 if band is None or extreme else band)
+        return torch.tensor(bands, device=batch.scores.device)
 
 
 class RolloutGDRO(Groups):
@@ -306,9 +306,9 @@ def choose(
         for spent, (worth, spread, chosen) in best.items():
             for arm, value in zip(arms, values[band]):
                 place = spent + count * arm
-                found = (worth + value, spread - count * (arm - even) ** 2, (*chosen, arm))
-                if place not in longer or found > longer[place]:
-                    longer[place] = found
+                candidate = (worth + value, spread - count * (arm - even) ** 2, (*chosen, arm))
+                if place not in longer or candidate > longer[place]:
+                    longer[place] = candidate
         best = longer
     spent = min(best, key=lambda s: (abs(s - total), -best[s][0]))
     return dict(zip(counts, best[spent][2]))

@@ -110,8 +110,8 @@ class CentredNegatives(TokenAdvantages):
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         centred = self.of.replace(centre=GroupMean(), scale=None).of_scores(batch, batch.scores)
-        found = torch.where(without_success(batch), centred, self.of.of_scores(batch, batch.scores))
-        return found[:, None] * batch.action_mask
+        advantages = torch.where(without_success(batch), centred, self.of.of_scores(batch, batch.scores))
+        return advantages[:, None] * batch.action_mask
 
 
 class WeighNegativeGroups(Filter):

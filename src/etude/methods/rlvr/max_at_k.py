@@ -173,9 +173,9 @@ class OffPolicyMaxAtK(ClippedSurrogate):
         centre, scale = GroupMean(), GroupStd(self.epsilon)
         worth = self.worth(batch, policy)
         assert batch.outcomes is not None
-        found = of_episodes(lambda r, group: scaled(r, group, centre, scale), batch, worth)
+        advantages = of_episodes(lambda r, group: scaled(r, group, centre, scale), batch, worth)
         equal = equal_groups(batch.outcomes, batch.group)
-        return torch.where(equal, 0.0, found)[:, None] * batch.action_mask
+        return torch.where(equal, 0.0, advantages)[:, None] * batch.action_mask
 
     def worth(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B] r~ of the completions, weighed by how far the policy has moved; at no distance `batch.scores`."""

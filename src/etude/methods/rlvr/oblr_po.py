@@ -52,13 +52,13 @@ def score_norms(batch: TokenBatch, norm: Norm) -> Tensor:
     columns = batch.action_mask.any(0)
     mask, tokens, hidden = (x[:, columns] for x in (batch.action_mask, batch.tokens, batch.hidden))
     rows = max(1, CHUNK // (mask.shape[1] * len(batch.head.weight)))
-    found = []
+    norms = []
     for m, y, h in zip(mask.split(rows), tokens.split(rows), hidden.to(batch.head.weight).split(rows)):
         d = h.new_zeros(*m.shape, len(batch.head.weight))
         d[m] = batch.head.residual(h[m], y[m])
         squares = (d @ d.mT) * (h @ h.mT) if norm == "last-layer" else d**2
-        found.append(squares.double().sum((1, 2)))
-    return torch.cat(found)
+        norms.append(squares.double().sum((1, 2)))
+    return torch.cat(norms)
 
 
 class GradientWeightedBaseline(TokenAdvantages):
@@ -85,9 +85,9 @@ class GradientWeightedBaseline(TokenAdvantages):
     def __call__(self, batch: TokenBatch) -> Tensor:
         norms = score_norms(batch, self.norm)
         w = ((norms if self.norm == "uniform" else episode_sum(norms, batch)) + 1e-30) * batch.sampled
-        found = of_episodes(lambda r, w, group: of_groups(_minus_others, group, r, w), batch, batch.scores, w)
+        advantages = of_episodes(lambda r, w, group: of_groups(_minus_others, group, r, w), batch, batch.scores, w)
         nothing = equal_groups(batch.scores, batch.group) | ~batch.sampled
-        return torch.where(nothing, 0.0, found).to(batch.scores.dtype)[:, None] * batch.action_mask
+        return torch.where(nothing, 0.0, advantages).to(batch.scores.dtype)[:, None] * batch.action_mask
 
 
 def _minus_others(r: Tensor, w: Tensor) -> Tensor:

@@ -100,12 +100,12 @@ class Curated(Curriculum):
 
     def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
         few = Pool(lambda i: pool[i], min(self.size, len(pool)))
-        found: list[Problem] = []
+        problems: list[Problem] = []
         for _ in range(DRAWS):
-            found += [p for p in self.of.choose(few, count - len(found), stream) if self.keeps(p.id)]
-            if len(found) == count:
-                return found
-        return found + self.of.choose(few, count - len(found), stream)
+            problems += [p for p in self.of.choose(few, count - len(problems), stream) if self.keeps(p.id)]
+            if len(problems) == count:
+                return problems
+        return problems + self.of.choose(few, count - len(problems), stream)
 
     def keeps(self, problem: str) -> bool:
         """Whether a problem has not been left out."""

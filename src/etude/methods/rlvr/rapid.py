@@ -66,12 +66,12 @@ class ReweightedGroups(GroupObjective):
 
     def coefficients(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         w = self.weights(batch, policy)
-        found = w * (batch.scores - self.value(batch, w))
+        plain = w * (batch.scores - self.value(batch, w))
         if self.scale == "none":
-            return found
+            return plain
         mean = of_episodes(group_mean, batch, batch.scores)
         spread = of_episodes(group_mean, batch, (batch.scores - mean) ** 2).sqrt()
-        return torch.where(spread > 0, found / spread.clamp(min=1e-6), 0.0)
+        return torch.where(spread > 0, plain / spread.clamp(min=1e-6), 0.0)
 
     def weights(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """w [B]."""

@@ -84,9 +84,9 @@ def log_ratios(batch: TokenBatch) -> Tensor:
     logp, _ = token_logprobs(
         hidden, head.weight.to(hidden.dtype), head.bias, batch.tokens[mask], head.temperature, head.softcap
     )
-    found = torch.zeros_like(batch.reference_logp)
-    found[mask] = logp.to(found) - batch.reference_logp[mask]
-    return found
+    ratios = torch.zeros_like(batch.reference_logp)
+    ratios[mask] = logp.to(ratios) - batch.reference_logp[mask]
+    return ratios
 
 
 def scaled_kl(k: Tensor, mask: Tensor) -> Tensor:
@@ -171,10 +171,10 @@ def mistaken(step: str, stream: Stream) -> str:
     """A step with one digit or letter, the last if there is a choice, replaced by another of its kind."""
     kinds = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     for i in reversed(range(len(step))):
-        for kind in kinds:
-            if step[i] in kind:
-                by = int(stream.numpy.integers(1, len(kind)))
-                return step[:i] + kind[(kind.index(step[i]) + by) % len(kind)] + step[i + 1 :]
+        for mistake in kinds:
+            if step[i] in mistake:
+                by = int(stream.numpy.integers(1, len(mistake)))
+                return step[:i] + mistake[(mistake.index(step[i]) + by) % len(mistake)] + step[i + 1 :]
     return step
 
 

@@ -113,20 +113,20 @@ class Actor(nn.Module):
 
     def features(self, seen: Tensor, past: Past | None = None) -> tuple[Tensor, Tensor | None]:
         """[P, N, width] for the head, and what a memory keeps after every step, [P, N, S]; it must know the past."""
-        found = self.body(seen)
+        features = self.body(seen)
         if self.memory is None:
-            return found, None
+            return features, None
         if past is None:
             raise ValueError("This policy has a memory: act through a Player, which carries it from step to step.")
-        said, states = self.memory(found, past)
-        return said, states
+        outputs, states = self.memory(features, past)
+        return outputs, states
 
     def say(self, features: Tensor) -> Tensor:
         """Parameters [P, N, K]."""
-        found: Tensor = self.head(features)
+        parameters: Tensor = self.head(features)
         if not self.distribution.free:
-            return found
-        return torch.cat([found, self.log_std.expand(-1, found.shape[1], -1)], -1)
+            return parameters
+        return torch.cat([parameters, self.log_std.expand(-1, parameters.shape[1], -1)], -1)
 
     def forward(self, seen: Tensor, past: Past | None = None) -> Tensor:
         return self.say(self.features(seen, past)[0])
@@ -161,11 +161,11 @@ class Player:
 
     def features(self, seen: Tensor) -> Tensor:
         """Read one step, [P, E, ...], and remember it; returns what the actor's head reads."""
-        found, states = self.actor.features(seen, Past(self.memory, self.begins))
+        features, states = self.actor.features(seen, Past(self.memory, self.begins))
         if states is not None:
             self.memory = states
             self.begins = torch.zeros_like(self.begins)
-        return found
+        return features
 
     def act(self, observations: Tensor) -> Tensor:
         """Parameters [P, E, K] of the next actions after observations [P, E, ...]."""

@@ -105,8 +105,8 @@ class Categorical(Distribution):
         return self.mode(parameters + noise)
 
     def mode(self, parameters: Tensor) -> Tensor:
-        found = [z.argmax(-1, keepdim=True) for z in self._each(parameters)]
-        return (found[0] if len(found) == 1 else torch.cat(found, -1)).float()
+        choices = [z.argmax(-1, keepdim=True) for z in self._each(parameters)]
+        return (choices[0] if len(choices) == 1 else torch.cat(choices, -1)).float()
 
     def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
         return self._chosen(self._logs(parameters), actions)

@@ -44,7 +44,7 @@ class Gated(nn.Module):
 
     def forward(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor]:
         """Features [P, N, W] to what is said [P, N, H] and what is remembered after every step [P, N, S]."""
-        h, kept, found = past.memory, (~past.begins)[..., None].to(x.dtype), []
+        h, kept, outputs = past.memory, (~past.begins)[..., None].to(x.dtype), []
         gates = self.input(x).unflatten(1, past.begins.shape[1:])
         for now, keep in zip(gates.unbind(1), kept.unbind(1)):
             h = h * keep
@@ -53,8 +53,8 @@ class Gated(nn.Module):
             reset, update = sigmoid(ours + theirs).chunk(2, -1)
             new = torch.tanh(candidate + reset * recalled)
             h = new + update * (h - new)
-            found.append(h)
-        states = torch.cat(found, 1)
+            outputs.append(h)
+        states = torch.cat(outputs, 1)
         return states, states
 
 

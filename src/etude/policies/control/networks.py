@@ -176,8 +176,8 @@ class Convolutions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = self.activation(layer(x))
-        found: Tensor = self.after(x.flatten(2))
-        return found
+        features: Tensor = self.after(x.flatten(2))
+        return features
 
 
 class CNN(Network):

@@ -61,8 +61,8 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def observe(self, values: Tensor, weights: Tensor | None = None) -> None:
         """Learn from [P, N, *shape], of which those count whose weight [P, N] is 1."""
-        found = merged(values.double(), self.mean, self.variance, self.count, weights)
-        for kept, new in zip((self.mean, self.variance, self.count), found):
+        moments = merged(values.double(), self.mean, self.variance, self.count, weights)
+        for kept, new in zip((self.mean, self.variance, self.count), moments):
             kept.copy_(new)
 
 

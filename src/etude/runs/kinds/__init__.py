@@ -72,9 +72,9 @@ RUNS: dict[type[Method], str] = {
 
 def run_of(method: M) -> RunOfKind[M, Loop]:
     """How a method of this kind is run."""
-    found = load_attribute(RUNS[type(method)])() if type(method) in RUNS else RunOfKind()
-    assert isinstance(found, RunOfKind)
-    return found
+    run = load_attribute(RUNS[type(method)])() if type(method) in RUNS else RunOfKind()
+    assert isinstance(run, RunOfKind)
+    return run
 
 
 def check_options(options: Options, method: Method, task: Task) -> None:

@@ -99,10 +99,10 @@ def _axis(method: Method, text: str) -> tuple[str, list[float]]:
     """'lr=1e-4,3e-4' as the path of the field and its values."""
     name, equals, values = text.partition("=")
     parts = method.parts()
-    found = [f"{path}.{field}" for path, part in parts.items() for field in part.fields()]
-    fitting = [f for f in found if f == name or f.endswith(f".{name}")]
+    paths = [f"{path}.{field}" for path, part in parts.items() for field in part.fields()]
+    fitting = [f for f in paths if f == name or f.endswith(f".{name}")]
     if not equals or not values or len(fitting) != 1:
-        known = ", ".join(fitting or found)
+        known = ", ".join(fitting or paths)
         problem = "fits several fields" if len(fitting) > 1 else "is no FIELD=VALUE,VALUE,... of this method"
         raise ConfigError(f"--population {text!r} {problem}. Fields: {known}.")
     where, _, field = fitting[0].rpartition(".")
@@ -147,11 +147,11 @@ def look(loop: Any, task: ControlTask, options: Options) -> dict[str, dict[str, 
 def _returns(policies: Any, task: ControlTask, episodes: int, purpose: str) -> dict[str, Interval]:
     from etude.evaluation.control import play, summary
 
-    found: dict[str, Interval] = {}
+    intervals: dict[str, Interval] = {}
     for name, deterministic in {"return": False, "return/deterministic": True}.items():
         returns = play(policies, task, episodes, deterministic=deterministic, purpose=purpose)
-        found |= summary(name, returns, policies.population.members)
-    return found
+        intervals |= summary(name, returns, policies.population.members)
+    return intervals
 
 
 # A checkpoint
@@ -220,8 +220,8 @@ def preview(task: ControlTask, split: str | None, count: int) -> Iterable[str]:
 def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """More episodes, and a comparison."""
     task, other = quote(str(config["task"])), "a2c" if method != "a2c" else "ppo"
-    found = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
+    commands = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
     if not task.startswith("'<"):
         line = f"etude compare {quote(method)} {other} --task {task} --seeds {SEEDS}"
-        found.append((line, "whether another method is better, with statistics"))
-    return found
+        commands.append((line, "whether another method is better, with statistics"))
+    return commands

@@ -83,8 +83,8 @@ def evaluation(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Expected reward, pass@k and entropy, with intervals over the seeds."""
     exact = loop.exact()
-    found = {k: {**interval.to_json(), "members": exact[k].tolist()} for k, interval in _intervals(exact).items()}
-    return {"exact": found}, []
+    measures = {k: {**interval.to_json(), "members": exact[k].tolist()} for k, interval in _intervals(exact).items()}
+    return {"exact": measures}, []
 
 
 def look(loop: EnumerableLoop, task: Any, options: Options) -> dict[str, dict[str, list[float]]]:

@@ -129,9 +129,11 @@ def evaluation(
     entry: dict[str, Any] = {}
     samples = []
     for split in evaluation_splits(task):
-        found = _sampled(loop, task, options, split)
-        entry[split] = to_json({k: v for k, v in found.summary(KS).items() if not k.startswith("avg@")})  # is pass@1
-        samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in found.episodes[:3]]
+        evaluated = _sampled(loop, task, options, split)
+        entry[split] = to_json(
+            {k: v for k, v in evaluated.summary(KS).items() if not k.startswith("avg@")}
+        )  # is pass@1
+        samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in evaluated.episodes[:3]]
     return entry, samples
 
 
@@ -200,14 +202,14 @@ def evaluate(
         raise ConfigError(sentence)
     rewards = () if options.reward is None else (reward_part(options.reward).bind(),)
     policy = restore(checkpoint, config, task)
-    found = {}
+    measures = {}
     for split in splits:
         one = evaluate_split(
             policy, task, split, problems=options.problems, samples=count, seed=options.seed, experience=how,
             rewards=rewards,
         )  # fmt: skip
-        found[one.split] = dict(one.summary(options.k, majority=True))
-    return found
+        measures[one.split] = dict(one.summary(options.k, majority=True))
+    return measures
 
 
 def about(options: EvaluationOptions) -> str:

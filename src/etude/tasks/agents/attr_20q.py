@@ -106,17 +106,17 @@ def _problems(task: Attr20Q, split: str) -> tuple[Problem, ...]:
 
     Raises: ConfigError if there is none.
     """
-    found = []
+    problems = []
     for name, bits in task.table.items():
         for told in combinations(range(task.attributes), task.hints):
             opening = " ".join(f"{ascii_lowercase[k]}{bits[k]}" for k in told)
             if reserved(opening) == (split == "test"):
-                found.append((f"who? {opening}\n", name))
-    if not found:
+                problems.append((f"who? {opening}\n", name))
+    if not problems:
         raise ConfigError(f"This attr-20q has no opening for '{split}'; give it more attributes or other hints.")
-    order = Stream(task.seed).split("attr-20q", split).numpy.permutation(len(found))
+    order = Stream(task.seed).split("attr-20q", split).numpy.permutation(len(problems))
     level = f"hints{task.hints}"
-    return tuple(Problem(f"attr-20q/{split}/{i}", found[k][0], found[k][1], level) for i, k in enumerate(order))
+    return tuple(Problem(f"attr-20q/{split}/{i}", problems[k][0], problems[k][1], level) for i, k in enumerate(order))
 
 
 class Oracle:
@@ -134,12 +134,12 @@ class Oracle:
         if self.over:
             raise EnvironmentFault("This game of attr-20q is over; call reset() to start another.")
         self.turn += 1
-        said, answer = segment.text.strip(), self.reply(segment.text)
-        found = said == f"say {self.secret}"
-        late = not found and self.turn >= self.task.max_turns
-        self.over = found or late
-        info = {"success": found, "valid": answer != "invalid"}
-        return StepResult([Segment("user", f"{answer}\n")], 0.0 if found else -self.task.cost, found, late, info)
+        text, answer = segment.text.strip(), self.reply(segment.text)
+        guessed = text == f"say {self.secret}"
+        late = not guessed and self.turn >= self.task.max_turns
+        self.over = guessed or late
+        info = {"success": guessed, "valid": answer != "invalid"}
+        return StepResult([Segment("user", f"{answer}\n")], 0.0 if guessed else -self.task.cost, guessed, late, info)
 
     def reply(self, utterance: str) -> str:
         """'yes', 'no', or 'invalid'."""
@@ -183,13 +183,13 @@ def scripted_episode(
     while not over:
         names = possible if random.random() < attention else list(task.table)
         if random.random() < guessing:
-            said = f"say {names[random.integers(len(names))]}"
+            text = f"say {names[random.integers(len(names))]}"
         else:
-            said = f"ask {ascii_lowercase[random.integers(task.attributes)]}{random.integers(2)}"
-        result = game.step(Segment("assistant", said))
-        segments += [Segment("assistant", said, reward=result.reward), *result.segments]
+            text = f"ask {ascii_lowercase[random.integers(task.attributes)]}{random.integers(2)}"
+        result = game.step(Segment("assistant", text))
+        segments += [Segment("assistant", text, reward=result.reward), *result.segments]
         answer = result.segments[0].text.strip()
-        possible = [name for name in possible if _agrees(task.table, name, said, answer)]
+        possible = [name for name in possible if _agrees(task.table, name, text, answer)]
         over = result.terminated or result.truncated
     return segments
 
@@ -198,10 +198,10 @@ def _fits(bits: str, opening: str) -> bool:
     return all(bits[ascii_lowercase.index(a)] == v for a, v in re.findall(r"([a-z])([01])", opening))
 
 
-def _agrees(table: Table, name: str, said: str, answer: str) -> bool:
+def _agrees(table: Table, name: str, question: str, answer: str) -> bool:
     """Whether the oracle would have answered so if `name` were hidden."""
-    about = said.split()[1]
-    holds = about == name if said.startswith("say") else _fits(table[name], about)
+    about = question.split()[1]
+    holds = about == name if question.startswith("say") else _fits(table[name], about)
     return holds == (answer == "yes")
 
 

@@ -113,14 +113,14 @@ def distances(size: int, key: Cell, door: Cell, walls: tuple[Cell, ...]) -> dict
     for stand in (Stand(c, k) for c in cells for k in (False, True)):
         for letter in MOVES:
             before.setdefault(moved(size, info, stand, letter), []).append(stand)
-    found, queue = {Stand(door, True): 0}, deque([Stand(door, True)])
+    steps, queue = {Stand(door, True): 0}, deque([Stand(door, True)])
     while queue:
         here = queue.popleft()
         for stand in before.get(here, ()):
-            if stand not in found:
-                found[stand] = found[here] + 1
+            if stand not in steps:
+                steps[stand] = steps[here] + 1
                 queue.append(stand)
-    return found
+    return steps
 
 
 class Grid:
@@ -142,11 +142,11 @@ class Grid:
         letter = segment.text.strip()
         if letter in MOVES:
             self.stand = moved(self.task.size, self.info, self.stand, letter)
-        found = self.stand == Stand(self.info["door"], True)
-        late = not found and self.turn >= self.task.max_turns
-        self.over = found or late
-        info = {"success": found, "valid": letter in MOVES}
-        return StepResult([Segment("user", self.seen())], float(found), found, late, info)
+        opened = self.stand == Stand(self.info["door"], True)
+        late = not opened and self.turn >= self.task.max_turns
+        self.over = opened or late
+        info = {"success": opened, "valid": letter in MOVES}
+        return StepResult([Segment("user", self.seen())], float(opened), opened, late, info)
 
     def seen(self) -> str:
         """What the player is told."""

@@ -29,23 +29,23 @@ def is_id(name: str) -> bool:
     return ID.fullmatch(name) is not None
 
 
-def is_environment(found: object) -> bool:
+def is_environment(thing: object) -> bool:
     """Whether an object is a class of environments; nothing is imported to find out."""
     gym = sys.modules.get("gymnasium")
-    return gym is not None and isinstance(found, type) and issubclass(found, gym.Env)
+    return gym is not None and isinstance(thing, type) and issubclass(thing, gym.Env)
 
 
-def returns_environment(found: object, name: str) -> bool:
+def returns_environment(thing: object, name: str) -> bool:
     """Whether a function returns an environment: it is called once. Raises EnvironmentFault if it raises."""
     import inspect
 
-    if isinstance(found, type) or not callable(found):
+    if isinstance(thing, type) or not callable(thing):
         return False
     try:
-        inspect.signature(found).bind()
+        inspect.signature(thing).bind()
     except (TypeError, ValueError):
         return False
-    made = _call(found, name, {})
+    made = _call(thing, name, {})
     gym = sys.modules.get("gymnasium")
     if gym is None or not isinstance(made, gym.Env):
         return False
@@ -55,8 +55,8 @@ def returns_environment(found: object, name: str) -> bool:
 
 def built_in(name: str) -> Any:
     """The class of arrays that has an id's environment."""
-    module, _, found = BUILT_IN[name].partition(".")
-    return getattr(importlib.import_module(f"etude.tasks.control.{module}"), found)
+    module, _, attribute = BUILT_IN[name].partition(".")
+    return getattr(importlib.import_module(f"etude.tasks.control.{module}"), attribute)
 
 
 @cache
@@ -129,11 +129,11 @@ def open_environment(name: str, arguments: Mapping[str, Any]) -> gym.Env:
         return _registered(name, arguments)
     from etude.core.registry import load_task
 
-    found = load_task(name)
-    if not callable(found):
-        advice = ": name its class, many are made of it" if isinstance(found, gym.Env) else ""
-        raise ConfigError(f"{name} must be a gymnasium.Env class or a function, got {type(found).__name__}{advice}.")
-    made = _call(found, name, arguments)
+    task = load_task(name)
+    if not callable(task):
+        advice = ": name its class, many are made of it" if isinstance(task, gym.Env) else ""
+        raise ConfigError(f"{name} must be a gymnasium.Env class or a function, got {type(task).__name__}{advice}.")
+    made = _call(task, name, arguments)
     if not isinstance(made, gym.Env):
         raise ConfigError(f"{name} must make a gymnasium.Env, got {type(made).__name__}.")
     return made
@@ -149,11 +149,11 @@ def _registered(name: str, arguments: Mapping[str, Any]) -> gym.Env:
         except gym.error.UnregisteredEnv as error:
             raise UnknownNameError("environment", name, gymnasium_ids(), str(error)) from None
         except (ImportError, gym.error.DependencyNotInstalled) as error:
-            said = str(error)
+            message = str(error)
             for package, extra in EXTRAS.items():
-                if package in said.lower() and "moved to" not in said:
-                    raise MissingExtraError(f"{name} ({said.splitlines()[0].rstrip('.')})", extra) from None
-            raise ConfigError(f"{name} cannot be made: {said}") from None
+                if package in message.lower() and "moved to" not in message:
+                    raise MissingExtraError(f"{name} ({message.splitlines()[0].rstrip('.')})", extra) from None
+            raise ConfigError(f"{name} cannot be made: {message}") from None
         except TypeError as error:
             raise ConfigError(f"{name} cannot be made with arguments={dict(arguments)}: {error}") from None
         except Exception as error:

@@ -42,9 +42,9 @@ class CartPoleArrays(ArrayEnvironment):
         rates[..., ::2] = states[..., 1::2]
         rates[..., 1] = pushed - coupled * spun
         rates[..., 3] = spun
-        found = states + TAU * rates
-        fallen = (np.abs(found[..., 0]) > X_LIMIT) | (np.abs(found[..., 2]) > ANGLE_LIMIT)
-        return found, np.ones(spin.shape, np.float32), fallen
+        moved = states + TAU * rates
+        fallen = (np.abs(moved[..., 0]) > X_LIMIT) | (np.abs(moved[..., 2]) > ANGLE_LIMIT)
+        return moved, np.ones(spin.shape, np.float32), fallen
 
     def observe(self, states: np.ndarray) -> np.ndarray:
         return states.astype(np.float32)

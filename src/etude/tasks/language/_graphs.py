@@ -26,8 +26,8 @@ def blocksworld(blocks: int = 4) -> tuple[list[State], Bools]:
     A state is the set of its stacks, each from the bottom to the top; states are in alphabetical order.
     """
     names = "ABCDEFGH"[:blocks]
-    found = {_stacks(order, cuts) for order in permutations(names) for cuts in range(2 ** (blocks - 1))}
-    states = sorted(found, key=lambda s: sorted(map("".join, s)))
+    arrangements = {_stacks(order, cuts) for order in permutations(names) for cuts in range(2 ** (blocks - 1))}
+    states = sorted(arrangements, key=lambda s: sorted(map("".join, s)))
     number = {state: i for i, state in enumerate(states)}
     edges = np.zeros((len(states), len(states)), dtype=bool)
     for state, i in number.items():
@@ -48,33 +48,33 @@ def _stacks(order: tuple[str, ...], cuts: int) -> State:
 
 def _moves(state: State) -> set[State]:
     """States after taking the top block of a stack and putting it on another one or on the table."""
-    found = set()
+    states = set()
     for stack in state:
         rest, block = state - {stack}, stack[-1:]
         left = rest | ({stack[:-1]} if len(stack) > 1 else set())
-        found.add(left | {block})
-        found |= {left - {other} | {other + block} for other in rest}
-    return found - {state}
+        states.add(left | {block})
+        states |= {left - {other} | {other + block} for other in rest}
+    return states - {state}
 
 
 def reachability(edges: Bools) -> Bools:
     """R[i, j]: whether a path of one step or more leads from i to j."""
-    found = edges.copy()
+    reachable = edges.copy()
     for middle in range(len(edges)):
-        found |= found[:, middle, None] & found[None, middle]
-    return found
+        reachable |= reachable[:, middle, None] & reachable[None, middle]
+    return reachable
 
 
 def hops(steps: Bools) -> NDArray[np.int64]:
     """[n, n] fewest steps from i to j along `steps`; -1 where there is no way."""
-    found = np.full(steps.shape, -1)
+    fewest = np.full(steps.shape, -1)
     near = steps.copy()
     for count in range(1, len(steps) + 1):
-        found[near & (found < 0)] = count
+        fewest[near & (fewest < 0)] = count
         near = (near.astype(np.int64) @ steps.astype(np.int64)) > 0
-        if not (near & (found < 0)).any():
+        if not (near & (fewest < 0)).any():
             break
-    return found
+    return fewest
 
 
 def random_path(source: int, target: int, edges: Bools, near: NDArray[np.int64], random: Generator) -> list[int]:
@@ -99,15 +99,15 @@ def ranks(edges: Bools) -> NDArray[np.int64]:
     if not reachability(edges).diagonal().any():  # no cycle: any way on is fine
         behind = (steps >= 0).sum(1)  # nodes that can be reached: fewer after every step
         steps = np.where(steps < 0, -1, np.broadcast_to(behind[:, None], steps.shape))
-    found = np.where(steps < 0, 2 * count, steps)
-    np.fill_diagonal(found, -1)
-    return found
+    numbers = np.where(steps < 0, 2 * count, steps)
+    np.fill_diagonal(numbers, -1)
+    return numbers
 
 
 def transitions(paths: Iterable[Sequence[int]], nodes: int) -> NDArray[np.int64]:
     """N[i, j, k]: how often k follows j on a path to i."""
-    found = np.zeros((nodes, nodes, nodes), dtype=np.int64)
+    counts = np.zeros((nodes, nodes, nodes), dtype=np.int64)
     for path in paths:
         place: Any = (path[-1], np.array(path[:-1]), np.array(path[1:]))
-        np.add.at(found, place, 1)
-    return found
+        np.add.at(counts, place, 1)
+    return counts

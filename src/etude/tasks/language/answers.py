@@ -35,8 +35,8 @@ def final_answer(completion: str) -> str:
     >>> final_answer(r"so x is \boxed{\frac{1}{2}}."), final_answer("3 + 4 = 7\n#### 7"), final_answer("Answer: 7.")
     ('\\frac{1}{2}', '7', '7')
     """
-    if (found := stated_answer(completion)) is not None:
-        return found
+    if (stated := stated_answer(completion)) is not None:
+        return stated
     return completion.strip().rpartition("\n")[2].strip()
 
 

@@ -67,8 +67,8 @@ class Chains(LanguageTask):
 
     def answer(self, completion: str, sinks: str = "") -> str:
         """The first sink among the first m + 1 characters; without `sinks` the last character."""
-        said = completion.strip()[: self.length + 1]
-        return next((v for v in said if v in sinks), "") if sinks else said[-1:]
+        text = completion.strip()[: self.length + 1]
+        return next((v for v in text if v in sinks), "") if sinks else text[-1:]
 
     def traverses(self, problem: Problem, completion: str) -> bool:
         """Whether the completion is exactly the way from the source to its sink."""

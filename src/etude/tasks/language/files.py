@@ -137,10 +137,10 @@ def _files(path: str) -> dict[str, Path]:
         return {"train": folder}
     if not folder.is_dir():
         raise DataError(f"There is no file or folder {path}.")
-    found = {s: f for s in SPLITS for suffix in SUFFIXES if (f := folder / f"{s}{suffix}").is_file()}
-    if "train" not in found:
+    files = {s: f for s in SPLITS for suffix in SUFFIXES if (f := folder / f"{s}{suffix}").is_file()}
+    if "train" not in files:
         raise DataError(f"The folder {path} must hold train.jsonl, and may hold test.jsonl and validation.jsonl.")
-    return found
+    return files
 
 
 def fit_prompts(

@@ -39,10 +39,10 @@ class BadRow(ValueError):
 
 def detect(columns: Sequence[str] | frozenset[str], where: str) -> tuple[str, ...]:
     """The format that a file's columns make up. Raises DataError naming what is missing and the formats."""
-    found = next((f for f in FORMATS if set(f) <= set(columns)), None)
+    match = next((f for f in FORMATS if set(f) <= set(columns)), None)
     half = {"chosen", "rejected"} & set(columns)
-    if found and len(half) != 1:
-        return found
+    if match and len(half) != 1:
+        return match
     missing = sorted({"chosen", "rejected"} - half) if half else ["prompt"]
     known = "; ".join(", ".join(f) for f in FORMATS)
     have = ", ".join(sorted(columns)) or "none"
@@ -76,10 +76,10 @@ def problem(values: dict[str, Any], form: tuple[str, ...], number: str, answer_c
 
 
 def _id(values: dict[str, Any], number: str) -> str:
-    found = values.get("id", number)
-    if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
-        raise BadRow(f"id must be text or a whole number, got {found!r:.60}.")
-    return str(found)
+    name = values.get("id", number)
+    if isinstance(name, bool) or not isinstance(name, (str, int)) or name == "":
+        raise BadRow(f"id must be text or a whole number, got {name!r:.60}.")
+    return str(name)
 
 
 def _prompt_only(values: dict[str, Any]) -> tuple[Text, dict[str, str]]:

@@ -34,7 +34,7 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.tasks.pool import Pool, reserved
 
-Kind = Literal["pick", "chain", "lca"]
+Exercise = Literal["pick", "chain", "lca"]
 Style = Literal["plain", "thought", "structured"]
 LIGHT, HEAVY = 3, 5
 _NAME = re.compile(r"[a-z]{2}")
@@ -82,7 +82,7 @@ class Hierarchy(LanguageTask):
 
     depth: Annotated[int, Interval(ge=3, le=6)] = 4
     branching: Annotated[int, Interval(ge=2, le=5)] = 3
-    kinds: tuple[Kind, ...] = ("pick", "chain", "lca")
+    kinds: tuple[Exercise, ...] = ("pick", "chain", "lca")
     style: Style = "plain"
     withheld: Annotated[float, Interval(gt=0, le=0.5)] = 0.25
     seed: WholeNumber = 0
@@ -128,11 +128,11 @@ class Hierarchy(LanguageTask):
     def facts(self) -> list[Problem]:
         """Codes of all nodes, and parents of all that have one."""
         names = self.names
-        said = [(f"{code}=", name) for code, name in names.items()]
-        said += [(f"{name}<", names[code[:-1]]) for code, name in names.items() if len(code) > 1]
+        codes = [(f"{code}=", name) for code, name in names.items()]
+        codes += [(f"{name}<", names[code[:-1]]) for code, name in names.items() if len(code) > 1]
         return [
             Problem(f"hierarchy/facts/{i}", prompt, text, "fact", {"demonstration": text})
-            for i, (prompt, text) in enumerate(said)
+            for i, (prompt, text) in enumerate(codes)
         ]
 
     # Questions
@@ -140,15 +140,15 @@ class Hierarchy(LanguageTask):
     def _problem(self, split: str, index: int) -> Problem:
         random, leaves = Stream(self.seed).split("hierarchy", split, index).numpy, self.leaves(split == "heldout")
         while True:
-            kind = str(random.choice(self.kinds))
+            asked = str(random.choice(self.kinds))
             code = str(random.choice(leaves))
-            found = getattr(self, f"_{kind}")(code, leaves, random)
-            if found and (split == "heldout" or reserved(found[0]) == (split == "test")):
+            parts = getattr(self, f"_{asked}")(code, leaves, random)
+            if parts and (split == "heldout" or reserved(parts[0]) == (split == "test")):
                 break
-        question, answer, way, steps = found
+        question, answer, way, steps = parts
         names = self.names
         info = {
-            "kind": kind, "demonstration": answer, "path": tuple(names[c] for c in way), "codes": tuple(way),
+            "kind": asked, "demonstration": answer, "path": tuple(names[c] for c in way), "codes": tuple(way),
             "steps": steps, "question": question,
         }  # fmt: skip
         level = "light" if steps < LIGHT else "heavy" if steps >= HEAVY else "middle"
@@ -159,8 +159,8 @@ class Hierarchy(LanguageTask):
         return question + {"plain": ">", "thought": "!", "structured": f"|{way[0]}="}[style]
 
     def _pick(self, code: str, leaves: Sequence[str], random: Generator) -> tuple[str, str, list[str], int]:
-        found = [code, *(relative(code, n, self.branching, random) for n in (self.depth - 1, self.depth - 2, 0))]
-        options = [self.names[found[k]] for k in random.permutation(len(found))]
+        nodes = [code, *(relative(code, n, self.branching, random) for n in (self.depth - 1, self.depth - 2, 0))]
+        options = [self.names[nodes[k]] for k in random.permutation(len(nodes))]
         return f"{code}?{','.join(options)}", self.names[code], prefixes(code), 1
 
     def _chain(self, code: str, leaves: Sequence[str], random: Generator) -> tuple[str, str, list[str], int]:

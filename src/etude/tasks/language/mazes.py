@@ -104,15 +104,15 @@ def picture(rows: int, columns: int, doors: set[frozenset[Cell]], start: Cell, g
 
 def shortest(doors: set[frozenset[Cell]], start: Cell, goal: Cell) -> str:
     """The letters of a shortest walk."""
-    found, waiting = {start: ""}, deque([start])
-    while goal not in found:
+    walks, waiting = {start: ""}, deque([start])
+    while goal not in walks:
         here = waiting.popleft()
         for letter, (down, right) in MOVES.items():
             there = here[0] + down, here[1] + right
-            if frozenset((here, there)) in doors and there not in found:
-                found[there] = found[here] + letter
+            if frozenset((here, there)) in doors and there not in walks:
+                walks[there] = walks[here] + letter
                 waiting.append(there)
-    return found[goal]
+    return walks[goal]
 
 
 def walk(prompt: str, letters: str) -> bool:

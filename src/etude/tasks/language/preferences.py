@@ -48,18 +48,20 @@ def one_wrong_step(functions: Sequence[str], text: str, random: Generator) -> st
     right.
     """
     right = worked(functions, text).rpartition(":")[2]
-    wrong = [said for chain in _slips(functions) if (said := worked(chain, text)).rpartition(":")[2] not in ("", right)]
+    wrong = [
+        answer for chain in _slips(functions) if (answer := worked(chain, text)).rpartition(":")[2] not in ("", right)
+    ]
     return wrong[random.integers(len(wrong))]
 
 
 def _slips(functions: Sequence[str]) -> list[list[str]]:
     """Chains with one slip; a missing step weighs as much as all the replacements together."""
-    found = []
+    chains = []
     for k, name in enumerate(functions):
         others = [n for n in FUNCTIONS if n != name]
-        found += [[*functions[:k], other, *functions[k + 1 :]] for other in others]
-        found += [[*functions[:k], *functions[k + 1 :]]] * len(others)
-    return found
+        chains += [[*functions[:k], other, *functions[k + 1 :]] for other in others]
+        chains += [[*functions[:k], *functions[k + 1 :]]] * len(others)
+    return chains
 
 
 preferences = Preferences()

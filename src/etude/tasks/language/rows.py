@@ -47,11 +47,11 @@ class Fault:
 def check_suffix(path: str) -> None:
     """Raise DataError for a kind of file that is not read, with the line that converts it."""
     file = Path(path)
-    kind = file.suffix.lower()
-    if file.is_dir() or kind in ("", *SUFFIXES):
+    suffix = file.suffix.lower()
+    if file.is_dir() or suffix in ("", *SUFFIXES):
         return
-    how = CONVERT.format(reader=READERS[kind], name=file.name, stem=file.stem) if kind in READERS else ""
-    raise DataError(f"{path} must be a .jsonl or .json file, got {kind}{': convert it with ' + how if how else '.'}")
+    how = CONVERT.format(reader=READERS[suffix], name=file.name, stem=file.stem) if suffix in READERS else ""
+    raise DataError(f"{path} must be a .jsonl or .json file, got {suffix}{': convert it with ' + how if how else '.'}")
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[Fault]]:

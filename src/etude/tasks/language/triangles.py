@@ -55,11 +55,11 @@ class Triangles(LanguageTask):
     def problems(self, split: str) -> Sequence[Problem]:
         if split not in self.splits():
             raise UnknownNameError("split of triangles", split, self.splits())
-        found = [p for p in range(self.smallest, self.largest + 1) if reserved(f"tri {p}=") == (split == "test")]
+        perimeters = [p for p in range(self.smallest, self.largest + 1) if reserved(f"tri {p}=") == (split == "test")]
         if split == "test":  # every perimeter once
-            return [self._problem(split, i, p) for i, p in enumerate(found)]
-        order = Stream(self.seed).split("triangles", split).numpy.integers(len(found), size=10_000)
-        return Pool(lambda i: self._problem(split, i, found[order[i]]), len(order))
+            return [self._problem(split, i, p) for i, p in enumerate(perimeters)]
+        order = Stream(self.seed).split("triangles", split).numpy.integers(len(perimeters), size=10_000)
+        return Pool(lambda i: self._problem(split, i, perimeters[order[i]]), len(order))
 
     def score(self, problem: Problem, completion: str) -> float:
         sides = read(completion)
@@ -83,8 +83,8 @@ def read(completion: str) -> tuple[int, int, int] | None:
     >>> read("3,4,5")
     (3, 4, 5)
     """
-    found = re.fullmatch(r"(\d{1,3}),(\d{1,3}),(\d{1,3})", completion.strip(), re.ASCII)
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+    match = re.fullmatch(r"(\d{1,3}),(\d{1,3}),(\d{1,3})", completion.strip(), re.ASCII)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 @cache

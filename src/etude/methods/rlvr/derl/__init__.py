@@ -91,8 +91,8 @@ class MetaReward(Reward):
         if not np.isfinite(values).all():
             self.state["failed"] = True
             return [0.0] * len(episodes)
-        found: list[float] = values.tolist()
-        return found
+        scores: list[float] = values.tolist()
+        return scores
 
     def before_update(self, batch: TokenBatch) -> None:
         """Count successes in the last steps of a formula's time."""

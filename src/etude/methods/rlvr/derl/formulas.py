@@ -136,9 +136,9 @@ class FormulaPolicy(SmallLearner):
 
     def loss(self, batch: TokenBatch, weights: dict[str, Tensor]) -> Tensor:
         """GRPO's loss of these weights."""
-        said = TokenLogProbs(self.say(batch.tokens, weights)[0])
-        found = ClippedSurrogate()(batch, said) + KLToReference(coefficient=self.kl)(batch, said)
-        return (found * batch.action_mask).sum(1).mean()
+        policy = TokenLogProbs(self.say(batch.tokens, weights)[0])
+        losses = ClippedSurrogate()(batch, policy) + KLToReference(coefficient=self.kl)(batch, policy)
+        return (losses * batch.action_mask).sum(1).mean()
 
     # The network and the grammar
 
@@ -200,10 +200,10 @@ class FormulaPolicy(SmallLearner):
 @cache
 def kinds_of(symbols: tuple[str, ...]) -> dict[str, Tensor]:
     """[S] which symbols are of a kind."""
-    found = {k: torch.tensor([s == k for s in symbols]) for k in ("(", ")", END)}
-    found["operator"] = torch.tensor([s in OPERATORS for s in symbols])
-    found["operand"] = torch.tensor([s[:1].isalnum() for s in symbols])
-    return found
+    masks = {k: torch.tensor([s == k for s in symbols]) for k in ("(", ")", END)}
+    masks["operator"] = torch.tensor([s in OPERATORS for s in symbols])
+    masks["operand"] = torch.tensor([s[:1].isalnum() for s in symbols])
+    return masks
 
 
 def _cell(gates: Tensor, memory: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?|g[1-4]|[-+*/()])")
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide,
 }  # fmt: skip
-Kind = Literal["outcome", "format", "steps", "soft", "length"]
+Primitive = Literal["outcome", "format", "steps", "soft", "length"]
 Tree = Any
 """A number, the place of a primitive as ('g', i), or (operator, left, right)."""
 
@@ -48,7 +48,7 @@ class FormulaReward(Reward):
     """
 
     formula: str = "g1"
-    primitives: tuple[Kind, ...] = ("outcome", "format", "steps", "soft")
+    primitives: tuple[Primitive, ...] = ("outcome", "format", "steps", "soft")
     marks: tuple[str, ...] = (",", ">", ";", "\n")
 
     def check(self) -> None:
@@ -65,7 +65,7 @@ class FormulaReward(Reward):
         rows = [[self._measure(kind, e, context) for e in episodes] for kind in self.primitives]
         return np.array(rows, dtype=np.float64) + OFFSET
 
-    def _measure(self, kind: Kind, episode: Episode, context: Context) -> float:
+    def _measure(self, kind: Primitive, episode: Episode, context: Context) -> float:
         said = episode.completion
         match kind:
             case "outcome":

@@ -116,13 +116,13 @@ class LengthReward(Reward):
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
         if context.step < self.start * context.steps:
             return [0.0] * len(episodes)
-        length = torch.tensor([float(said(e)) for e in episodes], dtype=torch.float64)
+        length = torch.tensor([float(completion_length(e)) for e in episodes], dtype=torch.float64)
         group = torch.tensor([e.group for e in episodes])
         right = torch.tensor([bool(context.task.success(e)) for e in episodes])
         return (self.weight * length_reward(length, right, group)).tolist()
 
 
-def said(episode: Episode) -> int:
+def completion_length(episode: Episode) -> int:
     """Tokens of a completion, whoever sampled them."""
     return sum(len(s.tokens) for s in episode.segments if s.role == "assistant")
 

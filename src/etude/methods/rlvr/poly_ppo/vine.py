@@ -71,7 +71,7 @@ class Vine(Groups):
         assert episode.draw is not None
         at, found = Start(episode.problem, episode.group, episode.draw, seed=episode.seed, parent=number), []
         for state, place in enumerate(places):
-            here = at._replace(said=_before(turns, place, whole, context), open=not whole and place > 0)
+            here = at._replace(segments=_before(turns, place, whole, context), open=not whole and place > 0)
             found += [here._replace(draw=at.draw.child("fork", state, k)) for k in range(self.continuations)]
         return found
 

@@ -70,9 +70,9 @@ class StepAdvantage(TokenAdvantages):
         has = torch.zeros_like(paid).scatter_add(1, place, inside) > 0
         _, group = torch.unique(batch.group, return_inverse=True)
         cell = (group[:, None] * count + torch.arange(count, device=step.device))[has]
-        found = torch.zeros_like(paid)
-        found[has] = standardised(paid[has].double(), cell).to(paid)
-        return found.gather(1, place) * inside
+        credit = torch.zeros_like(paid)
+        credit[has] = standardised(paid[has].double(), cell).to(paid)
+        return credit.gather(1, place) * inside
 
 
 class SolvedBand(Filter):

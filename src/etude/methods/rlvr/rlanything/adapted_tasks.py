@@ -109,5 +109,5 @@ class AdaptedTasks(Curriculum):
             problems = [pool[i] for i in range(min(self.size, len(pool)))]
             names = sorted({p.level for p in problems}, key=difficulty)
             self.made.update(pool=pool, problems={n: [p for p in problems if p.level == n] for n in names})
-        found: dict[str, list[Problem]] = self.made["problems"]
-        return found
+        by_level: dict[str, list[Problem]] = self.made["problems"]
+        return by_level

@@ -13,7 +13,7 @@ from etude.core.method import Method
 from etude.policies.tabular import SoftmaxTree
 
 
-class Bed:
+class Bandit:
     """Makes batches of samples of an enumerable policy; what they earn is known from a table.
 
     Args:
@@ -54,15 +54,15 @@ class Bed:
             return batch
         assert batch.prompt is not None and batch.response is not None
         table = self.policy.table().detach()
-        found = self.policy.rows(member, batch.prompt, batch.response, table, needs)
-        return batch.replace(hidden=found.hidden, head=found.head, entropy=found.entropy)
+        now = self.policy.rows(member, batch.prompt, batch.response, table, needs)
+        return batch.replace(hidden=now.hidden, head=now.head, entropy=now.entropy)
 
     def _segment(self, x: int, y: int) -> Segment:
         """What was said, once for all rows that say it: nothing writes on it."""
         if (x, y) not in self._said:
             size = int(self.policy.mask[y].sum())
             path = self.policy.tokens[y, :size].tolist()
-            said = Segment("assistant", " ".join(map(str, path)), path, [1] * size, [0.0] * size)
-            said.reward = float(self.rewards[x, y])
-            self._said[x, y] = said
+            segment = Segment("assistant", " ".join(map(str, path)), path, [1] * size, [0.0] * size)
+            segment.reward = float(self.rewards[x, y])
+            self._said[x, y] = segment
         return self._said[x, y]
