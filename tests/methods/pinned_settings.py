@@ -117,7 +117,7 @@ SETTINGS: dict[str, Settings] = {
     "rlanything": {
         **PLAIN, **IN_FOUR, "reference": "frozen", "curriculum": "adapted-tasks", "filters.0.low": 1 / 8,
         "filters.0.high": 7 / 8, "rewards.0.low": 0.2, "rewards.0.high": 0.8, "rewards.0.verdicts": 3,
-        "rewards.0.epochs": 4, "rewards.0.clip": 0.2,
+        "rewards.0.learning.epochs": 4, "rewards.0.clip": 0.2,
     },
     "rloo": PLAIN,
     "rpg-kl": {**PLAIN, **IN_FOUR, "filters.0.resample": True, "objective.low": 0.2, "objective.dual": 10.0},

@@ -23,6 +23,7 @@ from torch import Tensor
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.learners import Joint
 from etude.core.method import Method
 from etude.core.part import Part
 from etude.core.registry import compositions, files
@@ -276,9 +277,9 @@ def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Tensor, 
         batch.rewards = part.shape(batch)  # type: ignore[union-attr]
     assert method.advantages is not None
     batch = credited_steps(method, batch)
-    joint = method.critic is not None and method.critic.joint
+    joint = method.critic if isinstance(method.critic, Joint) else None
     actor = SimpleNamespace(see=lambda observations: observations)
-    updater: Any = SimpleNamespace(method=method, actor=actor, joint=joint, part=method.critic, past=lambda batch: None)
+    updater: Any = SimpleNamespace(method=method, actor=actor, joint=joint, heads={}, past=lambda batch: None)
     logp = steps.new.detach().flatten(1).requires_grad_(True)
     said = ActionLogProbs(logp, entropy=steps.entropy.flatten(1), values=steps.values_now.flatten(1))
     loss, _ = Minibatch(updater, batch.flat(), fresh=False, reports=False).loss(said)

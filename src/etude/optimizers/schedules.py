@@ -19,7 +19,11 @@ class Schedule(Part, abstract=True):
 
 
 class Constant(Schedule):
-    """The whole rate, to the end."""
+    """The whole rate, to the end.
+
+    >>> Constant().factor(left=0.25)
+    1.0
+    """
 
     def factor(self, left: float) -> float:
         return 1.0
@@ -45,7 +49,7 @@ class Falling(Schedule, abstract=True):
 class Linear(Falling):
     """floor + (1 - floor) left.
 
-    >>> [Linear(floor=0.2).factor(left) for left in (1.0, 0.5, 0.0)]
+    >>> [round(Linear(floor=0.2).factor(left), 9) for left in (1.0, 0.5, 0.0)]
     [1.0, 0.6, 0.2]
     """
 
@@ -54,7 +58,11 @@ class Linear(Falling):
 
 
 class Cosine(Falling):
-    """floor + (1 - floor) (1 + cos(pi (1 - left))) / 2, half a wave (arXiv:1608.03983)."""
+    """floor + (1 - floor) (1 + cos(pi (1 - left))) / 2, half a wave (arXiv:1608.03983).
+
+    >>> [round(Cosine(floor=0.2).factor(left), 9) for left in (1.0, 0.5, 0.0)]
+    [1.0, 0.6, 0.2]
+    """
 
     def shape(self, left: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * (1 - left)))

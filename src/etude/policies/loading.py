@@ -48,6 +48,9 @@ class Adapter(Part):
         alpha: the update is scaled by alpha / r, or alpha / sqrt(r) for rsLoRA (arXiv:2312.03732).
         weight_decomposed: DoRA (arXiv:2402.09353).
         targets: module names to adapt; 'all-linear' for every linear layer but the head.
+
+    >>> Adapter(rank=4, alpha=8.0).rank * (64 + 32)  # numbers for a layer from 64 to 32
+    384
     """
 
     slot = "adapter"
