@@ -12,6 +12,7 @@ Rewards and advantages are in the task's reward units, log-probabilities in nats
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,20 @@ from etude.core.episodes import Episode
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+LOGITS = 1 << 23
+"""Logits that `Head.score` holds at a time."""
+
+
+def pieces(count: int, size: int) -> Iterator[slice]:
+    """Slices of at most `size` (at least 1) that cover `count` things, for work whose intermediate values are large.
+
+    >>> list(pieces(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    size = max(1, size)
+    return (slice(start, start + size) for start in range(0, max(1, count), size))
 
 
 @dataclass(frozen=True)
@@ -52,8 +67,11 @@ class Head:
         return away / self.temperature
 
     def score(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """d log p(token) / d h [N, H], without a backward pass."""
-        return self.residual(hidden, tokens) @ self.weight
+        """d log p(token) / d h [N, H], without a backward pass and without all logits at a time."""
+        import torch
+
+        rows = pieces(len(hidden), LOGITS // len(self.weight))
+        return torch.cat([self.residual(hidden[r], tokens[r]) @ self.weight for r in rows])
 
 
 @dataclass

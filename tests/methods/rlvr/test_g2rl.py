@@ -44,7 +44,7 @@ def batch(make_batch: Callable[..., TokenBatch]) -> TokenBatch:
 def test_features_are_the_gradient_of_the_log_probability(
     temperature: float, cap: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etude.methods.rlvr.g2rl.CHUNK_ELEMENTS", 2 * V)
+    monkeypatch.setattr("etude.core.batches.LOGITS", 2 * V)
     weight, bias, tokens = random(V, H), random(V, seed=1), torch.tensor([0, 3, 6, 3, 1])
     hidden = random(5, H, seed=2).requires_grad_(True)
     z = hidden @ weight.T + bias

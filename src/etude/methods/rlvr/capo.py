@@ -23,14 +23,13 @@ averages each row of W, in its moments, over the tokens that have it among their
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean
-from etude.core.batches import Head, TokenBatch, TokenLogProbs
+from etude.core.batches import Head, TokenBatch, TokenLogProbs, pieces
 from etude.core.errors import ConfigError
 from etude.core.fields import Fraction, NonNegative, Positive, WholeNumber
 from etude.core.method import Claim, Method
@@ -126,7 +125,7 @@ class CurvatureMask(TokenWeights):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Objective and policy shift [N] of every token, for hidden [N, H], tokens and advantages [N]."""
         each = []
-        for rows in _pieces(len(hidden), self._chunk(head)):
+        for rows in pieces(len(hidden), self._chunk(head)):
             h, a = hidden[rows], advantages[rows]
             ids, p, v = candidates(head, h, tokens[rows], self.candidates)
             u = self._moves(h, a, ids, v / head.temperature) / head.temperature
@@ -158,7 +157,7 @@ class CurvatureMask(TokenWeights):
     def _remember(self, hidden: Tensor, tokens: Tensor, advantages: Tensor, head: Head) -> None:
         """Update the moments with sum_n A_n v_n h_n'."""
         gradient = torch.zeros_like(head.weight, dtype=hidden.dtype)
-        for rows in _pieces(len(hidden), self._chunk(head)):
+        for rows in pieces(len(hidden), self._chunk(head)):
             ids, _, v = candidates(head, hidden[rows], tokens[rows], self.candidates)
             dense = torch.zeros_like(head.logits(hidden[rows])).scatter_add_(1, ids, v / head.temperature)
             gradient += (dense * advantages[rows, None]).T @ hidden[rows]
@@ -170,7 +169,7 @@ class CurvatureMask(TokenWeights):
 
     def _chunk(self, head: Head) -> int:
         size, width = head.weight.shape
-        return max(1, CHUNK_ELEMENTS // max(size, (self.candidates or size) * width))
+        return CHUNK_ELEMENTS // max(size, (self.candidates or size) * width)
 
 
 def candidates(head: Head, hidden: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -208,7 +207,7 @@ def averaged_shifts(
     mask = batch.action_mask.view(shape)
     tokens, advantages = batch.tokens.view(shape), batch.advantages.view(shape) * mask
     hidden, averages = policy.hidden.view(*shape, -1), []
-    for rows in _pieces(shape[0], max(1, CHUNK_ELEMENTS // head.weight.numel())):
+    for rows in pieces(shape[0], CHUNK_ELEMENTS // head.weight.numel()):
         h, count = hidden[rows], mask[rows].sum(1).clamp(min=1)
         _, p, v = (x.view(*h.shape[:2], -1) for x in candidates(head, h.flatten(0, 1), tokens[rows].flatten(), 0))
         gradient = (v * advantages[rows, :, None]).mT @ h / count[:, None, None] / head.temperature
@@ -217,10 +216,6 @@ def averaged_shifts(
         averages.append(torch.stack([(x * mask[rows]).sum(1) / count for x in shifts]))
     objective, moved = torch.cat(averages, 1)
     return objective, moved
-
-
-def _pieces(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _within(values: Tensor, low: float | None, high: float | None) -> Tensor:

@@ -31,8 +31,6 @@ from etude.core.part import Need
 from etude.core.slots import GroupReward
 from etude.methods.rlvr.grpo import grpo
 
-CHUNK_ELEMENTS = 1 << 23
-"""Logits held at a time."""
 NOTICEABLE = 1e-5
 """Differences of novelty within a group that are more than rounding: equal completions are equally novel."""
 
@@ -74,9 +72,7 @@ class GradientNovelty(GroupReward):
 
 def token_features(hidden: Tensor, tokens: Tensor, head: Head) -> Tensor:
     """phi [N, H] = W'(onehot(y) - p) for hidden [N, H] and tokens [N]."""
-    rows = max(1, CHUNK_ELEMENTS // len(head.weight))
-    pieces = [slice(start, start + rows) for start in range(0, len(hidden), rows)]
-    return torch.cat([head.score(hidden[piece], tokens[piece]) * head.temperature for piece in pieces])
+    return head.score(hidden, tokens) * head.temperature
 
 
 def completion_features(hidden: Tensor, tokens: Tensor, mask: Tensor, head: Head) -> Tensor:
