@@ -180,7 +180,7 @@ def learning(n: int = 12, effect: float = 0.05, spread: float = 0.01, start: flo
     arm = (base + d)[:n]
     return Results(
         arm={"score": arm, "shift": np.full(n, 0.2), "late": arm},
-        baseline={"score": base[:n], "shift": np.zeros(n) + 0.01 * base[:n], "late": base[:n]},
+        baseline={"score": base[:n], "shift": np.zeros(n), "late": base[:n]},
         start={"score": np.full(n, start)},
         budgets={"updates": (np.full(n, 80.0), np.full(n, 80.0)), "completions": (np.full(n, 9.0), np.full(n, 8.0))},
         weights=([f"a{k}" for k in range(n)], [f"b{k}" for k in range(n)]),

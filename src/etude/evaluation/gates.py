@@ -121,7 +121,7 @@ def conclude(
     gain = _gain(results, learned_on)
     findings = {m.name: _judge(m, results, gain) for m in (*core, *(m for m in measures if m not in core))}
     rests = _rests(measures, findings)
-    voids = [*_same(measures, results), *_budgets(results, equal)]
+    voids = [*_same(core, results), *_budgets(results, equal)]
     voids += _learned(str(learned_on), gain, findings[core[0].name].smallest, results)
     voids += [v for m in core for v in _room(m, findings[m.name].smallest, results)]
     voids += [v for m in measures if (v := _happened(m, results))]
@@ -209,19 +209,20 @@ def _room(measure: Measure, smallest: float, results: Results) -> list[Void]:
     return []
 
 
-def _same(measures: Sequence[Measure], results: Results) -> list[Void]:
+def _same(core: Sequence[Measure], results: Results) -> list[Void]:
     """Arms whose runs are the same, or whose difference is the same with every seed, tell nothing."""
     arm, baseline = results.weights
     if arm and list(arm) == list(baseline):
         return [Void(Gate.IDENTICAL, "Each run of the method ended with its baseline's weights: it changed nothing.")]
-    gaps = {m.name: differences(results.arm[m.name], results.baseline[m.name]) for m in measures if m.against is None}
-    if gaps and not any(d.any() for d in gaps.values()):
-        return [Void(Gate.IDENTICAL, f"Both arms have the same {', '.join(gaps)} with every seed.")]
-    flat = [name for name, d in gaps.items() if len(d) > 1 and d[0] and np.ptp(d) == 0]
-    return [
-        Void(Gate.SPREAD, f"{n} differs by {gaps[n][0]:.4g} with every seed: draw what it is about by seed.")
-        for n in flat
-    ]
+    voids = []
+    for name in (m.name for m in core if m.against is None):
+        gaps = differences(results.arm[name], results.baseline[name])
+        if not gaps.any():
+            voids.append(Void(Gate.IDENTICAL, f"Both arms have the same {name} with every seed."))
+        elif len(gaps) > 1 and np.ptp(gaps) == 0:
+            why = f"{name} differs by {gaps[0]:.4g} with every seed"
+            voids.append(Void(Gate.SPREAD, f"{why}: let the seed draw what the claim is about."))
+    return voids
 
 
 def _budgets(results: Results, equal: Sequence[str]) -> list[Void]:
