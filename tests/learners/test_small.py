@@ -17,10 +17,10 @@ from etude.learners.small import NEVER
 from etude.methods.onpolicy.gae import GaussNewton
 from etude.methods.rlvr.derl import MetaReward
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
+from etude.methods.rlvr.oblr_po.snr import SNRAdamW
+from etude.methods.rlvr.rlanything.step_judge import StepVerdicts
 from etude.optimizers.adam import AdamW
 from etude.optimizers.schedules import Linear
-from etude.optimizers.snr import SNRAdamW
-from etude.rewards.step_judge import StepVerdicts
 
 PLAIN = AdamW(lr=1e-2, clip_norm=None)
 

@@ -18,9 +18,9 @@ from etude.core.registry import get_method
 from etude.core.slots import TokenReward
 from etude.experience.groups import Groups
 from etude.loops.language import LanguageLoop
+from etude.methods.rlvr.oblr_po.snr import SNRAdamW
 from etude.optimizers.adam import AdamW
 from etude.optimizers.schedules import Linear
-from etude.optimizers.snr import SNRAdamW
 from etude.optimizers.trust_region import NaturalGradient
 from language_toys import Toy, make_loop
 

@@ -13,9 +13,9 @@ from etude.core.method import Method
 from etude.core.part import part_from_json
 from etude.core.population import Member, PerMember, Population, per_member, settle
 from etude.core.registry import get_method
+from etude.methods.rlvr.oblr_po.snr import SNRAdamW
 from etude.optimizers.adam import AdamW
 from etude.optimizers.schedules import Constant, Cosine, Linear, Schedule
-from etude.optimizers.snr import SNRAdamW
 
 OLD_ADAM = {
     "part": "adam-w", "lr": None, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "warmup": 0.1,

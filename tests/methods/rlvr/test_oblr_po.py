@@ -19,7 +19,7 @@ from etude.loops.bandit import Bandit
 from etude.loops.enumerable import EnumerableLoop
 from etude.loops.update import Updater
 from etude.methods.rlvr.oblr_po import GradientWeightedBaseline, oblr_po, score_norms
-from etude.optimizers.snr import SNRAdamW
+from etude.methods.rlvr.oblr_po.snr import SNRAdamW
 from etude.policies.tabular import SoftmaxTree
 from etude.tasks.tabular.enumerable import Enumerable
 from language_toys import random_batch, random_policy

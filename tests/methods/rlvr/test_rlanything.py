@@ -17,10 +17,7 @@ from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.methods.rlvr.rlanything import SolvedBand, StepAdvantage, unit_test_rewards
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks, accepted, wish
-from etude.optimizers.adam import AdamW
-from etude.optimizers.schedules import Linear
-from etude.policies.byte_tokenizer import build_tokenizer
-from etude.rewards.step_judge import (
+from etude.methods.rlvr.rlanything.step_judge import (
     StepVerdicts,
     consistency,
     fresh_judge,
@@ -29,6 +26,9 @@ from etude.rewards.step_judge import (
     steps,
     verdict_advantages,
 )
+from etude.optimizers.adam import AdamW
+from etude.optimizers.schedules import Linear
+from etude.policies.byte_tokenizer import build_tokenizer
 from etude.tasks.language.sums import Sums
 from language_toys import draws
 

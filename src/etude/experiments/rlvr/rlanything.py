@@ -16,7 +16,7 @@ from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, findings, variant
 from etude.experiments.watched import runs
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
-from etude.rewards.step_judge import judged
+from etude.methods.rlvr.rlanything.step_judge import judged
 from etude.tasks.language.sums import Sums
 
 STEPS, SEEDS = 40, 3

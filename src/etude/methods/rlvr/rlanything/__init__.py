@@ -36,9 +36,9 @@ from etude.core.method import Claim, Method
 from etude.core.slots import Filter, TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
+from etude.methods.rlvr.rlanything.step_judge import StepVerdicts, standardised
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
-from etude.rewards.step_judge import StepVerdicts, standardised
 
 
 class StepAdvantage(TokenAdvantages):

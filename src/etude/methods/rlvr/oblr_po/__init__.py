@@ -9,7 +9,7 @@ Changes RLOO in two places:
    the leave-one-out form of b* = E[w r] / E[w], which minimises the variance of (r - b) grad log pi. It does not depend
    on completion i, so the gradient stays unbiased; equal weights are RLOO;
 2. the learning rate is eta_max * SNR / (1 + SNR), the share of the gradient that two halves of the batch agree on
-   (`optimizers/snr.py`).
+   (`snr.py`).
 
 The norm over all parameters would take a backward pass per completion. 'last-layer' is that of the output matrix alone,
 in closed form; 'proxy' that of the logits, which leaves out how alike a completion's states are; for policies that are
@@ -30,8 +30,8 @@ from etude.core.batches import TokenBatch
 from etude.core.method import Claim
 from etude.core.part import Need
 from etude.core.slots import TokenAdvantages
+from etude.methods.rlvr.oblr_po.snr import SNRAdamW
 from etude.methods.rlvr.rloo import rloo
-from etude.optimizers.snr import SNRAdamW
 
 Norm = Literal["last-layer", "proxy", "uniform"]
 CHUNK = 2**24
