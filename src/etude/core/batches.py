@@ -220,10 +220,10 @@ class TokenBatch:
         """The rows at `index`, in that order; `trim` cuts padding that none of them needs."""
         width = int(self.lengths[index].max()) if trim and len(index) else self.tokens.shape[1]
 
-        def take(x: Any) -> Any:
+        def take(x: Tensor) -> Tensor:
             return x[index][:, :width] if x.dim() > 1 else x[index]
 
-        changes = {k: take(v) for k, v in self._tensors().items()}
+        changes: dict[str, Any] = {k: take(v) for k, v in self._tensors().items()}
         episodes = [self.episodes[i] for i in index.tolist()] if self.episodes else []
         offers = {k: take(v) for k, v in self.offers.items()}
         return dataclasses.replace(self, **changes, episodes=episodes, offers=offers)

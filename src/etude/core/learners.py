@@ -203,13 +203,14 @@ class Apart(Learner, abstract=True):
 class StepLearner(Apart, abstract=True):
     """A learner of control: a network of every member's own."""
 
-    def objection(self, method: Any) -> str | None:
+    def objection(self, method: Method) -> str | None:
         optimizer = self.learning.optimizer
         if not isinstance(optimizer, StepOptimizer):
             return f"learns for all members of a population at once, which {type(optimizer).__name__} cannot step."
         if Need.KL in optimizer.needs:
             return f"has no divergence from what acted, which {type(optimizer).__name__} goes by."
-        size = method.experience.steps * method.experience.environments if method.experience is not None else None
+        experience = method.slots()["experience"]
+        size = experience.steps * experience.environments if experience is not None else None
         if size is not None and size < self.learning.minibatches:
             return f"cannot divide a rollout of {size} steps into {self.learning.minibatches} minibatches."
         return self.about_target()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.episodes import Episode, Problem
@@ -20,6 +20,11 @@ from etude.core.worlds import World
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from etude.core.method import Method
+    from etude.core.task import Task
+
+SomeMethod = TypeVar("SomeMethod", bound="Method")
 
 
 @dataclass
@@ -53,7 +58,7 @@ class Stage(Part, abstract=True):
         """Fraction of the training steps at which this stage ends."""
         raise NotImplementedError
 
-    def apply(self, method: Any) -> Any:
+    def apply(self, method: SomeMethod) -> SomeMethod:
         """The method as it is during this stage: any slot may be another's but what is trained (`Method.stays`)."""
         raise NotImplementedError
 
@@ -80,10 +85,10 @@ class TokenExperience(Part, abstract=True):
     samples: ClassVar[bool] = True
     """Whether the policy samples; if not, rows come from data and have no behaviour policy."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
         if "collect" in cls.__dict__ and "worlds" not in cls.__dict__:
             cls.worlds = frozenset({World.LANGUAGE})  # an enumerable policy is sampled in plain groups
-        super().__init_subclass__(**options)
+        super().__init_subclass__(abstract, **options)
 
     @property
     def size(self) -> int | None:
@@ -110,7 +115,7 @@ class TokenExperience(Part, abstract=True):
         """How many rows one problem makes, as far as that is known beforehand."""
         return 1
 
-    def lacks(self, task: Any) -> str | None:
+    def lacks(self, task: Task) -> str | None:
         return task.needs_reward() if self.samples else None
 
     @property
@@ -250,8 +255,8 @@ class TokenRegularizer(Part, abstract=True):
 
     slot = "regularizers"
 
-    def __call__(self, batch: Any, policy: Any) -> Tensor:
-        """Of a TokenBatch and TokenLogProbs; returns [B, T], coefficient included."""
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        """Returns [B, T], coefficient included."""
         raise NotImplementedError
 
 

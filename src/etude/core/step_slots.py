@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from etude.core.fields import Count
 from etude.core.part import Need, Part
 from etude.core.slots import Objective, Optimizer
-from etude.core.transitions import Transitions
+from etude.core.transitions import ActionLogProbs, Transitions
 
 if TYPE_CHECKING:
+    from gymnasium import Space
     from torch import Tensor, nn
 
     from etude.core.control import Collector, VectorEnvironment
@@ -89,8 +90,8 @@ class StepRegularizer(Part, abstract=True):
 
     slot = "regularizers"
 
-    def __call__(self, batch: Any, policy: Any) -> Tensor:
-        """Of Transitions and ActionLogProbs; returns [P, N], coefficient included."""
+    def __call__(self, batch: Transitions, policy: ActionLogProbs) -> Tensor:
+        """Returns [P, N], coefficient included."""
         raise NotImplementedError
 
     def observe(self, measured: Mapping[str, Tensor]) -> None:
@@ -139,7 +140,7 @@ class Policy(Part, abstract=True):
 
     slot = "policy"
 
-    def build(self, shape: tuple[int, ...], actions: Any, population: Population) -> nn.Module:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The actor for observations of `shape` and a Gymnasium space of actions (`policies/control/actor.py`)."""
         raise NotImplementedError
 

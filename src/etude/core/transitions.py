@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class Transitions:
     begins: Tensor | None = None
     offers: dict[str, Tensor] = field(default_factory=dict)
 
-    def _map(self, change: Any) -> Transitions:
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Transitions:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         changed: dict[str, Any] = {k: change(v) for k, v in fields.items() if hasattr(v, "dim")}
         return dataclasses.replace(self, **changed, offers={k: change(v) for k, v in self.offers.items()})

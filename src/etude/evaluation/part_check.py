@@ -7,11 +7,12 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError, EtudeError
 from etude.core.part import Need, Part, from_json
 from etude.core.slots import (
@@ -28,6 +29,7 @@ from etude.core.slots import (
 )
 from etude.core.step_slots import StepAdvantages, StepObjective, StepRegularizer, StepReward
 from etude.core.streams import Stream
+from etude.core.transitions import ActionLogProbs, Transitions
 from etude.core.worlds import World
 from etude.evaluation.environment_findings import Finding
 from etude.evaluation.small_batch import (
@@ -45,6 +47,8 @@ from etude.evaluation.small_batch import (
     small_steps,
     small_tokens,
 )
+
+Batch: TypeAlias = TokenBatch | Transitions
 
 
 def check_part(part: Part | type[Part]) -> list[Finding]:
@@ -171,7 +175,7 @@ class Contract:
 
     call: Callable[[Any, Any, Any], Any]
     signature: str
-    batch: Callable[[frozenset[Need]], tuple[Any, Any]]
+    batch: Callable[[frozenset[Need]], tuple[Batch, TokenLogProbs]]
     shape: str
     gradient: bool = False
 
@@ -181,11 +185,11 @@ class Contract:
         return not part.worlds or any((world is World.CONTROL) == control for world in part.worlds)
 
 
-def _rollout(needs: frozenset[Need]) -> tuple[Any, Any]:
+def _rollout(needs: frozenset[Need]) -> tuple[Transitions, ActionLogProbs]:
     return small_steps(needs, flat=False)
 
 
-def _minibatch(needs: frozenset[Need]) -> tuple[Any, Any]:
+def _minibatch(needs: frozenset[Need]) -> tuple[Transitions, ActionLogProbs]:
     return small_steps(needs, flat=True)
 
 
@@ -248,7 +252,7 @@ def _on_a_batch(part: Part, contract: Contract) -> Iterator[Finding]:
     yield Finding("fact", "calls", f"{where} was called on a small batch {contract.shape}.")
 
 
-def _call(part: Part, contract: Contract, batch: Any, policy: Any) -> Any:
+def _call(part: Part, contract: Contract, batch: Batch, policy: TokenLogProbs) -> Any:
     with torch.set_grad_enabled(contract.gradient):
         return contract.call(part.bind(), batch, policy)
 
@@ -270,7 +274,7 @@ def _undeclared(part: Part, contract: Contract, needs: frozenset[Need]) -> str:
     return ""
 
 
-def _returned(part: Part, where: str, value: Any, contract: Contract, batch: Any) -> Iterator[Finding]:
+def _returned(part: Part, where: str, value: object, contract: Contract, batch: Batch) -> Iterator[Finding]:
     """Shape, kind and size of what came back."""
     shape, sizes = contract.shape, SIZES[contract.shape]
     if not isinstance(value, Tensor):
@@ -284,7 +288,7 @@ def _returned(part: Part, where: str, value: Any, contract: Contract, batch: Any
     if not (value.is_floating_point() or value.dtype == torch.bool):
         yield _fault("returns", f"{where} must return numbers as the batch has them (float32), got {value.dtype}.")
         return
-    counted = value[batch.action_mask] if shape == "[B, T]" else value
+    counted = value[batch.action_mask] if isinstance(batch, TokenBatch) and shape == "[B, T]" else value
     if not bool(counted.isfinite().all()):
         yield _fault(
             "numbers", f"{where} returned numbers that are not finite: look for a division by 0 or a log of 0."
@@ -298,7 +302,7 @@ def _returned(part: Part, where: str, value: Any, contract: Contract, batch: Any
         )  # fmt: skip
 
 
-def _written(where: str, batch: Any, before: Any) -> Iterator[Finding]:
+def _written(where: str, batch: Batch, before: Batch) -> Iterator[Finding]:
     """Tensors of the batch that are no longer what they were."""
     for field in (f.name for f in dataclasses.fields(before)):
         now, then = getattr(batch, field), getattr(before, field)
@@ -310,6 +314,7 @@ def _declared(part: Part, contract: Contract, where: str, value: Tensor) -> Iter
     """What the class says of itself, tried: a loop skips rows and allows truncated sampling by it."""
     if isinstance(part, Objective) and part.vanishes_with_advantage:
         batch, policy = contract.batch(needed(part))
+        assert batch.advantages is not None
         batch.advantages = torch.zeros_like(batch.advantages)
         if bool((_call(part, contract, batch, policy) != 0).any()):
             yield _fault(
@@ -330,6 +335,7 @@ def _stays(part: Part, contract: Contract, value: Tensor) -> bool:
     if any(inside.uses_behaviour for inside in _all_inside(part)):
         return True
     batch, policy = contract.batch(needed(part))
+    assert isinstance(batch, TokenBatch)
     batch.behaviour_logp = batch.behaviour_logp - 0.5 * batch.action_mask
     return torch.equal(_call(part, contract, batch, policy), value)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,13 @@ from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.evaluation.comparison import Outcome, verdict
 from etude.experiments.cells import Cell, advance, by_label, model_folder, spread, trained
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from etude.core.task import LanguageTask
+    from etude.loops.enumerable import EnumerableLoop
+    from etude.tasks.tabular.enumerable import Enumerable
 
 SEEDS = 100
 """First seed of an experiment: nothing was tuned on these."""
@@ -46,7 +53,7 @@ class Question:
         }  # fmt: skip
 
 
-def findings(questions: Sequence[Question], **about: Any) -> dict[str, Any]:
+def findings(questions: Sequence[Question], **about: object) -> dict[str, Any]:
     """What `claims run` records: held if every part held, not held if one did not, else inconclusive.
 
     Arms, direction and difference at the top are those of the first part; all of them are in `parts`. `about` is what
@@ -63,7 +70,7 @@ def findings(questions: Sequence[Question], **about: Any) -> dict[str, Any]:
     return {"verdict": overall, "summary": " ".join(p["summary"] for p in parts), **about, **first, "parts": parts}
 
 
-def variant(method: str | Method, changes: Mapping[str, Any] | None = None, **slots: Any) -> TokenMethod:
+def variant(method: str | Method, changes: Mapping[str, Any] | None = None, **slots: object) -> TokenMethod:
     """A method with fields changed by path, or whole slots replaced."""
     found = get_method(method, World.LANGUAGE) if isinstance(method, str) else method
     changed = set_values(found.replace(**slots), changes or {})
@@ -90,8 +97,8 @@ class Exact:
 
 
 def enumerable(
-    method: TokenMethod, task: Any, *, seeds: int = 64, steps: int = 100,
-    measure: Callable[[Any], Mapping[str, Any]] | None = None,
+    method: TokenMethod, task: Enumerable, *, seeds: int = 64, steps: int = 100,
+    measure: Callable[[EnumerableLoop], Mapping[str, Tensor]] | None = None,
 ) -> Exact:  # fmt: skip
     """Train a population on an enumerable task and keep exact figures after every step.
 
@@ -131,6 +138,15 @@ class Training(Cell):
     split: str = "test"
     problems: int = 100
     samples: int = 8
+
+
+class Tested(TypedDict, total=False):
+    """What of a `Training` is the same for all arms."""
+
+    keep: str | None
+    split: str
+    problems: int
+    samples: int
 
 
 @dataclass
@@ -179,12 +195,12 @@ def run(jobs: Iterable[Training], workers: int | None = None) -> dict[str, list[
 
 def language(
     methods: Mapping[str, TokenMethod],
-    task: Any,
+    task: LanguageTask,
     *,
     seeds: int = 3,
     steps: int = 40,
     start: str = "tiny",
-    **options: Any,
+    **options: Unpack[Tested],
 ) -> dict[str, list[Trained]]:
     """Every method on a task with `seeds` seeds each, on equal terms."""
     jobs = [
@@ -196,7 +212,9 @@ def language(
 
 
 @contextmanager
-def started(task: Any, *, steps: int, start: str = "tiny", changes: Mapping[str, Any] | None = None) -> Iterator[Start]:
+def started(
+    task: LanguageTask, *, steps: int, start: str = "tiny", changes: Mapping[str, Any] | None = None
+) -> Iterator[Start]:
     """A policy that has been fine-tuned on worked answers first, for the arms to begin from.
 
     >>> # with started(task, steps=200) as first: language({...}, task, start=first.folder)

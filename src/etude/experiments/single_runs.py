@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.core.kinds import TokenMethod
 from etude.core.registry import get_method
@@ -11,6 +11,10 @@ from etude.evaluation.comparison import verdict
 from etude.experiments import cells
 from etude.experiments.arms import variant
 from etude.experiments.cells import Cell
+
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
+    from etude.policies.language import LanguagePolicy
 
 
 def claimed(name: str) -> TokenMethod:
@@ -27,12 +31,12 @@ def seeds(name: str) -> int:
     return claim.seeds
 
 
-def first_loop(method: TokenMethod, seed: int) -> Any:
+def first_loop(method: TokenMethod, seed: int) -> LanguageLoop:
     """A loop of the method on its claim's task and model, before the first step."""
     return cells.language_loop(_cell(method, seed))
 
 
-def trained(method: TokenMethod, seed: int) -> Any:
+def trained(method: TokenMethod, seed: int) -> LanguagePolicy:
     """The policy after the steps of its claim."""
     return cells.trained(_cell(method, seed))[0].policy
 
@@ -45,12 +49,14 @@ def _cell(method: TokenMethod, seed: int) -> Cell:
     return Cell(method.id, method, resolve_task(claim.task), seed, claim.steps, claim.model)
 
 
-def accuracy(policy: Any, seed: int, name: str = "preferences") -> float:
+def accuracy(policy: LanguagePolicy, seed: int, name: str = "preferences") -> float:
     """pass@1 on the test split of a task."""
+    from etude.core.task import LanguageTask
     from etude.evaluation.language import evaluate_split
     from etude.tasks import resolve_task
 
-    task: Any = resolve_task(name)
+    task = resolve_task(name)
+    assert isinstance(task, LanguageTask)
     return float(evaluate_split(policy, task, "test", problems=100, samples=4, seed=seed).correct.mean())
 
 

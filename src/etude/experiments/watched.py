@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from etude.core.episodes import Problem
 from etude.core.fields import Count
@@ -14,6 +14,11 @@ from etude.experiments.arms import SEEDS
 from etude.experiments.cells import Cell, by_label, spread, trained
 from etude.tasks.language.compose import Compose
 from etude.tasks.pool import Pool
+
+if TYPE_CHECKING:
+    from etude.core.task import LanguageTask
+    from etude.loops.language import LanguageLoop
+    from etude.policies.language import LanguagePolicy
 
 
 class FewCompose(Compose):
@@ -35,12 +40,25 @@ class Job(Cell):
         after: more figures from the loop once it is done.
     """
 
-    watch: Callable[[Any], float] | None = None
-    after: Callable[[Any], Mapping[str, float]] | None = None
-    tests: Mapping[str, Any] = field(default_factory=dict)
+    watch: Callable[[LanguageLoop], float] | None = None
+    after: Callable[[LanguageLoop], Mapping[str, float]] | None = None
+    tests: Mapping[str, LanguageTask] = field(default_factory=dict)
     problems: int = 100
     samples: int = 8
     keep: str | None = None
+
+
+class Shared(TypedDict, total=False):
+    """What of a `Job` is the same for all arms."""
+
+    start: str
+    pool: Sequence[Problem] | None
+    watch: Callable[[LanguageLoop], float] | None
+    after: Callable[[LanguageLoop], Mapping[str, float]] | None
+    tests: Mapping[str, LanguageTask]
+    problems: int
+    samples: int
+    keep: str | None
 
 
 @dataclass
@@ -67,7 +85,7 @@ def run(job: Job) -> Run:
     return Run(job.label, job.seed, metrics, watched, scores | dict(job.after(loop) if job.after else {}))
 
 
-def look(policy: Any, task: Any, problems: int, samples: int) -> dict[str, float]:
+def look(policy: LanguagePolicy, task: LanguageTask, problems: int, samples: int) -> dict[str, float]:
     """pass@1, pass@8 if there are so many samples, and tokens per completion on a task's test problems."""
     from etude.evaluation.language import evaluate_split
     from etude.evaluation.pass_at_k import pass_at_k
@@ -79,7 +97,7 @@ def look(policy: Any, task: Any, problems: int, samples: int) -> dict[str, float
 
 
 def runs(
-    methods: Mapping[str, TokenMethod], task: Any, *, seeds: int, steps: int, **options: Any
+    methods: Mapping[str, TokenMethod], task: LanguageTask, *, seeds: int, steps: int, **options: Unpack[Shared]
 ) -> dict[str, list[Run]]:  # fmt: skip
     """Every method with the same seeds; `options` are those of `Job`."""
     jobs = [

@@ -17,6 +17,8 @@ from etude.policies.control.networks import MLP, Linear, Plain
 if TYPE_CHECKING:
     from gymnasium import Space
 
+    from etude.core.method import Method
+
 
 class Value(Plain):
     """What is seen [P, N, ...], or the policy's features [P, N, W], to values [P, N]."""
@@ -52,8 +54,8 @@ class StateValue(Joint, StateCritic):
     coefficient: NonNegative = 0.5
     clip: Positive | None = None
 
-    def objection(self, method: Any) -> str | None:
-        if getattr(method.policy, "memory", None) is not None and not self.shared:
+    def objection(self, method: Method) -> str | None:
+        if getattr(method.slots()["policy"], "memory", None) is not None and not self.shared:
             return "does not remember what the policy remembers: set critic.shared=true."
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ class ControlUpdater:
                 "with an older policy than the one being trained. Nothing was updated; resume from the last checkpoint."
             )
 
-    def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Any) -> None:
+    def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Number) -> None:
         """Invariant 2: a gradient changed the weights."""
         rates = rate.values[:, 0] if isinstance(rate, PerMember) else torch.tensor([rate])
         moving = (each["gradient_norm"] > 0).any(1) & (rates > 0)

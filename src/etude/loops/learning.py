@@ -16,6 +16,7 @@ from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 from etude.loops.trainer import Trainer
 from etude.optimizers.population import Metrics
+from etude.policies.control.actor import Actor
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Learners:
     """
 
     def __init__(
-        self, parts: Mapping[str, StepLearner], networks: Mapping[str, nn.Module], actor: Any, population: Population,
+        self, parts: Mapping[str, StepLearner], networks: Mapping[str, nn.Module], actor: Actor, population: Population,
         steps: int,
     ) -> None:  # fmt: skip
         self.networks, self.actor, self.population, self.steps = dict(networks), actor, population, steps

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
@@ -254,7 +254,7 @@ class OnPolicyLoop:
         self.environment.close()
 
 
-def credited(method: Any, batch: Transitions) -> Transitions:
+def credited(method: CompleteRolloutMethod, batch: Transitions) -> Transitions:
     """The rollout with its advantages, and with what its critic learns."""
     part = method.advantages
     return batch.replace(advantages=part.of_transitions(batch), returns=part.returns_of_transitions(batch))

@@ -6,6 +6,7 @@ where they lie. So the first and the last member compute alone what they compute
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,10 +35,14 @@ def members_are_exact(loop: OnPolicyLoop) -> bool:
     together = _computed(loop.updater, batch, acting)
     for k in {0, loop.population.size - 1}:
         alone = loop.alone(k)
-        own = batch._map(lambda x, k=k: x[k : k + 1].clone())
+        own = batch._map(partial(_member, k))
         if not all(torch.equal(a[k], b[0]) for a, b in zip(together, _computed(alone, own, acting), strict=True)):
             return False
     return True
+
+
+def _member(k: int, x: Tensor) -> Tensor:
+    return x[k : k + 1].clone()
 
 
 def _random(loop: OnPolicyLoop) -> Transitions:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 
-def split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch.Tensor]]:
+def split_tensors(value: object, path: str = "parts") -> tuple[Any, dict[str, torch.Tensor]]:
     """JSON values with tensors and numpy arrays taken out, and all of these as tensors by path."""
     if isinstance(value, torch.Tensor):
         return {"tensor": path}, {path: value}
@@ -23,7 +23,7 @@ def split_tensors(value: Any, path: str = "parts") -> tuple[Any, dict[str, torch
     return value, {}
 
 
-def join_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def join_tensors(value: object, tensors: dict[str, torch.Tensor]) -> Any:
     """Undo `split_tensors`."""
     if isinstance(value, dict):
         if set(value) == {"tensor"}:

@@ -7,7 +7,7 @@ never formed: all that is needed are products F v, two passes backward through t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import Failures, Metrics, Surrogate, column
 
 if TYPE_CHECKING:
-    pass
+    from etude.core.method import Method
 
 Product = Callable[[Tensor], Tensor]
 
@@ -60,12 +60,13 @@ class NaturalGradient(StepOptimizer):
         if self.lr is not None:
             raise ConfigError(f"{type(self).__name__} has no learning rate; set how far a step goes with delta.")
 
-    def objection(self, method: Any) -> str | None:
-        if method.epochs != 1 or method.minibatches != 1:
+    def objection(self, method: Method) -> str | None:
+        slots = method.slots()
+        if slots["epochs"] != 1 or slots["minibatches"] != 1:
             return "takes one step on a whole rollout: set epochs and minibatches to 1."
-        if method.critic is not None and method.critic.joint:
+        if slots["critic"] is not None and slots["critic"].joint:
             return "moves the policy only: use a critic that is fitted afterwards (critic=fitted-value)."
-        if head := next((part for part in method.learners if part.joint), None):
+        if head := next((part for part in slots["learners"] if part.joint), None):
             return f"moves the policy only, and {type(head).__name__} is trained by the policy's step: leave it out."
         return None
 

@@ -9,7 +9,7 @@ from etude.core.episodes import Segment
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 
 class Row(NamedTuple):
@@ -19,7 +19,7 @@ class Row(NamedTuple):
     learned: list[bool]
 
 
-def rows(tokenizer: PreTrainedTokenizerFast, shown: Sequence[list[Segment]]) -> list[Row]:
+def rows(tokenizer: PreTrainedTokenizerBase, shown: Sequence[list[Segment]]) -> list[Row]:
     """Examples as tokens; what the assistant says is learned and closed by the end token."""
     ids = iter(tokenizer([s.text for example in shown for s in example])["input_ids"])
     examples = []

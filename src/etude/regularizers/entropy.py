@@ -11,6 +11,7 @@ from etude.core.fields import NonNegative
 from etude.core.part import Need
 from etude.core.slots import TokenRegularizer
 from etude.core.step_slots import StepRegularizer
+from etude.core.transitions import Transitions
 
 
 class EntropyBonus(TokenRegularizer, StepRegularizer):
@@ -26,6 +27,6 @@ class EntropyBonus(TokenRegularizer, StepRegularizer):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     coefficient: NonNegative = 0.01
 
-    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+    def __call__(self, batch: TokenBatch | Transitions, policy: TokenLogProbs) -> Tensor:
         assert policy.entropy is not None
         return -self.coefficient * policy.entropy

@@ -36,7 +36,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,9 @@ from etude.core.registry import ROOT
 from etude.runs.comparing import Job, evaluations, jobs_for, run_jobs
 from etude.runs.training import compose_task
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 PLACES = (ROOT / "beds", ROOT.parent.parent / "beds")
 """Where recipes are: inside an installed package, or beside the source."""
 RUNS = Path("runs/beds")
@@ -56,6 +59,7 @@ TUNING, CONFIRMING = 0, 1000
 """First seeds: settings are chosen on the former, and what is reported was trained with the latter."""
 
 Fields = Mapping[str, Any]
+Made = TypeVar("Made", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,15 +150,16 @@ def load_bed(name: str) -> Bed:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
     label = name if path == known.get(name) else path.stem
-    inner = {key: _made(kind, f"{path}, [{key}]", recipe.pop(key)) for key, kind in PARTS.items() if key in recipe}
-    bed: Bed = _made(Bed, str(path), {"name": label, **recipe, **inner})
-    return bed
+    inner: Fields = {
+        key: _made(kind, f"{path}, [{key}]", recipe.pop(key)) for key, kind in PARTS.items() if key in recipe
+    }
+    return _made(Bed, str(path), {"name": label, **recipe, **inner})
 
 
-PARTS: dict[str, type] = {"test": Test, "start": Start}
+PARTS: dict[str, type[Test | Start]] = {"test": Test, "start": Start}
 
 
-def _made(kind: Any, where: str, values: Fields) -> Any:
+def _made(kind: type[Made], where: str, values: Fields) -> Made:
     """A dataclass from a table of a recipe. Raises ConfigError for keys and values that do not fit."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where} must be a table, got {values!r}.")

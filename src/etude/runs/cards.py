@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.evaluation.verdicts import ALPHA, LOOKS
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Scores, beds, runs_of, scores_of, start_of, state
@@ -104,7 +105,7 @@ def _baseline(found: Scores) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _half_width(scores: Any, pairs: int) -> float:
+def _half_width(scores: NDArray[np.float64], pairs: int) -> float:
     """Of the interval of a mean difference between independent seeds."""
     from scipy.special import stdtrit
 

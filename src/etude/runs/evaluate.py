@@ -23,7 +23,7 @@ def evaluate(
     task: str | Task | None = None,
     *,
     set: str | Sequence[str] | Mapping[str, Any] = (),
-    **options: Any,
+    **options: object,
 ) -> dict[str, dict[str, Any]]:
     """How good a policy is, with bootstrap intervals.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from etude.core.errors import ConfigError
 from etude.core.fields import PositiveProbability
 from etude.core.registry import compositions
-from etude.core.slots import Stage
+from etude.core.slots import SomeMethod, Stage
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
 
 OWN = ("stages", "policy")
 """Slots that are the method's in every phase: the phases themselves, and what is trained."""
@@ -44,7 +47,7 @@ class Phase(Stage):
         chosen = {"optimizer": self.optimizer, "reference": self.reference}
         return frozenset(slot for slot, choice in chosen.items() if choice == "reset")
 
-    def apply(self, method: Any) -> Any:
+    def apply(self, method: SomeMethod) -> SomeMethod:
         if not self.like:
             return method
         other = next((m for m in compositions(self.like) if type(m) is type(method)), None)
@@ -53,8 +56,8 @@ class Phase(Stage):
         kept = {*OWN, "optimizer", "reference"} - self.resets()
         return method.replace(**{k: v for k, v in other.slots().items() if k not in kept})
 
-    def objection(self, method: Any) -> str | None:
-        ends = [s.end for s in method.stages if isinstance(s, Phase)]
+    def objection(self, method: Method) -> str | None:
+        ends = [s.end for s in method.slots()["stages"] if isinstance(s, Phase)]
         if ends != sorted(set(ends)):
             return f"must end after the phase before it; the ends are {', '.join(map(str, ends))}."
         if max(ends) < 1.0:

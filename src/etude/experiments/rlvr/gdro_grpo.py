@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.advantages.group import GroupAdvantage
 from etude.experiments.arms import Question, findings, variant
 from etude.experiments.watched import FewCompose, ends, runs, scores
 from etude.tasks.language.compose import Compose
 
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
+
 STEPS, COUNT, PROBLEMS = 32, 3, 16
 LEVELS = (1, 1, 1, 1, 2, 2, 2, 2, 3, 4)
 """Four fifths easy problems, one fifth hard ones."""
 
 
-def bin_index(loop: Any) -> float:
+def bin_index(loop: LanguageLoop) -> float:
     """How far the adversary has moved towards harder (lower) bins: 0 where it treats all alike."""
     from etude.methods.rlvr.gdro_grpo import PromptGDRO, RolloutGDRO
 

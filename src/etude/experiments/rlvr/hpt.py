@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.experiments.arms import Question, findings, variant
 from etude.experiments.watched import ends, runs, scores
 from etude.stages.phases import Phase
 from etude.tasks.language.compose import Compose
+
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
 
 STEPS, COUNT, PROBLEMS = 14, 3, 16
 LEVELS = (2, 3)
@@ -15,7 +18,7 @@ SLACK = 0.05
 """By how much accuracy on longer problems may be lower and still count as no worse."""
 
 
-def imitated(loop: Any) -> float:
+def imitated(loop: LanguageLoop) -> float:
     """Share of the step's problems that were imitated."""
     filters = loop.method.filters
     return float(filters[0].state["imitated"]) if filters and filters[0].name == "performance-gate" else 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from etude.advantages.group import GroupAdvantage
+from etude.core.episodes import Problem
 from etude.core.kinds import TokenMethod
 from etude.curricula.uniform import Uniform
 from etude.experiments import cells
@@ -52,7 +54,7 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
         def load(start: str = "long") -> LanguagePolicy:
             return LanguagePolicy.load(str(folder / start), device="cpu")
 
-        def trained(method: TokenMethod, pool: Any = None) -> LanguagePolicy:
+        def trained(method: TokenMethod, pool: Sequence[Problem] | None = None) -> LanguagePolicy:
             cell = Cell(f"short of {job.label}", method, task, job.seed, SHORT_STEPS, str(folder / "long"), pool)
             return cells.trained(cell)[0].policy
 

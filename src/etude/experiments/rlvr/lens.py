@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
 from etude.core.slots import Filter
-from etude.experiments.arms import Exact, Question, enumerable, findings, language, variant
+from etude.experiments.arms import Exact, Question, Trained, enumerable, findings, language, variant
 from etude.experiments.cells import spread
 from etude.methods.rlvr.lens import without_success
 from etude.tasks.language.sums import Sums
@@ -23,7 +24,7 @@ HARD = ("terms4", "terms5")
 class NegativesOnly(Filter):
     """Keeps groups without a success, and nothing else."""
 
-    def weigh(self, batch: Any) -> Tensor:
+    def weigh(self, batch: TokenBatch) -> Tensor:
         return without_success(batch).to(batch.scores.dtype)
 
 
@@ -60,7 +61,7 @@ def _tables(method: TokenMethod) -> Exact:
     return enumerable(method, task, seeds=SEED_COUNT, steps=STEPS)
 
 
-def _hard(run: Any, k: int) -> float:
+def _hard(run: Trained, k: int) -> float:
     """Mean over the problems of the hard levels."""
     sizes = [sum(level == name for level in run.levels) for name in HARD]
     return float(sum(n * run.pass_at(k, name) for n, name in zip(sizes, HARD) if n) / sum(sizes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from etude.experiments.cells import spread
 from etude.methods.rlvr.max_at_k import BestOfGroup, OffPolicyMaxAtK
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.tasks.tabular.enumerable import Enumerable
+
+if TYPE_CHECKING:
+    from etude.loops.enumerable import EnumerableLoop
 
 TASK = Enumerable(prompts=8, vocabulary=6, length=2, solutions=2, spread=2.0, graded=True)
 SEED_COUNT, STEPS = 64, 60
@@ -58,7 +61,7 @@ def _train(method: TokenMethod) -> Exact:
 
 
 @torch.no_grad()
-def _best_of(loop: Any) -> dict[str, Tensor]:
+def _best_of(loop: EnumerableLoop) -> dict[str, Tensor]:
     """Exact E[max of k rewards], means over the prompts, [P] each."""
     rewards, order = loop.rewards.sort(dim=-1)
     probs = loop.policy.probs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from etude.experiments.arms import SEEDS, Exact, Question, enumerable, findings,
 from etude.experiments.cells import spread
 from etude.tasks.language.sums import Sums
 from etude.tasks.tabular.enumerable import Enumerable
+
+if TYPE_CHECKING:
+    from etude.loops.enumerable import EnumerableLoop
 
 ARMS = ("maxrl", "grpo", "rloo")
 SEED_COUNT, STEPS = 64, 50
@@ -66,7 +69,7 @@ def _tables(method: TokenMethod) -> Exact:
     return enumerable(method, task, seeds=SEED_COUNT, steps=STEPS, measure=_coverage)
 
 
-def _coverage(loop: Any) -> dict[str, Tensor]:
+def _coverage(loop: EnumerableLoop) -> dict[str, Tensor]:
     solved = (loop.policy.probs().detach() * (loop.rewards >= 1)).sum(-1).clamp(0, 1)
     return {"pass@64": (1 - (1 - solved) ** 64).mean(1)}
 

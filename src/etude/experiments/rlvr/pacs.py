@@ -16,12 +16,12 @@ def experiment() -> dict[str, Any]:
 
     pass@64 on compose reaches 1 in every arm and cannot tell them apart; exact pass@16 can.
     """
-    from etude.tasks import resolve_task
+    from etude.tasks.language.compose import compose
     from etude.tasks.tabular.enumerable import Enumerable
 
     changes = {"epochs": 1, "minibatches": 4, "optimizer.lr": RATE}
     methods = {k: variant(k, changes) for k in ("pacs", "grpo", "ppo")}
-    runs = language(methods, resolve_task("compose"), seeds=RUNS, steps=STEPS, problems=50, samples=SAMPLES)
+    runs = language(methods, compose, seeds=RUNS, steps=STEPS, problems=50, samples=SAMPLES)
     one, many = ({k: [r.pass_at(n) for r in v] for k, v in runs.items()} for n in (1, SAMPLES))
     again = {"epochs": 4, "minibatches": 1}
     task = Enumerable(vocabulary=4, length=2, solutions=3)

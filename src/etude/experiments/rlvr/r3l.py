@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.fields import Probability
+from etude.core.kinds import TokenMethod
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experiments.arms import SEEDS, Question, Training, findings, train, variant
-from etude.experiments.watched import Run, ends, runs, scores
+from etude.experiments.watched import Run, Shared, ends, runs, scores
 from etude.methods.rlvr.r3l.retry import ReflectThenRetry
 from etude.policies.written import written
 from etude.tasks.agents.keys import Grid, Keys, keys, walk
+
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
 
 LESSONS, RATE = 150, 1e-3
 STEPS, COUNT = 25, 3
@@ -100,13 +104,13 @@ def only(episode: Episode, turns: int) -> Episode:
     return episode
 
 
-def counts(loop: Any) -> dict[str, float]:
+def counts(loop: LanguageLoop) -> dict[str, float]:
     """What `ReflectThenRetry` counted in a run."""
     state = loop.method.experience.state
     return {k: float(v) for k, v in state.items()} if "retries" in state else {}
 
 
-def arms() -> dict[str, Any]:
+def arms() -> dict[str, TokenMethod]:
     """R3L, without retries, and GRPO."""
     ours = variant("r3l", CHANGES)
     return {"r3l": ours, "without retries": ours.replace(experience=Groups(size=8)), "grpo": variant("grpo", CHANGES)}
@@ -122,7 +126,7 @@ def experiment() -> dict[str, Any]:
     """Success on new grids after as many updates with at most as many episodes each."""
     with tempfile.TemporaryDirectory() as folder:
         start = warm(folder)
-        options: dict[str, Any] = {"start": folder, "after": counts, "problems": 64, "samples": 4}
+        options: Shared = {"start": folder, "after": counts, "problems": 64, "samples": 4}
         found = runs(arms(), keys, seeds=COUNT, steps=STEPS, **options)
     solved = {arm: scores(found[arm], "pass@1") for arm in found}
     questions = [Question(f"success against {arm}", {"r3l": solved["r3l"], arm: solved[arm]})

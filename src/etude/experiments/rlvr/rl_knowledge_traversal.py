@@ -12,18 +12,22 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
 from etude.core.episodes import Problem, Segment
+from etude.core.kinds import TokenMethod
 from etude.core.streams import Stream
 from etude.evaluation.paths import path_matching
 from etude.experiments.arms import SEEDS, Question, findings, variant
 from etude.experiments.cells import spread
 from etude.tasks.language.hierarchy import Exercise, Hierarchy, Style, named, worked
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
 
 MODEL = "blank:3x48x4"
 RUNS = 4
@@ -83,12 +87,14 @@ def reading(task: Hierarchy, seed: int) -> list[list[Segment]]:
     return found
 
 
-def read(policy: Any, task: Hierarchy, seed: int) -> None:
+def read(policy: LanguagePolicy, task: Hierarchy, seed: int) -> None:
     """Pre-train with warm-up and cosine."""
     import torch
+    from transformers import LlamaForCausalLM
 
     from etude.policies.worked_examples import accumulate, rows
 
+    assert isinstance(policy.model, LlamaForCausalLM)
     data, stream = rows(policy.tokenizer, reading(task, seed)), Stream(seed).split("order").numpy
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
     for step in range(READING):
@@ -104,8 +110,9 @@ def read(policy: Any, task: Hierarchy, seed: int) -> None:
 
 
 def trained(
-    policy: Any, method: Any, task: Hierarchy, seed: int, steps: int, pool: Sequence[Problem] | None = None
-) -> Any:
+    policy: LanguagePolicy, method: TokenMethod, task: Hierarchy, seed: int, steps: int,
+    pool: Sequence[Problem] | None = None,
+) -> LanguagePolicy:  # fmt: skip
     """A copy of the policy after some steps of a method."""
     from etude.loops.language import LanguageLoop
     from etude.policies.language import LanguagePolicy
@@ -117,7 +124,7 @@ def trained(
     return mine
 
 
-def said_right(policy: Any, task: Hierarchy, seed: int) -> list[Problem]:
+def said_right(policy: LanguagePolicy, task: Hierarchy, seed: int) -> list[Problem]:
     """Training problems with what the policy said, where that was right."""
     from etude.evaluation.language import evaluate_split
 
@@ -129,7 +136,7 @@ def said_right(policy: Any, task: Hierarchy, seed: int) -> list[Problem]:
     ]
 
 
-def checkpoints(task: Hierarchy, seed: int) -> dict[str, Any]:
+def checkpoints(task: Hierarchy, seed: int) -> dict[str, LanguagePolicy]:
     """base, sft, rl and distilled, as policies."""
     import torch
 
@@ -159,7 +166,7 @@ def consistency(correct: ArrayLike) -> dict[str, float]:
     return {name: counts[name] / len(names) for name in ("all", "most", "few", "none")}
 
 
-def asked(policy: Any, task: Hierarchy, style: Style) -> dict[str, Any]:
+def asked(policy: LanguagePolicy, task: Hierarchy, style: Style) -> dict[str, Any]:
     """Majority accuracy, consistency and Path Matching Scores on the leaves that were held out."""
     from etude.evaluation.language import evaluate_split
     from etude.evaluation.pass_at_k import maj_at_k

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from etude.experiments.watched import runs
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
 from etude.methods.rlvr.rlanything.step_judge import judged
 from etude.tasks.language.sums import Sums
+
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
 
 STEPS, SEEDS = 40, 3
 TASK = Sums(terms=(3, 4, 5, 6))
@@ -107,7 +110,7 @@ def _watched(method: TokenMethod) -> TokenMethod:
     return method.replace(filters=(Recorder(), *method.filters))
 
 
-def _history(loop: Any) -> dict[str, float]:
+def _history(loop: LanguageLoop) -> dict[str, float]:
     """What the recorder of a run saw: the share inside, and balanced agreement early and late."""
     history = loop.method.filters[0].state["history"]
     found = {"inside": float(np.mean([h["inside"] for h in history]))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.core.episodes import Problem
 from etude.experiments.arms import Question, findings, variant
@@ -12,6 +12,9 @@ from etude.experiments.cells import spread
 from etude.experiments.watched import Job, ends, run, runs, scores
 from etude.references.frozen import Frozen
 from etude.tasks.language.compose import Compose, functions_of
+
+if TYPE_CHECKING:
+    from etude.loops.language import LanguageLoop
 
 STEPS, COUNT, PROBLEMS = 16, 3, 8
 TASK = Compose(levels=(2, 3))
@@ -24,7 +27,7 @@ def answer_now(problem: Problem, text: str) -> str:
     return f"{text.rpartition('>')[0]}>".removeprefix(">") + f"{functions_of(problem)[-1]}:"
 
 
-def by_budget(loop: Any) -> Mapping[str, float]:
+def by_budget(loop: LanguageLoop) -> Mapping[str, float]:
     """Accuracy at every budget, and the least that it grew from one to the next."""
     from etude.evaluation.budget import accuracy_by_budget
 

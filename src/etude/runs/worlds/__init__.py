@@ -95,13 +95,13 @@ class WorldOf(Protocol):
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """What an evaluation 'before' or 'after' measured, {split: {metric: interval}}, and samples to show."""
 
-    def look(self, loop: Any, task: Any, options: Options) -> dict[str, dict[str, Any]]:
+    def look(self, loop: Loop, task: Task, options: Options) -> dict[str, dict[str, Any]]:
         """What an evaluation in the middle of training measures: the means of `evaluation` on the first split.
 
         Returns: {split: {metric: mean over problems, or a list over members}}.
         """
 
-    def restore(self, checkpoint: str, config: Mapping[str, Any], task: Any) -> Any:
+    def restore(self, checkpoint: str, config: Mapping[str, Any], task: Task) -> Any:
         """The policy of a checkpoint alone, without what trains it."""
 
     def evaluate(

@@ -21,7 +21,7 @@ from etude.runs.worlds import EvaluationOptions
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
-    from etude.evaluation.restored import RestoredPolicies
+    from etude.evaluation.restored import Acting, RestoredPolicies
     from etude.loops.on_policy import OnPolicyLoop
 
 SEEDS = 10
@@ -135,7 +135,7 @@ def evaluation(
     return {"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}}, []
 
 
-def look(loop: Any, task: ControlTask, options: Options) -> dict[str, dict[str, list[float]]]:
+def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> dict[str, dict[str, list[float]]]:
     """Mean returns of every member, of sampled and of likeliest actions."""
     from etude.evaluation.control import play
 
@@ -144,7 +144,7 @@ def look(loop: Any, task: ControlTask, options: Options) -> dict[str, dict[str, 
     return {"test": {k: play(loop, task, episodes, deterministic=d).mean(1).tolist() for k, d in modes.items()}}
 
 
-def _returns(policies: Any, task: ControlTask, episodes: int, purpose: str) -> dict[str, Interval]:
+def _returns(policies: Acting, task: ControlTask, episodes: int, purpose: str) -> dict[str, Interval]:
     from etude.evaluation.control import play, summary
 
     intervals: dict[str, Interval] = {}

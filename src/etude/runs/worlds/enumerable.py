@@ -87,7 +87,7 @@ def evaluation(
     return {"exact": measures}, []
 
 
-def look(loop: EnumerableLoop, task: Any, options: Options) -> dict[str, dict[str, list[float]]]:
+def look(loop: EnumerableLoop, task: Enumerable, options: Options) -> dict[str, dict[str, list[float]]]:
     """What is exactly true of every member."""
     return {"exact": {k: v.tolist() for k, v in loop.exact().items()}}
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from etude.core.episodes import Episode, Problem
 from etude.core.slots import Context
+from etude.core.task import Task
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
-
-if TYPE_CHECKING:
-    pass
 
 
 class GroupsAndDemonstrations(Groups):
@@ -31,7 +28,7 @@ class GroupsAndDemonstrations(Groups):
     def rows_per_problem(self) -> int:
         return self.size + 1
 
-    def lacks(self, task: Any) -> str | None:
+    def lacks(self, task: Task) -> str | None:
         return super().lacks(task) or Demonstrations().lacks(task)
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
