@@ -260,10 +260,10 @@ def test_retries_do_not_depend_on_company(policy: LanguagePolicy) -> None:
     policy.__class__ = Reporter
     task, here = Toy(max_tokens=9), context(Toy(max_tokens=9), policy, "step", 0)
     problems, part = task.problems("train"), ReflectThenRetry(size=4)
-    together = {(e.draw, e.info.get("auxiliary", False)): said(e) for e in part.bind().collect(problems, here)}
+    together = {(e.draw, e.auxiliary): said(e) for e in part.bind().collect(problems, here)}
     alone = part.bind().collect(problems[2:], here)
     assert len(alone) >= 4 and len({e.draw for e in alone}) >= 4
-    assert all(together[e.draw, e.info.get("auxiliary", False)] == said(e) for e in alone)
+    assert all(together[e.draw, e.auxiliary] == said(e) for e in alone)
 
 
 # Data

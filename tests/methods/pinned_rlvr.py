@@ -210,10 +210,10 @@ def hpt(w: World) -> Tensor:
 
 def r3l(w: World) -> Tensor:
     advantages = {}
-    compared = {i: w.rewards[i] for i in range(w.count) if not w.info[i]}
+    compared = {i: w.rewards[i] for i in range(w.count) if i not in w.imitated}
     for i, a in centred(compared, w).items():
         advantages[i] = 3 * a if a >= 0 else a
-    advantages |= {i: 1.0 for i in range(w.count) if w.info[i]}
+    advantages |= {i: 1.0 for i in range(w.count) if i in w.imitated}
     return token_mean({i: x / 2 for i, x in likelihoods(w, advantages).items()})
 
 

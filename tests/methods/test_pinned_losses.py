@@ -127,7 +127,8 @@ def episode(world: World, i: int) -> Episode:
     said = Segment("assistant", world.text(i), tokens, mask, [0.0] * size, reward=world.rewards[i])
     stop = StopReason.MAX_TOKENS if i in world.cut else StopReason.END_OF_TEXT
     group = world.groups[i]
-    return Episode(Problem(f"p{group}", "?", "3"), [asked, said], group, stop=stop, info=dict(world.info[i]))
+    marks = {"auxiliary": i in world.imitated, "info": dict(world.info[i])}
+    return Episode(Problem(f"p{group}", "?", "3"), [asked, said], group, stop=stop, **marks)
 
 
 def batch_of(world: World) -> TokenBatch:

@@ -88,6 +88,10 @@ class Episode:
         parent: index of the episode this one was branched from, at turn `fork_turn`.
         seed: what its environment was reset with.
         draw: where its random numbers come from; None: nothing of it was sampled.
+        written: what the policy says in it was written, not sampled.
+        elsewhere: its tokens were sampled in another context than the one that it shows (a hint was left out), so that
+            their log-probabilities are not those of this context.
+        auxiliary: it is something said about an attempt, or to be imitated, and no attempt: it counts as a row alone.
         scores: reward by component, filled in by the rewards; `total` is their sum, and `outcome` that of the parts
             that judge outcomes: the total without penalties on how it came about.
     """
@@ -100,6 +104,9 @@ class Episode:
     fork_turn: int | None = None
     seed: int = 0
     draw: Draw | None = None
+    written: bool = False
+    elsewhere: bool = False
+    auxiliary: bool = False
     stop: StopReason = StopReason.TERMINATED
     scores: dict[str, float] = field(default_factory=dict)
     total: float = 0.0

@@ -17,11 +17,11 @@ def describe(
 ) -> dict[str, float]:
     """Means over every scored episode, whether or not a filter keeps it; `samples`: whether the policy said them.
 
-    Rows marked as 'auxiliary' in their `info` (what was said about an attempt, not an attempt) only count as rows.
+    Auxiliary rows (what was said about an attempt, not an attempt) only count as rows.
     """
     lost = {k: float(v) for k, v in dropped.items()}
     rows = [(e, own) for b in batches for e, own in zip(b.episodes, b.sampled.tolist())]
-    attempts = [(own or not samples) and not e.info.get("auxiliary") for e, own in rows]
+    attempts = [(own or not samples) and not e.auxiliary for e, own in rows]
     episodes = [e for (e, _), counts in zip(rows, attempts) if counts]
     if not episodes:
         return lost

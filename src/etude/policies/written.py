@@ -29,7 +29,7 @@ def written(
         segment.tokens = tokens
         segment.action_mask = [1] * learned + [0] * (len(tokens) - learned)
         segment.behaviour_logp = [0.0] * len(tokens)
-    episode = Episode(problem, list(segments), group, info={"written": True})
+    episode = Episode(problem, list(segments), group, written=True)
     if (size := len(episode.tokens)) > policy.context:
         warnings.warn(
             f"Problem {problem.id!r} and its written answer have {size} tokens, more than the {policy.context} that "

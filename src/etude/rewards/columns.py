@@ -35,6 +35,9 @@ def view(episode: Episode) -> dict[str, Any]:
         "reward": episode.reward,
         "scores": dict(episode.scores),
         "tokens": episode.action_count,
+        "written": episode.written,
+        "elsewhere": episode.elsewhere,
+        "auxiliary": episode.auxiliary,
         "info": {k: v for k, v in episode.info.items() if is_plain(v)},
     }
 

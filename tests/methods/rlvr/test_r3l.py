@@ -106,7 +106,7 @@ def test_gains_of_a_group_outweigh_its_losses_by_alpha(alpha: float) -> None:
 def test_imitated_rows_have_advantage_one_and_nobody_is_compared_with_them() -> None:
     batch = random_batch((5,)).replace(scores=torch.tensor([1.0, 0.0, 0.0, 9.0, -9.0]))
     for e in batch.episodes[3:]:
-        e.info["auxiliary"] = True
+        e.auxiliary = True
     part = AmplifiedAdvantage(alpha=3.0)
     third = 1 / 3
     assert part(batch)[batch.action_mask].unique().tolist() == pytest.approx([-third, 1.0, 2.0])
@@ -125,7 +125,7 @@ def test_saying_k_steps_again_meets_the_same_observations() -> None:
         attempt = attempts[retry.parent or 0]
         shared = [s.tokens for s in attempt.segments[:5]]  # opening, and two turns with their answers
         assert [s.tokens for s in retry.segments[:5]] == shared and retry.seed == attempt.seed
-        assert retry.fork_turn == 2 and retry.info["elsewhere"]
+        assert retry.fork_turn == 2 and retry.elsewhere
         assert not any("try" in s.text for s in retry.segments)
 
 
@@ -196,7 +196,7 @@ def test_a_single_completion_is_cut_at_its_separators() -> None:
 def test_retries_inside_a_completion_show_the_guidance_before_it() -> None:
     policy, task = reporter("<fail 0 W>"), Toy(max_tokens=9)
     _, rows = collect(ReflectThenRetry(size=2, imitate=False), task, policy)
-    assert [len(r.segments) for r in rows] == [2, 2, 2, 2] and rows[2].info["elsewhere"]
+    assert [len(r.segments) for r in rows] == [2, 2, 2, 2] and rows[2].elsewhere
 
 
 def paid(*rewards: float) -> Any:
@@ -208,7 +208,7 @@ def paid(*rewards: float) -> Any:
 def test_what_helped_is_imitated_and_what_did_not_is_not() -> None:
     policy = reporter("<fail 0 W>", "<fail 0 W>", "<ok>", "<ok>")
     part, rows = collect(ReflectThenRetry(size=4), paid(0.0, 0.0, 1.0, 0.0, 1.0, 0.5), policy)
-    extra = [e for e in rows if e.info.get("auxiliary")]
+    extra = [e for e in rows if e.auxiliary]
     assert [e.segments[-1].role for e in extra] == ["critique", "assistant", "critique"]
     report, guided, fine = extra
     assert report.segments[-1].text == "<fail 0 W>" and report.action_count == len(report.segments[-1].tokens)
@@ -221,7 +221,7 @@ def test_what_helped_is_imitated_and_what_did_not_is_not() -> None:
 def test_a_retry_that_is_no_better_is_not_imitated() -> None:
     """An attempt that had succeeded, reported as slow, and a retry that succeeds too."""
     _, rows = collect(ReflectThenRetry(size=2), paid(1.0, 0.5, 1.0, 1.0), reporter("<slow 0 W>"))
-    assert [e.group for e in rows if e.info.get("auxiliary")] == [1, 1]
+    assert [e.group for e in rows if e.auxiliary] == [1, 1]
 
 
 @pytest.mark.parametrize(("size", "better"), [(6, 0), (5, 2), (7, 0)])
@@ -233,9 +233,9 @@ def test_a_slow_success_that_succeeds_again_in_fewer_steps_is_imitated(size: int
     part = ReflectThenRetry(size=2)
     context = Context(task, None, Stream(0))
     shorter = part._steps(retry, context) < part._steps(attempt, context)
-    report = Episode(Problem("p", "?"), [Segment("critique", "<slow 1 W>")], info={"auxiliary": True})
+    report = Episode(Problem("p", "?"), [Segment("critique", "<slow 1 W>")], auxiliary=True)
     found = imitated(attempt, report, Report("slow", 1, "W"), retry, task, shorter)
-    assert len(found) == better and all(e.info["auxiliary"] for e in found)
+    assert len(found) == better and all(e.auxiliary for e in found)
 
 
 def test_rejected_reports_leave_the_attempt_as_it_is() -> None:
@@ -258,7 +258,7 @@ def test_rows_sampled_elsewhere_are_not_compared_with_the_trainer() -> None:
     class Careless(ReflectThenRetry):
         def collect(self, problems: Any, context: Any) -> list[Episode]:
             rows = super().collect(problems, context)
-            return [dataclasses.replace(e, info={**e.info, "elsewhere": False}) for e in rows]
+            return [dataclasses.replace(e, elsewhere=False) for e in rows]
 
     careless = method.replace(experience=Careless(size=4, imitate=False))
     with pytest.raises(InvariantError, match="differ by"):

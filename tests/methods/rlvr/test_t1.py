@@ -171,7 +171,7 @@ def test_worked_answers_go_wrong_once_and_on_rightly() -> None:
         assert sums.score(episode.problem, text) == 1.0
         assert ",".join(s for s in steps if not s.endswith("!")) == right
         assert len(steps) == len(right.split(",")) + 1
-        assert episode.info["written"]
+        assert episode.written
         assert episode.action_count == len(policy.encode(text)) + 1
     plain = [e.completion for e in TrialAndError(rate=0.0).collect(problems, context)]
     assert plain == [sums.demonstration(p) for p in problems]

@@ -48,7 +48,7 @@ class AmplifiedAdvantage(TokenAdvantages):
 
     >>> from types import SimpleNamespace as Rows
     >>> rows = Rows(scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]), action_mask=torch.ones(2, 1))
-    >>> rows.episodes, rows.sampled = [Rows(info={})] * 2, torch.ones(2, dtype=torch.bool)
+    >>> rows.episodes, rows.sampled = [Rows(auxiliary=False)] * 2, torch.ones(2, dtype=torch.bool)
     >>> rows.once, rows.rows = lambda: None, lambda chosen: rows
     >>> AmplifiedAdvantage(alpha=3.0)(rows).tolist()
     [[1.5], [-0.5]]
@@ -59,7 +59,7 @@ class AmplifiedAdvantage(TokenAdvantages):
     full: float | None = None
 
     def __call__(self, batch: TokenBatch) -> Tensor:
-        extra = torch.tensor([bool(e.info.get("auxiliary")) for e in batch.episodes], device=batch.scores.device)
+        extra = torch.tensor([e.auxiliary for e in batch.episodes], device=batch.scores.device)
         advantages = torch.ones_like(batch.scores)
         compared = (~extra).nonzero()[:, 0]
         if len(compared):

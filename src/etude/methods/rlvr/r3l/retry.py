@@ -53,8 +53,8 @@ class ReflectThenRetry(Groups):
     environment of the same seed, `guidance` is shown, and the policy goes on. Steps are turns; a task of one turn has
     the pieces of its completion, each ended by `separator`, and the guidance stands before it.
 
-    Rows are the attempts; the retries without the guidance (`elsewhere` in their `info`: their tokens were sampled
-    where it was seen); and, marked `auxiliary`, what is to be imitated (`imitated`). The first k steps, which attempt
+    Rows are the attempts; the retries without the guidance (marked `elsewhere`: their tokens were sampled where it
+    was seen); and, marked `auxiliary`, what is to be imitated (`imitated`). The first k steps, which attempt
     and retry have in common, are learned in neither; rewards on them move to the first step that is learned.
 
     `state` counts attempts, reports that were rejected, retries, and successes of both, since the run began.
@@ -166,7 +166,7 @@ class ReflectThenRetry(Groups):
     def _unguided(self, retry: Episode, cut: tuple[int, int] | None) -> Episode:
         """A retry as if the guidance had not been shown; with `cut`, only what follows it is learned."""
         segments = [_learned(s, 0) for s in retry.segments if "hint" not in s.info]
-        whole = dataclasses.replace(retry, segments=segments, info={**retry.info, "elsewhere": True})
+        whole = dataclasses.replace(retry, segments=segments, elsewhere=True)
         return whole if cut is None else without_prefix(whole, *cut)
 
     def _count(
@@ -206,7 +206,7 @@ def imitated(
         return [reflection] if task.success(attempt) else []
     if retry is None or not task.success(retry) or not (retry.reward > attempt.reward or shorter):
         return []
-    return [reflection, dataclasses.replace(retry, info={**retry.info, "auxiliary": True})]
+    return [reflection, dataclasses.replace(retry, auxiliary=True)]
 
 
 def _learned(segment: Segment, start: int) -> Segment:
@@ -230,6 +230,6 @@ def _shown(episode: Episode, request: Segment, tokens: list[int]) -> Episode:
     ]  # fmt: skip
     assert episode.draw is not None
     return dataclasses.replace(
-        episode, segments=[*read, request], draw=episode.draw.child("report"), info={"auxiliary": True},
+        episode, segments=[*read, request], draw=episode.draw.child("report"), info={}, auxiliary=True,
         stop=StopReason.TERMINATED,
     )  # fmt: skip
