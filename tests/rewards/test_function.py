@@ -48,6 +48,7 @@ def rest(completions, **data):
 def talk(messages, episodes):
     assert messages[0] == [{"role": "user", "content": "p0"}, {"role": "assistant", "content": "yes"}]
     assert episodes[0]["stop"] == "terminated" and episodes[0]["completion"] == "yes"
+    assert [episodes[0][mark] for mark in ("written", "elsewhere", "auxiliary")] == [False] * 3
     return numpy.ones(len(messages))
 
 def parts(completions):

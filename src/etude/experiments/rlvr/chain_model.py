@@ -63,12 +63,12 @@ class ChainModel:
 
     @staticmethod
     def random(
-        vertices: int, generator: torch.Generator, *, scale: float = 1e-8, **options: bool | float
+        vertices: int, generator: torch.Generator, *, scale: float = 1e-8, temperature: float = 0.2
     ) -> ChainModel:
         """Entries N(0, scale^2)."""
         types = vertices + vertices**2
         a, v = (torch.randn(*shape, generator=generator) for shape in ((vertices, types), (types, vertices)))
-        return ChainModel((scale * a).requires_grad_(), (scale * v).requires_grad_(), **options)  # type: ignore[arg-type]
+        return ChainModel((scale * a).requires_grad_(), (scale * v).requires_grad_(), temperature)
 
     def parameters(self) -> list[Tensor]:
         return [self.queries, self.values]

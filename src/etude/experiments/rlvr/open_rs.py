@@ -29,7 +29,7 @@ class Wordy(Sums):
     """
 
     again: Probability = 0.6
-    max_tokens: Count = FREE  # type: ignore[misc]
+    max_tokens: Count = FREE  # type: ignore[misc]  # of each task, where others have one for all
 
     def demonstration(self, problem: Problem) -> str:
         random = Stream(self.seed).split("wordy", problem.id).numpy
