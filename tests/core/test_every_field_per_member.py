@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from etude.core import fit
 from etude.core.errors import ConfigError
 from etude.core.fields import check
 from etude.core.kinds import RolloutMethod
@@ -24,8 +25,11 @@ REFUSED = {
     "NaturalGradient.lr": "has no learning rate", "TrustRegion.lr": "has no learning rate",
 }  # fmt: skip
 """Numbers that a member cannot have of its own, and what is said."""
-ELSEWHERE = {"OffPolicyMaxAtK", "GaussNewton"}
-"""Parts of rows of tokens, and of a critic's own steps."""
+ELSEWHERE = {
+    "OffPolicyMaxAtK": "is for tasks of enumerable and language, and a RolloutMethod is for those of control",
+    "GaussNewton": "is for learners of values",
+}
+"""Parts that no policy of control can have there, and what is said."""
 
 
 def method() -> Any:
@@ -67,7 +71,7 @@ FIELDS = [
     for cls in part_classes().values()
     if bases and issubclass(cls, bases) and slot not in ("stages", "learners", "experience") and made(cls)
     for field, hint in hints(cls).items()
-    if real(hint) and not part_types(hint)[0] and cls.__name__ not in ELSEWHERE
+    if real(hint) and not part_types(hint)[0]
 ]
 
 
@@ -78,6 +82,10 @@ def test_a_field_differs_between_members_or_is_refused(slot: str, cls: type[Part
     whole = method()
     part = cls() if slot != "policy" else whole.policy
     filled = whole.replace(**{slot: (part,) if many else part})
+    if sentence := ELSEWHERE.get(cls.__name__):
+        with pytest.raises(ConfigError, match=sentence):
+            fit.check(filled, pendulum)
+        return
     path = f"{next(p for p in filled.parts() if p.partition('.')[0] == slot)}.{field}"
     members = [Member(0, {path: values[0]}), Member(1, {path: values[1]})]
     if sentence := REFUSED.get(f"{cls.__name__}.{field}"):

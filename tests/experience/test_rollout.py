@@ -252,6 +252,18 @@ def test_an_outer_timer_goes_on() -> None:
         signal.signal(signal.SIGALRM, old)
 
 
+@pytest.mark.parametrize("taken", [signal.SIG_IGN, signal.SIG_DFL, lambda *args: None])
+def test_a_body_that_takes_the_signal_for_itself_has_no_deadline_and_the_next_one_has(taken: Any) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with deadline(0.05, late):
+        signal.signal(signal.SIGALRM, taken)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        time.sleep(0.1)
+    with pytest.raises(EnvironmentFault, match="late"), deadline(0.05, late):
+        time.sleep(5)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and signal.getsignal(signal.SIGALRM) is before
+
+
 def test_errors_of_the_body_are_its_own() -> None:
     with pytest.raises(ZeroDivisionError), deadline(5.0, late):
         _: Any = 1 / 0

@@ -27,6 +27,8 @@ def objections(method: Method, task: Task | None = None) -> Iterator[str]:
         if getattr(method, slot) not in (None, ()):
             yield f"{method.id}: {task.id} is a task of {task.world}, whose loop has no use for the slot {slot}."
     for path, part in method.parts().items():
+        if part.worlds and part.worlds.isdisjoint(method.worlds):
+            continue  # as the method has said
         if task.world not in (part.worlds or method.worlds):
             yield (
                 f"{method.id}: {type(part).__name__} ({path}) is for tasks of {' and '.join(sorted(part.worlds))}, "

@@ -137,11 +137,16 @@ class Method:
         missing = [slot for slot in self.required if getattr(self, slot) is None]
         for slot in missing:
             yield f"{self.id} has no {slot}, so it cannot be trained."
-        for part in self.parts().values():
+        kind = type(self).__name__
+        for path, part in self.parts().items():
+            name = type(part).__name__
+            if part.worlds and part.worlds.isdisjoint(self.worlds):
+                where, here = (" and ".join(sorted(worlds)) for worlds in (part.worlds, self.worlds))
+                yield f"{self.id}: {name} ({path}) is for tasks of {where}, and a {kind} is for those of {here}."
+                continue
             if objection := part.objection(self):
-                yield f"{self.id}: {type(part).__name__} {objection}"
+                yield f"{self.id}: {name} {objection}"
             for need in sorted(part.needs - self.computes):
-                name, kind = type(part).__name__, type(self).__name__
                 yield f"{self.id}: {name} needs {need}, which the loop of a {kind} does not compute."
         if not missing:
             for sentence in (*self.contradictions(), *stages.objections(self)):

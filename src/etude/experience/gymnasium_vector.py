@@ -221,12 +221,12 @@ class GymnasiumVector:
             )
         _log.warning("%s: an episode is discarded: %s (%s).", self.name, cause, self._place(i, flat))
 
-    @contextlib.contextmanager
-    def _limit(self, seconds: float) -> Iterator[None]:
+    def _limit(self, seconds: float) -> deadline:
         """A limit for calls in this process; who is running then is lost."""
-        late = f"did not answer within {seconds:g} s (the task's step_timeout)"
-        with deadline(seconds, lambda: _Lost({self.running[0]: late})):
-            yield
+        return deadline(
+            seconds,
+            lambda: _Lost({self.running[0]: f"did not answer within {seconds:g} s (the task's step_timeout)"}),
+        )
 
     @contextlib.contextmanager
     def _watched(self, envs: AsyncVectorEnv) -> Iterator[None]:
