@@ -317,7 +317,8 @@ def gradient(method: Any, batch: TokenBatch, budget: int) -> tuple[dict[str, tor
     if "values" in method.needs():
         torch.nn.init.constant_(policy.add_value_head().weight, 0.03)
     updater, tally = Updater(policy, method, 1, budget, 8), Tally()
-    updater.accumulate(method, batch.replace(advantages=method.advantages(batch)), False, tally)
+    batch = batch.replace(advantages=method.advantages(batch), returns=method.advantages.returns(batch))
+    updater.accumulate(method, batch, False, tally)
     return gradients(policy), tally.means()
 
 

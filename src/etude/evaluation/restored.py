@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from etude.core.complete import complete_rollout
 from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
 from etude.core.population import FlatParameters, Member, Population, settle
+from etude.core.step_slots import Policy
 from etude.experience.spaces import observation_shape
 from etude.policies.control.actor import Actor
 from etude.runtime.checkpoints import load_tensors
 
 if TYPE_CHECKING:
-    from etude.core.complete import CompleteRolloutMethod
     from etude.core.method import Method
     from etude.loops.on_policy import OnPolicyLoop
 
@@ -29,11 +28,23 @@ class Spaces:
     action_space: Any
 
 
+class WithPolicy(Protocol):
+    """A method of any kind that acts in control: what is asked of it here."""
+
+    @property
+    def id(self) -> str:
+        """What it is called."""
+
+    @property
+    def policy(self) -> Policy:
+        """What acts."""
+
+
 @dataclass(frozen=True)
 class RestoredPolicies:
     """What playing, drawing and exporting need of a loop: who acts, and between which spaces."""
 
-    method: CompleteRolloutMethod
+    method: WithPolicy
     task: ControlTask
     population: Population
     actor: Actor
@@ -49,10 +60,12 @@ def restore_policies(
 ) -> RestoredPolicies:
     """Build the actor alone, no critic, optimizer or environment to train in, and give it a checkpoint's weights.
 
-    Raises: ConfigError if the policies were trained on other observations or actions.
+    Raises: ConfigError for a method without a policy, or one that was trained on other observations or actions.
     """
+    if method.slots().get("policy") is None:
+        raise ConfigError(f"{method.id} has no policy, so {checkpoint} holds none to play.")
     population = Population(members)
-    own = complete_rollout(settle(method.bind(), population))
+    own = cast(WithPolicy, settle(method.bind(), population))
     spaces = _spaces(own, task)
     shape = observation_shape(spaces.observation_space)
     actor = cast(Actor, own.policy.build(shape, spaces.action_space, population))  # as the slot says
@@ -69,7 +82,7 @@ def restore_policies(
     return RestoredPolicies(own, task, population, actor, spaces)
 
 
-def _spaces(method: CompleteRolloutMethod, task: ControlTask) -> Spaces:
+def _spaces(method: WithPolicy, task: ControlTask) -> Spaces:
     """As the policy sees them, which may stack or scale what the task shows."""
     environment = method.policy.watch(task.make([0], 1, "spaces"))
     try:
