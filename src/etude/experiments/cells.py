@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etude.core.episodes import Problem
-from etude.core.kinds import TokenMethod
 from etude.core.loop import Loop, StepReport
+from etude.core.method import Method
 from etude.core.task import Task
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Cell:
     """
 
     label: str
-    method: TokenMethod
+    method: Method
     task: Any
     seed: int
     steps: int
