@@ -12,9 +12,10 @@ import pytest
 
 from etude.experiments import cells
 from etude.experiments.arms import SEEDS, enumerable, variant
-from etude.experiments.cells import Cell, kept_in, trained
+from etude.experiments.cells import Cell, kept_in, recorded, trained
 from etude.loops.enumerable import EnumerableLoop
 from etude.loops.language import LanguageLoop
+from etude.runtime import disk, environment
 from etude.runtime.interrupts import Interrupted
 from etude.tasks.language.compose import Compose
 from etude.tasks.tabular.enumerable import Enumerable
@@ -98,3 +99,48 @@ def test_processes_keep_their_cells_in_the_same_place(tmp_path: Path) -> None:
 
 def _train_one(seed: int) -> None:
     trained(Cell("small", SMALL.method, SMALL.task, seed, 1))
+
+
+def test_a_recorded_result_is_found_again_and_that_of_another_cell_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def compute() -> dict[str, list[float]]:
+        asked.append(len(asked))
+        return {"scores": [0.1 + asked[-1], float("inf")]}
+
+    with kept_in(tmp_path):
+        first = recorded("arm 100", [{"rate": 0.1}, 100], compute)
+        assert recorded("arm 100", [{"rate": 0.1}, 100], compute) == first == {"scores": [0.1, float("inf")]}
+        recorded("arm 100", [{"rate": 0.2}, 100], compute)
+        recorded("arm 101", [{"rate": 0.1}, 100], compute)
+        monkeypatch.setattr(environment, "version", lambda name: "another")
+        recorded("arm 100", [{"rate": 0.1}, 100], compute)
+    assert asked == [0, 1, 2, 3]
+    assert len(list(tmp_path.glob("arm-10*/result.json"))) == 4
+
+
+def test_a_result_that_was_half_written_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(fd: int, data: bytes) -> None:
+        os.write(fd, data[: len(data) // 2])
+        raise KeyboardInterrupt
+
+    with kept_in(tmp_path):
+        with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+            stopped.setattr(disk, "write", half)
+            recorded("arm", [], lambda: [12, 34])
+        assert list(tmp_path.glob("arm-*/*"))
+        assert recorded("arm", [], lambda: [56, 78]) == [56, 78]
+
+
+def test_results_are_the_same_whether_they_are_kept_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute() -> dict[Any, Any]:
+        return {1: (0.1, 0.2)}
+
+    monkeypatch.setattr(cells.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    alone = recorded("arm", [], compute)
+    assert not list(tmp_path.iterdir())
+    with kept_in(tmp_path):
+        assert recorded("arm", [], compute) == recorded("arm", [], compute) == alone == {"1": [0.1, 0.2]}

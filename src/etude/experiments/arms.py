@@ -221,7 +221,7 @@ def started(
     """
     method = variant("sft", {"problems": 64, "optimizer.lr": 1e-3, **(changes or {})})
     job = Training("start", method, task, SEEDS - 1, steps, start, problems=50)
-    with model_folder(job) as folder:
+    with model_folder(job.folder()) as folder:
         yield Start(str(folder), train(replace(job, keep=str(folder))))
 
 

@@ -1,4 +1,8 @@
-"""Cells of experiments: each training is a run folder, and goes on where it was if the experiment was stopped."""
+"""Cells of experiments: an experiment that was stopped goes on at the first cell that is not done.
+
+A training is a run folder, and goes on where it was itself. A computation that has no loop, on tables or Gaussians, is
+one result in a file (`recorded`).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etude.core.episodes import Problem
-from etude.core.kinds import TokenMethod
 from etude.core.loop import Loop, StepReport
+from etude.core.method import Method
 from etude.core.task import Task
 
 if TYPE_CHECKING:
@@ -58,7 +62,7 @@ class Cell:
     """
 
     label: str
-    method: TokenMethod
+    method: Method
     task: Any
     seed: int
     steps: int
@@ -66,14 +70,43 @@ class Cell:
     pool: Sequence[Problem] | None = None
 
     def folder(self) -> str:
-        """A name by all that matters, the library's version too, so that an equal run is found again."""
-        from etude.runtime import sources
+        """The name of its run folder."""
+        matters = [self.method.to_json(), repr(self.task), self.steps, self.start, repr(self.pool)]
+        return folder_name(f"{self.label}-{self.seed}", matters)
 
-        own = sources.key([], [], "")
-        matters = [self.method.to_json(), repr(self.task), self.steps, self.start, repr(self.pool), *own]
-        key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
-        label = "".join(c if c.isalnum() or c in "-+." else "-" for c in self.label)
-        return f"{label}-{self.seed}-{key}"
+
+def folder_name(label: str, matters: Sequence[object]) -> str:
+    """A name by all that matters (JSON values), the library's version too, so that an equal cell is found again."""
+    from etude.runtime import sources
+
+    key = hashlib.sha256(json.dumps([*matters, *sources.key([], [], "")]).encode()).hexdigest()[:8]
+    return "".join(c if c.isalnum() or c in "-+." else "-" for c in label) + f"-{key}"
+
+
+def recorded(label: str, matters: Sequence[object], compute: Callable[[], Out]) -> Out:
+    """What a cell without a loop comes to: JSON values, computed once where run folders are kept.
+
+    Args:
+        label: the arm that it belongs to, and its seed if it has one.
+        matters: all that the result depends on, as JSON values.
+    """
+    if _root is None:
+        return _plain(compute())
+    path = _root / folder_name(label, matters) / "result.json"
+    if not path.is_file():
+        from etude.runtime import disk
+
+        found = json.dumps(compute())
+        disk.make_folder(path.parent)
+        disk.replace_file(path, found.encode())
+    result: Out = json.loads(path.read_bytes())
+    return result
+
+
+def _plain(found: Out) -> Out:
+    """As if it had been read from a file, so that it is the same whether cells are kept or not."""
+    plain: Out = json.loads(json.dumps(found))
+    return plain
 
 
 def trained(cell: Cell, watch: Callable[[Any], Any] | None = None) -> tuple[LanguageLoop, list[Metrics]]:
@@ -105,7 +138,7 @@ def advance(loop: Loop, cell: Cell, watch: Callable[[Any], Any] | None = None) -
     from etude.runtime.run import Run
 
     driven: Loop = loop if watch is None else _Watched(loop, watch)
-    with _folder(cell) as path, _opened(path, cell) as folder:
+    with _folder(cell.folder()) as path, _opened(path, cell) as folder:
         Run(folder, driven, cell.steps, progress=Progress(cell.steps, quiet=True), episodes_per_step=0).execute()
         return [{k: math.nan if v is None else v for k, v in line.items()} for line in JsonLines.read(
             path / "metrics.jsonl")]  # fmt: skip
@@ -132,12 +165,12 @@ class _Watched:
 
 
 @contextmanager
-def _folder(cell: Cell) -> Iterator[Path]:
+def _folder(name: str) -> Iterator[Path]:
     if _root is not None:
-        yield _root / cell.folder()
+        yield _root / name
         return
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name) / cell.folder()
+    with tempfile.TemporaryDirectory() as place:
+        yield Path(place) / name
 
 
 def _opened(path: Path, cell: Cell) -> Any:
@@ -152,13 +185,10 @@ def _opened(path: Path, cell: Cell) -> Any:
 
 
 @contextmanager
-def model_folder(cell: Cell) -> Iterator[Path]:
-    """Where to save what a run made for others to start from; it stays where run folders do."""
-    if _root is not None:
-        yield _root / cell.folder() / "model"
-        return
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
+def model_folder(name: str) -> Iterator[Path]:
+    """Where to save what the cell of this name made for others to start from; it stays where run folders do."""
+    with _folder(name) as path:
+        yield path / "model"
 
 
 def spread(function: Callable[[In], Out], jobs: Sequence[In], workers: int | None = None) -> list[Out]:

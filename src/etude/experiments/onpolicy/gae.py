@@ -8,6 +8,7 @@ from etude.core.kinds import RolloutMethod
 from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.evaluation.comparison import verdict
+from etude.experiments.cells import Cell, advance
 
 LAMBDAS = (0.0, 0.96, 1.0)
 FIRST_SEED = 100
@@ -33,8 +34,8 @@ def experiment() -> dict[str, Any]:
     task: Any = resolve_task(claim.task)
     members = [Member(FIRST_SEED + s, {"advantages.lam": lam}) for lam in LAMBDAS for s in range(claim.seeds)]
     loop = OnPolicyLoop(method, task, members, -(-claim.steps // (rollout.steps * rollout.environments)))
-    for _ in range(loop.steps):
-        loop.step()
+    label = "-".join(["gae", *(f"{lam:g}" for lam in LAMBDAS), str(claim.seeds)])
+    advance(loop, Cell(label, method, task, FIRST_SEED, loop.steps, start=""))
     returns = play(loop, task, 20).mean(1).reshape(len(LAMBDAS), claim.seeds)
     loop.close()
     arms = {f"lambda {lam:g}": row.tolist() for lam, row in zip(LAMBDAS, returns)}

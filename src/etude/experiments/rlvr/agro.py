@@ -9,7 +9,7 @@ from torch import Tensor
 
 from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS, Question, findings, language, variant
-from etude.experiments.cells import Cell, spread, trained
+from etude.experiments.cells import Cell, recorded, spread, trained
 from etude.experiments.optima import Bandits
 from etude.objectives.preference import DPO
 from etude.references.frozen import Frozen
@@ -63,6 +63,11 @@ def settle(method: TokenMethod) -> list[float]:
 
     Every pair of different responses is a group that weighs as often as the reference draws it.
     """
+    matters = [method.to_json(), PROMPTS, RESPONSES, EXACT_BETA, UPDATES, RATE, SEEDS]
+    return recorded(f"exact {method.id}", matters, lambda: _settled(method))
+
+
+def _settled(method: TokenMethod) -> list[float]:
     bandits = Bandits(PROMPTS, RESPONSES, EXACT_BETA)
     prompt, response = _pairs()
     said = bandits.policy.rows(0, prompt, response, bandits.first)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from etude.experiments.arms import SEEDS, Question, findings
+from etude.experiments.cells import recorded
 
 Parameters = dict[str, Tensor]
 Policy = Callable[[Parameters, Tensor], tuple[Tensor, Tensor]]
@@ -249,6 +251,13 @@ def fit_linear(
     return {k: torch.stack(v) for k, v in curves.items()}
 
 
+def linear_arm(kind: Metric | None) -> dict[str, dict[str, list[float]]]:
+    """Each member's errors: means over the last 50 steps, and over the run."""
+    curves = fit_linear(kind)
+    parts = {"last": slice(-50, None), "area": slice(None)}
+    return {part: {k: v[steps].mean(0).tolist() for k, v in curves.items()} for part, steps in parts.items()}
+
+
 class Outer:
     """The outer level by implicit differentiation: U = C C', C learned on data that the policy is not fitted to."""
 
@@ -355,11 +364,13 @@ def experiment() -> dict[str, Any]:
     kinds: dict[str, Metric | None] = {
         "U*": "full", "alpha* I": "scaled", "U = I": "identity", "learned U": "learned", "NLL": None,
     }  # fmt: skip
-    runs = {name: fit_linear(kind) for name, kind in kinds.items()}
-    last = {name: {k: v[-50:].mean(0).tolist() for k, v in r.items()} for name, r in runs.items()}
-    area = {name: r["moments"].mean(0).tolist() for name, r in runs.items()}
-    pendulum = {name: fit_pendulum(kind) for name, kind in kinds.items() if kind != "learned"}
-    pendulum["MSE"] = fit_pendulum(None, squared=True)
+    sizes = [MEMBERS, ROWS, STEPS, SAMPLES, SEEDS]
+    runs = {k: recorded(f"linear {k}", [k, *sizes], partial(linear_arm, kind)) for k, kind in kinds.items()}
+    last = {name: r["last"] for name, r in runs.items()}
+    area = {name: r["area"]["moments"] for name, r in runs.items()}
+    nets = {k: partial(fit_pendulum, kind) for k, kind in kinds.items() if kind != "learned"}
+    nets["MSE"] = partial(fit_pendulum, None, squared=True)
+    pendulum = {k: recorded(f"pendulum {k}", [k, SAMPLES, SEEDS], fit) for k, fit in nets.items()}
     nll = {name: r["nll"] for name, r in pendulum.items()}
     nll["NLL plus 0.05"] = [x + 0.05 for x in nll["NLL"]]
     last["U = I plus 0.05"] = {"mean": [x + 0.05 for x in last["U = I"]["mean"]]}

@@ -9,13 +9,13 @@ each is an episode of its own there. Sizes are the catalogue's; batches are 4,09
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from etude.experiments.arms import SEEDS, Question, findings
-from etude.experiments.cells import spread
+from etude.experiments.cells import recorded, spread
 from etude.experiments.rlvr.chain_model import ChainModel, accuracy, train
 
 BATCH, RATE, TEMPERATURE = 4096, 1e-2, 0.2
@@ -44,8 +44,13 @@ SETTINGS = (
 )
 
 
-def do(run: Run) -> list[tuple[float, float]]:
+def do(run: Run) -> list[list[float]]:
     """Accuracy and traversal accuracy of greedy answers from the hardest start, for each tested length."""
+    matters = [asdict(run), BATCH, RATE, TEMPERATURE, TESTED]
+    return recorded(f"{run.name} {run.seed}", matters, lambda: _tested(run))
+
+
+def _tested(run: Run) -> list[list[float]]:
     torch.set_num_threads(1)
     random = torch.Generator().manual_seed(run.seed)
     model = ChainModel.random(run.vertices, random, temperature=TEMPERATURE)
@@ -54,7 +59,7 @@ def do(run: Run) -> list[tuple[float, float]]:
         generator=random,
     )  # fmt: skip
     return [
-        accuracy(model, length=m, vertices=run.vertices, starts=(0,), count=TESTED, generator=random)
+        [*accuracy(model, length=m, vertices=run.vertices, starts=(0,), count=TESTED, generator=random)]
         for m in run.lengths
     ]
 
@@ -63,7 +68,7 @@ def experiment() -> dict[str, Any]:
     """All runs on fresh seeds."""
     jobs = [Run(**{**vars(s), "seed": SEEDS + k}) for s in SETTINGS for k in range(RUNS)]
     done = spread(do, jobs)
-    found: dict[str, list[list[tuple[float, float]]]] = {}
+    found: dict[str, list[list[list[float]]]] = {}
     for job, result in zip(jobs, done):
         found.setdefault(job.name, []).append(result)
 

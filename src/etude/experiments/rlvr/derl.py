@@ -13,7 +13,7 @@ from etude.core.kinds import TokenMethod
 from etude.core.streams import Stream
 from etude.experiments.arms import SEEDS as FIRST
 from etude.experiments.arms import Question, findings, variant
-from etude.experiments.cells import spread
+from etude.experiments.cells import recorded, spread
 from etude.loops.enumerable import EnumerableLoop
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.methods.rlvr.derl.reward import FormulaReward, evaluate, parse
@@ -134,6 +134,13 @@ def train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[flo
     """Exact success after GRPO with each formula as the reward, one member each."""
     if not formulas:
         return []
+    about = [PRIMITIVES.to_json(), repr(TASK), [*formulas], [*seeds], steps]
+    return recorded(
+        f"formulas of {steps} steps", [variant("grpo").to_json(), *about], lambda: _train(formulas, seeds, steps)
+    )
+
+
+def _train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[float]:
     grpo: TokenMethod = variant("grpo")
     loop = EnumerableLoop(grpo, TASK, seeds=seeds, steps=steps)
     broken = [not _finite(f) for f in formulas]

@@ -48,7 +48,7 @@ def ways_to_short(job: Job) -> dict[str, dict[str, float]]:
     from etude.policies.language import LanguagePolicy
 
     task = TASK
-    with cells.model_folder(job) as folder:
+    with cells.model_folder(job.folder()) as folder:
         run(Job(**{**vars(job), "keep": str(folder / "long")}))
 
         def load(start: str = "long") -> LanguagePolicy:

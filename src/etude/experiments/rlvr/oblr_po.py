@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from etude.advantages.group import GroupAdvantage, LeaveOneOut
 from etude.core.batches import Head, TokenBatch
 from etude.experiments.arms import SEEDS, Question, Trained, findings, language, variant
+from etude.experiments.cells import recorded
 from etude.methods.rlvr.oblr_po import GradientWeightedBaseline
 from etude.tasks.language.sums import Sums
 
@@ -29,11 +31,12 @@ BASELINES = {
 
 def experiment() -> dict[str, Any]:
     """Variances on bandits of skewed probabilities; largest drop and final accuracy with groups of 4."""
-    found = {n: [_variances(seed, n) for seed in range(SEEDS, SEEDS + BANDITS)] for n in SIZES}
+    sizes = [SEEDS, BANDITS, ARMS, DRAWS, *BASELINES]
+    found = {n: recorded(f"bandits, groups of {n}", [n, *sizes], partial(_all_variances, n)) for n in SIZES}
     varies = {name: [v[name] for v in found[SIZES[0]]] for name in found[SIZES[0]][0]}
-    sizes = {"experience.size": 4, "optimizer.lr": RATE}
+    changes = {"experience.size": 4, "optimizer.lr": RATE}
     names = ("oblr-po", "rloo", "grpo")
-    runs = language({name: variant(name, sizes) for name in names}, TASK, seeds=RUNS, steps=STEPS)
+    runs = language({name: variant(name, changes) for name in names}, TASK, seeds=RUNS, steps=STEPS)
     drops = {name: [_drawdown(run) for run in runs[name]] for name in names}
     final = {name: [run.pass_at(1) for run in runs[name]] for name in names}
     questions = [
@@ -52,6 +55,10 @@ def experiment() -> dict[str, Any]:
         questions, task="bandits, sums", steps=STEPS, seeds=BANDITS, runs=RUNS, rate=RATE,
         variance_by_group_size={str(n): v for n, v in means.items()}, mean_share_of_the_rate=paces,
     )  # fmt: skip
+
+
+def _all_variances(size: int) -> list[dict[str, float]]:
+    return [_variances(seed, size) for seed in range(SEEDS, SEEDS + BANDITS)]
 
 
 def _variances(seed: int, size: int) -> dict[str, float]:

@@ -12,14 +12,14 @@ another policy walks, and a token method learns from what its own policy said. T
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from etude.experiments.arms import SEEDS, Question, findings
-from etude.experiments.cells import spread
+from etude.experiments.cells import recorded, spread
 from etude.experiments.rlvr.path_models import (
     Graphs,
     Walks,
@@ -205,6 +205,12 @@ def go_on(graphs: Graphs, base: Tensor, arm: Arm, seed: int, steps: int = STEPS)
 
 def run_arm(arm: Arm) -> list[Looked]:
     """One arm on graphs of fresh seeds."""
+    matters = [asdict(arm), GRAPHS, NODES, TAUGHT, STEPS, BATCH, RATE, LIMIT, LOOKS, PAIRS, SAMPLES, COLD, EPSILON]
+    looks = recorded(arm.name, [*matters, SEEDS], lambda: [asdict(look) for look in _looks(arm)])
+    return [Looked(**look) for look in looks]
+
+
+def _looks(arm: Arm) -> list[Looked]:
     torch.set_num_threads(1)
     tasks = [Paths(nodes=NODES, demonstrations=10, seed=SEEDS + k) for k in range(GRAPHS)]
     graphs = Graphs.of([data(t) for t in tasks])

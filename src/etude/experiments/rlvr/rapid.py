@@ -10,7 +10,7 @@ import numpy as np
 from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.kinds import TokenMethod
 from etude.experiments.arms import SEEDS, Question, findings, variant
-from etude.experiments.cells import spread
+from etude.experiments.cells import recorded, spread
 from etude.objectives.policy_gradient import PolicyGradient
 
 MINIBATCH, GRADIENT_STEPS, RUNS, RATE = 16, 48, 4, 2e-4
@@ -70,8 +70,14 @@ class Timed(NamedTuple):
 def timed(job: Timed) -> dict[str, float]:
     """Processor seconds until fresh samples have the accuracy, and in all; share of sampling; pass@1 in the end.
 
-    A run that never has it counts with all of its time (`reached` is 0).
+    A run that never has it counts with all of its time (`reached` is 0). Checkpoints would be timed too, so a run that
+    was stopped begins anew; those that are done stay.
     """
+    matters = [job.method.to_json(), job.seed, GRADIENT_STEPS, TARGET, WINDOW]
+    return recorded(f"{job.label} {job.seed}", matters, lambda: _timed(job))
+
+
+def _timed(job: Timed) -> dict[str, float]:
     import torch
 
     from etude.evaluation.language import evaluate_split

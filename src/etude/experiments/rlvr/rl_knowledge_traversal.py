@@ -8,10 +8,10 @@ were left out.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from etude.core.kinds import TokenMethod
 from etude.core.streams import Stream
 from etude.evaluation.paths import path_matching
 from etude.experiments.arms import SEEDS, Question, findings, variant
-from etude.experiments.cells import spread
+from etude.experiments.cells import Cell, folder_name, model_folder, recorded, spread, trained
 from etude.tasks.language.hierarchy import Exercise, Hierarchy, Style, named, worked
 
 if TYPE_CHECKING:
@@ -109,21 +109,6 @@ def read(policy: LanguagePolicy, task: Hierarchy, seed: int) -> None:
 # Its checkpoints
 
 
-def trained(
-    policy: LanguagePolicy, method: TokenMethod, task: Hierarchy, seed: int, steps: int,
-    pool: Sequence[Problem] | None = None,
-) -> LanguagePolicy:  # fmt: skip
-    """A copy of the policy after some steps of a method."""
-    from etude.loops.language import LanguageLoop
-    from etude.policies.language import LanguagePolicy
-
-    mine = LanguagePolicy(copy.deepcopy(policy.model), policy.tokenizer)
-    loop = LanguageLoop(method, task, mine, seed=seed, steps=steps, pool=pool)
-    for _ in range(steps):
-        loop.step()
-    return mine
-
-
 def said_right(policy: LanguagePolicy, task: Hierarchy, seed: int) -> list[Problem]:
     """Training problems with what the policy said, where that was right."""
     from etude.evaluation.language import evaluate_split
@@ -137,7 +122,26 @@ def said_right(policy: LanguagePolicy, task: Hierarchy, seed: int) -> list[Probl
 
 
 def checkpoints(task: Hierarchy, seed: int) -> dict[str, LanguagePolicy]:
-    """base, sft, rl and distilled, as policies."""
+    """base, sft, rl and distilled, as policies; the last three are runs that start from the folder of the first."""
+    from etude.policies.language import LanguagePolicy
+
+    matters = [repr(task), seed, MODEL, READING, BATCH, RATE, BARE, WHOLE]
+    with model_folder(folder_name(f"base {seed}", matters)) as start:
+        recorded(f"base {seed}", matters, lambda: save_base(task, seed, start))
+
+        def after(name: str, method: TokenMethod, steps: int, pool: Sequence[Problem] | None = None) -> LanguagePolicy:
+            return trained(Cell(name, method, task, seed, steps, str(start), pool))[0].policy
+
+        supervised = variant("sft", {"optimizer.lr": 1e-3, "problems": 32})
+        rewarded = variant("rl-knowledge-traversal", {"optimizer.lr": 1e-3, "problems": 24})
+        found = {"base": LanguagePolicy.load(str(start), device="cpu"), "sft": after("sft", supervised, ANSWERS)}
+        found["rl"] = after("rl", rewarded, STEPS)
+        found["distilled"] = after("distilled", supervised, ANSWERS, said_right(found["rl"], task, seed))
+    return found
+
+
+def save_base(task: Hierarchy, seed: int, folder: Path) -> int:
+    """Make a model from nothing that has read, and save it; how many weights it has."""
     import torch
 
     from etude.policies.language import LanguagePolicy
@@ -147,12 +151,8 @@ def checkpoints(task: Hierarchy, seed: int) -> dict[str, LanguagePolicy]:
         torch.manual_seed(seed)
         base.model.apply(base.model._init_weights)
     read(base, task, seed)
-    supervised = variant("sft", {"optimizer.lr": 1e-3, "problems": 32})
-    rewarded = variant("rl-knowledge-traversal", {"optimizer.lr": 1e-3, "problems": 24})
-    found = {"base": base, "sft": trained(base, supervised, task, seed, ANSWERS)}
-    found["rl"] = trained(base, rewarded, task, seed, STEPS)
-    found["distilled"] = trained(base, supervised, task, seed, ANSWERS, said_right(found["rl"], task, seed))
-    return found
+    base.save(folder)
+    return sum(p.numel() for p in base.model.parameters())
 
 
 # What they know

@@ -8,7 +8,8 @@ import torch
 
 from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
-from etude.experiments.arms import Question, findings, language, variant
+from etude.experiments.arms import SEEDS, Question, findings, language, variant
+from etude.experiments.cells import recorded
 from etude.experiments.optima import Bandits
 from etude.objectives.surrogate import Surrogate
 from etude.references.frozen import Frozen
@@ -64,6 +65,11 @@ def settle(method: TokenMethod, *, stale: int) -> list[float]:
 
     pi* maximises E[r] - beta KL(pi || pi_0), pi_0 being the first policy.
     """
+    matters = [method.to_json(), stale, BANDITS, ARMS, BETA, UPDATES, STEP, SEEDS]
+    return recorded(f"exact {method.id}", matters, lambda: _settled(method, stale))
+
+
+def _settled(method: TokenMethod, stale: int) -> list[float]:
     bandits = Bandits(BANDITS, ARMS, BETA)
     kept: list[TokenBatch] = []
 
