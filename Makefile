@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# two processes with a thread each
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-fast test-kernels lint format types docs bench bench-foundation clean
@@ -23,10 +25,10 @@ demo: env  ## Train the main job: grpo on compose, about a minute
 	$(BIN)/etude train
 
 test: env  ## All tests
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 test-fast: env  ## The fast part of the tests
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-kernels: env  ## Populations under several modes of MKL, as other processors compute
 	PYTHON=$(BIN)/python .ci/kernels
