@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,26 +26,11 @@ def start(folder: Path, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def forked(folder: Path, *args: str) -> int:
-    """The same in a child of this process, which need not import anything; its number."""
-    from etude.cli import main
-
-    child = os.fork()
-    if child == 0:
-        try:
-            os.chdir(folder)
-            sys.argv = ["etude", "train", "grpo", *LONG, *args]
-            main()
-        finally:
-            os._exit(1)
-    return child
-
-
-def wait_for_steps(ended: Callable[[], object], folder: Path, count: int) -> None:
+def wait_for_steps(process: subprocess.Popen[str], folder: Path, count: int) -> None:
     """Wait until the run has logged this many steps."""
     log, deadline = folder / "run/metrics.jsonl", time.monotonic() + 300
     while not log.exists() or log.read_bytes().count(b"\n") < count:
-        assert not ended()
+        assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -72,11 +56,12 @@ def test_killed_at_any_moment_and_resumed_equals_never_stopped(
     cli: Cli, tmp_path: Path, uninterrupted: Path, seed: int
 ) -> None:
     moment = Random(seed)
-    child = forked(tmp_path, "--steps", "16", "--quiet")
-    wait_for_steps(lambda: os.waitpid(child, os.WNOHANG)[0], tmp_path, moment.randint(1, 8))
+    process = start(tmp_path, "--steps", "16", "--quiet")
+    wait_for_steps(process, tmp_path, moment.randint(1, 8))
     time.sleep(moment.uniform(0, 0.05))
-    os.kill(child, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    process.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, err
     assert not (tmp_path / "run/FINISHED").exists(), "killed in the middle"
     answer = cli("train", "--resume", "run", "--quiet")
     assert answer.code == 0, answer.err
@@ -91,7 +76,7 @@ def test_killed_at_any_moment_and_resumed_equals_never_stopped(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_go_on(cli: Cli, tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = start(tmp_path, "--steps", "5000")
-    wait_for_steps(lambda: process.poll() is not None, tmp_path, 1)
+    wait_for_steps(process, tmp_path, 1)
     if number is signal.SIGINT:  # while it runs, nobody else gets the folder
         for second in (("train", "grpo", *LONG), ("train", "--resume", "run")):
             refused = cli(*second)
