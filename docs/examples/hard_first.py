@@ -8,7 +8,7 @@ from torch import Tensor
 
 from etude.advantages.group import group_mean
 from etude.core.batches import TokenBatch
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.core.slots import Filter
 from etude.methods.rlvr.grpo import grpo
 
@@ -23,5 +23,11 @@ class FailureShare(Filter):
 hard_first = grpo.replace(
     id="hard-first",
     filters=(FailureShare(),),
-    claim=Claim(statement="Weighing problems by how often they are failed beats GRPO.", baseline="grpo"),
+    claim=Claim(
+        statement="Weighing problems by how often they are failed beats GRPO.",
+        bed="language/compose-medium",
+        baseline="grpo",
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps", "completions"),
+    ),
 )

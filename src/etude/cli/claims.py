@@ -3,53 +3,124 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-claims = App(name="claims", help="The table of claims and their verdicts; `etude claims run ID` checks one.")
+from etude.core.errors import ConfigError
+
+claims = App(name="claims", help="What papers say and what came out here; `plan`, `run` and `check` take their names.")
 
 
 @claims.default
 def list_claims() -> None:
-    """Every method's claim with its recorded verdict."""
+    """Every claim with its bed and its verdict.
+
+    The difference is in units of the smallest that matters: within 1 is equivalent.
+    """
     from rich.console import Console
     from rich.table import Table
 
-    from etude.core.registry import files, get_method
+    from etude.runs.claims import claims as known
     from etude.runs.claims import recorded, verdict_of
 
     table = Table(box=None, pad_edge=False)
-    for name in ("method", "claim", "verdict", "difference"):
+    for name in ("method", "claim", "bed", "verdict", "difference", "pairs"):
         table.add_column(name, no_wrap=name in ("method", "verdict"))
-    for name in files("methods"):
-        claim, record = get_method(name).claim, recorded(name)
-        if claim is not None:
-            spread = record.get("difference") if record else None
-            text = f"{spread['value']:+.3f} ({spread['low']:+.3f} to {spread['high']:+.3f})" if spread else ""
-            table.add_row(name, claim.statement, verdict_of(name) or "not run", text)
+    for name, method in known().items():
+        if method.claim is not None:
+            table.add_row(
+                name, method.claim.statement, method.claim.bed, verdict_of(name) or "not run", *_figures(recorded(name))
+            )
     Console().print(table)
 
 
+def _figures(record: dict[str, Any] | None) -> tuple[str, str]:
+    """The first measure's difference with its interval, and how many pairs it rests on."""
+    if record is None:
+        return "", ""
+    from etude.runs.claims import deciding, units
+
+    measures = deciding(record)["measures"]
+    first = next(iter(measures.values()))
+    value, low, high = units(first)
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})", str(first["pairs"])
+
+
 @claims.command
-def run(
-    method: str, *, out: Path = Path("claims"), runs: Path = Path("runs/claims"), workers: int | None = None
-) -> None:
-    """Do the experiment of a claim and write claims/ID.json.
+def plan(method: str, *, reason: str = "") -> None:
+    """Write what the experiment of a claim will do, to be committed before it is run.
 
     Parameters
     ----------
     method
-        Whose claim.
-    out
-        Where the verdict goes.
+        Whose claim (`etude claims`).
+    reason
+        Why an earlier plan, which has runs, is given up; it is kept with all that came of it.
+    """
+    from etude.runs.claims import claim_of, folder_of
+    from etude.runs.plans import write_plan
+
+    path = write_plan(folder_of(method), method, claim_of(method)[1], reason)
+    print(f"{path}: commit it, then `etude claims run {method}`.")
+
+
+@claims.command
+def run(
+    *methods: str,
+    all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    runs: Path = Path("runs"),
+    workers: int | None = None,
+) -> None:
+    """Do what plans say, pair by pair until it is decided, and write the verdicts.
+
+    What was stopped goes on. A claim that cannot be run is said at the end, and does not keep others from it.
+
+    Parameters
+    ----------
+    methods
+        Whose claims.
+    all_
+        Every claim that has a plan and no verdict that follows from it.
     runs
         Where the runs are kept; those that exist are used again.
     workers
         Runs at a time; all cores by default.
     """
-    from etude.runs.claims import run_claim
+    from etude.core.errors import EtudeError
+    from etude.runs.claims import run_claim, waiting
 
-    record = run_claim(method, out=out, runs=runs, workers=workers)
-    print(f"{method}: {record['verdict']}. {record['statement']}")
-    print(f"  {record['summary']}")
-    print(f"  {record['path']}")
+    if all_ == bool(methods):
+        raise ConfigError("Say whose claims to run, as in `etude claims run dapo gpg`, or --all.")
+    failed: list[str] = []
+    for name in waiting() if all_ else methods:
+        try:
+            record = run_claim(name, runs=runs, workers=workers)
+        except EtudeError as error:
+            if len(methods) == 1:
+                raise
+            failed.append(f"{name}: {error}")
+            continue
+        difference, pairs = _figures(record)
+        print(f"{name}: {record['verdict']}. {record['statement']}")
+        print(f"  {difference} times the smallest difference that matters, {pairs} pairs")
+    if failed:
+        raise ConfigError("Not all could be run.\n" + "\n".join(failed))
+
+
+@claims.command
+def check(*methods: str) -> None:
+    """Derive verdicts again from their runs, and say which are older than the code.
+
+    Parameters
+    ----------
+    methods
+        Whose claims; all by default.
+    """
+    from etude.runs.claims import check as wrong
+    from etude.runs.claims import claims as known
+
+    found = [sentence for name in methods or known() for sentence in wrong(name)]
+    print("\n".join(found) or "Every verdict follows from its runs, and none is older than the code.")
+    if found:
+        raise SystemExit(1)

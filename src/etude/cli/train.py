@@ -36,6 +36,7 @@ def train(
     adapter: str | None = None,
     evaluate: int = 100,
     evaluate_samples: int = 8,
+    evaluate_split: str | None = None,
     evaluate_every: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
@@ -88,6 +89,8 @@ def train(
         Problems per split, or episodes per member, sampled before and after training; 0 for none.
     evaluate_samples
         Completions of each of those problems.
+    evaluate_split
+        The split to evaluate on; by default all that are not trained on.
     evaluate_every
         Also evaluate in between, each time after so many steps (of the unit of --steps), into evaluations.jsonl.
     device
@@ -122,10 +125,10 @@ def train(
         raise ConfigError("--accept-changes is for going on with a run: give it with --resume DIR.")
     options: dict[str, Any] = {
         "model": model, "steps": steps, "population": population, "evaluate": evaluate,
-        "evaluate_samples": evaluate_samples, "evaluate_every": evaluate_every, "adapter": adapter,
-        "device": device, "dtype": dtype, "autocast": autocast, "gradient_checkpointing": gradient_checkpointing,
-        "micro_tokens": micro_tokens, "threads": threads, "checkpoint_every": checkpoint_every, "sinks": sink,
-        "quiet": quiet,
+        "evaluate_samples": evaluate_samples, "evaluate_split": evaluate_split, "evaluate_every": evaluate_every,
+        "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
+        "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
+        "checkpoint_every": checkpoint_every, "sinks": sink, "quiet": quiet,
     }  # fmt: skip
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
 
 from etude.core.errors import ConfigError
 
@@ -16,7 +18,9 @@ class Measure:
     """Something that is measured on both arms of a claim.
 
     Args:
-        name: what the runs call it: 'pass@1', 'auc', 'return', 'entropy'.
+        name: on a bed 'end' or 'area', of the bed's metric; 'end:pass@8' and 'area:pass@8', of another metric of the
+            evaluation; 'mean:entropy' and 'last:entropy', of what training logged, over all of it or its last quarter.
+            In an experiment of its own whatever that calls it.
         role: 'core' measures decide the claim; 'mechanism' measures are shown beside them.
         direction: where the claim sees the method, against its baseline: 'higher', 'lower', or 'equal'.
         smallest: the smallest difference that matters, in the measure's units; None: a tenth of what the baseline
@@ -45,3 +49,68 @@ class Measure:
             raise ConfigError(f"Measure {self.name}: only a measure with role 'mechanism' has a minimum.")
         if self.direction == "equal" and self.margin:
             raise ConfigError(f"Measure {self.name}: what is claimed to be equal has no margin; give `smallest`.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a paper says, as an experiment that can come out either way.
+
+    A claim that is not a comparison of two runs on a bed has an experiment of its own,
+    `experiments/<family>/<id>.py`, which returns pairs.
+
+    Args:
+        statement: the claim as a sentence about this experiment.
+        measures: what decides it (at most three of role 'core'), and what is shown beside.
+        bed: what both arms are trained on, as in 'language/compose-easy' (`etude beds`); '' for an own experiment.
+        baseline: what the method is compared with: a name, with parts stacked by '+'.
+        task: what an own experiment is about; a bed has its own.
+        changes, baseline_changes: fields set on the method, and on the baseline, beside the bed's own.
+        equal: budgets that both arms must use alike: 'steps', 'completions', 'tokens', 'environment_steps', or what an
+            own experiment counts.
+        sweep: values of each field that both arms are tuned over, each by its own best area; None: the bed's sweep;
+            empty: nothing is tuned.
+        baseline_sweep: as many settings of other fields, where the baseline has not the same; None: the same.
+        learned_on: the measure on which the baseline must have learned; None where nothing is trained.
+        paper_effect: what the paper reports.
+        most_seeds: 6, 12, 24 or 48: the last look.
+
+    Raises: ConfigError unless one to three measures are core ones, and names are given once.
+    """
+
+    statement: str
+    measures: tuple[Measure, ...]
+    bed: str = ""
+    baseline: str = ""
+    task: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    baseline_changes: Mapping[str, Any] = field(default_factory=dict)
+    equal: tuple[str, ...] = ()
+    sweep: Mapping[str, Sequence[Any]] | None = None
+    baseline_sweep: Mapping[str, Sequence[Any]] | None = None
+    learned_on: str | None = "end"
+    paper_effect: str = ""
+    most_seeds: int = 48
+
+    def __post_init__(self) -> None:
+        core_measures(self.measures)
+        names = [m.name for m in self.measures]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"A claim measures each thing once, got {', '.join(names)}.")
+        if bool(self.bed) != bool(self.baseline):
+            raise ConfigError("A claim on a bed has a baseline, and an experiment of its own has neither.")
+        if bool(self.bed) == bool(self.task):
+            raise ConfigError("A claim is about a bed, or says the task that its own experiment is about.")
+        if self.baseline_sweep is not None and _settings(self.baseline_sweep) != _settings(self.sweep or {}):
+            raise ConfigError("Both arms must be tuned over as many settings; sweep and baseline_sweep have others.")
+
+
+def core_measures(measures: Sequence[Measure]) -> list[Measure]:
+    """Those that decide. Raises ConfigError unless there are one to three."""
+    core = [m for m in measures if m.role == "core"]
+    if not 1 <= len(core) <= 3:
+        raise ConfigError(f"A claim has one to three core measures, got {len(core)}; give the others role='mechanism'.")
+    return core
+
+
+def _settings(sweep: Mapping[str, Sequence[Any]]) -> int:
+    return prod(len(values) for values in sweep.values())

@@ -8,42 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from etude.core import stages
+from etude.core.claims import Claim
 from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
 from etude.core.part import Need, Part, check_field, from_json, hints, to_json
 from etude.core.worlds import World
 
 META = ("id", "title", "paper", "row", "parent", "claim")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What the paper says, small enough to check here.
-
-    A claim that is not a comparison of runs has an experiment of its own, `experiments/<family>/<id>.py`.
-
-    Args:
-        statement: the claim as a sentence about this experiment.
-        baseline: id of the method it is compared with.
-        metric: a key of the evaluation ('pass@1', 'pass@8', ...).
-        direction: whether the method should be 'higher' or 'lower' than the baseline.
-        margin: the smallest difference that counts.
-        changes: fields set on both arms, by path (`{"optimizer.lr": 1e-3}`).
-        steps, seeds: the budget of each arm; five minutes on two cores for everything.
-    """
-
-    statement: str
-    baseline: str = ""
-    task: str = "compose"
-    model: str = "tiny"
-    metric: str = "pass@1"
-    direction: Literal["higher", "lower"] = "higher"
-    margin: float = 0.0
-    steps: int = 60
-    seeds: int = 3
-    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def kind_name(kind: type[Method]) -> str:

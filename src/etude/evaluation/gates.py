@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from etude.core.claims import Measure
+from etude.core.claims import Measure, core_measures
 from etude.core.errors import ConfigError, DataError
+from etude.evaluation.pairs import Results
 from etude.evaluation.verdicts import LOOKS, Finding, Outcome, differences, judge
 
 RESOLUTION = 0.75
@@ -45,24 +46,6 @@ class Void:
 
     gate: Gate
     sentence: str
-
-
-@dataclass(frozen=True)
-class Results:
-    """What both arms of an experiment came to, seed by seed in the same order.
-
-    Args:
-        arm, baseline: scores [n] by measure.
-        start: scores [n] of the baseline before its first step, by measure.
-        budgets: what was counted of each arm, [n] each: `{"completions": (arm, baseline)}`.
-        weights: hashes of what each run ended with, [n] each.
-    """
-
-    arm: Mapping[str, Sequence[float]]
-    baseline: Mapping[str, Sequence[float]]
-    start: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    budgets: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
-    weights: tuple[Sequence[str], Sequence[str]] = ((), ())
 
 
 @dataclass(frozen=True)
@@ -115,9 +98,7 @@ def conclude(
 
     Raises: ConfigError for no core measure or more than three; DataError for results that lack something named.
     """
-    core = [m for m in measures if m.role == "core"]
-    if not 1 <= len(core) <= 3:
-        raise ConfigError(f"A claim has one to three core measures, got {len(core)}; give the others role='mechanism'.")
+    core = core_measures(measures)
     gain = _gain(results, learned_on)
     findings = {m.name: _judge(m, results, gain) for m in (*core, *(m for m in measures if m not in core))}
     rests = _rests(measures, findings)
@@ -170,8 +151,7 @@ def sequential(
         verdict = conclude(measures, seen, learned_on=learned_on, equal=equal)
         if verdict.outcome is not Outcome.INCONCLUSIVE:
             return verdict
-    core = [m for m in measures if m.role == "core"]
-    coarse = tuple(v for m in core if (v := _resolution(m, verdict.findings[m.name], seen)))
+    coarse = tuple(v for m in core_measures(measures) if (v := _resolution(m, verdict.findings[m.name], seen)))
     return replace(verdict, outcome=Outcome.VOID, voids=coarse) if coarse else verdict
 
 

@@ -105,8 +105,8 @@ def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> li
     """
     episodes = [_blank(start) for start in starts]
     worlds = [context.task.environment() for _ in starts]
-    faults = _Faults()
-    going = [i for i, start in enumerate(starts) if _start(start, episodes[i], worlds[i], context, faults)]
+    faults, openings = _Faults(), _Openings(context)
+    going = [i for i, start in enumerate(starts) if _start(start, episodes[i], worlds[i], context, faults, openings)]
     turn = 0
     while going := [i for i in going if _fits(episodes[i], starts[i].turns + turn, context)]:
         views = [episodes[i].tokens for i in going]
@@ -127,7 +127,24 @@ def _blank(start: Start) -> Episode:
     )  # fmt: skip
 
 
-def _start(start: Start, episode: Episode, world: Environment, context: Context, faults: _Faults) -> bool:
+class _Openings:
+    """Tokens of what episodes begin with; the samples of a problem begin with the same."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.known: dict[tuple[object, ...], list[list[int]]] = {}
+
+    def tokens(self, segments: Sequence[Segment]) -> list[list[int]]:
+        """Tokens of each segment."""
+        key = tuple((s.role, s.text, bool(s.info.get("message"))) for s in segments)
+        if key not in self.known:
+            self.known[key] = opening(segments, self.context.policy, self.context.task.add_bos)
+        return [list(tokens) for tokens in self.known[key]]
+
+
+def _start(
+    start: Start, episode: Episode, world: Environment, context: Context, faults: _Faults, openings: _Openings
+) -> bool:
     """Reset the environment and replay what was said; True if the episode goes on from there."""
     try:
         with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
@@ -138,7 +155,7 @@ def _start(start: Start, episode: Episode, world: Environment, context: Context,
         return faults.lost(episode, error)
     faults.fine()
     _check_observations(segments, episode, context)
-    for segment, tokens in zip(segments, opening(segments, context.policy, context.task.add_bos)):
+    for segment, tokens in zip(segments, openings.tokens(segments)):
         _observe(episode, segment, tokens)
     if not episode.tokens:
         raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")

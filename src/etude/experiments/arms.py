@@ -1,4 +1,4 @@
-"""Arms of an experiment: methods trained on equal terms, and the parts of a claim judged on what came out."""
+"""Arms of an experiment: methods trained on equal terms, and what came out as pairs of the same seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from etude.core.kinds import TokenMethod
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.worlds import World
-from etude.evaluation.comparison import Outcome, verdict
+from etude.evaluation.pairs import Pair
 from etude.experiments.cells import Cell, advance, by_label, model_folder, spread, trained
 
 if TYPE_CHECKING:
@@ -26,48 +26,40 @@ if TYPE_CHECKING:
     from etude.loops.enumerable import EnumerableLoop
     from etude.tasks.tabular.enumerable import Enumerable
 
-SEEDS = 100
-"""First seed of an experiment: nothing was tuned on these."""
+START = 99
+"""Seed of what arms begin from; no arm has it."""
+Scores = Mapping[str, Sequence[float]]
+"""[n] by measure, seed by seed."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """One part of a claim: arm against baseline, scores [runs] of each."""
+def pairs(
+    seeds: Sequence[int], arm: Scores, baseline: Scores, *, start: Scores | None = None,
+    budgets: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    weights: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> list[Pair]:  # fmt: skip
+    """What an experiment returns: for each seed both arms by measure.
 
-    about: str
-    arms: Mapping[str, Sequence[float]]
-    direction: Literal["higher", "lower"] = "higher"
-    margin: float = 0.0
+    Args:
+        baseline: of the measures that are held against a baseline; of each the one that the claim names.
+        start: the baseline before its first step.
+        budgets: what each arm used.
+        weights: hashes of what the two runs of the first measure ended with.
 
-    def answer(self) -> dict[str, Any]:
-        """The comparison as JSON; the first arm is the method's, the second the baseline's."""
-        (name, arm), (other, baseline) = self.arms.items()
-        found = verdict(arm, baseline, self.direction, self.margin)
-        spread = found.interval.to_json()
-        low, high = (f"{spread[k]:+.3f}" if spread[k] is not None else "unbounded" for k in ("low", "high"))
-        means = f"{name} {np.mean(arm):.3f}, {other} {np.mean(baseline):.3f}"
-        return {
-            "about": self.about, "verdict": found.outcome, "direction": self.direction, "margin": self.margin,
-            "summary": f"{self.about}: {means}; difference {spread['value']:+.3f} (95% {low} to {high}).",
-            "arms": {k: [float(x) for x in v] for k, v in self.arms.items()}, "difference": spread,
-        }  # fmt: skip
-
-
-def findings(questions: Sequence[Question], **about: object) -> dict[str, Any]:
-    """What `claims run` records: held if every part held, not held if one did not, else inconclusive.
-
-    Arms, direction and difference at the top are those of the first part; all of them are in `parts`. `about` is what
-    the experiment was: task, steps, seeds, and figures worth keeping.
+    >>> pairs([7], {"pass@1": [0.5]}, {"pass@1": [0.25]})[0].arm
+    {'pass@1': 0.5}
     """
-    parts = [q.answer() for q in questions]
-    outcomes = {p["verdict"] for p in parts}
-    overall: Outcome = "inconclusive"
-    if outcomes == {"held"}:
-        overall = "held"
-    elif "not held" in outcomes:
-        overall = "not held"
-    first = {k: v for k, v in parts[0].items() if k not in ("verdict", "summary", "about")}
-    return {"verdict": overall, "summary": " ".join(p["summary"] for p in parts), **about, **first, "parts": parts}
+
+    def at(scores: Scores | None, i: int) -> dict[str, float]:
+        return {name: float(values[i]) for name, values in (scores or {}).items()}
+
+    return [
+        Pair(
+            seed=seed, arm=at(arm, i), baseline=at(baseline, i), start=at(start, i),
+            budgets={k: (float(a[i]), float(b[i])) for k, (a, b) in (budgets or {}).items()},
+            weights=(weights[0][i], weights[1][i]) if weights else (),
+        )
+        for i, seed in enumerate(seeds)
+    ]  # fmt: skip
 
 
 def variant(method: str | Method, changes: Mapping[str, Any] | None = None, **slots: object) -> TokenMethod:
@@ -97,7 +89,7 @@ class Exact:
 
 
 def enumerable(
-    method: TokenMethod, task: Enumerable, *, seeds: int = 64, steps: int = 100,
+    method: TokenMethod, task: Enumerable, *, seeds: Sequence[int], steps: int = 100,
     measure: Callable[[EnumerableLoop], Mapping[str, Tensor]] | None = None,
 ) -> Exact:  # fmt: skip
     """Train a population on an enumerable task and keep exact figures after every step.
@@ -110,14 +102,14 @@ def enumerable(
     from etude.loops.enumerable import EnumerableLoop
 
     torch.set_num_threads(1)
-    loop = EnumerableLoop(method, task, seeds=range(SEEDS, SEEDS + seeds), steps=steps)
+    loop = EnumerableLoop(method, task, seeds=seeds, steps=steps)
 
     def look(loop: EnumerableLoop) -> dict[str, list[float]]:
         found = {**loop.exact(), **(measure(loop) if measure else {})}
         return {name: np.asarray(value, dtype=np.float64).tolist() for name, value in found.items()}
 
     rows = [look(loop)]  # before the first step
-    cell = Cell(f"{method.id}-{seeds}", method, task, SEEDS, steps, start="")
+    cell = Cell(f"{method.id}-{len(seeds)}", method, task, seeds[0], steps, start="")
     rows += [line["watched"] for line in advance(loop, cell, look)]
     return Exact({k: np.array([row[k] for row in rows], dtype=np.float64) for k in rows[0]})
 
@@ -136,8 +128,8 @@ class Training(Cell):
 
     keep: str | None = None
     split: str = "test"
-    problems: int = 100
-    samples: int = 8
+    problems: int = 400
+    samples: int = 2
 
 
 class Tested(TypedDict, total=False):
@@ -178,7 +170,7 @@ def train(job: Training) -> Trained:
     if job.keep:
         loop.policy.save(Path(job.keep))
     looked = evaluate_split(
-        loop.policy, job.task, job.split, problems=job.problems, samples=job.samples, seed=SEEDS
+        loop.policy, job.task, job.split, problems=job.problems, samples=job.samples, seed=START
     )  # one draw of problems and random numbers for all arms
     counts = [[e.action_count for e in row] for row in looked.episodes]
     return Trained(
@@ -197,15 +189,15 @@ def language(
     methods: Mapping[str, TokenMethod],
     task: LanguageTask,
     *,
-    seeds: int = 3,
+    seeds: Sequence[int],
     steps: int = 40,
     start: str = "tiny",
     **options: Unpack[Tested],
 ) -> dict[str, list[Trained]]:
-    """Every method on a task with `seeds` seeds each, on equal terms."""
+    """Every method on a task with each of the seeds, on equal terms."""
     jobs = [
-        Training(label, method, task, SEEDS + k, steps, start, **options)
-        for k in range(seeds)
+        Training(label, method, task, seed, steps, start, **options)
+        for seed in seeds
         for label, method in methods.items()
     ]
     return run(jobs)
@@ -220,7 +212,7 @@ def started(
     >>> # with started(task, steps=200) as first: language({...}, task, start=first.folder)
     """
     method = variant("sft", {"problems": 64, "optimizer.lr": 1e-3, **(changes or {})})
-    job = Training("start", method, task, SEEDS - 1, steps, start, problems=50)
+    job = Training("start", method, task, START, steps, start, problems=50)
     with model_folder(job.folder()) as folder:
         yield Start(str(folder), train(replace(job, keep=str(folder))))
 

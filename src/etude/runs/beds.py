@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -45,6 +46,7 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber, check
 from etude.core.registry import ROOT
+from etude.core.worlds import World
 from etude.runs.comparing import Job, evaluations, jobs_for, run_jobs
 from etude.runs.training import compose_task
 
@@ -123,6 +125,13 @@ class Bed:
         """Its task, with its fields set."""
         return compose_task(self.task, [f for f in assignments(self.set) if f.startswith("task.")])
 
+    @property
+    def split(self) -> str:
+        """What its runs are tested on."""
+        from etude.runs.worlds import world_of
+
+        return self.test.split or world_of(self.goal).measured(self.goal)[1][0]
+
 
 def beds() -> dict[str, Path]:
     """Every recipe, by family and name: 'language/compose-easy'."""
@@ -192,9 +201,9 @@ def runs_of(
     set_ = tuple(assignments({**bed.set, **(changes or {})}))
     flags = ["--evaluate", bed.test.problems, "--evaluate-every", bed.test.every]
     together = bed.goal.together
-    flags += [] if together else ["--evaluate-samples", bed.test.samples]
+    flags += [] if together else ["--evaluate-samples", bed.test.samples, "--evaluate-split", bed.split]
     return jobs_for(
-        arm, bed.task, start_of(bed, root), seeds, bed.steps, set_, root / bed.name / state(), first,
+        arm, bed.task, start_of(bed, root), seeds, bed.steps, set_, _home(root / bed.name, arm, bed), first,
         together=together, flags=tuple(map(str, flags)),
     )  # fmt: skip
 
@@ -207,11 +216,16 @@ def start_of(bed: Bed, root: Path = RUNS) -> str:
     task = {k: v for k, v in bed.set.items() if k.startswith("task.")}
     (job,) = jobs_for(
         start.method, bed.task, start.model, 1, start.steps, tuple(assignments({**task, **start.set})),
-        root / "starts" / state(), start.seed, flags=("--evaluate", "0"),
+        _home(root / "starts", start.method, bed), start.seed, flags=("--evaluate", "0"),
     )  # fmt: skip
     run_jobs([job], workers=1)
     (newest,) = sorted((job.folder / "checkpoints").glob("step-*"), key=lambda p: int(p.name.split("-")[1]))[-1:]
     return str(newest / "model")
+
+
+def _home(root: Path, arm: str, bed: Bed) -> Path:
+    """Where runs of an arm are kept that could be equal."""
+    return root / f"{state()}-{composition(arm, bed.goal.world)}"
 
 
 def state() -> str:
@@ -224,14 +238,28 @@ def state() -> str:
     here = record(0)
     code = hashlib.sha256()
     for path in sorted(ROOT.rglob("*.py")):
-        if path.relative_to(ROOT).parts[0] not in SHOWING:
+        if not path.relative_to(ROOT).as_posix().startswith(ELSEWHERE):
             code.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     matters = [code.hexdigest(), here["versions"], here["processor"], here["kernels"]]
     return hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:12]
 
 
-SHOWING = ("cli", "board", "experiments")
-"""Folders of the library on which no number of a run rests."""
+ELSEWHERE = (
+    "cli", "board", "experiments", "methods", "runs/beds.py", "runs/cards.py", "runs/claims.py", "runs/measuring.py",
+    "runs/plans.py", "evaluation/gates.py", "evaluation/pairs.py", "evaluation/verdicts.py", "core/claims.py",
+)  # fmt: skip
+"""What of the library no number of a run rests on; methods count one by one."""
+
+
+def composition(arm: str, world: World) -> str:
+    """A name for all that an arm is made of: every part with its values, and the source of its parts."""
+    from etude.runs.training import compose_method
+
+    name, *parts = arm.split("+")
+    method = compose_method(name, (), parts, None, world)
+    modules = sorted({type(part).__module__ for part in method.parts().values()})
+    sources = [Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8") for module in modules]
+    return hashlib.sha256(json.dumps([method.to_json(), modules, sources]).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -263,10 +291,7 @@ class Scores:
         return np.asarray(np.trapezoid(self.curves, self.at, axis=1) / self.at[-1])
 
 
-def scores_of(bed: Bed, jobs: Sequence[Job]) -> Scores:
-    """The bed's metric along finished runs."""
-    from etude.runs.worlds import world_of
-
-    split = bed.test.split or world_of(bed.goal).measured(bed.goal)[1][0]
+def scores_of(bed: Bed, jobs: Sequence[Job], metric: str = "") -> Scores:
+    """A metric along finished runs, the bed's own by default."""
     at = [*range(0, bed.steps, bed.test.every), bed.steps]
-    return Scores(np.array(at, float), np.array(evaluations(jobs, bed.metric, split, at)))
+    return Scores(np.array(at, float), np.array(evaluations(jobs, metric or bed.metric, bed.split, at)))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,11 @@ from numpy.typing import NDArray
 from etude.evaluation.verdicts import ALPHA, LOOKS
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Scores, beds, runs_of, scores_of, start_of, state
 from etude.runs.comparing import run_jobs
+from etude.runs.tuning import SEEDS as SWEPT
+from etude.runs.tuning import combinations
 
-SEEDS, SWEPT = 12, 3
-"""Seeds of the baseline, and of each setting of its sweep."""
+SEEDS = 12
+"""Seeds of the baseline."""
 KS = (1, 8, 64)
 
 
@@ -43,7 +43,7 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
     from etude.runtime.environment import record
 
     began = time.monotonic()
-    settings = _settings(bed.sweep)
+    settings = combinations(bed.sweep)
     swept = {
         label: runs_of(bed, bed.baseline, SWEPT, each, first=TUNING, root=root) for label, each in settings.items()
     }
@@ -65,15 +65,6 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
         "measured": {"seconds": round(time.monotonic() - began, 1), "commit": here["commit"], "state": state(),
                      "processor": here["processor"], "kernels": here["kernels"], "seeds": SEEDS},
     }  # fmt: skip
-
-
-def _settings(sweep: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Every combination of a sweep, by a label; one without changes if there is nothing to sweep."""
-    made = [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
-    return {
-        ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in s.items()) or "as it is": s
-        for s in made
-    }
 
 
 def _start(bed: Bed, found: Scores, root: Path) -> dict[str, Any]:

@@ -1,110 +1,315 @@
-"""Claims: the experiment that a method's claim asks for, and its recorded verdict."""
+"""Claims: the experiment that a plan asks for, run pair by pair, and the verdict that follows from what came out.
+
+`claims/<id>/` holds `plan.toml`, written and committed before (`plans.py`); `runs.jsonl`, a line for each pair of runs,
+and one for what tuning came to; and `verdict.json`, which is derived from the two and can be derived again.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.core.edit import assignments
+from etude.core.claims import Claim
 from etude.core.errors import ConfigError
-from etude.core.method import Claim
-from etude.core.registry import ROOT, get_method
-from etude.experiments import experiment_of
-from etude.experiments.cells import kept_in
-from etude.tasks import resolve_task
+from etude.core.method import Method
+from etude.core.registry import ROOT, compositions, files, get_method
+from etude.evaluation.gates import Verdict, sequential
+from etude.evaluation.pairs import Pair, Results
+from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan, text_hash
 
-PLACES = (ROOT / "claims", ROOT.parent.parent / "claims")
-"""Where recorded verdicts are: inside an installed package, or beside the source."""
-
-FRESH = 100
-"""First seed of a claim in control: nothing was tuned on these."""
-
-
-def recorded(method: str) -> dict[str, Any] | None:
-    """What `claims/<id>.json` says; None if the claim was never run.
-
-    A change of the code that changes what an experiment computes marks its record with 'stale' and the reason, until
-    the claim is run again.
-    """
-    for place in PLACES:
-        if (path := place / f"{method}.json").is_file():
-            return dict(json.loads(path.read_text()))
-    return None
+PLACES = (Path("claims"), ROOT.parent.parent / "claims")
+"""Where claims are: in the folder that one works in, or beside the source."""
+KEPT = Path("runs")
+"""Where runs are kept."""
+PUBLISHED, TUNED = "published", "tuned"
+"""Both arms as their papers set them; both after the same sweep."""
 
 
-def verdict_of(method: str) -> str | None:
-    """The recorded verdict, 'stale' added where the code has since changed what the experiment computes."""
-    record = recorded(method)
+def claims() -> dict[str, Method]:
+    """The composition behind each claim, by the claim's name: the method's, with its world if two worlds have one."""
+    found: dict[str, Method] = {}
+    for name in files("methods"):
+        made = [m for m in compositions(name) if m.claim is not None]
+        found |= {name if i == 0 else f"{name}/{sorted(m.worlds)[0]}": m for i, m in enumerate(made)}
+    return found
+
+
+def claim_of(name: str) -> tuple[Method, Claim]:
+    """A method, one of the user's own too, and what it claims. Raises ConfigError if it claims nothing."""
+    method = claims()[name] if name.partition("/")[0] in files("methods") and name in claims() else get_method(name)
+    if method.claim is None:
+        raise ConfigError(f"{name} makes no claim.")
+    return method, method.claim
+
+
+def folder_of(name: str) -> Path:
+    """Where a claim is kept: beside the source if there is one."""
+    label = name.rpartition(":")[2]
+    return next((p / label for p in PLACES if (p / label).is_dir()), PLACES[0] / label)
+
+
+def recorded(name: str) -> dict[str, Any] | None:
+    """The verdict on a claim; None if it was never run."""
+    path = folder_of(name) / VERDICT
+    return dict(json.loads(path.read_text())) if path.is_file() else None
+
+
+def verdict_of(name: str) -> str | None:
+    """The recorded outcome, 'stale' added where the code has changed since."""
+    record = recorded(name)
     if record is None:
         return None
-    return f"{record['verdict']} (stale)" if "stale" in record else str(record["verdict"])
+    return f"{record['verdict']} (stale)" if stale(name, record) else str(record["verdict"])
 
 
-def run_claim(method: str, *, out: Path, runs: Path, workers: int | None = None) -> dict[str, Any]:
-    """Do a claim's experiment and write its verdict.
+def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a verdict that decides: after tuning where there was any."""
+    return dict(record.get(TUNED) or record[PUBLISHED])
 
-    Returns what was written: statement, verdict ('held', 'not held', 'inconclusive'), both arms' scores, the interval
-    of the difference, seeds, commit and hardware. Raises ConfigError if the method makes no claim.
+
+def units(measure: Mapping[str, Any]) -> tuple[float, float, float]:
+    """A recorded difference and its interval in units of the smallest that matters."""
+    gap = measure["difference"]
+    ends = [math.nan if gap[k] is None else gap[k] / measure["smallest"] for k in ("value", "low", "high")]
+    return ends[0], ends[1], ends[2]
+
+
+def waiting() -> list[str]:
+    """Claims that have a plan and no verdict that follows from it."""
+    planned = [name for name in claims() if (folder_of(name) / PLAN).is_file()]
+    return [name for name in planned if (recorded(name) or {}).get("plan") != read_plan(folder_of(name)).hash]
+
+
+# What a verdict rests on
+
+
+def rests_on(method: Method, claim: Claim) -> dict[str, str]:
+    """Names for the code and the recipe that a verdict rests on."""
+    from etude.experiments import experiment_file
+    from etude.runs.beds import composition
+    from etude.runs.plans import recipe_hash
+
+    world = sorted(method.worlds)[0]
+    found = {"method": composition(method.id, world)}
+    if claim.bed:
+        return {**found, "baseline": composition(claim.baseline, world), "bed": recipe_hash(claim)}
+    own = experiment_file(method.id)
+    return {**found, "experiment": text_hash(own.read_text(encoding="utf-8"))} if own else found
+
+
+def stale(name: str, record: Mapping[str, Any]) -> list[str]:
+    """What has changed since the verdict: 'method', 'baseline', 'bed', 'experiment'."""
+    now = rests_on(*claim_of(name))
+    return [what for what, before in record["rests_on"].items() if now.get(what) != before]
+
+
+# The experiment
+
+
+@dataclass(frozen=True)
+class Lines:
+    """`runs.jsonl` of a claim: each line carries the hash of its plan.
+
+    Args:
+        path: the file.
+        plan: what its lines must belong to.
     """
-    owner = get_method(method)
-    claim = owner.claim
-    if claim is None:
-        raise ConfigError(f"{method} makes no claim.")
+
+    path: Path
+    plan: Plan
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every line. Raises ConfigError for one of another plan."""
+        if not self.path.is_file():
+            return []
+        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        others = {line["plan"] for line in lines} - {self.plan.hash}
+        if others:
+            raise ConfigError(
+                f"{self.path} belongs to the plan {', '.join(sorted(others))}, and the plan there now is "
+                f"{self.plan.hash}: a plan that has runs is never changed. Restore it, or write another one with "
+                f"`etude claims plan {self.plan.method} --reason ...`."
+            )
+        return lines
+
+    def pairs(self, setting: str) -> list[Pair]:
+        """Those of a setting, by their seeds."""
+        found = [Pair.from_json(line["pair"]) for line in self.read() if line.get("setting") == setting]
+        return sorted(found, key=lambda pair: pair.seed)
+
+    def tuned(self) -> dict[str, Any] | None:
+        """What tuning came to; None if it was not done."""
+        return next((line["tuning"] for line in self.read() if "tuning" in line), None)
+
+    def add(self, commit: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Append lines."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            for line in lines:
+                file.write(json.dumps({"plan": self.plan.hash, "commit": commit, **line}) + "\n")
+
+
+Collect = Callable[[str, Sequence[int]], list[Pair]]
+"""Pairs of a setting for these seeds, trained if they are not there."""
+
+
+def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None) -> dict[str, Any]:
+    """Do what a claim's plan says, from where it was stopped, and write its verdict.
+
+    Raises: ConfigError if there is no plan, if it is not committed, if it is not what the method claims now, if its
+    runs belong to another plan, or if the tree has changes that are not committed.
+    """
+    method, claim = claim_of(name)
+    folder = folder_of(name)
+    plan = read_plan(folder)
+    check_plan(folder, plan, claim)
+    commit, lines = clean_commit(folder), Lines(folder / RUNS, plan)
     began = time.monotonic()
-    own = experiment_of(method)
-    if own:
-        with kept_in(runs / owner.id):
-            outcome = own()
-    else:
-        outcome = _compare(method, claim, runs, workers)
-    from etude.runtime.environment import record
-
-    about = {"method": method, "statement": claim.statement, **outcome, "seconds": round(time.monotonic() - began, 1)}
-    here = record(0)
-    about["environment"] = {k: here[k] for k in ("versions", "commit")}
-    about["environment"]["hardware"] = {k: here[k] for k in ("platform", "processor", "cores", "devices")}
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{owner.id}.json"
-    path.write_text(json.dumps(about, indent=1) + "\n")
-    return {**about, "path": str(path)}
+    collect = _on_bed(method, plan, lines, commit, runs, workers) if claim.bed else _own(method, runs)
+    for setting in settings_of(plan):
+        _collect(setting, plan, lines, commit, collect)
+    return _write(folder, name, plan, lines, commit, time.monotonic() - began)
 
 
-def _compare(method: str, claim: Claim, runs: Path, workers: int | None) -> dict[str, Any]:
-    from etude.evaluation.comparison import verdict
-    from etude.runs.comparing import final_scores, jobs_for, run_jobs
+def settings_of(plan: Plan) -> tuple[str, ...]:
+    """As published, and tuned where there is a sweep; the last one decides."""
+    from etude.runs.beds import load_bed
 
-    if not claim.baseline:
-        raise ConfigError(
-            f"The claim of {method} names no baseline and has no experiment of its own, so it cannot be checked."
-        )
-    fields = tuple(assignments(claim.changes))
-    metric, _, split = claim.metric.partition(":")
-    together = resolve_task(claim.task).together
-    arms = {
-        name: jobs_for(
-            name, claim.task, claim.model, claim.seeds, claim.steps, fields, runs, FRESH * together, together=together
-        )
-        for name in (method, claim.baseline)
-    }
-    run_jobs([j for jobs in arms.values() for j in jobs], workers)
-    scores = {name: final_scores(jobs, metric, split or "test") for name, jobs in arms.items()}
-    result = verdict(scores[method], scores[claim.baseline], claim.direction, claim.margin)
-    spread = result.interval.to_json()
+    sweep = plan.claim.sweep
+    if sweep is None and plan.claim.bed:
+        sweep = load_bed(plan.claim.bed).sweep
+    return (PUBLISHED, TUNED) if sweep else (PUBLISHED,)
+
+
+def _collect(setting: str, plan: Plan, lines: Lines, commit: str, collect: Collect) -> None:
+    """Add pairs, look by look, until they decide."""
+
+    def first(count: int) -> Results:
+        have = {pair.seed for pair in lines.pairs(setting)}
+        wanted = [seed for seed in range(plan.first_seed, plan.first_seed + count) if seed not in have]
+        if wanted:
+            lines.add(commit, [{"setting": setting, "pair": p.to_json()} for p in collect(setting, wanted)])
+        return Results.of(lines.pairs(setting)[:count])
+
+    judged(plan, first)
+
+
+def judged(plan: Plan, first: Callable[[int], Results]) -> Verdict:
+    """The verdict on a plan, from its first 6, 12, 24, 48 pairs."""
+    claim = plan.claim
+    return sequential(first, claim.measures, learned_on=claim.learned_on, equal=claim.equal, most=claim.most_seeds)
+
+
+def _own(method: Method, runs: Path) -> Collect:
+    """An experiment of the method's own."""
+    from etude.experiments import experiment_of
+    from etude.experiments.cells import kept_in
+
+    experiment = experiment_of(method.id)
+    if experiment is None:
+        raise ConfigError(f"The claim of {method.id} names no bed and has no experiment of its own.")
+
+    def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
+        with kept_in(runs / "claims" / method.id):
+            return list(experiment(seeds))
+
+    return collect
+
+
+def _on_bed(method: Method, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | None) -> Collect:
+    """Runs of both arms on a bed."""
+    from etude.runs.beds import load_bed
+    from etude.runs.comparing import run_jobs
+    from etude.runs.measuring import pairs_of
+    from etude.runs.tuning import arms_of, tune
+
+    bed, claim = load_bed(plan.claim.bed), plan.claim
+
+    def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
+        best: Mapping[str, Any] = {}
+        if setting == TUNED:
+            tuned = lines.tuned()
+            if tuned is None:
+                tuned = tune(bed, method.id, claim, root=runs / "beds", workers=workers)
+                lines.add(commit, [{"tuning": tuned}])
+            best = tuned["best"]
+        arm, baseline = arms_of(bed, method.id, claim, seeds, best, root=runs / "beds")
+        run_jobs([*arm, *baseline], workers)
+        return pairs_of(bed, [m.name for m in claim.measures], arm, baseline)
+
+    return collect
+
+
+# The verdict
+
+
+def derive(plan: Plan, lines: Lines) -> dict[str, Any]:
+    """The verdict that follows from a plan and its runs. Raises ConfigError if pairs are missing."""
+    said: dict[str, Any] = {}
+    for setting in settings_of(plan):
+        pairs = lines.pairs(setting)
+        verdict = judged(plan, lambda count, pairs=pairs: _first(plan, pairs, count))  # type: ignore[misc]  # bound now
+        used = max(f.pairs for f in verdict.findings.values())
+        said[setting] = {**verdict.to_json(), "pairs": used, "means": _means(pairs[:used])}
+    last = list(said)[-1]
+    tuned = lines.tuned()
     return {
-        "verdict": result.outcome,
-        "summary": _sentence(method, claim, scores, spread),
-        "task": claim.task, "model": claim.model, "metric": claim.metric, "direction": claim.direction,
-        "margin": claim.margin, "steps": claim.steps, "seeds": claim.seeds, "changes": dict(claim.changes),
-        "arms": scores, "difference": spread,
+        "method": plan.method, "statement": plan.claim.statement, "bed": plan.claim.bed,
+        "baseline": plan.claim.baseline, "plan": plan.hash, "verdict": said[last]["verdict"], **said,
+        **({"tuning": tuned} if tuned else {}),
     }  # fmt: skip
 
 
-def _sentence(method: str, claim: Claim, scores: dict[str, list[float]], spread: dict[str, Any]) -> str:
-    means = {name: sum(s) / len(s) for name, s in scores.items()}
-    ends = [f"{spread[k]:+.3f}" if spread[k] is not None else "unbounded" for k in ("low", "high")]
-    return (
-        f"{claim.metric} on {claim.task} after {claim.steps} steps, {claim.seeds} seeds: {method} {means[method]:.3f}, "
-        f"{claim.baseline} {means[claim.baseline]:.3f}; difference {spread['value']:+.3f} (95% {ends[0]} to {ends[1]})."
-    )
+def _first(plan: Plan, pairs: Sequence[Pair], count: int) -> Results:
+    wanted = range(plan.first_seed, plan.first_seed + count)
+    chosen = [pair for pair in pairs if pair.seed in wanted]
+    if len(chosen) < count:
+        raise ConfigError(
+            f"{plan.method} has {len(chosen)} of {count} pairs: go on with `etude claims run {plan.method}`."
+        )
+    return Results.of(chosen)
+
+
+def _means(pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
+    """Mean scores of both arms, and of the start, by measure."""
+    results = Results.of(pairs)
+    sides = {"arm": results.arm, "baseline": results.baseline, "start": results.start}
+    return {s: {k: round(sum(v) / len(v), 6) for k, v in scores.items()} for s, scores in sides.items() if scores}
+
+
+def _write(folder: Path, name: str, plan: Plan, lines: Lines, commit: str, seconds: float) -> dict[str, Any]:
+    from etude.runtime import disk
+    from etude.runtime.environment import record
+
+    before, here = recorded(name) or {}, record(0)
+    about = {
+        **derive(plan, lines),
+        "rests_on": rests_on(*claim_of(name)),
+        "seconds": round(seconds + before.get("seconds", 0.0) * (before.get("plan") == plan.hash), 1),
+        "environment": {"commit": commit, **{k: here[k] for k in ("versions", "processor", "kernels")}},
+    }
+    disk.replace_file(folder / VERDICT, (json.dumps(about, indent=1) + "\n").encode())
+    return about
+
+
+def check(name: str) -> list[str]:
+    """Sentences about what is wrong with a claim's record; none if all is well."""
+    record, folder = recorded(name), folder_of(name)
+    if record is None:
+        return [f"{name} was never run."]
+    plan = read_plan(folder)
+    again = derive(plan, Lines(folder / RUNS, plan))
+    wrong = [
+        f"{name}: {k} in {VERDICT} does not follow from {RUNS}." for k, v in _plain(again).items() if record.get(k) != v
+    ]
+    changed = stale(name, record)
+    return wrong + ([f"{name}: the {' and the '.join(changed)} changed since the verdict."] if changed else [])
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, EtudeError, UnknownNameError
@@ -48,17 +49,16 @@ class Job:
     flags: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        """What trains it, in a process of its own with one thread."""
+        """What `etude` is told, so that it trains this on one thread."""
         if any((self.folder / "checkpoints").glob("step-*")):
-            return [sys.executable, "-m", "etude", "train", "--resume", str(self.folder), "--quiet"]
+            return ["train", "--resume", str(self.folder), "--quiet"]
         name, *parts = self.arm.split("+")
         extra = [x for p in parts for x in ("--with", p)] + [x for f in self.fields for x in ("--set", f)]
         extra += ["--reward", self.reward] if self.reward else []
         extra += ["--seeds", str(self.members)] if self.members else ["--model", self.model]
         return [
-            sys.executable, "-m", "etude", "train", name, "--task", self.task, "--seed", str(self.seed), "--steps",
-            str(self.steps), "--out", str(self.folder), "--threads", "1", "--quiet", *extra,
-            *self.flags,
+            "train", name, "--task", self.task, "--seed", str(self.seed), "--steps", str(self.steps), "--out",
+            str(self.folder), "--threads", "1", "--quiet", *extra, *self.flags,
         ]  # fmt: skip
 
     @property
@@ -119,39 +119,76 @@ def run_jobs(jobs: Sequence[Job], workers: int | None = None, quiet: bool = Fals
         print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already.", file=sys.stderr)
     if not missing:
         return
-    count = workers or os.cpu_count() or 1
-    with _bar(sum(j.steps for j in missing), quiet) as advance:
-        waiting, running = list(missing), dict[Job, subprocess.Popen[str]]()
-        try:
-            while waiting or running:
-                while waiting and len(running) < count:
-                    job = waiting.pop(0)
-                    running[job] = _start(job)
-                time.sleep(POLL)
-                advance(sum(min(j.done_steps, j.steps) for j in missing))
-                for job in [j for j, p in running.items() if p.poll() is not None]:
-                    _check(job, running.pop(job))
-        finally:
-            for process in running.values():
-                process.terminate()
-            for process in running.values():
-                process.wait()
+    count = min(len(missing), workers or os.cpu_count() or 1)
+    with _bar(sum(j.steps for j in missing), quiet) as advance, _Workers(count) as pool:
+        waiting = list(missing)
+        while waiting or pool.busy:
+            while waiting and len(pool.busy) < count:
+                pool.start(waiting.pop(0))
+            time.sleep(POLL)
+            advance(sum(min(j.done_steps, j.steps) for j in missing))
+            for job, status in pool.done():
+                if status:
+                    raise _failure(job)
 
 
-def _start(job: Job) -> subprocess.Popen[str]:
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    log = (job.folder.parent / f"{job.folder.name}.log").open("w")
-    with log:
-        return subprocess.Popen(
-            job.command(), stdout=log, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
-        )
+class _Workers:
+    """Processes that do one run after another; those that are still at work at the end save and stop."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.idle: list[subprocess.Popen[str]] = []
+        self.busy: dict[Job, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        processes = [*self.idle, *self.busy.values()]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            with process:  # closes its pipes and waits for it
+                pass
+
+    def start(self, job: Job) -> None:
+        """Have a run done by a process that is idle, or by a new one."""
+        process = self.idle.pop() if self.idle else _worker()
+        self.busy[job] = process
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        assert process.stdin is not None
+        print(json.dumps({"arguments": job.command(), "log": str(_log(job))}), file=process.stdin, flush=True)
+
+    def done(self) -> list[tuple[Job, int]]:
+        """Runs that have ended since, and their exit status; a process that died counts as a failed run."""
+        ended = [(job, process) for job, process in self.busy.items() if process.stdout and _readable(process.stdout)]
+        found = []
+        for job, process in ended:
+            answer = process.stdout.readline() if process.stdout else ""
+            del self.busy[job]
+            self.idle += [process] if answer else []
+            found.append((job, int(answer) if answer else process.wait() or 1))
+        return found
 
 
-def _check(job: Job, process: subprocess.Popen[str]) -> None:
-    if process.returncode:
-        log = job.folder.parent / f"{job.folder.name}.log"
-        tail = log.read_text(errors="replace").strip().splitlines()[-3:]
-        raise EtudeError(f"The run of {job.arm} with seed {job.seed} failed ({log}): {' '.join(tail)}")
+def _worker() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "etude.cli.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _readable(stream: IO[str]) -> bool:
+    """Whether there is a line, or the end, to be read at once."""
+    return bool(select.select([stream], [], [], 0)[0])
+
+
+def _log(job: Job) -> Path:
+    return job.folder.parent / f"{job.folder.name}.log"
+
+
+def _failure(job: Job) -> EtudeError:
+    tail = _log(job).read_text(errors="replace").strip().splitlines()[-3:]
+    return EtudeError(f"The run of {job.arm} with seed {job.seed} failed ({_log(job)}): {' '.join(tail)}")
 
 
 class _bar:

@@ -35,8 +35,9 @@ class Options:
         out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
         evaluate: problems per split, or episodes per member, sampled before and after training; 0 for none.
         evaluate_samples: completions of each of those problems (language).
-        evaluate_every: also evaluate on the first split each time after so many training steps (in control environment
-            steps of each member): lines of `evaluations.jsonl`. None: only before and after.
+        evaluate_split: only this split; None: all that are not trained on (language).
+        evaluate_every: also evaluate on the first of these splits each time after so many training steps (in control
+            environment steps of each member): lines of `evaluations.jsonl`. None: only before and after.
         adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
         threads: CPU threads; None: one for small models, all cores for others.
     """
@@ -49,6 +50,7 @@ class Options:
     out: str | None = None
     evaluate: WholeNumber = 100
     evaluate_samples: Count = 8
+    evaluate_split: str | None = None
     evaluate_every: Count | None = None
     checkpoint_every: Count | None = None
     micro_tokens: Count = 8192

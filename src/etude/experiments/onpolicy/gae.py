@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from etude.core.kinds import RolloutMethod
 from etude.core.registry import get_method
 from etude.core.worlds import World
-from etude.evaluation.comparison import verdict
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import pairs
 from etude.experiments.cells import Cell, advance
 
-LAMBDAS = (0.0, 0.96, 1.0)
-FIRST_SEED = 100
+MIDDLE, OTHERS = 0.96, (0.0, 1.0)
+TASK, STEPS, EPISODES = "cartpole", 30_000, 20
 
 
-def experiment() -> dict[str, Any]:
-    """Return of GAE with lambda 0.96 against lambda 0 and 1, all members of one population.
-
-    Held if it is above both, not held if it is below either, each by the interval of its own difference.
-    """
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """Return of GAE with lambda 0.96, against lambda 0 and against lambda 1, all members of one population."""
     import torch
 
     from etude.core.population import Member
@@ -28,28 +27,19 @@ def experiment() -> dict[str, Any]:
 
     torch.set_num_threads(1)
     method = get_method("gae", World.CONTROL)
-    claim = method.claim
-    assert claim is not None and isinstance(method, RolloutMethod)
+    assert isinstance(method, RolloutMethod)
     rollout: Any = method.experience
-    task: Any = resolve_task(claim.task)
-    members = [Member(FIRST_SEED + s, {"advantages.lam": lam}) for lam in LAMBDAS for s in range(claim.seeds)]
-    loop = OnPolicyLoop(method, task, members, -(-claim.steps // (rollout.steps * rollout.environments)))
-    label = "-".join(["gae", *(f"{lam:g}" for lam in LAMBDAS), str(claim.seeds)])
-    advance(loop, Cell(label, method, task, FIRST_SEED, loop.steps, start=""))
-    returns = play(loop, task, 20).mean(1).reshape(len(LAMBDAS), claim.seeds)
+    task: Any = resolve_task(TASK)
+    lambdas = (MIDDLE, *OTHERS)
+    members = [Member(seed, {"advantages.lam": lam}) for lam in lambdas for seed in seeds]
+    loop = OnPolicyLoop(method, task, members, -(-STEPS // (rollout.steps * rollout.environments)))
+    label = "-".join(["gae", *(f"{lam:g}" for lam in lambdas), str(len(seeds))])
+    first = play(loop, task, EPISODES).mean(1).reshape(len(lambdas), -1)
+    advance(loop, Cell(label, method, task, seeds[0], loop.steps, start=""))
+    returns = play(loop, task, EPISODES).mean(1).reshape(len(lambdas), -1)
     loop.close()
-    arms = {f"lambda {lam:g}": row.tolist() for lam, row in zip(LAMBDAS, returns)}
-    low, middle, high = arms.values()
-    found = [verdict(middle, other, claim.direction, claim.margin) for other in (low, high)]
-    outcomes = [f.outcome for f in found]
-    both = "held" if outcomes == ["held"] * 2 else "not held" if "not held" in outcomes else "inconclusive"
-    means = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in arms.items())
-    return {
-        "verdict": both,
-        "summary": f"return on {claim.task} after {claim.steps:,} steps, {claim.seeds} seeds: {means}; differences "
-        + " and ".join(f"{f.interval.value:+.1f} (95% {f.interval.low:+.1f} to {f.interval.high:+.1f})" for f in found)
-        + ".",
-        "task": claim.task, "metric": claim.metric, "direction": claim.direction, "margin": claim.margin,
-        "steps": claim.steps, "seeds": claim.seeds, "arms": arms,
-        "difference": min((f.interval for f in found), key=lambda i: i.low).to_json(),
-    }  # fmt: skip
+    names = [f"return against lambda {lam:g}" for lam in OTHERS]
+    return pairs(
+        seeds, dict.fromkeys(names, returns[0].tolist()), dict(zip(names, returns[1:].tolist())),
+        start=dict(zip(names, first[1:].tolist())),
+    )  # fmt: skip

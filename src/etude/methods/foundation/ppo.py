@@ -18,7 +18,7 @@ advantages are standardised per minibatch, values are not clipped, an entropy bo
 """
 
 from etude.advantages.returns import GAE
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.experience.vector import Rollouts
 from etude.learners.token import TokenCritic
 from etude.methods.foundation.reinforce import reinforce, reinforce_control
@@ -38,9 +38,10 @@ ppo = reinforce.replace(
     minibatches=2,
     claim=Claim(
         statement="Using each batch several times within the clip learns faster per sample than one REINFORCE step.",
+        bed="language/compose-easy",
         baseline="reinforce",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps", "completions"),
     ),
 )
 

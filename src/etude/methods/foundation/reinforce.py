@@ -11,8 +11,8 @@ In control b is a learned value of the state, and G_t goes on with it where an e
 
 from etude.advantages.group import BatchMean
 from etude.advantages.returns import GAE, RewardToGo
+from etude.core.claims import Claim, Measure
 from etude.core.kinds import RolloutMethod, TokenMethod
-from etude.core.method import Claim
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
 from etude.experience.vector import Rollouts
@@ -37,8 +37,8 @@ reinforce = TokenMethod(
     problems=32,
     claim=Claim(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
-        steps=20,
-        seeds=5,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )
 

@@ -9,7 +9,7 @@ The gradient is that of KL(data || pi): it covers what was shown, where the on-p
 (arXiv:2203.02155, step 1).
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.experience.data import Demonstrations
 from etude.methods.foundation.reinforce import reinforce
 from etude.objectives.supervised import LogLikelihood
@@ -27,8 +27,9 @@ sft = reinforce.replace(
     problems=64,
     claim=Claim(
         statement="With right worked chains to copy, some supervised steps beats as many of trial and error.",
+        bed="language/compose-easy",
         baseline="reinforce",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps",),
     ),
 )

@@ -20,7 +20,7 @@ so here a rollout is one minibatch of 64 steps (A3C, arXiv:1602.01783, has 5 to 
 """
 
 from etude.advantages.returns import GAE
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.experience.vector import Rollouts
 from etude.methods.foundation.reinforce import reinforce_control
 from etude.policies.control.actor import ActorPolicy
@@ -38,11 +38,11 @@ a2c = reinforce_control.replace(
     advantages=GAE(gamma=0.99, lam=0.95, standardize=True),
     regularizers=(EntropyBonus(coefficient=0.01),),
     claim=Claim(
-        statement="Many small steps with a critic's credit earn more than REINFORCE from the same 50,000 steps.",
+        statement="Many small steps with a critic's credit earn more than REINFORCE from as many steps.",
+        bed="control/cartpole-hard",
         baseline="reinforce",
-        task="cartpole",
-        metric="return",
-        steps=50_000,
-        seeds=10,
+        measures=(Measure(name="area", bounds=(0, 1000)), Measure(name="end", role="mechanism", bounds=(0, 1000))),
+        equal=("steps",),
+        sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3, 1e-2)},
     ),
 )

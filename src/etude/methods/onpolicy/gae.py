@@ -27,10 +27,11 @@ import torch
 from torch import Tensor
 
 from etude.advantages.returns import StepGAE
+from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.learners import Learning
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.population import FlatParameters, PerMember
 from etude.core.step_slots import Network, StepOptimizer
 from etude.core.transitions import Transitions
@@ -166,8 +167,6 @@ gae = trpo.replace(
     claim=Claim(
         statement="An intermediate lambda, 0.96, earns more than 0, which trusts the critic, and 1, which does not.",
         task="cartpole",
-        metric="return",
-        steps=30_000,
-        seeds=20,
+        measures=(Measure(name="todo"),),
     ),
 )

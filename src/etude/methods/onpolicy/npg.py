@@ -16,7 +16,7 @@ x^T F x is taken without the damping, as the equation is written; common impleme
 the steps shorter than delta.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.experience.vector import Rollouts
 from etude.learners.fitted import FittedValue
 from etude.methods.onpolicy.a2c import a2c
@@ -33,11 +33,12 @@ npg = a2c.replace(
     regularizers=(),
     optimizer=NaturalGradient(delta=0.01, damping=0.1),
     claim=Claim(
-        statement="Steps of a fixed length in KL earn more than A2C's from the same 50,000 steps.",
+        statement="Steps of a fixed length in KL earn more than A2C's from as many steps.",
+        bed="control/cartpole-hard",
         baseline="a2c",
-        task="cartpole",
-        metric="return",
-        steps=50_000,
-        seeds=10,
+        measures=(Measure(name="area", bounds=(0, 1000)), Measure(name="end", role="mechanism", bounds=(0, 1000))),
+        equal=("steps",),
+        sweep={"optimizer.delta": (0.003, 0.01, 0.03, 0.1)},
+        baseline_sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3, 1e-2)},
     ),
 )

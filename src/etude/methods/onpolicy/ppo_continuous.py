@@ -17,7 +17,7 @@ On `pendulum` ten members reach a mean return of -166 in 300,000 steps (the wors
 """
 
 from etude.advantages.returns import GAE
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.experience.vector import Rollouts
 from etude.learners.state import StateValue
 from etude.methods.foundation.ppo import ppo_control
@@ -42,10 +42,7 @@ ppo_continuous = ppo_control.replace(
     minibatches=32,
     claim=Claim(
         statement="Normalised and in long rollouts, PPO swings the pendulum up where its defaults for control do not.",
-        baseline="ppo",
         task="pendulum",
-        metric="return",
-        steps=300_000,
-        seeds=10,
+        measures=(Measure(name="todo"),),
     ),
 )

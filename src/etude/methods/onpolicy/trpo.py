@@ -7,7 +7,7 @@ Changes NPG in one place: the step is multiplied by 0.8^j, j = 0, ..., 9, and th
 if there is none, the policy stays as it is. Every member has its own line search.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.onpolicy.npg import npg
 from etude.optimizers.trust_region import TrustRegion
 
@@ -17,11 +17,12 @@ trpo = npg.replace(
     paper="arXiv:1502.05477",
     optimizer=TrustRegion(delta=0.01, damping=0.1, shrink=0.8, tries=10),
     claim=Claim(
-        statement="A step that never leaves the trust region earns more than A2C's from the same 50,000 steps.",
+        statement="A step that never leaves the trust region earns more than A2C's from as many steps.",
+        bed="control/cartpole-hard",
         baseline="a2c",
-        task="cartpole",
-        metric="return",
-        steps=50_000,
-        seeds=10,
+        measures=(Measure(name="area", bounds=(0, 1000)), Measure(name="end", role="mechanism", bounds=(0, 1000))),
+        equal=("steps",),
+        sweep={"optimizer.delta": (0.003, 0.01, 0.03, 0.1)},
+        baseline_sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3, 1e-2)},
     ),
 )

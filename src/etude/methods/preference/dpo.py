@@ -14,7 +14,7 @@ Changes SFT in three places:
 The reward 1 or 0 that the pair carries only says which is which.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.experience.data import Pairs
 from etude.methods.foundation.sft import sft
 from etude.objectives.preference import DPO
@@ -34,7 +34,7 @@ dpo = sft.replace(
     problems=32,
     claim=Claim(
         statement="Learning from pairs beats fine-tuning on the chosen answers alone.",
-        baseline="sft",
         task="preferences",
+        measures=(Measure(name="todo"),),
     ),
 )

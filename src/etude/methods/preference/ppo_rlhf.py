@@ -19,7 +19,7 @@ The pretraining mix of eq. 2 (gamma > 0) is left out, as in the paper's "PPO" mo
 `etude train ppo-rlhf --set rewards.reward-model.model=RUN/checkpoints/.../model`.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.foundation.ppo import ppo
 from etude.references.frozen import Frozen
 from etude.rewards.kl import KLPenalty
@@ -34,6 +34,6 @@ ppo_rlhf = ppo.replace(
     claim=Claim(
         statement="A reward model that only saw pairs raises the accuracy of answers that nobody checked.",
         task="preferences",
-        steps=40,
+        measures=(Measure(name="todo"),),
     ),
 )

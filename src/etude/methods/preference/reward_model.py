@@ -9,7 +9,7 @@ Only differences of v within a prompt mean anything: any f(x) may be added. The 
 `ppo-rlhf` scores with.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.experience.data import Pairs
 from etude.methods.foundation.sft import sft
 from etude.objectives.preference import BradleyTerry
@@ -28,9 +28,6 @@ reward_model = sft.replace(
     claim=Claim(
         statement="A value head learns to tell right from wrong answers to problems that it has not seen.",
         task="preferences",
-        metric="preference_accuracy",
-        margin=0.3,
-        steps=200,
-        changes={"optimizer.lr": 3e-4},
+        measures=(Measure(name="todo"),),
     ),
 )

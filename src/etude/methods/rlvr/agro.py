@@ -31,8 +31,9 @@ from torch import Tensor
 
 from etude.advantages.group import episode_sum, group_size, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.fields import NonNegative, Positive
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.part import Need
 from etude.methods.rlvr.rloo import rloo
 from etude.objectives.sequence import GroupObjective, sequence_sum
@@ -104,6 +105,7 @@ agro = rloo.replace(
     claim=Claim(
         statement="From data of the reference alone, AGRO reaches the exact KL-regularised optimum and policy gradient "
         "with a KL term does not; on language it beats policy gradient and DPO offline and is no worse online.",
-        baseline="rloo",
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -18,7 +18,7 @@ reads "s t s a b t"; ours has rotary ones and reads "t s a b t" (see the task), 
 learned.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.foundation.sft import sft
 from etude.optimizers.adam import AdamW
 from etude.optimizers.schedules import Cosine
@@ -34,9 +34,6 @@ alpine = sft.replace(
         statement="One layer learns edges and observed reachability: pairs seen on the way to a target are solved "
         "(90 % or more), pairs that need pieces put together much less; attention is on the target.",
         task="paths",
-        model="blank:1x120",
-        metric="accuracy by degree",
-        steps=250,
-        seeds=3,
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, LeaveOneOut
 from etude.core.batches import TokenBatch
+from etude.core.claims import Claim, Measure
 from etude.core.fields import Positive
-from etude.core.method import Claim
 from etude.core.slots import TokenReward
 from etude.experience.groups import Groups
 from etude.methods.foundation.reinforce import reinforce
@@ -68,8 +68,7 @@ bilevel_mle = reinforce.replace(
     claim=Claim(
         statement="Policy gradient under the learned reward recovers mean and covariance better than under U = I, "
         "matches moments faster than likelihood does, and is at least as likely on held-out data.",
-        baseline="reinforce",
-        steps=60,
-        seeds=5,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -30,9 +30,10 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import Head, TokenBatch, TokenLogProbs, pieces
+from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.core.fields import Fraction, NonNegative, Positive, WholeNumber
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.part import Need
 from etude.core.slots import TokenWeights
 from etude.methods.rlvr.grpo import grpo
@@ -234,9 +235,7 @@ capo = grpo.replace(
     claim=Claim(
         statement="With steps so large and batches so small that GRPO collapses, leaving out the tokens that would "
         "move the policy too far keeps training stable, and needs fewer completions than cautious steps.",
-        baseline="grpo",
         task="sums",
-        steps=40,
-        seeds=3,
+        measures=(Measure(name="todo"),),
     ),
 )

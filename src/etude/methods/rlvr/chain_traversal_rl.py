@@ -18,7 +18,7 @@ gradient, vanishes with the length.
 The batch mean holds the sample itself: it shrinks the expected gradient by (B - 1) / B and turns it nowhere.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.foundation.reinforce import reinforce
 
 chain_traversal_rl = reinforce.replace(
@@ -31,8 +31,6 @@ chain_traversal_rl = reinforce.replace(
         statement="Rewarding the outcome alone makes the model traverse the chain, also longer ones than it was "
         "trained on; trained on the hardest starts only it stays near chance, and easier starts cure that.",
         task="chains",
-        metric="accuracy on the hardest start",
-        steps=200,
-        seeds=3,
+        measures=(Measure(name="todo"),),
     ),
 )

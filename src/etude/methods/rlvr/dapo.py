@@ -12,7 +12,7 @@ Changes GRPO in four places:
 Here "all equal" is judged by the whole reward, the punishment included. There is no KL term, as in GRPO here.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.filters.informative import InformativeGroups
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import ClippedSurrogate
@@ -28,8 +28,9 @@ dapo = grpo.replace(
     aggregation="token-mean",
     claim=Claim(
         statement="Replacing groups that teach nothing learns more from the same number of updates than GRPO.",
+        bed="language/compose-medium",
         baseline="grpo",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps",),
     ),
 )

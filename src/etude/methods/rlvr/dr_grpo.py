@@ -13,7 +13,7 @@ Up to the constant n/(n-1) this is RLOO with a clip.
 """
 
 from etude.advantages.group import GroupAdvantage, GroupMean
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.rlvr.grpo import grpo
 
 dr_grpo = grpo.replace(
@@ -24,8 +24,9 @@ dr_grpo = grpo.replace(
     aggregation="fixed-length",
     claim=Claim(
         statement="Without the two biases the same number of updates learns more than GRPO's.",
+        bed="language/compose-medium",
         baseline="grpo",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps", "completions"),
     ),
 )

@@ -20,8 +20,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
+from etude.core.claims import Claim, Measure
 from etude.core.fields import Ge, NonNegative
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.slots import Context
 from etude.experience.groups import Groups
 from etude.methods.rlvr.dapo import dapo
@@ -81,9 +82,7 @@ forking_tokens = dapo.replace(
     claim=Claim(
         statement="The fifth of the tokens with the highest entropy teaches as much as all tokens, and more than the "
         "other four fifths, whose training makes entropy collapse.",
-        baseline="dapo",
         task="sums",
-        steps=30,
-        seeds=3,
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -33,10 +33,11 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage
 from etude.core.batches import TokenBatch
+from etude.core.claims import Claim, Measure
 from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive, PositiveProbability, Probability
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.part import Need
 from etude.core.slots import Context, TokenAdvantages
 from etude.curricula.outcomes import Outcomes
@@ -331,9 +332,7 @@ gdro_grpo = grpo.replace(
     claim=Claim(
         statement="At equal completions each adversary alone raises pass@8 on hard problems above GRPO's, and moves "
         "weight or completions towards harder bins.",
-        baseline="grpo",
-        metric="pass@8",
-        steps=32,
-        seeds=3,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean, equal_groups
 from etude.core.batches import TokenBatch
+from etude.core.claims import Claim, Measure
 from etude.core.fields import Count, Probability
-from etude.core.method import Claim
 from etude.core.slots import Filter, TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import PolicyGradient
@@ -98,8 +98,9 @@ gpg = grpo.replace(
     aggregation="token-mean",
     claim=Claim(
         statement="Plain policy gradient, corrected for groups that teach nothing, beats GRPO.",
+        bed="language/compose-medium",
         baseline="grpo",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps", "completions"),
     ),
 )

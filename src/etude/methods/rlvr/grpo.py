@@ -11,7 +11,7 @@ The paper adds 0.04 KL to the reference; like current practice (arXiv:2503.14476
 """
 
 from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.foundation.reinforce import reinforce
 from etude.objectives.policy_gradient import ClippedSurrogate
 
@@ -24,8 +24,9 @@ grpo = reinforce.replace(
     aggregation="sequence-mean",
     claim=Claim(
         statement="Comparing completions of the same problem learns faster than a batch baseline.",
+        bed="language/compose-easy",
         baseline="reinforce",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps", "completions"),
     ),
 )

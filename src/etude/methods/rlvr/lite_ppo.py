@@ -13,7 +13,7 @@ Changes GRPO in two places; everything else of the study's switches stays off:
 """
 
 from etude.advantages.group import BatchStd, GroupAdvantage, GroupMean
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.rlvr.grpo import grpo
 
 lite_ppo = grpo.replace(
@@ -25,8 +25,9 @@ lite_ppo = grpo.replace(
     aggregation="token-mean",
     claim=Claim(
         statement="Group mean with batch deviation and a token mean learns more than GRPO from a base model.",
+        bed="language/compose-medium",
         baseline="grpo",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps", "completions"),
     ),
 )

@@ -24,10 +24,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.core.batches import TokenBatch
+from etude.core.claims import Claim, Measure
 from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Probability
-from etude.core.method import Claim
 from etude.core.slots import Context, Curriculum, Reward
 from etude.core.streams import Stream
 from etude.curricula.outcomes import Outcomes
@@ -126,9 +126,8 @@ open_rs = grpo.replace(
     claim=Claim(
         statement="Under a limit of length, hard problems alone lose what they gained; easy ones among them shorten, "
         "and a cosine reward makes lengths more even at equal accuracy.",
-        baseline="grpo",
-        steps=100,
-        seeds=3,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )
 

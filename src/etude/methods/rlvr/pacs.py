@@ -26,8 +26,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from etude.advantages.group import episode_sum, group_mean, group_size, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.fields import Positive
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.slots import TokenObjective
 from etude.methods.rlvr.rloo import rloo
 from etude.objectives.sequence import sequence_log_ratio, sequence_sum
@@ -125,6 +126,7 @@ pacs = rloo.replace(
     claim=Claim(
         statement="PACS has at least GRPO's and PPO's pass@1 and a higher pass@k, and its entropy decays more slowly "
         "than GRPO's.",
-        baseline="grpo",
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -30,8 +30,8 @@ from torch.nn.functional import pad
 
 from etude.advantages.returns import RewardToGo
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
-from etude.core.method import Claim
 from etude.core.part import Need
 from etude.core.slots import Context, Reference, TokenObjective, TokenReward
 from etude.methods.foundation.reinforce import reinforce
@@ -181,9 +181,7 @@ planning_pg_vs_q = reinforce.replace(
         "without KL loses diversity even when it solves every training pair; Q-learning with process rewards is "
         "accurate and diverse, on and off policy; with outcome rewards it forgets the paths.",
         task="paths",
-        metric="accuracy and diversity",
-        steps=100,
-        seeds=8,
+        measures=(Measure(name="todo"),),
     ),
 )
 

@@ -29,8 +29,9 @@ from torch import Tensor
 
 from etude.advantages.group import episode_sum, group_mean, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.fields import Ge
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.sequence import GroupObjective, sequence_log_ratio
 
@@ -100,6 +101,7 @@ rapid = grpo.replace(
     claim=Claim(
         statement="Sampling for several minibatches at once reaches a fixed accuracy in at least 10 % less time than "
         "GRPO with the same minibatch, at no loss; too many minibatches lose accuracy, more so without the weights.",
-        baseline="grpo",
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

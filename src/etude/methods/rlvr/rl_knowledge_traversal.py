@@ -15,7 +15,7 @@ Changes GRPO in one place, as the models that the paper studies were trained (ar
 The paper trains nothing itself and names no coefficient.
 """
 
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.rlvr.grpo import grpo
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
@@ -31,8 +31,7 @@ rl_knowledge_traversal = grpo.replace(
         statement="On leaves that were only read about, reinforcement answers better than supervised answers do; a "
         "structured prompt closes most of the gap; on heavy questions its paths are better; and it changes what the "
         "model makes of questions more than what it makes of statements.",
-        baseline="sft",
-        steps=50,
-        seeds=4,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -11,7 +11,7 @@ Changes REINFORCE in two places:
 """
 
 from etude.advantages.group import GroupAdvantage, LeaveOneOut
-from etude.core.method import Claim
+from etude.core.claims import Claim, Measure
 from etude.methods.foundation.reinforce import reinforce
 
 rloo = reinforce.replace(
@@ -22,8 +22,9 @@ rloo = reinforce.replace(
     aggregation="fixed-length",
     claim=Claim(
         statement="Comparing a completion with the others of its problem learns faster than a batch baseline.",
+        bed="language/compose-easy",
         baseline="reinforce",
-        steps=20,
-        seeds=5,
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps", "completions"),
     ),
 )

@@ -36,8 +36,8 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.fields import Gt, NonNegative, Positive, PositiveProbability
-from etude.core.method import Claim
 from etude.core.slots import TokenObjective
 from etude.methods.rlvr.dapo import dapo
 from etude.methods.rlvr.grpo import grpo
@@ -148,6 +148,7 @@ rpg_kl = grpo.replace(
     claim=Claim(
         statement="With 8 updates per batch the weighted KL terms reach the exact KL-regularised optimum and GRPO's "
         "does not; with 16 updates per batch RPG is at least as accurate as DAPO and does not collapse.",
-        baseline="dapo",
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

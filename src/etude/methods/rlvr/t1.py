@@ -31,9 +31,9 @@ from torch import Tensor
 
 from etude.advantages.group import equal_groups
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.episodes import Episode, Problem
 from etude.core.fields import NonNegative, Probability
-from etude.core.method import Claim
 from etude.core.part import Need
 from etude.core.slots import Context, Filter, GroupReward, TokenRegularizer
 from etude.core.streams import Stream
@@ -191,8 +191,7 @@ t1 = rloo.replace(
     claim=Claim(
         statement="More completions per problem end more accurate and more random, an anchor that moves beats one that "
         "does not, and accuracy grows with the budget for thinking.",
-        baseline="rloo",
-        steps=16,
-        seeds=3,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -33,6 +33,7 @@ KS = (1, 8)
 SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
+    "evaluate_split",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "temperature", "top_p", "max_tokens",
@@ -68,8 +69,10 @@ def compared(task: LanguageTask) -> tuple[int, int]:
 
 
 def prepare(method: Method, task: LanguageTask, options: Options) -> None:
-    """Read the data."""
+    """Read the data. Raises UnknownNameError for a split to evaluate on that the task has not."""
     task.problems("train")
+    if options.evaluate_split not in (None, *task.splits()):
+        raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
 
 
 def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str, Any]:
@@ -120,15 +123,14 @@ def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
 def evaluation(
     loop: LanguageLoop, task: LanguageTask, options: Options, when: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """pass@k and reward on every split that is not trained on."""
-    from etude.evaluation.language import evaluation_splits
+    """pass@k and reward on the split that was asked for, else on every one that is not trained on."""
     from etude.evaluation.pass_at_k import to_json
     from etude.runs.training import say
 
     say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
     entry: dict[str, Any] = {}
     samples = []
-    for split in evaluation_splits(task):
+    for split in _splits(task, options):
         evaluated = _sampled(loop, task, options, split)
         entry[split] = to_json(
             {k: v for k, v in evaluated.summary(KS).items() if not k.startswith("avg@")}
@@ -139,10 +141,14 @@ def evaluation(
 
 def look(loop: LanguageLoop, task: LanguageTask, options: Options) -> dict[str, dict[str, float]]:
     """pass@k and reward on the first split, the same problems and random numbers every time."""
+    split = _splits(task, options)[0]
+    return {split: _sampled(loop, task, options, split).means(KS)}
+
+
+def _splits(task: LanguageTask, options: Options) -> list[str]:
     from etude.evaluation.language import evaluation_splits
 
-    split = evaluation_splits(task)[0]
-    return {split: _sampled(loop, task, options, split).means(KS)}
+    return [options.evaluate_split] if options.evaluate_split else evaluation_splits(task)
 
 
 def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: str) -> Evaluation:

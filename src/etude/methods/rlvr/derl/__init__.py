@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 from etude.core.batches import TokenBatch
+from etude.core.claims import Claim, Measure
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
-from etude.core.method import Claim
 from etude.core.slots import Context, Reward
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.methods.rlvr.derl.reward import FormulaReward, evaluate, parse
@@ -131,8 +131,7 @@ derl = grpo.replace(
         statement="A formula that the outer policy found trains better than the outcome alone or the mean of the "
         "primitives, formulas that pay for what is useful become likelier, and random search over as many formulas "
         "finds a worse one.",
-        baseline="grpo",
-        steps=60,
-        seeds=12,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -32,9 +32,9 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.core.fields import Interval, NonNegative
-from etude.core.method import Claim
 from etude.core.slots import Filter, TokenRegularizer
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.hpt.mixed import GroupsAndDemonstrations
@@ -126,8 +126,7 @@ hpt = grpo.replace(
     claim=Claim(
         statement="Imitating only what the policy always fails at beats SFT, GRPO and one after the other at equal "
         "steps, is no worse than GRPO on longer problems, and imitates less and less.",
-        baseline="grpo",
-        steps=14,
-        seeds=3,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

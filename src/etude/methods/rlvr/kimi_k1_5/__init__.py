@@ -32,9 +32,9 @@ from torch import Tensor
 
 from etude.advantages.group import group_max, group_min, group_size, group_sum, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.episodes import Episode
 from etude.core.fields import Count, NonNegative, Positive, Probability
-from etude.core.method import Claim
 from etude.core.slots import Context, Reward, TokenAdvantages, TokenObjective
 from etude.curricula.prioritised import Prioritised
 from etude.methods.foundation.reinforce import reinforce
@@ -164,8 +164,7 @@ kimi_k1_5 = reinforce.replace(
         statement="Mirror descent raises accuracy, and without wrong answers' gradients does so more slowly; priority "
         "and easy problems first beat uniform draws; the length reward shortens answers at equal accuracy; of the ways "
         "from long to short answers a second phase of reinforcement has the best accuracy per token.",
-        baseline="reinforce",
-        steps=12,
-        seeds=3,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -35,10 +35,11 @@ from torch import Tensor
 
 from etude.advantages.returns import GAE, standardized
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.draws import children, uniforms
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, WholeNumber
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.slots import TokenAdvantages, TokenRegularizer
 from etude.methods.foundation.ppo import ppo
 from etude.methods.rlvr.poly_ppo.vine import Vine
@@ -197,8 +198,7 @@ poly_ppo = ppo.replace(
     claim=Claim(
         statement="Rewarding sets for being right and different gives a higher pass@32 than PPO at equal completions, "
         "and no lower pass@1.",
-        baseline="ppo",
-        steps=20,
-        seeds=3,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.claims import Claim, Measure
 from etude.core.fields import NonNegative, Positive
-from etude.core.method import Claim
 from etude.core.slots import TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.r3l.retry import ReflectThenRetry
@@ -98,8 +98,7 @@ r3l = grpo.replace(
     claim=Claim(
         statement="On a text grid world, with at most as many episodes, it solves more than GRPO and more "
         "than without retries, and retries succeed more often than the attempts.",
-        baseline="grpo",
-        steps=20,
-        seeds=3,
+        task="compose",
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -30,9 +30,10 @@ from torch import Tensor
 
 from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch
+from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.core.fields import Probability
-from etude.core.method import Claim, Method
+from etude.core.method import Method
 from etude.core.slots import Filter, TokenAdvantages
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
@@ -134,9 +135,7 @@ rlanything = grpo.replace(
     claim=Claim(
         statement="Judge and adapted tasks each add to the success that the outcome alone brings; the judge comes to "
         "agree with which steps are right, and adapted tasks stay longer between 0.2 and 0.8 of success.",
-        baseline="grpo",
         task="sums",
-        steps=40,
-        seeds=3,
+        measures=(Measure(name="todo"),),
     ),
 )

@@ -1,0 +1,73 @@
+"""What the runs of an experiment came to: one pair for each seed, the method's side and its baseline's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from etude.core.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Both arms with one seed.
+
+    Args:
+        arm, baseline: scores by measure; a measure that is held against a number needs no baseline.
+        start: scores of the baseline before its first step, by measure.
+        budgets: what was counted, `{"completions": (arm, baseline)}`.
+        weights: hashes of what the two runs ended with; empty where they were not taken.
+    """
+
+    seed: int
+    arm: Mapping[str, float]
+    baseline: Mapping[str, float] = field(default_factory=dict)
+    start: Mapping[str, float] = field(default_factory=dict)
+    budgets: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    weights: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, what is empty left out."""
+        return {k: v for k, v in asdict(self).items() if v not in ({}, ())}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Pair:
+        """Undo `to_json`."""
+        return Pair(**{**data, "weights": tuple(data.get("weights", ()))})
+
+
+@dataclass(frozen=True)
+class Results:
+    """What both arms of an experiment came to, seed by seed in the same order.
+
+    Args:
+        arm, baseline: scores [n] by measure.
+        start: scores [n] of the baseline before its first step, by measure.
+        budgets: what was counted of each arm, [n] each: `{"completions": (arm, baseline)}`.
+        weights: hashes of what each run ended with, [n] each.
+    """
+
+    arm: Mapping[str, Sequence[float]]
+    baseline: Mapping[str, Sequence[float]]
+    start: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    budgets: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    weights: tuple[Sequence[str], Sequence[str]] = ((), ())
+
+    @staticmethod
+    def of(pairs: Sequence[Pair]) -> Results:
+        """Pairs as columns. Raises DataError if they did not measure or count the same things."""
+        for what in ("arm", "baseline", "start", "budgets"):
+            names = {p.seed: ", ".join(sorted(getattr(p, what))) for p in pairs}
+            if len(set(names.values())) > 1:
+                each = "; ".join(f"seed {seed}: {said or 'nothing'}" for seed, said in names.items())
+                raise DataError(f"All pairs must have the same names in {what}, got {each}.")
+        hashed = all(p.weights for p in pairs)
+        return Results(
+            *({k: [getattr(p, side)[k] for p in pairs] for k in getattr(pairs[0], side)} for side in SIDES),
+            budgets={k: ([p.budgets[k][0] for p in pairs], [p.budgets[k][1] for p in pairs]) for k in pairs[0].budgets},
+            weights=([p.weights[0] for p in pairs], [p.weights[1] for p in pairs]) if hashed else ((), ()),
+        )
+
+
+SIDES = ("arm", "baseline", "start")

@@ -1,0 +1,104 @@
+"""What finished runs on a bed came to, as pairs of the same seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.core.errors import UnknownNameError
+from etude.evaluation.pairs import Pair
+from etude.runs.beds import Bed, Scores, scores_of
+from etude.runs.comparing import Job, curves
+
+EVALUATED, LOGGED = ("end", "area"), ("mean", "last")
+LATE = 0.25
+"""The part of a run that 'last' averages."""
+
+
+def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Sequence[Job]) -> list[Pair]:
+    """Pairs of runs with the same seeds, in order.
+
+    Args:
+        measures: names as in `Measure`: 'end', 'area:pass@8', 'mean:entropy', 'last:completion_length'.
+    """
+    names = dict.fromkeys(("end", *measures))
+    sides = [{name: measured(bed, name, jobs) for name in names} for jobs in (arm, baseline)]
+    start = {name: _start(bed, name, baseline) for name in sides[1] if name.partition(":")[0] in EVALUATED}
+    counts, weights = [budgets(jobs) for jobs in (arm, baseline)], [_weights(jobs) for jobs in (arm, baseline)]
+    shared = [name for name in counts[0] if name in counts[1]]
+    seeds = [seed for job in arm for seed in range(job.seed, job.seed + max(job.members, 1))]
+    return [
+        Pair(
+            seed=seed,
+            arm={k: float(v[i]) for k, v in sides[0].items()}, baseline={k: float(v[i]) for k, v in sides[1].items()},
+            start={k: float(v[i]) for k, v in start.items()},
+            budgets={k: (float(counts[0][k][i]), float(counts[1][k][i])) for k in shared},
+            weights=(weights[0][i], weights[1][i]) if weights[0] and weights[1] else (),
+        )
+        for i, seed in enumerate(seeds)
+    ]  # fmt: skip
+
+
+def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
+    """[seeds], a measure by its name. Raises UnknownNameError for one that is not of a bed."""
+    how, _, metric = name.partition(":")
+    if how in EVALUATED:
+        return np.asarray(getattr(_scores(bed, metric, jobs), how))
+    if how not in LOGGED or not metric:
+        known = [*EVALUATED, *(f"{h}:METRIC" for h in (*EVALUATED, *LOGGED))]
+        raise UnknownNameError("measure on a bed", name, known, f"There are: {', '.join(known)}.")
+    points = [bed.steps * (i + 1) / POINTS for i in range(POINTS)] if bed.goal.together else range(1, bed.steps + 1)
+    lines = curves(jobs, list(points), metric)
+    late = [line[-max(1, round(LATE * len(line))) :] if how == "last" else line for line in lines]
+    return np.array([np.nanmean(np.asarray(line, float)) for line in late])
+
+
+POINTS = 40
+"""Points of the budget at which what a population logged is read."""
+
+
+def _start(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
+    return _scores(bed, name.partition(":")[2], jobs).start
+
+
+def _scores(bed: Bed, metric: str, jobs: Sequence[Job]) -> Scores:
+    return scores_of(bed, jobs, metric or bed.metric)
+
+
+def budgets(jobs: Sequence[Job]) -> Mapping[str, list[float]]:
+    """[seeds] of what the runs used, as far as they counted it: steps of the budget, updates, completions, tokens."""
+    from etude.runtime.jsonl import JsonLines
+
+    counted: dict[str, list[float]] = {}
+    for job in jobs:
+        lines = list(JsonLines.read(job.folder / "metrics.jsonl"))
+        method = json.loads((job.folder / "method.json").read_text())
+        passes = float(method.get("epochs", 1)) * float(method.get("minibatches", 1))
+        last = lines[-1] if lines else {"step": 0}
+        found = {
+            "steps": float(last.get("environment_steps", last["step"])),
+            "updates": float(last["step"]) * passes,
+        }
+        if any("rows" in line for line in lines):
+            found["completions"] = float(sum(line.get("rows", 0.0) for line in lines))
+            found["tokens"] = float(sum(line.get("rows", 0.0) * line.get("completion_length", 0.0) for line in lines))
+        for name, value in found.items():
+            counted.setdefault(name, []).extend([value] * max(job.members, 1))
+    return counted
+
+
+def _weights(jobs: Sequence[Job]) -> list[str]:
+    """A hash of what each run ended with; empty where several seeds are one run."""
+    if any(job.members for job in jobs):
+        return []
+    return [hashlib.sha256(_last(job.folder).read_bytes()).hexdigest()[:12] for job in jobs]
+
+
+def _last(run: Path) -> Path:
+    newest = max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name.split("-")[1]))
+    return newest / "model/model.safetensors"

@@ -1,0 +1,87 @@
+"""Both arms of a claim on its bed, as published or after the same sweep."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from etude.core.claims import Claim
+from etude.runs.beds import RUNS, TUNING, Bed, runs_of, scores_of
+from etude.runs.comparing import Job, run_jobs
+
+SEEDS, TOGETHER = 2, 6
+"""Seeds of each setting; more where seeds train together and cost next to nothing."""
+
+
+def arms_of(
+    bed: Bed, method: str, claim: Claim, seeds: Sequence[int], best: Mapping[str, Any], *, root: Path = RUNS
+) -> tuple[list[Job], list[Job]]:
+    """Runs of the method and of its baseline with these seeds.
+
+    Args:
+        best: what tuning set, {'arm': fields, 'baseline': fields}.
+    """
+    arms = [
+        [job for first, count in _spans(seeds)
+         for job in runs_of(bed, name, count, {**own, **best.get(side, {})}, first=first, root=root)]
+        for side, name, own in _sides(method, claim)
+    ]  # fmt: skip
+    return arms[0], arms[1]
+
+
+def tune(bed: Bed, method: str, claim: Claim, *, root: Path = RUNS, workers: int | None = None) -> dict[str, Any]:
+    """Both arms over the same sweep, each with its own best: the setting with the largest mean area under its curve.
+
+    Returns: JSON values: 'areas' by side and setting, and 'best', the fields that each side takes.
+    """
+    sweep = bed.sweep if claim.sweep is None else claim.sweep
+    other = sweep if claim.baseline_sweep is None else claim.baseline_sweep
+    settings = {"arm": combinations(sweep), "baseline": combinations(other)}
+    seeds = TOGETHER if bed.goal.together else SEEDS
+    runs = {
+        side: {label: runs_of(bed, name, seeds, {**own, **each}, first=TUNING, root=root)
+               for label, each in settings[side].items()}
+        for side, name, own in _sides(method, claim)
+    }  # fmt: skip
+    run_jobs([job for arms in runs.values() for jobs in arms.values() for job in jobs], workers)
+    areas = {
+        side: {label: float(scores_of(bed, jobs).area.mean()) for label, jobs in arms.items()}
+        for side, arms in runs.items()
+    }
+    best = {side: settings[side][max(found, key=lambda label: found[label])] for side, found in areas.items()}
+    rounded = {side: {label: round(area, 4) for label, area in found.items()} for side, found in areas.items()}
+    return {"seeds": seeds, "areas": rounded, "best": best}
+
+
+def combinations(sweep: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
+    """Every combination of a sweep, by a label; one without changes if there is nothing to sweep.
+
+    >>> combinations({"lr": [0.1, 0.2]})
+    {'lr=0.1': {'lr': 0.1}, 'lr=0.2': {'lr': 0.2}}
+    """
+    made = [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
+    return {
+        ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in s.items()) or "as it is": s
+        for s in made
+    }
+
+
+def _sides(method: str, claim: Claim) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
+    return ("arm", method, claim.changes), ("baseline", claim.baseline, claim.baseline_changes)
+
+
+def _spans(seeds: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of consecutive seeds, as first seed and count.
+
+    >>> _spans([3, 4, 5, 9])
+    [(3, 3), (9, 1)]
+    """
+    spans: list[tuple[int, int]] = []
+    for seed in seeds:
+        if spans and sum(spans[-1]) == seed:
+            spans[-1] = (spans[-1][0], spans[-1][1] + 1)
+        else:
+            spans.append((seed, 1))
+    return spans
