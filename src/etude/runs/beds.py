@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber, check
+from etude.core.method import Method
 from etude.core.registry import ROOT
 from etude.core.worlds import World
 from etude.runs.comparing import Job, evaluations, jobs_for, run_jobs
@@ -251,12 +252,12 @@ ELSEWHERE = (
 """What of the library no number of a run rests on; methods count one by one."""
 
 
-def composition(arm: str, world: World) -> str:
+def composition(arm: str | Method, world: World) -> str:
     """A name for all that an arm is made of: every part with its values, and the source of its parts."""
     from etude.runs.training import compose_method
 
-    name, *parts = arm.split("+")
-    method = compose_method(name, (), parts, None, world)
+    name, *parts = arm.split("+") if isinstance(arm, str) else (arm,)
+    method = compose_method(name, (), [str(part) for part in parts], None, world)
     modules = sorted({type(part).__module__ for part in method.parts().values()})
     sources = [Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8") for module in modules]
     return hashlib.sha256(json.dumps([method.to_json(), modules, sources]).encode()).hexdigest()[:8]

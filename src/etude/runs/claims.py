@@ -95,7 +95,7 @@ def rests_on(method: Method, claim: Claim) -> dict[str, str]:
     from etude.runs.plans import recipe_hash
 
     world = sorted(method.worlds)[0]
-    found = {"method": composition(method.id, world)}
+    found = {"method": composition(method, world)}
     if claim.bed:
         return {**found, "baseline": composition(claim.baseline, world), "bed": recipe_hash(claim)}
     own = experiment_file(method.id)

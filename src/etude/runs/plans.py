@@ -80,13 +80,8 @@ def _put_aside(folder: Path, plan: Plan) -> None:
 
 def same(one: Plan, other: Plan) -> bool:
     """Whether two plans say the same, but for their reasons."""
-    return _said(one) == _said(other)
-
-
-def _said(plan: Plan) -> dict[str, Any]:
-    said = _values(plan)
-    said.pop("reason", None)
-    return said
+    first, second = (json.dumps({**_values(plan), "reason": ""}, sort_keys=True) for plan in (one, other))
+    return first == second
 
 
 def read_plan(folder: Path) -> Plan:
@@ -165,7 +160,7 @@ def recipe_hash(claim: Claim) -> str:
     if not claim.bed:
         return ""
     load_bed(claim.bed)
-    return text_hash(beds()[claim.bed].read_text(encoding="utf-8"))
+    return text_hash(beds().get(claim.bed, Path(claim.bed)).read_text(encoding="utf-8"))
 
 
 # What must be so before anything is run
