@@ -25,7 +25,9 @@ def test_methods_json(cli: Cli) -> None:
         assert entry["worlds"] in (["control"], ["enumerable", "language"], ["control", "enumerable", "language"])
         if entry["claim"] is not None:
             assert set(entry["claim"]) == {"statement", "verdict", "stale"}
-            assert entry["claim"]["verdict"] in (None, "held", "not held", "inconclusive")
+            assert entry["claim"]["verdict"] in (
+                None, "held", "reversed", "equivalent", "inconclusive", "void", "not held",
+            )  # fmt: skip
     changed = {e["id"]: e["changes"] for e in entries}
     assert changed["dr-grpo"] == ["advantages", "aggregation"]
     assert [e["id"] for e in entries if e["claim"] is None] == ["planning-q-learning"]

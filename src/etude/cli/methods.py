@@ -43,7 +43,8 @@ def list_methods(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
 def entry(name: str) -> dict[str, Any]:
     """A method as `etude methods --json` shows it."""
     from etude.core.registry import compositions, family, files
-    from etude.runs.claims import recorded
+    from etude.runs.claims import before, recorded
+    from etude.runs.claims import stale as changed
 
     methods = compositions(name)
     method, claim = methods[0], None
@@ -51,8 +52,8 @@ def entry(name: str) -> dict[str, Any]:
         verdict = recorded(name)
         claim = {
             "statement": method.claim.statement,
-            "verdict": verdict["verdict"] if verdict else None,
-            "stale": bool(verdict and "stale" in verdict),
+            "verdict": verdict["verdict"] if verdict else before(name),
+            "stale": bool(changed(name, verdict)) if verdict else before(name) is not None,
         }
     return {
         "id": method.id, "title": method.title, "family": family("methods", name) if name in files("methods") else "",

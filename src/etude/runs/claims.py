@@ -60,11 +60,17 @@ def recorded(name: str) -> dict[str, Any] | None:
 
 
 def verdict_of(name: str) -> str | None:
-    """The recorded outcome, 'stale' added where the code has changed since."""
+    """The recorded outcome, 'stale' added where the code has changed since; None if the claim was never run."""
     record = recorded(name)
     if record is None:
-        return None
+        return None if (old := before(name)) is None else f"{old} (by earlier rules)"
     return f"{record['verdict']} (stale)" if stale(name, record) else str(record["verdict"])
+
+
+def before(name: str) -> str | None:
+    """What was recorded before there were beds, pairs and gates, of claims that have not been run again."""
+    path = folder_of("before") / f"{name}.json"
+    return str(json.loads(path.read_text())["verdict"]) if path.is_file() else None
 
 
 def deciding(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""`etude compare` and `etude claims`: what is trained once is found again."""
+"""`etude compare`: what is trained once is found again."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,20 +13,9 @@ from etude.runs import comparing
 from etude.runs.comparing import Job, jobs_for
 
 MINE = """
-from etude.core.method import Claim
 from etude.methods.rlvr.grpo import grpo
 
-mine = grpo.replace(
-    id="mine",
-    problems=2,
-    claim=Claim(
-        statement="Two problems a step are as good as thirty-two.",
-        baseline="grpo",
-        steps=2,
-        seeds=2,
-        changes={"experience.size": 2, "problems": 2},
-    ),
-)
+mine = grpo.replace(id="mine", problems=2)
 """
 FIELDS = ("--set", "experience.size=2", "--set", "problems=2")
 
@@ -36,21 +24,19 @@ FIELDS = ("--set", "experience.size=2", "--set", "problems=2")
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The runs that were started, in order; each looks at few problems, to be quick."""
     begun: list[Job] = []
-    start, command = comparing._start, Job.command
+    start, command = comparing._Workers.start, Job.command
     monkeypatch.setattr(Job, "command", lambda job: [*command(job), "--evaluate", "4"])
 
-    def counted(job: Job) -> subprocess.Popen[str]:
+    def counted(pool: comparing._Workers, job: Job) -> None:
         begun.append(job)
-        return start(job)
+        start(pool, job)
 
-    monkeypatch.setattr(comparing, "_start", counted)
+    monkeypatch.setattr(comparing._Workers, "start", counted)
     return begun
 
 
 @pytest.mark.slow
-def test_compare_then_claim_train_each_run_once(
-    cli: Cli, tmp_path: Path, started: list[Job], forget: Callable[[str], None]
-) -> None:
+def test_each_run_is_trained_once(cli: Cli, tmp_path: Path, started: list[Job], forget: Callable[[str], None]) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     flags = ("--seeds", "2", "--steps", "2", *FIELDS)
     first = cli("compare", "mine.py:mine", "grpo", *flags)
@@ -73,17 +59,6 @@ def test_compare_then_claim_train_each_run_once(
     assert "4 of 4 runs are there already" in second.err
     assert second.out == first.out
 
-    claimed = cli("claims", "run", "mine.py:mine", "--out", "claims", "--runs", "runs")
-    assert claimed.code == 0, claimed.err
-    assert started == [], "the claim's runs are the same ones"
-    verdict = json.loads((tmp_path / "claims/mine.json").read_text())
-    assert verdict["verdict"] in ("held", "not held", "inconclusive")
-    assert verdict["statement"] == "Two problems a step are as good as thirty-two."
-    assert set(verdict["arms"]) == {"mine.py:mine", "grpo"}
-    assert all(len(scores) == 2 for scores in verdict["arms"].values())
-    assert {"versions", "hardware"} <= set(verdict["environment"])
-    assert "claims/mine.json" in claimed.out
-
 
 @pytest.mark.slow
 def test_a_run_that_fails_says_why(cli: Cli, tmp_path: Path, started: list[Job]) -> None:
@@ -99,13 +74,13 @@ def test_a_run_that_fails_says_why(cli: Cli, tmp_path: Path, started: list[Job])
 
 def test_a_run_that_was_killed_early_starts_again_and_a_later_one_goes_on(tmp_path: Path) -> None:
     job = jobs_for("grpo+kl-to-reference", "compose", "tiny", 1, 5, ["problems=2"], tmp_path)[0]
-    words = job.command()[4:]
-    assert words[:2] == ["grpo", "--task"]
+    words = job.command()
+    assert words[:3] == ["train", "grpo", "--task"]
     assert words[-6:] == ["--with", "kl-to-reference", "--set", "problems=2", "--model", "tiny"]
     (job.folder / "checkpoints/tmp-0").mkdir(parents=True)
     assert "--resume" not in job.command()
     (job.folder / "checkpoints/step-0").mkdir()
-    assert job.command()[4:] == ["--resume", str(job.folder), "--quiet"]
+    assert job.command() == ["train", "--resume", str(job.folder), "--quiet"]
 
 
 def test_folders_are_named_by_all_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +100,25 @@ def test_folders_are_named_by_all_that_matters(tmp_path: Path, monkeypatch: pyte
     assert len({first, *others, changed, name()}) == 7
 
 
-def test_a_claim_without_a_baseline_is_refused(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "alone.py").write_text(MINE.replace('baseline="grpo",', "").replace("mine", "alone"))
-    answer = cli("claims", "run", "alone.py:alone")
-    assert answer.code == 2
-    assert "names no baseline and has no experiment" in answer.sentence
+@pytest.mark.slow
+def test_runs_of_one_worker_equal_runs_of_their_own(tmp_path: Path) -> None:
+    """Nothing of a run is left for the next one in its process; one that fails does not end it."""
+    fields = ("experience.size=2", "problems=2")
+    alone = [jobs_for("grpo", "compose", "tiny", 2, 2, fields, tmp_path / "alone", flags=("--evaluate", "0"))[1]]
+    both = jobs_for("grpo", "compose", "tiny", 2, 2, fields, tmp_path / "both", flags=("--evaluate", "0"))
+    bad = jobs_for("grpo", "no-such-task", "tiny", 1, 2, fields, tmp_path / "bad")
+    comparing.run_jobs(alone, quiet=True)
+    with comparing._Workers(1) as pool:
+        statuses = []
+        for job in (both[0], bad[0], both[1]):
+            pool.start(job)
+            while not (done := pool.done()):
+                pass
+            statuses += [status for _, status in done]
+            assert len(pool.idle) == 1, "one process did it all"
+    assert statuses == [0, 2, 0]
+    weights = [
+        max((job.folder / "checkpoints").glob("step-*")) / "model/model.safetensors" for job in (alone[0], both[1])
+    ]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert "no-such-task" in (bad[0].folder.parent / f"{bad[0].folder.name}.log").read_text()
