@@ -25,9 +25,9 @@ hard_first = grpo.replace(
     filters=(FailureShare(),),
     claim=Claim(
         statement="Weighing problems by how often they are failed beats GRPO.",
-        bed="language/compose-medium",
+        bed="enumerable/twin",
         baseline="grpo",
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
-        equal=("steps", "completions"),
+        equal=("steps",),
     ),
 )

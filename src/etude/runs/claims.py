@@ -41,15 +41,19 @@ def claims() -> dict[str, Method]:
 
 def claim_of(name: str) -> tuple[Method, Claim]:
     """A method, one of the user's own too, and what it claims. Raises ConfigError if it claims nothing."""
-    method = claims()[name] if name.partition("/")[0] in files("methods") and name in claims() else get_method(name)
+    method = claims()[name] if _built_in(name) else get_method(name)
     if method.claim is None:
         raise ConfigError(f"{name} makes no claim.")
     return method, method.claim
 
 
+def _built_in(name: str) -> bool:
+    return name.partition("/")[0] in files("methods") and name in claims()
+
+
 def folder_of(name: str) -> Path:
-    """Where a claim is kept: beside the source if there is one."""
-    label = name.rpartition(":")[2]
+    """Where a claim is kept, named by the method's id: in this folder, or beside the source if it is there."""
+    label = name if _built_in(name) else claim_of(name)[0].id
     return next((p / label for p in PLACES if (p / label).is_dir()), PLACES[0] / label)
 
 
@@ -69,7 +73,7 @@ def verdict_of(name: str) -> str | None:
 
 def before(name: str) -> str | None:
     """What was recorded before there were beds, pairs and gates, of claims that have not been run again."""
-    path = folder_of("before") / f"{name}.json"
+    path = PLACES[-1] / "before" / f"{name}.json"
     return str(json.loads(path.read_text())["verdict"]) if path.is_file() else None
 
 
@@ -176,7 +180,8 @@ def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None) -> di
     check_plan(folder, plan, claim)
     commit, lines = clean_commit(folder), Lines(folder / RUNS, plan)
     began = time.monotonic()
-    collect = _on_bed(method, plan, lines, commit, runs, workers) if claim.bed else _own(method, runs)
+    arm = method.id if _built_in(name) else name
+    collect = _on_bed(arm, plan, lines, commit, runs, workers) if claim.bed else _own(method, runs)
     for setting in settings_of(plan):
         _collect(setting, plan, lines, commit, collect)
     return _write(folder, name, plan, lines, commit, time.monotonic() - began)
@@ -227,7 +232,7 @@ def _own(method: Method, runs: Path) -> Collect:
     return collect
 
 
-def _on_bed(method: Method, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | None) -> Collect:
+def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | None) -> Collect:
     """Runs of both arms on a bed."""
     from etude.runs.beds import load_bed
     from etude.runs.comparing import run_jobs
@@ -241,12 +246,12 @@ def _on_bed(method: Method, plan: Plan, lines: Lines, commit: str, runs: Path, w
         if setting == TUNED:
             tuned = lines.tuned()
             if tuned is None:
-                tuned = tune(bed, method.id, claim, root=runs / "beds", workers=workers)
+                tuned = tune(bed, arm, claim, root=runs / "beds", workers=workers)
                 lines.add(commit, [{"tuning": tuned}])
             best = tuned["best"]
-        arm, baseline = arms_of(bed, method.id, claim, seeds, best, root=runs / "beds")
-        run_jobs([*arm, *baseline], workers)
-        return pairs_of(bed, [m.name for m in claim.measures], arm, baseline)
+        jobs = arms_of(bed, arm, claim, seeds, best, root=runs / "beds")
+        run_jobs([*jobs[0], *jobs[1]], workers)
+        return pairs_of(bed, [m.name for m in claim.measures], *jobs)
 
     return collect
 
