@@ -55,7 +55,7 @@ def after(loop: LanguageLoop) -> Mapping[str, float]:
 
 def distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
     """Euclidean distance of two models' weights."""
-    squares = [(p - q).square().sum() for p, q in zip(one.parameters(), other.parameters(), strict=True)]
+    squares = [(p - q).detach().square().sum() for p, q in zip(one.parameters(), other.parameters(), strict=True)]
     return float(torch.stack(squares).sum().sqrt())
 
 
