@@ -203,6 +203,11 @@ def language(
     return run(jobs)
 
 
+def untrained(method: TokenMethod, task: LanguageTask, *, start: str = "tiny", **options: Unpack[Tested]) -> Trained:
+    """What arms begin from, tested as they are."""
+    return train(Training("start", method, task, START, 0, start, **options))
+
+
 @contextmanager
 def started(
     task: LanguageTask, *, steps: int, start: str = "tiny", changes: Mapping[str, Any] | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from etude.core.episodes import Problem
 from etude.core.fields import Count
 from etude.core.kinds import TokenMethod
-from etude.experiments.arms import SEEDS
+from etude.experiments.arms import START
 from etude.experiments.cells import Cell, by_label, spread, trained
 from etude.tasks.language.compose import Compose
 from etude.tasks.pool import Pool
@@ -43,8 +43,8 @@ class Job(Cell):
     watch: Callable[[LanguageLoop], float] | None = None
     after: Callable[[LanguageLoop], Mapping[str, float]] | None = None
     tests: Mapping[str, LanguageTask] = field(default_factory=dict)
-    problems: int = 100
-    samples: int = 8
+    problems: int = 400
+    samples: int = 2
     keep: str | None = None
 
 
@@ -90,19 +90,18 @@ def look(policy: LanguagePolicy, task: LanguageTask, problems: int, samples: int
     from etude.evaluation.language import evaluate_split
     from etude.evaluation.pass_at_k import pass_at_k
 
-    looked = evaluate_split(policy, task, "test", problems=problems, samples=samples, seed=SEEDS)
+    looked = evaluate_split(policy, task, "test", problems=problems, samples=samples, seed=START)
     counts = [e.action_count for row in looked.episodes for e in row]
     found = {f"pass@{k}": float(pass_at_k(looked.correct, k).mean()) for k in (1, 8) if k <= samples}
     return found | {"length": sum(counts) / len(counts)}
 
 
 def runs(
-    methods: Mapping[str, TokenMethod], task: LanguageTask, *, seeds: int, steps: int, **options: Unpack[Shared]
+    methods: Mapping[str, TokenMethod], task: LanguageTask, *, seeds: Sequence[int], steps: int,
+    **options: Unpack[Shared],
 ) -> dict[str, list[Run]]:  # fmt: skip
     """Every method with the same seeds; `options` are those of `Job`."""
-    jobs = [
-        Job(label, method, task, SEEDS + k, steps, **options) for k in range(seeds) for label, method in methods.items()
-    ]
+    jobs = [Job(label, method, task, seed, steps, **options) for seed in seeds for label, method in methods.items()]
     return by_label([job.label for job in jobs], spread(run, jobs))
 
 

@@ -215,7 +215,15 @@ def test_what_helped_is_imitated_and_what_did_not_is_not() -> None:
     assert [s.text for s in guided.segments if "hint" in s.info] == ["try W\n"] and guided.reward == 1.0
     assert fine.segments[-1].text == "<ok>" and fine.group == 1  # true of the third attempt, not of the fourth
     assert part.state == {"attempts": 4, "rejected": 0, "retries": 2, "attempt_successes": 1, "retry_successes": 1,
-                          "helped": 2}  # fmt: skip
+                          "helped": 2, "peer_successes": 0.0}  # fmt: skip
+
+
+def test_what_other_attempts_at_the_same_problems_came_to_is_counted_once_for_each_retry() -> None:
+    """Of three attempts each at two problems, the first two of the one and the first of the other are retried."""
+    policy = reporter("<fail 0 W>", "<fail 0 W>", "<ok>", "<fail 0 W>", "<ok>", "<ok>")
+    part, _ = collect(ReflectThenRetry(size=6), paid(0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0), policy)
+    assert part.state["retries"] == 3
+    assert part.state["peer_successes"] == pytest.approx(1 / 2 + 1 / 2 + 1 / 2)
 
 
 def test_a_retry_that_is_no_better_is_not_imitated() -> None:

@@ -1,91 +1,66 @@
-"""Open-RS's claim: three small runs of GRPO on a wordy model under a limit of length."""
+"""Open-RS's claim: a wordy model under a limit of length that cuts half of what it writes about hard problems."""
 
 from __future__ import annotations
 
-from itertools import accumulate
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from etude.core.episodes import Problem
-from etude.core.fields import Count, Probability
-from etude.core.streams import Stream
-from etude.experiments.arms import SEEDS, Question, Trained, Training, findings, run, started, variant
-from etude.tasks.language.sums import Sums
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import Trained, language, pairs, started, untrained, variant
+from etude.experiments.wordy import WARM, Wordy, tokens_written
 
-STEPS = 100
-RUNS = 3
-FREE = 64
-"""Tokens of a completion before there is a limit worth the name."""
+STEPS = 60
 HARD, MIXED = (4,), (3, 4)
+CHANGES = {"problems": 16, "curriculum.size": 1500, "optimizer.lr": 4e-4}
+CUT = 50.0
+"""Percentile of the lengths on hard problems, as training samples them, that becomes the limit."""
 
 
-class Wordy(Sums):
-    """Sums whose worked answers write running totals down again and again: 8;8;8,17;17,19.
-
-    Args:
-        again: chance of writing a total (but the last) once more, each time; at most three times more.
-        max_tokens: limit of one completion.
-    """
-
-    again: Probability = 0.6
-    max_tokens: Count = FREE  # type: ignore[misc]  # of each task, where others have one for all
-
-    def demonstration(self, problem: Problem) -> str:
-        random = Stream(self.seed).split("wordy", problem.id).numpy
-        terms = map(int, str(problem.prompt).rstrip("=").split("+"))
-        totals = list(accumulate(terms))[1:]
-        times = [*np.minimum(random.geometric(1 - self.again, size=len(totals) - 1), 4), 1]
-        return ",".join(";".join([str(t)] * n) for t, n in zip(totals, times))
-
-
-def experiment() -> dict[str, Any]:
-    """Train the three arms from the same wordy policy, which is warmed up on worked answers of all lengths."""
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """Three arms from the same wordy policy: hard problems, mixed ones, and mixed ones with the cosine reward."""
     from etude.methods.rlvr.open_rs import accuracy_and_format, open_rs
 
-    with started(Wordy(terms=MIXED), steps=200) as first:
-        limit = cap(first.folder)
-        arms = {
-            "hard": (accuracy_and_format, HARD), "mixed": (accuracy_and_format, MIXED), "cosine": (open_rs, MIXED),
-        }  # fmt: skip
-        sizes = {"problems": 16, "curriculum.size": 1500}
-        found = run(
-            Training(
-                name, variant(method, sizes), Wordy(terms=terms, max_tokens=limit), SEEDS + seed, STEPS, first.folder,
-                problems=100, samples=4,
-            )
-            for seed in range(RUNS)
-            for name, (method, terms) in arms.items()
-        )  # fmt: skip
-    return findings(questions(found), task="sums", steps=STEPS, seeds=RUNS, limit=limit, figures=figures(found))
+    plain, ours = variant(accuracy_and_format, CHANGES), variant(open_rs, CHANGES)
+    with started(Wordy(terms=MIXED), steps=WARM) as first:
+        limit = tokens_written(first.folder, Wordy(terms=HARD), CUT, temperature=0.7)
+        hard, mixed = (Wordy(terms=terms, max_tokens=limit) for terms in (HARD, MIXED))
+        found = language({"cosine": ours, "mixed": plain}, mixed, seeds=seeds, steps=STEPS, start=first.folder)
+        found |= language({"hard": plain}, hard, seeds=seeds, steps=STEPS, start=first.folder)
+        before = untrained(plain, mixed, start=first.folder)
+    sides = measured(found)
+    start = {"accuracy": [before.pass_at(1)] * len(seeds)}
+    return pairs(seeds, *sides, start=start)
 
 
-def cap(folder: str) -> int:
-    """The 70th percentile of the lengths that the policy in a folder writes on hard problems."""
-    from etude.evaluation.language import evaluate_split
-    from etude.policies.language import LanguagePolicy
-
-    policy = LanguagePolicy.load(folder, device="cpu")
-    looked = evaluate_split(policy, Wordy(terms=HARD), "train", problems=200, samples=2)
-    return int(np.percentile([e.action_count for row in looked.episodes for e in row], 70))
-
-
-def questions(found: dict[str, list[Trained]]) -> list[Question]:
-    """The parts of the claim, from training curves."""
+def measured(found: dict[str, list[Trained]]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Both sides of every measure, [seeds] each."""
+    names = {"accuracy": right, "unevenness of lengths": unevenness, "lengths of one problem": spread, "cut": cut}
+    sides = [{name: [of(r) for r in found[arm]] for name, of in names.items()} for arm in ("cosine", "mixed")]
+    for side, arm in zip(sides, ("mixed", "hard")):
+        side["tokens of hard problems"] = [tokens(r) for r in found[arm]]
     half = STEPS // 2
-    late = {k: [window(r, "accuracy", STEPS - 20, STEPS) for r in runs] for k, runs in found.items()}
-    middle = [window(r, "accuracy", half - 20, half) for r in found["hard"]]
-    early = [window(r, "accuracy", 0, 10) for r in found["hard"]]
-    length = {k: [tokens(r) for r in runs] for k, runs in found.items()}
-    nearly = [x - 0.05 for x in late["mixed"]]
-    wander = {k: [unevenness(r) for r in runs] for k, runs in found.items()}
-    return [
-        Question("accuracy on hard problems, gained early", {"halfway": middle, "at first": early}),
-        Question("accuracy on hard problems, lost late", {"at the end": late["hard"], "halfway": middle}, "lower"),
-        Question("tokens on hard test problems", {"mixed": length["mixed"], "hard": length["hard"]}, "lower"),
-        Question("unevenness of lengths", {"cosine": wander["cosine"], "mixed": wander["mixed"]}, "lower"),
-        Question("accuracy late, about equal", {"cosine": late["cosine"], "mixed less 0.05": nearly}),
-    ]  # fmt: skip
+    first, middle, last = ([window(r, "accuracy", *span) for r in found["hard"]]
+                           for span in ((0, 5), (half - 10, half), (STEPS - 10, STEPS)))  # fmt: skip
+    sides[0] |= {"hard alone, gained early": middle, "hard alone, lost late": last}
+    sides[1] |= {"hard alone, gained early": first, "hard alone, lost late": middle}
+    return sides[0], sides[1]
+
+
+def right(run: Trained) -> float:
+    """Accuracy on test problems, under the limit."""
+    return run.pass_at(1)
+
+
+def cut(run: Trained) -> float:
+    """Share of completions that the limit cut in the first five steps."""
+    return window(run, "cut", 0, 5)
+
+
+def spread(run: Trained) -> float:
+    """How far two answers to the same test problem are apart, as a standard deviation in tokens."""
+    assert run.lengths is not None
+    return float(np.sqrt(np.square(run.lengths[:, 0] - run.lengths[:, 1]).mean() / 2))
 
 
 def window(run: Trained, metric: str, start: int, stop: int) -> float:
@@ -104,20 +79,3 @@ def unevenness(run: Trained) -> float:
     lengths = np.array([m["completion_length"] for m in run.metrics[STEPS // 2 :]])
     steps = np.arange(len(lengths))
     return float(np.std(lengths - np.polyval(np.polyfit(steps, lengths, 1), steps)))
-
-
-def figures(found: dict[str, list[Trained]]) -> dict[str, Any]:
-    """What each arm was like at the beginning and at the end: means over seeds."""
-    names = ("accuracy", "completion_length", "cut", "reward/format-reward")
-    rows: dict[str, Any] = {}
-    for arm, runs in found.items():
-        rows[arm] = {
-            f"{name} {when}": float(np.mean([window(r, name, *span) for r in runs]))
-            for name in names
-            for when, span in (("first", (0, 10)), ("last", (STEPS - 20, STEPS)))
-        }
-        rows[arm]["pass@1 on its problems"] = float(np.mean([r.pass_at(1) for r in runs]))
-        rows[arm]["tokens sampled"] = float(
-            np.mean([sum(m["completion_length"] * m["rows"] for m in r.metrics) for r in runs])
-        )
-    return rows

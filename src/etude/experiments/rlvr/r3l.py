@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.fields import Probability
 from etude.core.kinds import TokenMethod
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
+from etude.evaluation.pairs import Pair
 from etude.experience.groups import Groups
-from etude.experiments.arms import SEEDS, Question, Training, findings, train, variant
-from etude.experiments.watched import Run, Shared, ends, runs, scores
+from etude.experiments.arms import START, pairs, variant
+from etude.experiments.cells import model_folder
+from etude.experiments.watched import Job, Run, Shared, run, runs, scores
 from etude.methods.rlvr.r3l.retry import ReflectThenRetry
 from etude.policies.written import written
-from etude.tasks.agents.keys import Grid, Keys, keys, walk
+from etude.tasks.agents.keys import Grid, Keys, walk
 
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-LESSONS, RATE = 150, 1e-3
-STEPS, COUNT = 25, 3
+TASK, STEPS = Keys(size=3, walls=1, max_turns=8), 20
+LESSONS, RATE = 100, 1e-3
 CHANGES = {"problems": 8, "optimizer.lr": 2e-4}
 
 
@@ -116,36 +119,33 @@ def arms() -> dict[str, TokenMethod]:
     return {"r3l": ours, "without retries": ours.replace(experience=Groups(size=8)), "grpo": variant("grpo", CHANGES)}
 
 
-def warm(folder: str) -> float:
-    """Teach `tiny` the lessons; success of what is kept in the folder."""
+@contextmanager
+def taught() -> Iterator[str]:
+    """The folder of `tiny` after the lessons."""
     method = variant("sft", {"problems": 64, "optimizer.lr": RATE}, experience=Lessons())
-    return train(Training("start", method, keys, SEEDS - 1, LESSONS, keep=folder, problems=64, samples=2)).pass_at(1)
+    job = Job("lessons", method, TASK, START, LESSONS, problems=50, samples=1)
+    with model_folder(job.folder()) as folder:
+        run(replace(job, keep=str(folder)))
+        yield str(folder)
 
 
-def experiment() -> dict[str, Any]:
-    """Success on new grids after as many updates with at most as many episodes each."""
-    with tempfile.TemporaryDirectory() as folder:
-        start = warm(folder)
-        options: Shared = {"start": folder, "after": counts, "problems": 64, "samples": 4}
-        found = runs(arms(), keys, seeds=COUNT, steps=STEPS, **options)
-    solved = {arm: scores(found[arm], "pass@1") for arm in found}
-    questions = [Question(f"success against {arm}", {"r3l": solved["r3l"], arm: solved[arm]})
-                 for arm in ("grpo", "without retries")]  # fmt: skip
-    rates = {
-        "retries": [_share(r, "retry_successes", "retries") for r in found["r3l"]],
-        "attempts": [_share(r, "attempt_successes", "attempts") for r in found["r3l"]],
-    }
-    questions.append(Question("success while training", rates))
-    figures = {
-        "start": start,
-        "rejected reports": [_share(r, "rejected", "attempts") for r in found["r3l"]],
-        "retries that helped": [_share(r, "helped", "retries") for r in found["r3l"]],
-        "accuracy of the last quarter": {
-            arm: [ends([m["accuracy"] for m in r.metrics])[1] for r in found[arm]] for arm in found
-        },
-    }
-    return findings(questions, task="keys", steps=STEPS, seeds=COUNT, metric="pass@1", figures=figures)
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """Success on new grids after as many updates with at most as many episodes each; retries against attempts."""
+    with taught() as start:
+        options: Shared = {"start": start, "after": counts, "problems": 400, "samples": 1}
+        found = runs(arms(), TASK, seeds=seeds, steps=STEPS, **options)
+        before = run(Job("start", arms()["grpo"], TASK, START, 0, start, problems=400, samples=1)).scores["pass@1"]
+    arm, base = dict[str, list[float]](), dict[str, list[float]]()
+    for rival in ("grpo", "without retries"):
+        arm[f"success against {rival}"] = scores(found["r3l"], "pass@1")
+        base[f"success against {rival}"] = scores(found[rival], "pass@1")
+    retries = found["r3l"]
+    arm |= {"success of retries": [_share(r, "retry_successes") for r in retries],
+            "retries": [_share(r, "retries", "attempts") for r in retries]}  # fmt: skip
+    base |= {"success of retries": [_share(r, "peer_successes") for r in retries], "retries": [0.0] * len(seeds)}
+    at_start = {name: [before] * len(seeds) for name in arm if name.startswith("success against")}
+    return pairs(seeds, arm, base, start=at_start)
 
 
-def _share(run: Run, of: str, among: str) -> float:
+def _share(run: Run, of: str, among: str = "retries") -> float:
     return run.scores[of] / max(1.0, run.scores[among])

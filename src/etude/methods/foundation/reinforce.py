@@ -37,8 +37,13 @@ reinforce = TokenMethod(
     problems=32,
     claim=Claim(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
-        task="compose",
-        measures=(Measure(name="todo"),),
+        task="compose, two functions; from the shipped model, which is the baseline",
+        measures=(
+            Measure(name="accuracy", smallest=0.05),
+            Measure(name="accuracy against a coin", role="mechanism", smallest=0.05),
+        ),
+        learned_on=None,
+        paper_effect="a proof: the expected step is along the gradient of the expected reward; no number for language",
     ),
 )
 

@@ -33,8 +33,15 @@ dpo = sft.replace(
     optimizer=AdamW(),
     problems=32,
     claim=Claim(
-        statement="Learning from pairs beats fine-tuning on the chosen answers alone.",
-        task="preferences",
-        measures=(Measure(name="todo"),),
+        statement="Of pairs of its own answers a model learns more than of the chosen answers of the same pairs alone.",
+        task="compose, four functions; after five supervised steps, on pairs of the starting model's own samples",
+        measures=(
+            Measure(name="accuracy"),
+            Measure(name="pairs told apart", role="mechanism", minimum=0.6),
+        ),
+        equal=("problems",),
+        learned_on="accuracy",
+        paper_effect="TL;DR: wins 61% against the reference summaries at temperature 0, PPO 57%; IMDb: the best reward "
+        "at every KL, above fine-tuning on the preferred answers",
     ),
 )

@@ -26,8 +26,14 @@ reward_model = sft.replace(
     optimizer=AdamW(),
     problems=32,
     claim=Claim(
-        statement="A value head learns to tell right from wrong answers to problems that it has not seen.",
-        task="preferences",
-        measures=(Measure(name="todo"),),
+        statement="A value head learns to tell right from wrong answers to problems that it has not seen, beyond what "
+        "their lengths say.",
+        task="preferences; 400 unseen pairs",
+        measures=(
+            Measure(name="pairs told apart", smallest=0.02),
+            Measure(name="equally long pairs told apart", smallest=0.05),
+        ),
+        learned_on=None,
+        paper_effect="72.4% of comparisons by labellers that it was trained on, 69.6% by others",
     ),
 )

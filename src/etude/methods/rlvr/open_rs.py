@@ -124,10 +124,21 @@ open_rs = grpo.replace(
     rewards=(CosineReward(weight=2.0), FormatReward(weight=1.0)),
     optimizer=AdamW(warmup=0.1, schedule=Cosine(floor=0.1)),
     claim=Claim(
-        statement="Under a limit of length, hard problems alone lose what they gained; easy ones among them shorten, "
-        "and a cosine reward makes lengths more even at equal accuracy.",
-        task="compose",
-        measures=(Measure(name="todo"),),
+        statement="Under a limit that cuts every other answer to hard problems, a cosine reward makes lengths more "
+        "even at equal accuracy.",
+        task="sums of three and four numbers, in wordy answers; against accuracy and format, on the same problems",
+        measures=(
+            Measure(name="accuracy", direction="equal"),
+            Measure(name="unevenness of lengths", direction="lower", smallest=0.05, bounds=(0.0, None)),
+            Measure(name="lengths of one problem", role="mechanism", direction="lower", smallest=0.1),
+            Measure(name="cut", role="mechanism", direction="equal", smallest=0.05, minimum=0.2),
+            Measure(name="tokens of hard problems", role="mechanism", direction="lower", smallest=0.25),
+            Measure(name="hard alone, gained early", role="mechanism"),
+            Measure(name="hard alone, lost late", role="mechanism", direction="lower"),
+        ),
+        learned_on="accuracy",
+        paper_effect="lengths more consistent at averages of 56.3 (cosine) and 55.7 (accuracy) over five sets; hard "
+        "problems alone lose accuracy after 150 to 200 steps; AMC23 63% to 80%",
     ),
 )
 

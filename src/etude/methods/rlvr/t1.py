@@ -189,9 +189,19 @@ t1 = rloo.replace(
     reference=MovingAverage(rate=0.01),
     problems=16,
     claim=Claim(
-        statement="More completions per problem end more accurate and more random, an anchor that moves beats one that "
-        "does not, and accuracy grows with the budget for thinking.",
-        task="compose",
-        measures=(Measure(name="todo"),),
+        statement="More completions of as many problems end more accurate, and an anchor that moves beats one that "
+        "does not.",
+        task="compose, two and three functions; 64 completions against 4, and an anchor of rate 0.2 against a frozen "
+        "one at 16",
+        measures=(
+            Measure(name="accuracy, more completions"),
+            Measure(name="accuracy, moving anchor"),
+            Measure(name="anchor shift", role="mechanism", minimum=0.1),
+            Measure(name="entropy", role="mechanism", bounds=(0.0, None)),
+            Measure(name="growth with thought", role="mechanism"),
+        ),
+        learned_on="accuracy, more completions",
+        paper_effect="Qwen2.5-32B: MATH500 83.4 after SFT, 92.4 after reinforcement; accuracy grows with the number of "
+        "completions from 4 to 64, and with the budget for thinking",
     ),
 )

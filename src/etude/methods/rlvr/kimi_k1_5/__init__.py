@@ -161,10 +161,19 @@ kimi_k1_5 = reinforce.replace(
     optimizer=RestartingAdamW(),
     minibatches=4,
     claim=Claim(
-        statement="Mirror descent raises accuracy, and without wrong answers' gradients does so more slowly; priority "
-        "and easy problems first beat uniform draws; the length reward shortens answers at equal accuracy; of the ways "
-        "from long to short answers a second phase of reinforcement has the best accuracy per token.",
-        task="compose",
-        measures=(Measure(name="todo"),),
+        statement="Wrong answers' gradients raise accuracy faster than right answers alone, priority and easy problems "
+        "first faster than uniform draws, and the length reward shortens answers.",
+        task="sums of three and four numbers, in wordy answers; after supervised steps on such answers",
+        measures=(
+            Measure(name="accuracy against right answers only"),
+            Measure(name="accuracy against uniform draws"),
+            Measure(name="length", direction="lower", smallest=0.25, bounds=(1.0, 32.0)),
+            Measure(name="accuracy against no length reward", role="mechanism", margin=-0.05),
+            Measure(name="accuracy per token against average", role="mechanism", smallest=0.003),
+            Measure(name="accuracy per token against rejection", role="mechanism", smallest=0.003),
+            Measure(name="accuracy per token against dpo", role="mechanism", smallest=0.003),
+        ),
+        learned_on="accuracy against uniform draws",
+        paper_effect="AIME 2024: 77.5 with long, 60.8 with short chains of thought; MATH500: 96.2 and 94.6",
     ),
 )

@@ -96,9 +96,16 @@ r3l = grpo.replace(
     objective=OPMD(tau=1.0),
     aggregation="token-mean",
     claim=Claim(
-        statement="On a text grid world, with at most as many episodes, it solves more than GRPO and more "
-        "than without retries, and retries succeed more often than the attempts.",
-        task="compose",
-        measures=(Measure(name="todo"),),
+        statement="On a text grid world, with at most as many episodes, it solves more than GRPO and more than without "
+        "retries, and retries succeed more often than other attempts at the same problems.",
+        task="keys, three by three; after lessons in walking, in reporting and in taking advice",
+        measures=(
+            Measure(name="success against grpo"),
+            Measure(name="success against without retries"),
+            Measure(name="success of retries", smallest=0.02),
+            Measure(name="retries", role="mechanism", minimum=0.1),
+        ),
+        learned_on="success against grpo",
+        paper_effect="5% to 52% relative improvement over its rivals on ALFWorld, WebShop, ScienceWorld and in math",
     ),
 )

@@ -57,7 +57,9 @@ class ReflectThenRetry(Groups):
     was seen); and, marked `auxiliary`, what is to be imitated (`imitated`). The first k steps, which attempt
     and retry have in common, are learned in neither; rewards on them move to the first step that is learned.
 
-    `state` counts attempts, reports that were rejected, retries, and successes of both, since the run began.
+    `state` counts attempts, reports that were rejected, retries, and successes of both, since the run began. Mostly
+    failures are retried, on problems that are hard: `peer_successes` is what as many fresh attempts at the same
+    problems came to, for each retry the share of the other attempts at its problem that succeeded.
 
     Args:
         size: attempts and retries of a problem, at most.
@@ -89,7 +91,8 @@ class ReflectThenRetry(Groups):
             raise ConfigError("ReflectThenRetry needs a request, a separator, and {} in its guidance for the advice.")
 
     def initial_state(self) -> dict[str, Any]:
-        return dict.fromkeys(("attempts", "rejected", "retries", "attempt_successes", "retry_successes", "helped"), 0)
+        counts = ("attempts", "rejected", "retries", "attempt_successes", "retry_successes", "helped")
+        return {**dict.fromkeys(counts, 0), "peer_successes": 0.0}
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         attempts = rollout(fresh(problems, self.size // 2, context.stream), context, self.sampling(context))
@@ -179,8 +182,15 @@ class ReflectThenRetry(Groups):
             "attempt_successes": sum(map(context.task.success, attempts)),
             "retry_successes": sum(map(context.task.success, guided.values())),
             "helped": sum(e.reward > attempts[i].reward for i, e in guided.items()),
+            "peer_successes": sum(_peers(attempts, i, context) for i in guided),
         }.items():
             self.state[name] += number
+
+
+def _peers(attempts: Sequence[Episode], number: int, context: Context) -> float:
+    """Share of the other attempts at an attempt's problem that succeeded; 0 if there are none."""
+    others = [e for i, e in enumerate(attempts) if e.group == attempts[number].group and i != number]
+    return sum(map(context.task.success, others)) / max(1, len(others))
 
 
 def without_prefix(episode: Episode, turns: int, tokens: int) -> Episode:

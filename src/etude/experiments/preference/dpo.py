@@ -1,0 +1,74 @@
+"""The claim of DPO: pairs, against copying the chosen answers of the same pairs.
+
+Answers are the starting model's own: of two samples for a problem, the one that goes right for longer is chosen. Many
+of the chosen ones are wrong too, so that whoever copies them becomes no better than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from etude.core.episodes import Episode, Problem
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import Trained, Training, pairs, run, started, untrained, variant
+from etude.experiments.cells import spread
+from etude.experiments.watched import ends
+from etude.tasks.language.compose import Compose
+
+TASK, WARM, STEPS = Compose(levels=(4,)), 5, 40
+POOL = 2000
+"""Problems that two answers each are sampled of; those of which one answer is better become pairs."""
+CHANGES = {"problems": 32, "optimizer.lr": 1e-4}
+
+
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """Accuracy after as many steps on as many of the same problems: their pairs, or their chosen answers alone."""
+    arms = {name: variant(name, CHANGES) for name in ("dpo", "sft")}
+    with started(TASK, steps=WARM) as first:
+        pools = spread(compared, [(first.folder, seed) for seed in seeds])
+        jobs = [
+            Training(name, method, TASK, seed, STEPS, first.folder, pool)
+            for seed, pool in zip(seeds, pools)
+            for name, method in arms.items()
+        ]
+        found = run(jobs)
+        before = untrained(arms["sft"], TASK, start=first.folder).pass_at(1)
+    dpo, sft = found["dpo"], found["sft"]
+    told = [ends([m["preference_accuracy"] for m in r.metrics])[1] for r in dpo]
+    budgets = {"problems": ([problems(r, 2) for r in dpo], [problems(r, 1) for r in sft])}
+    return pairs(
+        seeds, {"accuracy": [r.pass_at(1) for r in dpo], "pairs told apart": told},
+        {"accuracy": [r.pass_at(1) for r in sft], "pairs told apart": [0.5] * len(seeds)},
+        start={"accuracy": [before] * len(seeds)}, budgets=budgets,
+    )  # fmt: skip
+
+
+def compared(job: tuple[str, int]) -> list[Problem]:
+    """Pairs of answers of the policy in a folder: the better of two is 'chosen', and what there is to copy."""
+    from etude.evaluation.long_to_short import sampled
+    from etude.policies.language import LanguagePolicy
+
+    folder, seed = job
+    policy, train = LanguagePolicy.load(folder, device="cpu"), TASK.problems("train")
+    problems = [train[i] for i in range(POOL)]
+    made = []
+    for problem, episodes in zip(problems, sampled(policy, TASK, problems, 2, seed)):
+        worse, better = sorted(episodes, key=right_for)
+        if right_for(worse) < right_for(better):
+            said: dict[str, Any] = {"chosen": better.completion, "rejected": worse.completion}
+            made.append(replace(problem, info={**problem.info, **said, "demonstration": better.completion}))
+    return made
+
+
+def right_for(episode: Episode) -> tuple[bool, int]:
+    """Whether an answer is right, and how many of its first steps are."""
+    steps, worked = episode.completion.split(">"), str(episode.problem.info["demonstration"]).split(">")
+    wrong = (i for i, (said, right) in enumerate(zip(steps, worked)) if said != right)
+    return bool(TASK.success(episode)), next(wrong, min(len(steps), len(worked)))
+
+
+def problems(found: Trained, rows: int) -> float:
+    """Problems that a run learned from, by the rows that it read."""
+    return sum(m["rows"] for m in found.metrics) / rows
