@@ -30,6 +30,8 @@ START = 99
 """Seed of what arms begin from; no arm has it."""
 Scores = Mapping[str, Sequence[float]]
 """[n] by measure, seed by seed."""
+Figures = Callable[["EnumerableLoop"], Mapping[str, "Tensor"]]
+"""More figures of an enumerable loop, [P] each."""
 
 
 def pairs(
@@ -79,6 +81,10 @@ class Exact:
 
     curves: dict[str, NDArray[np.float64]]
 
+    def first(self, metric: str) -> list[float]:
+        """Each seed's value before the first step."""
+        return [float(x) for x in self.curves[metric][0]]
+
     def final(self, metric: str) -> list[float]:
         """Each seed's last value."""
         return [float(x) for x in self.curves[metric][-1]]
@@ -90,7 +96,7 @@ class Exact:
 
 def enumerable(
     method: TokenMethod, task: Enumerable, *, seeds: Sequence[int], steps: int = 100,
-    measure: Callable[[EnumerableLoop], Mapping[str, Tensor]] | None = None,
+    measure: Figures | None = None,
 ) -> Exact:  # fmt: skip
     """Train a population on an enumerable task and keep exact figures after every step.
 
@@ -112,6 +118,38 @@ def enumerable(
     cell = Cell(f"{method.id}-{len(seeds)}", method, task, seeds[0], steps, start="")
     rows += [line["watched"] for line in advance(loop, cell, look)]
     return Exact({k: np.array([row[k] for row in rows], dtype=np.float64) for k in rows[0]})
+
+
+class Table(NamedTuple):
+    """A method on an enumerable task of one seed, which draws rewards, first policy and samples."""
+
+    method: TokenMethod
+    task: Enumerable
+    seed: int
+    steps: int
+    measure: Figures | None
+
+
+def tables(
+    methods: Mapping[str, TokenMethod], task: Enumerable, *, seeds: Sequence[int], steps: int = 100,
+    measure: Figures | None = None,
+) -> dict[str, Exact]:  # fmt: skip
+    """Every method on a table of each seed's own, so that a claim is about such tables and not about one of them.
+
+    Args:
+        measure: as in `enumerable`; a function of a module, so that processes can share the work.
+    """
+    jobs = [Table(m, task.replace(seed=s), s, steps, measure) for s in seeds for m in methods.values()]
+    labels = [label for _ in seeds for label in methods]
+    found = by_label(labels, spread(_on_table, jobs))
+    return {
+        label: Exact({k: np.concatenate([e.curves[k] for e in rows], axis=1) for k in rows[0].curves})
+        for label, rows in found.items()
+    }
+
+
+def _on_table(job: Table) -> Exact:
+    return enumerable(job.method, job.task, seeds=[job.seed], steps=job.steps, measure=job.measure)
 
 
 # Language models
@@ -153,6 +191,11 @@ class Trained:
     levels: list[str] = field(default_factory=list)
     answers: list[list[str]] = field(default_factory=list)
     lengths: NDArray[np.float64] | None = None
+
+    @property
+    def completions(self) -> float:
+        """How many were learned from."""
+        return sum(line["rows"] for line in self.metrics)
 
     def pass_at(self, k: int, level: str | None = None) -> float:
         """pass@k, over the problems of one level if given."""

@@ -9,22 +9,23 @@ a population (seeds) are computed together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import pairwise
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from etude.experiments.arms import SEEDS, Question, findings
-from etude.experiments.cells import recorded
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import START, pairs
+from etude.experiments.cells import recorded, spread
+from etude.experiments.rlvr.gaussian_data import ROWS, Linear, Pendulum
 
 Parameters = dict[str, Tensor]
 Policy = Callable[[Parameters, Tensor], tuple[Tensor, Tensor]]
 Metric = Literal["identity", "scaled", "full", "learned"]
 SAMPLES = 5
-MEMBERS, ROWS, STEPS = 64, 100, 1000
+STEPS, UPDATES = 1000, 1500
+"""Steps on a linear Gaussian, and of the network on Pendulum."""
 DAMPING, ITERATIONS = 1e-3, 10
 
 
@@ -193,69 +194,37 @@ def metric_for(kind: Metric, covariance: Tensor, lam: float) -> Tensor:
 # (a) A Gaussian in two dimensions, given four numbers
 
 
-class Linear:
-    """ROWS pairs of each member: y = W x + noise of covariance Sigma; as many again to learn U from."""
-
-    def __init__(self, members: int = MEMBERS, seed: int = SEEDS) -> None:
-        self.random = torch.Generator().manual_seed(seed)
-        self.weight = self.normal(members, 4, 2)
-        mixing = torch.eye(2, dtype=torch.float64) + 0.7 * self.normal(members, 2, 2)
-        self.covariance = mixing @ mixing.mT + 0.05 * torch.eye(2, dtype=torch.float64)
-        self.tril = torch.linalg.cholesky(self.covariance)
-        self.train, self.held = self.draw(ROWS), self.draw(ROWS)
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.random, dtype=torch.float64)
-
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        x = self.normal(len(self.weight), rows, 4)
-        return x, x @ self.weight + self.normal(len(self.weight), rows, 2) @ self.tril.mT
-
-    def start(self) -> Parameters:
-        members = len(self.weight)
-        shapes = {"weight": (members, 4, 2), "bias": (members, 1, 2), "tril": (members, 2, 2)}
-        return {k: torch.zeros(s, dtype=torch.float64, requires_grad=True) for k, s in shapes.items()}
-
-    def error(self, parameters: Parameters) -> dict[str, Tensor]:
-        """[P] Frobenius distances from the true weights and covariance, and their sum."""
-        off = torch.cat([parameters["weight"] - self.weight, parameters["bias"]], 1)
-        tril = lower(parameters["tril"])
-        found = {"mean": off.flatten(1).norm(dim=1), "covariance": (tril @ tril.mT - self.covariance).norm(dim=(1, 2))}
-        return {**found, "moments": found["mean"] + found["covariance"]}
+@torch.no_grad()
+def error(data: Linear, parameters: Parameters) -> Tensor:
+    """[3, P] relative Frobenius distances from the true weights and covariance, and their sum."""
+    off, tril = torch.cat([parameters["weight"] - data.weight, parameters["bias"]], 1), lower(parameters["tril"])
+    mean = off.flatten(1).norm(dim=1) / data.weight.flatten(1).norm(dim=1)
+    covariance = (tril @ tril.mT - data.covariance).norm(dim=(1, 2)) / data.covariance.norm(dim=(1, 2))
+    return torch.stack([mean, covariance, mean + covariance])
 
 
-def fit_linear(
-    kind: Metric | None, lam: float = 1.0, steps: int = STEPS, data: Linear | None = None
-) -> dict[str, Tensor]:
-    """Errors [steps, P] along a run; `kind` None: likelihood itself."""
-    data = data or Linear()
+def fit_linear(kind: Metric | None, seeds: Sequence[int], lam: float = 1.0) -> Tensor:
+    """Errors [STEPS + 1, 3, P] along a run; `kind` None: likelihood itself."""
+    data = Linear(seeds)
     (x, y), parameters = data.train, data.start()
     fitted = x @ torch.linalg.lstsq(x, y).solution
     metric, outer = metric_for(kind or "identity", residual_covariance(fitted, y), lam), Outer(data, lam)
     adam = torch.optim.Adam(parameters.values(), lr=0.02)
-    curves: dict[str, list[Tensor]] = {}
-    for step in range(steps):
+    errors = [error(data, parameters)]
+    for step in range(STEPS):
         if kind == "learned" and step % 10 == 0:
             metric = outer.improve(parameters)
         mean, tril = linear(parameters, x)
         if kind is None:
             loss = -log_prob(y, mean, tril)
         else:
-            loss = surrogate(mean, tril, y, metric, lam, data.normal(SAMPLES, *y.shape))
+            noise = data.random.normal(SAMPLES, ROWS, 2).transpose(0, 1)
+            loss = surrogate(mean, tril, y, metric, lam, noise)
         adam.zero_grad()
         loss.mean(1).sum().backward()
         adam.step()
-        with torch.no_grad():
-            for name, value in data.error(parameters).items():
-                curves.setdefault(name, []).append(value)
-    return {k: torch.stack(v) for k, v in curves.items()}
-
-
-def linear_arm(kind: Metric | None) -> dict[str, dict[str, list[float]]]:
-    """Each member's errors: means over the last 50 steps, and over the run."""
-    curves = fit_linear(kind)
-    parts = {"last": slice(-50, None), "area": slice(None)}
-    return {part: {k: v[steps].mean(0).tolist() for k, v in curves.items()} for part, steps in parts.items()}
+        errors.append(error(data, parameters))
+    return torch.stack(errors)
 
 
 class Outer:
@@ -288,111 +257,95 @@ class Outer:
 # (c) One step of Pendulum
 
 
-class Pendulum:
-    """Observation and random torque -> next observation, both standardised: rows to fit and rows to test on."""
-
-    def __init__(self, members: int = 16, rows: int = 5000, seed: int = SEEDS) -> None:
-        from etude.tasks.control.pendulum import PendulumArrays
-
-        self.random = torch.Generator().manual_seed(seed)
-        angle = (2 * self.uniform(members, rows) - 1) * math.pi
-        states = torch.stack([angle, 16 * self.uniform(members, rows) - 8], -1)
-        torque = 4 * self.uniform(members, rows, 1) - 2
-        world = PendulumArrays([0], 1, "train")
-        following = torch.from_numpy(world.advance(states.numpy(), torque.numpy())[0])
-        seen, after = (torch.from_numpy(world.observe(s.numpy())) for s in (states, following))
-        x, y = (standard(v.float()) for v in (torch.cat([seen, torque], -1), after))
-        cut = rows * 4 // 5
-        self.train, self.test = (x[:, :cut], y[:, :cut]), (x[:, cut:], y[:, cut:])
-
-    def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=self.random, dtype=torch.float64)
-
-    def start(self, width: int = 64) -> Parameters:
-        sizes = [self.train[0].shape[-1], width, width, 2 * self.train[1].shape[-1]]
-        members, found = len(self.train[0]), {}
-        for k, (rows, columns) in enumerate(pairwise(sizes)):
-            bound = 1 / math.sqrt(rows)
-            for name, shape in ((f"weight{k}", (rows, columns)), (f"bias{k}", (1, columns))):
-                first = (2 * self.uniform(members, *shape) - 1) * bound
-                found[name] = first.float().requires_grad_(True)
-        return found
-
-
-def standard(values: Tensor) -> Tensor:
-    """[P, N, n] with mean 0 and deviation 1 over each member's rows."""
-    return (values - values.mean(1, keepdim=True)) / values.std(1, keepdim=True)
-
-
-def fit_pendulum(
-    kind: Metric | None, lam: float = 1.0, steps: int = 1500, squared: bool = False, members: int = 16
-) -> dict[str, list[float]]:
-    """Each member's test 'nll' (nats per row) and root mean square 'error' after training.
+def fit_pendulum(kind: Metric | None, seeds: Sequence[int], lam: float = 1.0, squared: bool = False) -> Tensor:
+    """[P] test negative log-likelihood after training, in nats per row.
 
     `kind` None: likelihood itself, or with `squared` the squared error, which is likelihood at unit variance. Sigma
     is the covariance of the current residuals, looked at anew every 50 steps.
     """
-    data = Pendulum(members)
+    data = Pendulum(seeds)
     (x, y), parameters = data.train, data.start()
-    adam = torch.optim.Adam(parameters.values(), lr=1e-3)
+    adam, chosen = torch.optim.Adam(parameters.values(), lr=1e-3), torch.Generator().manual_seed(START)
     unit = torch.eye(y.shape[-1])
-    metric = unit.expand(members, -1, -1)
-    for step in range(steps):
-        if kind in ("full", "scaled") and step % 50 == 0:
+    metric = unit.expand(len(x), -1, -1)
+    for step in range(UPDATES):
+        if kind == "full" and step % 50 == 0:
             with torch.no_grad():
                 metric = metric_for(kind, residual_covariance(perceptron(parameters, x)[0], y), lam)
-        rows = torch.randint(x.shape[1], (128,), generator=data.random)
+        rows = torch.randint(x.shape[1], (128,), generator=chosen)
         mean, tril = perceptron(parameters, x[:, rows])
         if kind is None:
             loss = -log_prob(y[:, rows], mean, unit if squared else tril)
         else:
-            noise = torch.randn(SAMPLES, *mean.shape, generator=data.random)
+            noise = data.random.normal(SAMPLES, *mean.shape[1:]).transpose(0, 1).float()
             loss = surrogate(mean, tril, y[:, rows], metric, lam, noise, pathwise=True)
         adam.zero_grad()
         loss.mean(1).sum().backward()
         adam.step()
     with torch.no_grad():
         mean, tril = perceptron(parameters, data.test[0])
-        nll = -log_prob(data.test[1], mean, unit if squared else tril).mean(1)
-        error = ((mean - data.test[1]) ** 2).mean((1, 2)).sqrt()
-    return {"nll": nll.tolist(), "error": error.tolist()}
+        return -log_prob(data.test[1], mean, unit if squared else tril).mean(1)
 
 
-def experiment() -> dict[str, Any]:
-    """Recovered moments on (a) linear Gaussians, likelihood on (c) Pendulum."""
+# The claim
+
+LINEAR: dict[str, Metric | None] = {
+    "U*": "full", "alpha* I": "scaled", "U = I": "identity", "learned U": "learned", "NLL": None,
+}  # fmt: skip
+NETWORKS: dict[str, tuple[Metric | None, bool]] = {
+    "U*": ("full", False), "U = I": ("identity", False), "NLL": (None, False), "MSE": (None, True),
+}  # fmt: skip
+LATE = 50
+"""Last steps of a linear run, over which its errors are averaged."""
+
+
+class Fit(NamedTuple):
+    """An arm on linear Gaussians or on Pendulum."""
+
+    world: str
+    arm: str
+    seeds: Sequence[int]
+
+
+def fitted(job: Fit) -> dict[str, list[float]]:
+    """Each member's figures by name: errors in the end, along the run and before it; or 'nll'."""
     torch.set_num_threads(1)
-    kinds: dict[str, Metric | None] = {
-        "U*": "full", "alpha* I": "scaled", "U = I": "identity", "learned U": "learned", "NLL": None,
+    matters = [job.world, job.arm, [*job.seeds], ROWS, STEPS, UPDATES, SAMPLES]
+    return recorded(f"{job.world} {job.arm} {job.seeds[0]}", matters, lambda: _fitted(job))
+
+
+def _fitted(job: Fit) -> dict[str, list[float]]:
+    if job.world == "pendulum":
+        kind, squared = NETWORKS[job.arm]
+        return {"nll": fit_pendulum(kind, job.seeds, squared=squared).tolist()}
+    errors = fit_linear(LINEAR[job.arm], job.seeds)
+    mean, covariance, _ = errors[-LATE:].mean(0).tolist()
+    return {
+        "mean": mean, "covariance": covariance, "moments": errors.mean(0)[2].tolist(), "begun": errors[0, 2].tolist(),
     }  # fmt: skip
-    sizes = [MEMBERS, ROWS, STEPS, SAMPLES, SEEDS]
-    runs = {k: recorded(f"linear {k}", [k, *sizes], partial(linear_arm, kind)) for k, kind in kinds.items()}
-    last = {name: r["last"] for name, r in runs.items()}
-    area = {name: r["area"]["moments"] for name, r in runs.items()}
-    nets = {k: partial(fit_pendulum, kind) for k, kind in kinds.items() if kind != "learned"}
-    nets["MSE"] = partial(fit_pendulum, None, squared=True)
-    pendulum = {k: recorded(f"pendulum {k}", [k, SAMPLES, SEEDS], fit) for k, fit in nets.items()}
-    nll = {name: r["nll"] for name, r in pendulum.items()}
-    nll["NLL plus 0.05"] = [x + 0.05 for x in nll["NLL"]]
-    last["U = I plus 0.05"] = {"mean": [x + 0.05 for x in last["U = I"]["mean"]]}
 
-    def pair(values: Mapping[str, Any], first: str, second: str, key: str | None = None) -> dict[str, Any]:
-        return {k: values[k] if key is None else values[k][key] for k in (first, second)}
 
-    return findings(
-        [
-            *(
-                Question(f"error of the covariance, {arm}", pair(last, arm, "U = I", "covariance"), "lower")
-                for arm in ("U*", "alpha* I", "learned U")
-            ),
-            Question("error of the mean, about equal", pair(last, "U*", "U = I plus 0.05", "mean"), "lower"),
-            Question("error of the moments, mean of the run", pair(area, "U*", "NLL"), "lower"),
-            Question("Pendulum: test NLL, about equal", pair(nll, "U*", "NLL plus 0.05"), "lower"),
-            Question("Pendulum: test NLL", pair(nll, "U*", "U = I"), "lower"),
-            Question("Pendulum: test NLL", pair(nll, "U*", "MSE"), "lower"),
-        ],
-        task="a linear Gaussian of four inputs; Pendulum's transitions", steps=STEPS, seeds=MEMBERS,
-        figures={
-            "linear": {k: {m: sum(x) / len(x) for m, x in last[k].items()} for k in runs},
-            "pendulum": {k: {m: sum(x) / len(x) for m, x in v.items()} for k, v in pendulum.items()},
-        },
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """Recovered moments on (a) linear Gaussians, likelihood on (c) Pendulum."""
+    jobs = [*(Fit("linear", arm, seeds) for arm in LINEAR), *(Fit("pendulum", arm, seeds) for arm in NETWORKS)]
+    found = {(job.world, job.arm): figures for job, figures in zip(jobs, spread(fitted, jobs))}
+
+    def linear_of(arm: str, what: str) -> list[float]:
+        return found["linear", arm][what]
+
+    def nll(arm: str) -> list[float]:
+        return found["pendulum", arm]["nll"]
+
+    covariance = {f"error of the covariance, {arm}": arm for arm in ("U*", "alpha* I", "learned U")}
+    rivals = {f"test NLL against {arm}": arm for arm in ("NLL", "U = I", "MSE")}
+    return pairs(
+        seeds,
+        {"error of the moments along the run": linear_of("U*", "moments"), "error of the mean": linear_of("U*", "mean"),
+         **{name: linear_of(arm, "covariance") for name, arm in covariance.items()},
+         **dict.fromkeys(rivals, nll("U*"))},
+        {"error of the moments along the run": linear_of("NLL", "moments"),
+         "error of the mean": linear_of("U = I", "mean"),
+         **dict.fromkeys(covariance, linear_of("U = I", "covariance")),
+         **{name: nll(arm) for name, arm in rivals.items()}},
+        start={"error of the moments along the run": linear_of("NLL", "begun")},
     )  # fmt: skip

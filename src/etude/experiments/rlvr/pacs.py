@@ -1,43 +1,54 @@
-"""PACS's claim: pass@1 and pass@64 on language, pass@k and entropy exactly on enumerable policies."""
+"""PACS's claim: pass@1 on language; pass@16 and entropy at equal accuracy, exactly, on enumerable policies."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from etude.experiments.arms import Question, enumerable, findings, language, variant
+import numpy as np
 
-STEPS, RUNS, RATE, SAMPLES = 15, 3, 1e-4, 64
-EXACT_STEPS, SEEDS = 50, 64
-TOLERANCE = 0.02
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import Exact, language, pairs, tables, untrained, variant
+from etude.tasks.language.compose import Compose
+from etude.tasks.tabular.enumerable import Enumerable
+
+LANGUAGE = {"epochs": 1, "minibatches": 4, "optimizer.lr": 1e-4}
+TASK, STEPS = Compose(levels=(3,)), 20
+TABLES = {"epochs": 4, "minibatches": 1}
+TABLE, TABLE_STEPS = Enumerable(prompts=16, vocabulary=6, length=2, solutions=6, spread=2.0), 50
+LEVEL = 0.6
+"""pass@1 at which the arms are compared: at the same step the one that has learned more has less entropy."""
 
 
-def experiment() -> dict[str, Any]:
-    """PACS against GRPO and PPO, four updates of every batch each.
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """PACS against GRPO and PPO, four updates of every batch each."""
+    runs = language({k: variant(k, LANGUAGE) for k in ("pacs", "grpo", "ppo")}, TASK, seeds=seeds, steps=STEPS)
+    pacs, grpo, ppo = ([run.pass_at(1) for run in runs[k]] for k in ("pacs", "grpo", "ppo"))
+    exact = tables({k: variant(k, TABLES) for k in ("pacs", "grpo")}, TABLE, seeds=seeds, steps=TABLE_STEPS)
+    level = shared_level(exact)
+    return pairs(
+        seeds,
+        {"pass@1": pacs, "pass@1 against ppo": pacs, **at_level(exact["pacs"], level),
+         "exact pass@1": exact["pacs"].final("pass@1")},
+        {"pass@1": grpo, "pass@1 against ppo": ppo, **at_level(exact["grpo"], level),
+         "exact pass@1": exact["grpo"].final("pass@1")},
+        start={"pass@1": [untrained(variant("grpo"), TASK).pass_at(1)] * len(seeds)},
+        budgets={"completions": ([r.completions for r in runs["pacs"]], [r.completions for r in runs["grpo"]])},
+    )  # fmt: skip
 
-    pass@64 on compose reaches 1 in every arm and cannot tell them apart; exact pass@16 can.
-    """
-    from etude.tasks.language.compose import compose
-    from etude.tasks.tabular.enumerable import Enumerable
 
-    changes = {"epochs": 1, "minibatches": 4, "optimizer.lr": RATE}
-    methods = {k: variant(k, changes) for k in ("pacs", "grpo", "ppo")}
-    runs = language(methods, compose, seeds=RUNS, steps=STEPS, problems=50, samples=SAMPLES)
-    one, many = ({k: [r.pass_at(n) for r in v] for k, v in runs.items()} for n in (1, SAMPLES))
-    again = {"epochs": 4, "minibatches": 1}
-    task = Enumerable(vocabulary=4, length=2, solutions=3)
-    exact = {k: enumerable(variant(k, again), task, seeds=SEEDS, steps=EXACT_STEPS) for k in ("pacs", "grpo")}
+def shared_level(exact: Mapping[str, Exact]) -> list[float]:
+    """Each seed's LEVEL, or the highest pass@1 that all arms come to where that is less."""
+    return [float(x) for x in np.minimum(LEVEL, np.min([e.curves["pass@1"].max(0) for e in exact.values()], axis=0))]
 
-    def both(metric: str) -> dict[str, list[float]]:
-        return {k: v.final(metric) for k, v in exact.items()}
 
-    questions = [
-        *(Question(f"pass@1 on compose, {k}'s less {TOLERANCE}",
-                   {"pacs": one["pacs"], k: [x - TOLERANCE for x in one[k]]}) for k in ("grpo", "ppo")),
-        *(Question(f"pass@{SAMPLES} on compose", {"pacs": many["pacs"], k: many[k]}) for k in ("grpo", "ppo")),
-        Question(f"exact pass@1, grpo's less {TOLERANCE}",
-                 {"pacs": both("pass@1")["pacs"], "grpo": [x - TOLERANCE for x in both("pass@1")["grpo"]]}),
-        Question("exact pass@16", both("pass@16")),
-        Question("exact entropy, mean along the run", {k: v.mean("entropy") for k, v in exact.items()}),
-    ]  # fmt: skip
-    about = {"language": changes, "enumerable": {**again, "steps": EXACT_STEPS, "seeds": SEEDS}}
-    return findings(questions, task="compose, enumerable", steps=STEPS, seeds=RUNS, settings=about)
+def at_level(exact: Exact, level: Sequence[float]) -> dict[str, list[float]]:
+    """pass@16 and entropy where pass@1 first reaches each seed's level, interpolated between two steps."""
+    found: dict[str, list[float]] = {"pass@16 at equal pass@1": [], "entropy at equal pass@1": []}
+    for i, wanted in enumerate(level):
+        accuracy = exact.curves["pass@1"][:, i]
+        after = max(1, int((accuracy >= wanted).argmax()))
+        share = float(np.clip((wanted - accuracy[after - 1]) / (accuracy[after] - accuracy[after - 1]), 0, 1))
+        for values, metric in zip(found.values(), ("pass@16", "entropy")):
+            before, then = exact.curves[metric][after - 1 : after + 1, i]
+            values.append(float(before + share * (then - before)))
+    return found

@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
+import numpy as np
 import torch
 
 from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
-from etude.experiments.arms import SEEDS, Question, findings, language, variant
-from etude.experiments.cells import recorded
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import Trained, language, pairs, untrained, variant
+from etude.experiments.cells import recorded, spread
 from etude.experiments.optima import Bandits
 from etude.objectives.surrogate import Surrogate
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
-from etude.tasks.language.compose import compose
+from etude.tasks.language.compose import Compose
 
-BANDITS, ARMS, BETA = 64, 10, 0.3
-UPDATES, STALE, STEP = 1600, 8, 0.02
-NEAR = 1e-3
-"""KL in nats below which a policy is said to have reached the optimum."""
-STEPS, RUNS, RATE = 20, 3, 3e-4
-TOLERANCE = 0.03
+BANDITS, ARMS, BETA = 8, 10, 0.3
+UPDATES, STALE, STEP = 400, 8, 0.03
+TASK, STEPS = Compose(levels=(3,)), 15
+CHANGES = {"minibatches": 16, "optimizer.lr": 3e-4}
+OPTIMUM = f"KL to the optimum, {STALE} stale updates"
 
 
-def experiment() -> dict[str, Any]:
+def experiment(seeds: Sequence[int]) -> list[Pair]:
     """Both halves of the claim."""
-    weighted, plain = (settle(with_kl(w), stale=STALE) for w in (True, False))
-    own = {d: settle(of_divergence(d), stale=UPDATES) for d in ("rkl", "urkl")}
-    changes = {"minibatches": 16, "optimizer.lr": RATE}
-    runs = language({k: variant(k, changes) for k in ("rpg-kl", "dapo")}, compose, seeds=RUNS, steps=STEPS)
-    final = {k: [r.pass_at(1) for r in found] for k, found in runs.items()}
-    begun = [r.metrics[0]["accuracy"] for r in runs["rpg-kl"]]
-    questions = [
-        Question("KL to the optimum, reference fixed, 8 stale updates", {"weighted": weighted, "GRPO": plain}, "lower"),
-        Question("the weighted term reaches it", {"weighted": weighted, "bound": [NEAR] * BANDITS}, "lower"),
-        Question("GRPO's does not", {"GRPO": plain, "bound": [NEAR] * BANDITS}),
-        *(Question(f"KL to the optimum of one batch, {d}", {d: kl, "bound": [NEAR] * BANDITS}, "lower")
-          for d, kl in own.items()),
-        Question(f"pass@1, DAPO's less {TOLERANCE}",
-                 {"rpg-kl": final["rpg-kl"], "dapo": [x - TOLERANCE for x in final["dapo"]]}),
-        Question("no collapse: pass@1 against the first step's accuracy", {"rpg-kl": final["rpg-kl"], "before": begun}),
-    ]  # fmt: skip
-    about = {"bandits": BANDITS, "updates": UPDATES, "stale": STALE, "beta": BETA, "changes": changes}
-    return findings(questions, task="10-armed bandits, compose", steps=STEPS, seeds=RUNS, settings=about)
+    weighted, plain = (spread(partial(settle, with_kl(w), STALE), seeds) for w in (True, False))
+    own = {d: spread(partial(settle, of_divergence(d), UPDATES), seeds) for d in ("rkl", "urkl")}
+    runs = language({k: variant(k, CHANGES) for k in ("rpg-kl", "dapo")}, TASK, seeds=seeds, steps=STEPS)
+    final, drops = ({k: [f(r) for r in v] for k, v in runs.items()} for f in (_accuracy, drawdown))
+    begun = untrained(variant("grpo"), TASK).pass_at(1)
+    return pairs(
+        seeds,
+        {"pass@1": final["rpg-kl"], OPTIMUM: weighted, "largest drop": drops["rpg-kl"], "weighted term's KL": weighted,
+         **{f"KL to the optimum of one batch, {d}": kl for d, kl in own.items()}},
+        {"pass@1": final["dapo"], OPTIMUM: plain, "largest drop": drops["dapo"]},
+        start={"pass@1": [begun] * len(seeds), OPTIMUM: [bandits(s).away() for s in seeds]},
+    )  # fmt: skip
+
+
+def _accuracy(run: Trained) -> float:
+    return run.pass_at(1)
+
+
+def drawdown(run: Trained, window: int = 3) -> float:
+    """Largest fall of the mean accuracy of `window` training steps below its best so far."""
+    curve = np.convolve([m["accuracy"] for m in run.metrics], np.ones(window) / window, "valid")
+    return float((np.maximum.accumulate(curve) - curve).max())
 
 
 def with_kl(weighted: bool) -> TokenMethod:
@@ -60,34 +66,39 @@ def of_divergence(divergence: str) -> TokenMethod:
     return found.replace(objective=found.objective.replace(divergence=divergence, beta=BETA, **free))
 
 
-def settle(method: TokenMethod, *, stale: int) -> list[float]:
-    """KL(pi || pi*) of every bandit after exact-gradient updates, `stale` of them on data of the same policy.
+def bandits(seed: int) -> Bandits:
+    """A seed's rewards and first policy."""
+    return Bandits(BANDITS, ARMS, BETA, seed)
+
+
+def settle(method: TokenMethod, stale: int, seed: int) -> float:
+    """KL(pi || pi*) after exact-gradient updates, `stale` of them on data of the same policy.
 
     pi* maximises E[r] - beta KL(pi || pi_0), pi_0 being the first policy.
     """
-    matters = [method.to_json(), stale, BANDITS, ARMS, BETA, UPDATES, STEP, SEEDS]
-    return recorded(f"exact {method.id}", matters, lambda: _settled(method, stale))
+    matters = [method.to_json(), stale, BANDITS, ARMS, BETA, UPDATES, STEP, seed]
+    return recorded(f"exact {method.id} {seed}", matters, lambda: _settled(method, stale, bandits(seed)))
 
 
-def _settled(method: TokenMethod, stale: int) -> list[float]:
-    bandits = Bandits(BANDITS, ARMS, BETA)
+def _settled(method: TokenMethod, stale: int, given: Bandits) -> float:
+    torch.set_num_threads(1)
     kept: list[TokenBatch] = []
 
     def batch(update: int) -> TokenBatch:
         if update % stale == 0:
-            kept[:] = [_every_arm(bandits)]
+            kept[:] = [_every_arm(given)]
         return kept[0]
 
-    return bandits.settle(method, UPDATES, STEP, batch)
+    return given.settle(method, UPDATES, STEP, batch)
 
 
-def _every_arm(bandits: Bandits) -> TokenBatch:
+def _every_arm(given: Bandits) -> TokenBatch:
     """All arms of all bandits, each weighing as often as the policy now draws it."""
     prompt, response = (x.flatten() for x in torch.meshgrid(torch.arange(BANDITS), torch.arange(ARMS), indexing="ij"))
-    policy = bandits.policy
+    policy = given.policy
     said = policy.rows(0, prompt, response, policy.table().detach())
-    held = policy.rows(0, prompt, response, bandits.first).logp
-    batch = bandits.bandit.batch(prompt, response, said, held)
+    held = policy.rows(0, prompt, response, given.first).logp
+    batch = given.bandit.batch(prompt, response, said, held)
     chance = said.logp[:, 0].exp()
     mean = (chance * batch.scores).view(BANDITS, ARMS).sum(1)[prompt]
     return batch.replace(weights=chance * ARMS, advantages=(batch.scores - mean)[:, None])
