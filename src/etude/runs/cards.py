@@ -16,8 +16,8 @@ from etude.evaluation.verdicts import ALPHA, LOOKS
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Scores, beds, runs_of, scores_of, start_of, state
 from etude.runs.comparing import run_jobs
 
-SEEDS, SWEPT = 12, 3
-"""Seeds of the baseline, and of each setting of its sweep."""
+SEEDS, SWEPT, TOGETHER = 12, 3, 6
+"""Seeds of the baseline, of each setting of its sweep, and of each setting where all seeds are trained together."""
 KS = (1, 8, 64)
 
 
@@ -43,9 +43,9 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
     from etude.runtime.environment import record
 
     began = time.monotonic()
-    settings = _settings(bed.sweep)
+    settings, seeds = _settings(bed.sweep), TOGETHER if bed.goal.together else SWEPT
     swept = {
-        label: runs_of(bed, bed.baseline, SWEPT, each, first=TUNING, root=root) for label, each in settings.items()
+        label: runs_of(bed, bed.baseline, seeds, each, first=TUNING, root=root) for label, each in settings.items()
     }
     run_jobs([j for jobs in swept.values() for j in jobs], workers)
     areas = {label: scores_of(bed, jobs) for label, jobs in swept.items()}
