@@ -35,7 +35,8 @@ from etude.experience.spaces import (
     observation_shape,
 )  # fmt: skip
 from etude.loops.states import join_tensors, split_tensors
-from etude.tasks.control.cartpole import CartPoleArrays
+from etude.tasks.control.cartpole import CartPole, CartPoleArrays
+from etude.tasks.control.four_rooms import four_rooms
 from etude.tasks.control.pendulum import PendulumArrays
 
 Make = Callable[..., Any]
@@ -68,8 +69,10 @@ BACKENDS: dict[str, Make] = {
     "envpool mujoco": functools.partial(envpool, "Hopper-v4"),
     "cartpole": functools.partial(builtin, CartPoleArrays),
     "pendulum": functools.partial(builtin, PendulumArrays),
+    "gusts": lambda seeds, count: CartPole(gust=20.0).make(seeds, count),
+    "four rooms": lambda seeds, count: four_rooms.make(seeds, count),
 }
-DISCRETE = ("gymnasium", "workers", "toy", "envpool", "cartpole")
+DISCRETE = ("gymnasium", "workers", "toy", "envpool", "cartpole", "gusts", "four rooms")
 
 
 @pytest.fixture(autouse=True)
@@ -388,6 +391,33 @@ def test_built_in_cartpole_is_gymnasiums() -> None:
         before = step.observations
     assert vector.observation_space == gym.make("CartPole-v1").observation_space
     assert vector.limit == gym.spec("CartPole-v1").max_episode_steps
+
+
+def test_a_gust_is_a_force_on_the_cart_and_another_one_in_every_step() -> None:
+    """Gymnasium's cart, pushed by the sum of both forces: that is what it calls `force_mag`, to the right."""
+    vector, model = CartPole(gust=15.0).make([0, 1], 2), gym.make("CartPole-v1").unwrapped
+    assert isinstance(vector, CartPoleArrays)
+    vector.reset()
+    model.reset(seed=0)
+    rng, forces = np.random.default_rng(0), []
+    for _ in range(200):
+        states = vector.states = rng.uniform([-0.1, -1, -0.05, -1], [0.1, 1, 0.05, 1], (2, 2, 4))
+        actions, gusts = rng.integers(0, 2, (2, 2, 1)), 30.0 * vector.luck(1)[..., 0] - 15.0
+        forces.append(gusts)
+        vector.step(actions.astype(np.float32))
+        for m, e in np.ndindex(2, 2):
+            model.state, model.steps_beyond_terminated = states[m, e].copy(), None
+            model.force_mag = (10.0 if actions[m, e, 0] else -10.0) + gusts[m, e]
+            model.step(1)
+            assert np.allclose(vector.states[m, e], model.state, rtol=0, atol=1e-12)
+    drawn = np.array(forces)
+    assert len(np.unique(drawn)) == drawn.size and (np.abs(drawn) <= 15.0).all()
+    assert abs(drawn.mean()) < 4 * 15.0 / np.sqrt(3 * drawn.size)  # the mean of uniform forces
+    assert np.isclose(drawn.std(), 15.0 / np.sqrt(3), rtol=0.1)
+
+
+def test_only_a_cart_without_wind_has_gymnasiums_picture() -> None:
+    assert (CartPole().rendered, CartPole(gust=1.0).rendered) == ("CartPole-v1", "")
 
 
 def pushes(rng: np.random.Generator, seen: np.ndarray) -> np.ndarray:

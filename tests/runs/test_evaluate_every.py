@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,16 @@ import numpy as np
 import pytest
 
 import etude
+from etude.core.control import VectorEnvironment
 from etude.core.errors import ConfigError
+from etude.core.population import Member
+from etude.core.registry import get_method
+from etude.evaluation import control
+from etude.evaluation.control import play
+from etude.experience.vector import Rollouts
+from etude.loops.on_policy import OnPolicyLoop
 from etude.runtime.jsonl import JsonLines
+from etude.tasks.control.cartpole import CartPole
 
 CONTROL = {
     "experience.environments": 2, "experience.steps": 16, "epochs": 1, "policy.network.hidden": "8",
@@ -63,6 +72,37 @@ def test_a_run_that_goes_on_has_each_look_once(tmp_path: Path) -> None:
     parts = etude.train(method, task, out=tmp_path / "parts", steps=2, **options).folder
     etude.resume(parts, steps=steps, quiet=True)
     assert lines(parts, "evaluations.jsonl") == lines(whole, "evaluations.jsonl")
+
+
+@pytest.mark.parametrize(("asked", "played"), [({}, 20), ({"evaluate": 30}, 30)])
+def test_as_many_episodes_are_played_as_were_asked_for(
+    asked: dict[str, int], played: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        returns = play(*args, **kwargs)
+        shapes.append(returns.shape)
+        return returns
+
+    monkeypatch.setattr(control, "play", recorded)
+    options: dict[str, Any] = {**RUNS["control"][2], "evaluate": None, **asked}
+    etude.train("ppo", "cartpole", out=tmp_path / "run", steps=32, quiet=True, **options)
+    assert shapes == [(2, played)] * 4  # sampled and likeliest actions, before and after
+
+
+@pytest.mark.parametrize(("episodes", "side_by_side"), [(7, 7), (100, 10), (400, 40)])
+def test_many_episodes_are_played_in_ten_rounds(episodes: int, side_by_side: int) -> None:
+    method, counts = get_method("ppo", "control").replace(experience=Rollouts(environments=2, steps=8)), []
+
+    class Counted(CartPole):
+        def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
+            counts.append(count)
+            return super().make(seeds, count, purpose)
+
+    loop = OnPolicyLoop(method, Counted(), [Member(0), Member(1)], 1)
+    assert play(loop, Counted(), episodes).shape == (2, episodes)
+    assert counts == [2, side_by_side]
 
 
 def test_what_would_evaluate_nothing_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def train(
     resume: str | None = None,
     accept_changes: Flag = False,
     adapter: str | None = None,
-    evaluate: int = 100,
+    evaluate: int | None = None,
     evaluate_samples: int = 8,
     evaluate_split: str | None = None,
     evaluate_every: int | None = None,
@@ -86,7 +86,8 @@ def train(
     adapter
         Train a low-rank adapter: lora, rslora or dora.
     evaluate
-        Problems per split, or episodes per member, sampled before and after training; 0 for none.
+        Problems per split (100 by default), in control episodes of each member (20), sampled before and after training;
+        0 for none.
     evaluate_samples
         Completions of each of those problems.
     evaluate_split

@@ -29,7 +29,8 @@ class Measure:
         against: a number that the method is held against instead of its baseline.
         minimum: what the method's mean must reach, else its mechanism did not happen; of 'mechanism' measures.
         rests_on: measures without which this one says nothing: it is void where one of them was not held.
-        bounds: floor and ceiling; None where there is none.
+        bounds: floor and ceiling, each None where there is none; by default those of the bed's metric for 'end' and
+            'area', and else 0 and 1.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Measure:
     against: float | None = None
     minimum: float | None = None
     rests_on: tuple[str, ...] = ()
-    bounds: tuple[float | None, float | None] = (0.0, 1.0)
+    bounds: tuple[float | None, float | None] | None = None
 
     def __post_init__(self) -> None:
         if self.smallest is not None and not self.smallest > 0:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from etude.evaluation.restored import Acting
 
 SIDE_BY_SIDE = 10
-"""Environments of each member that are played at a time."""
+"""Environments of each member that are played at a time, if there are no more than a hundred episodes."""
 
 
 @torch.no_grad()
@@ -33,7 +33,7 @@ def play(
     actions are drawn from the members' own seeds: before and after training they are the same.
     """
     population, actor = loop.population, loop.actor
-    count = min(episodes, SIDE_BY_SIDE)
+    count = min(episodes, max(SIDE_BY_SIDE, episodes // SIDE_BY_SIDE))
     rounds = -(-episodes // count)
     environment = loop.method.policy.watch(task.make([m.seed for m in population.members], count, purpose))
     player = Player(actor, population.size, count)

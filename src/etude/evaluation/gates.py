@@ -23,6 +23,8 @@ RESOLUTION = 0.75
 out equivalent at 0.75, 64% at 0.5 and 0.3% at 0.3: below, only a difference could ever be found, never its absence."""
 LEAST = 0.01
 """Least smallest difference where the claim names none."""
+SHARE = (0.0, 1.0)
+"""Floor and ceiling where a measure has none of its own."""
 ROOM = 2.0
 """Smallest differences that the baseline must gain, and stay away from floor and ceiling."""
 
@@ -180,7 +182,7 @@ def _learned(name: str, gain: float | None, smallest: float, results: Results) -
 def _room(measure: Measure, smallest: float, results: Results) -> list[Void]:
     """What the arm is held against must lie away from floor and ceiling, so that there is room on both sides of it."""
     end = float(np.mean(results.baseline[measure.name])) if measure.against is None else measure.against
-    for bound, what in zip(measure.bounds, ("floor", "ceiling")):
+    for bound, what in zip(measure.bounds or SHARE, ("floor", "ceiling")):
         if bound is not None and abs(end - bound) < ROOM * smallest:
             why = (
                 f"{measure.name} of the baseline ended at {end:.4g}, within {ROOM:g} times {smallest:.4g} of its {what}"

@@ -14,7 +14,7 @@ from etude.evaluation.verdicts import ALPHA, LOOKS
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Scores, beds, runs_of, scores_of, start_of, state
 from etude.runs.comparing import run_jobs
 from etude.runs.tuning import SEEDS as SWEPT
-from etude.runs.tuning import combinations
+from etude.runs.tuning import TOGETHER, combinations
 
 SEEDS = 12
 """Seeds of the baseline."""
@@ -43,9 +43,9 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
     from etude.runtime.environment import record
 
     began = time.monotonic()
-    settings = combinations(bed.sweep)
+    settings, seeds = combinations(bed.sweep), TOGETHER if bed.goal.together else SWEPT
     swept = {
-        label: runs_of(bed, bed.baseline, SWEPT, each, first=TUNING, root=root) for label, each in settings.items()
+        label: runs_of(bed, bed.baseline, seeds, each, first=TUNING, root=root) for label, each in settings.items()
     }
     run_jobs([j for jobs in swept.values() for j in jobs], workers)
     areas = {label: scores_of(bed, jobs) for label, jobs in swept.items()}

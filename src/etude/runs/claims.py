@@ -10,11 +10,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from etude.core.claims import Claim
+from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import ROOT, compositions, files, get_method
@@ -213,7 +213,18 @@ def _collect(setting: str, plan: Plan, lines: Lines, commit: str, collect: Colle
 def judged(plan: Plan, first: Callable[[int], Results]) -> Verdict:
     """The verdict on a plan, from its first 6, 12, 24, 48 pairs."""
     claim = plan.claim
-    return sequential(first, claim.measures, learned_on=claim.learned_on, equal=claim.equal, most=claim.most_seeds)
+    return sequential(first, measures_of(claim), learned_on=claim.learned_on, equal=claim.equal, most=claim.most_seeds)
+
+
+def measures_of(claim: Claim) -> list[Measure]:
+    """Its measures, those of a bed's metric with the bed's floor and ceiling."""
+    from etude.runs.beds import load_bed
+
+    if not claim.bed:
+        return list(claim.measures)
+    bounds = load_bed(claim.bed).bounds
+    own = ("end", "area")
+    return [replace(m, bounds=bounds) if m.name in own and m.bounds is None else m for m in claim.measures]
 
 
 def _own(method: Method, runs: Path) -> Collect:

@@ -107,7 +107,9 @@ def _unset(said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _bounds(measure: Mapping[str, Any]) -> tuple[float | None, float | None]:
+def _bounds(measure: Mapping[str, Any]) -> tuple[float | None, float | None] | None:
+    if "bounds" not in measure:
+        return None
     low, high = measure["bounds"]
     return (None if low == "none" else low, None if high == "none" else high)
 
@@ -138,9 +140,8 @@ def _values(plan: Plan) -> dict[str, Any]:
 def _measure(measure: Measure) -> dict[str, Any]:
     changed = {f.name: getattr(measure, f.name) for f in fields(Measure)}
     given = {f.name for f in fields(Measure) if f.default is MISSING or changed[f.name] != f.default}
-    low, high = measure.bounds
-    bounds = ["none" if low is None else low, "none" if high is None else high]
-    return {**{k: v for k, v in changed.items() if k in {*given, "role", "direction"}}, "bounds": bounds}
+    said = {k: v for k, v in changed.items() if k in {*given, "role", "direction"}}
+    return said if measure.bounds is None else {**said, "bounds": ["none" if b is None else b for b in measure.bounds]}
 
 
 def _toml(value: object) -> str:

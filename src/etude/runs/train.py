@@ -53,7 +53,9 @@ def train(
     composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward, goal.world)
     check(composed, goal)
     check_options(chosen, composed, goal)
-    chosen = dataclasses.replace(chosen, steps=chosen.steps or world_of(goal).budget(goal))
+    world = world_of(goal)
+    evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
+    chosen = dataclasses.replace(chosen, steps=chosen.steps or world.budget(goal), evaluate=evaluate)
     _prepare(composed, goal, chosen)
     from etude.policies.loading import is_shipped
     from etude.runtime import disk, sources
@@ -161,7 +163,7 @@ def _run(
     if inputs is not None:
         record(folder.path, inputs())
     say(kind.sentence(loop, method, task), options.quiet)
-    evaluated = options.evaluate > 0 and kind.acts(method) and not task.needs_reward()
+    evaluated = bool(options.evaluate) and kind.acts(method) and not task.needs_reward()
     if evaluated and folder.checkpoint is None:
         _evaluate(folder, loop, task, options, "before")
     if folder.step < steps:

@@ -33,7 +33,8 @@ class Options:
         seeds: members of a population in control, with seeds from `seed` on; None: 10.
         population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
         out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
-        evaluate: problems per split, or episodes per member, sampled before and after training; 0 for none.
+        evaluate: problems per split, or episodes per member, sampled before and after training; None: 100, in control
+            20; 0 for none.
         evaluate_samples: completions of each of those problems (language).
         evaluate_split: only this split; None: all that are not trained on (language).
         evaluate_every: also evaluate on the first of these splits each time after so many training steps (in control
@@ -48,7 +49,7 @@ class Options:
     seeds: Count | None = None
     population: tuple[str, ...] = ()
     out: str | None = None
-    evaluate: WholeNumber = 100
+    evaluate: WholeNumber | None = None
     evaluate_samples: Count = 8
     evaluate_split: str | None = None
     evaluate_every: Count | None = None
@@ -69,7 +70,7 @@ class Options:
         for sink in self.sinks:
             if sink not in SINKS:
                 raise UnknownNameError("sink", sink, SINKS)
-        if self.evaluate_every is not None and not self.evaluate:
+        if self.evaluate_every is not None and self.evaluate == 0:
             raise ConfigError("evaluate_every says when, and evaluate=0 that nothing is evaluated: leave one out.")
 
 

@@ -35,8 +35,8 @@ WORDING = Wording(
     leading=("return",),
     digits=1,
 )
-EPISODES = 20
-"""Most episodes of each member that are played before and after training; `etude evaluate` plays more."""
+EVALUATED = 20
+"""Episodes of each member that are played before and after training; `etude evaluate` plays more."""
 POINTS = 100
 """Points of a learning curve."""
 
@@ -130,7 +130,7 @@ def evaluation(
     """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
     from etude.runs.training import say
 
-    episodes = min(options.evaluate, EPISODES)
+    episodes = options.evaluate or EVALUATED
     say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
     return {"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}}, []
 
@@ -139,7 +139,7 @@ def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> dict[str, d
     """Mean returns of every member, of sampled and of likeliest actions."""
     from etude.evaluation.control import play
 
-    episodes = min(options.evaluate, EPISODES)
+    episodes = options.evaluate or EVALUATED
     modes = {"return": False, "return/deterministic": True}
     return {"test": {k: play(loop, task, episodes, deterministic=d).mean(1).tolist() for k, d in modes.items()}}
 

@@ -26,6 +26,8 @@ SEEDS = 64
 STEPS, COMPARED_STEPS = 150, 100
 READS = frozenset({"seeds"})
 EVALUATION_READS: frozenset[str] = frozenset()
+EVALUATED = 1
+"""Expectations are exact, once."""
 WORDING = Wording(
     scores="Exact expectations, means over the seeds, with 95% intervals", leading=("pass@",), also=("entropy",)
 )

@@ -31,6 +31,7 @@ SMALL = 20_000_000
 """Parameters up to which one thread is faster than several: the products are too small to divide."""
 KS = (1, 8)
 SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
+EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
     "evaluate_split",
@@ -155,8 +156,8 @@ def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: st
     from etude.evaluation.language import evaluate_split
 
     return evaluate_split(
-        loop.policy, task, split, problems=options.evaluate, samples=options.evaluate_samples, seed=options.seed,
-        rewards=scorers(loop.method, task),
+        loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,
+        seed=options.seed, rewards=scorers(loop.method, task),
     )  # fmt: skip
 
 

@@ -16,19 +16,21 @@ class ArrayEnvironment:
     """M x E environments whose state is one array [M, E, S].
 
     A subclass says how an episode begins, what a step does and what is observed. Starts are drawn from a counter:
-    (member's seed, environment, episode) says all, so nothing depends on who else is there.
+    (member's seed, environment, episode) says all, so nothing depends on who else is there. What happens by chance
+    within an episode, `luck`, is drawn from (member's seed, environment, episode, step).
     """
 
     observation_space: Any
     action_space: Any
     draws: ClassVar[int] = 1
     """Uniform numbers that the start of an episode needs."""
-    limit: ClassVar[int] = 200
+    limit: int = 200
     """Steps after which an episode is truncated."""
 
     def __init__(self, seeds: Sequence[int], count: int, purpose: str) -> None:
-        keys = [[Stream(s).split("environment", purpose, e).key for e in range(count)] for s in seeds]
-        self.keys = np.array(keys, np.uint64)
+        streams = [[Stream(s).split("environment", purpose, e) for e in range(count)] for s in seeds]
+        self.keys = np.array([[s.key for s in row] for row in streams], np.uint64)
+        self.luck_keys = np.array([[s.split("luck").key for s in row] for row in streams], np.uint64)
         self.episode = np.zeros(self.keys.shape, np.int64)
         self.elapsed = np.zeros(self.keys.shape, np.int64)
         self.states = np.zeros((*self.keys.shape, 0))
@@ -44,6 +46,10 @@ class ArrayEnvironment:
     def observe(self, states: np.ndarray) -> np.ndarray:
         """Observations [..., D] float32."""
         raise NotImplementedError
+
+    def luck(self, count: int) -> np.ndarray:
+        """[M, E, count] uniform numbers in [0, 1) of the step that is being taken; the same if asked for again."""
+        return uniforms(self.luck_keys, self.episode * self.limit + self.elapsed, count)
 
     def reset(self) -> np.ndarray:
         self.states = self.start(uniforms(self.keys, self.episode, self.draws))

@@ -1,6 +1,6 @@
 """Cart-pole, built in: keep a pole upright on a cart for 500 steps (Barto, Sutton and Anderson, 1983).
 
-The dynamics, bounds and rewards are those of Gymnasium's CartPole-v1, over arrays.
+The dynamics, bounds and rewards are those of Gymnasium's CartPole-v1, over arrays. Gusts of wind make it hard.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from etude.core.control import ControlTask, VectorEnvironment
+from etude.core.fields import NonNegative
 from etude.tasks.control._batched import ArrayEnvironment
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
@@ -26,6 +27,7 @@ class CartPoleArrays(ArrayEnvironment):
     """States [M, E, 4]: position, velocity, angle, angular velocity."""
 
     draws, limit = 4, 500
+    gust = 0.0
     _bound = np.array([2 * X_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float32)
     observation_space, action_space = spaces.Box(-_bound, _bound), spaces.Discrete(2)
 
@@ -37,6 +39,8 @@ class CartPoleArrays(ArrayEnvironment):
         cos, sin = np.cos(angle), np.sin(angle)
         coupled = SWING * cos
         pushed = PUSHES[actions[..., 0].astype(np.intp)] + SWING * sin * spin * spin
+        if self.gust:
+            pushed += self.gust / TOTAL * (2 * self.luck(1)[..., 0] - 1)
         spun = (GRAVITY * sin - cos * pushed) / (HALF_LENGTH * 4.0 / 3.0 - coupled * cos)
         rates = np.empty_like(states)
         rates[..., ::2] = states[..., 1::2]
@@ -53,6 +57,10 @@ class CartPoleArrays(ArrayEnvironment):
 class CartPole(ControlTask):
     """500 is the best return.
 
+    Args:
+        gust: in newtons; in every step wind pushes the cart with a force drawn uniformly from [-gust, gust], beside the
+            10 N of the action.
+
     Shapes: observations [M, E, 4], one of two actions.
 
     >>> CartPole().make(seeds=[0, 1], count=3).reset().shape
@@ -61,10 +69,17 @@ class CartPole(ControlTask):
 
     id: ClassVar[str] = "cartpole"
     steps: ClassVar[int] = 100_000
-    rendered: ClassVar[str] = "CartPole-v1"
+    gust: NonNegative = 0.0
+
+    @property
+    def rendered(self) -> str:  # type: ignore[override]  # depends on fields
+        """Gymnasium's id of the same environment, in which there is no wind."""
+        return "" if self.gust else "CartPole-v1"
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
-        return CartPoleArrays(seeds, count, purpose)
+        made = CartPoleArrays(seeds, count, purpose)
+        made.gust = self.gust
+        return made
 
 
 cartpole = CartPole()
