@@ -167,6 +167,11 @@ gae = trpo.replace(
     claim=Claim(
         statement="An intermediate lambda, 0.96, earns more than 0, which trusts the critic, and 1, which does not.",
         task="cartpole",
-        measures=(Measure(name="todo"),),
+        measures=(
+            Measure(name="return against lambda 0", bounds=(0.0, 500.0)),
+            Measure(name="return against lambda 1", bounds=(0.0, 500.0)),
+        ),
+        learned_on="return against lambda 1",
+        paper_effect="intermediate lambda, 0.92 to 0.98, learns best on cart-pole (figure 3)",
     ),
 )
