@@ -35,7 +35,8 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
     begun = [untrained(variant("grpo"), TASK).pass_at(1)] * len(seeds)
     return pairs(
         seeds,
-        {OFFLINE: off["agro"], f"{OFFLINE} against dpo": off["agro"], OPTIMUM: exact["agro"], "AGRO's": exact["agro"],
+        {OFFLINE: off["agro"], f"{OFFLINE} against dpo": off["agro"], OPTIMUM: exact["agro"],
+         "AGRO's KL to the optimum": exact["agro"],
          ONLINE: on["agro"], "KL offline": away["agro"]},
         {OFFLINE: off["policy gradient"], f"{OFFLINE} against dpo": off["dpo"], OPTIMUM: exact["policy gradient"],
          ONLINE: on["policy gradient"], "KL offline": away["policy gradient"]},

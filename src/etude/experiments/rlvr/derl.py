@@ -11,18 +11,17 @@ from torch import Tensor
 from etude.core.episodes import Problem
 from etude.core.kinds import TokenMethod
 from etude.core.streams import Stream
-from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, findings, variant
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import pairs, variant
 from etude.experiments.cells import recorded, spread
 from etude.loops.enumerable import EnumerableLoop
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.methods.rlvr.derl.reward import FormulaReward, evaluate, parse
 from etude.tasks.tabular.enumerable import Enumerable
 
-SEEDS = 64
 ITERATIONS, GROUP = 8, 4
-INNER, FINAL = 30, 60
-"""Training steps of an inner run and of the policy that is trained with the best formula."""
+INNER, FINAL, POLICIES = 30, 200, 6
+"""Training steps of an inner run, and of each of the policies that are trained with the best formula."""
 PRIMITIVES = FormulaReward(primitives=("outcome", "format", "soft", "length"))
 OUTCOME, AVERAGE = "g1", "0.25*g1+0.25*g2+0.25*g3+0.25*g4"
 USEFUL = 3
@@ -55,54 +54,40 @@ class Answers(Enumerable):
 TASK = Answers(prompts=2, vocabulary=4, length=5, ends=True, spread=0.5)
 
 
-def experiment() -> dict[str, Any]:
+def experiment(seeds: Sequence[int]) -> list[Pair]:
     """DERL, random search over as many formulas, the outcome alone and the mean of the primitives."""
-    half = SEEDS // 2
-    parts = spread(_search, [range(FIRST, FIRST + half), range(FIRST + half, FIRST + SEEDS)])
-    final = {k: [x for p in parts for x in p["final"][k]] for k in parts[0]["final"]}
-    paying = {k: [x for p in parts for x in p["paying"][k]] for k in parts[0]["paying"]}
-    best = {k: [x for p in parts for x in p["best"][k]] for k in parts[0]["best"]}
-
-    def pair(scores: dict[str, list[float]], first: str, second: str) -> dict[str, list[float]]:
-        return {first: scores[first], second: scores[second]}
-
-    return findings(
-        [
-            Question("Success of the final policy, against the outcome alone", pair(final, "derl", "outcome")),
-            Question("against the mean of the primitives", pair(final, "derl", "average")),
-            Question("Success of the final policy, against random search", pair(final, "derl", "random search")),
-            Question("Share of written formulas that pay more for something useful than for length",
-                     pair(paying, "last", "first")),
-        ],
-        task="enumerable answers", steps=FINAL, seeds=SEEDS, metric="success",
-        inner_runs=ITERATIONS * GROUP, formulas=best,
-    )  # fmt: skip
+    found = spread(search, seeds)
+    rivals = {f"success against {k}": k for k in ("outcome", "average", "random search")}
+    success = {k: [f["success"][k] for f in found] for k in ("derl", *rivals.values())}
+    first, last = ([f["paying"][when] for f in found] for when in ("first", "last"))
+    begun = float((TASK.policy().probs() * TASK.table(len(TASK.policy().tokens))).sum(-1).mean())
+    return pairs(
+        seeds,
+        {**dict.fromkeys(rivals, success["derl"]), "formulas that pay": last},
+        {**{name: success[k] for name, k in rivals.items()}, "formulas that pay": first},
+        start={name: [begun] * len(seeds) for name in rivals},
+    )
 
 
-def _search(seeds: Sequence[int]) -> dict[str, Any]:
-    """Both searches for every seed, and the policies that are trained with what they found."""
+def search(seed: int) -> dict[str, dict[str, float]]:
+    """Both searches, and the mean success along the training of policies with what they found."""
     torch.set_num_threads(1)
-    search = Search(seeds)
-    writers = [FormulaPolicy().bind() for _ in seeds]
-    for writer, seed in zip(writers, seeds):
-        writer.begin(Stream(seed))
-    first = [paying(w, seed) for w, seed in zip(writers, seeds)]
-    random = search.best([writer_formulas(w, seed, "random", ITERATIONS * GROUP) for w, seed in zip(writers, seeds)])
-    found: list[list[str]] = [[] for _ in seeds]
+    tried, writer = Tried(seed), FormulaPolicy().bind()
+    writer.begin(Stream(seed))
+    first = paying(writer, seed)
+    random = tried.best(writer_formulas(writer, seed, "random", ITERATIONS * GROUP))
+    found: list[str] = []
     for iteration in range(ITERATIONS):
-        groups = [w.write(GROUP, Stream(seed).split("group", iteration)) for w, seed in zip(writers, seeds)]
-        formulas = [w.text(g) for w, g in zip(writers, groups)]
-        values = search.values(formulas)
-        for k, writer in enumerate(writers):
-            writer.learn(groups[k], torch.tensor(values[k], dtype=torch.float64))
-            found[k] += formulas[k]
-    best = {"derl": search.best(found), "random search": random}
-    arms = {**best, "outcome": [OUTCOME] * len(seeds), "average": [AVERAGE] * len(seeds)}
-    return {
-        "final": {k: train(formulas, [s + 10_000 for s in seeds], FINAL) for k, formulas in arms.items()},
-        "paying": {"first": first, "last": [paying(w, seed) for w, seed in zip(writers, seeds)]},
-        "best": best,
-    }
+        group = writer.write(GROUP, Stream(seed).split("group", iteration))
+        formulas = writer.text(group)
+        writer.learn(group, torch.tensor(tried.values(formulas), dtype=torch.float64))
+        found += formulas
+    arms = {"derl": tried.best(found), "random search": random, "outcome": OUTCOME, "average": AVERAGE}
+    later = [seed + 10_000 * (k + 1) for k in range(POLICIES)]
+    curves = train([f for f in arms.values() for _ in later], later * len(arms), FINAL)
+    area = [sum(curve) / len(curve) for curve in curves]
+    success = {k: sum(area[i * POLICIES : (i + 1) * POLICIES]) / POLICIES for i, k in enumerate(arms)}
+    return {"success": success, "paying": {"first": first, "last": paying(writer, seed)}}
 
 
 def writer_formulas(writer: FormulaPolicy, seed: int, name: str, count: int) -> list[str]:
@@ -110,28 +95,27 @@ def writer_formulas(writer: FormulaPolicy, seed: int, name: str, count: int) -> 
     return writer.text(writer.write(count, Stream(seed).split(name)))
 
 
-class Search:
-    """What formulas are worth to inner runs of each seed; nothing is run twice."""
+class Tried:
+    """What formulas are worth to inner runs of a seed; nothing is run twice."""
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.seeds = list(seeds)
-        self.known: dict[tuple[int, str], float] = {}
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.known: dict[str, float] = {}
 
-    def values(self, formulas: Sequence[Sequence[str]]) -> list[list[float]]:
+    def values(self, formulas: Sequence[str]) -> list[float]:
         """Success of the policy that each formula makes; 0 for one that divides by zero."""
-        wanted = {(s, f): None for s, row in zip(self.seeds, formulas) for f in row if (s, f) not in self.known}
-        jobs = list(wanted)
-        self.known |= zip(jobs, train([f for _, f in jobs], [s for s, _ in jobs], INNER))
-        return [[self.known[s, f] for f in row] for s, row in zip(self.seeds, formulas)]
+        new = [f for f in dict.fromkeys(formulas) if f not in self.known]
+        self.known |= {f: curve[-1] for f, curve in zip(new, train(new, [self.seed] * len(new), INNER))}
+        return [self.known[f] for f in formulas]
 
-    def best(self, formulas: Sequence[Sequence[str]]) -> list[str]:
-        """The formula of each seed that is worth most."""
+    def best(self, formulas: Sequence[str]) -> str:
+        """The formula that is worth most."""
         values = self.values(formulas)
-        return [row[max(range(len(row)), key=worth.__getitem__)] for row, worth in zip(formulas, values)]
+        return formulas[max(range(len(formulas)), key=values.__getitem__)]
 
 
-def train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[float]:
-    """Exact success after GRPO with each formula as the reward, one member each."""
+def train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[list[float]]:
+    """Exact success after every step of GRPO with each formula as the reward, one member each."""
     if not formulas:
         return []
     about = [PRIMITIVES.to_json(), repr(TASK), [*formulas], [*seeds], steps]
@@ -140,16 +124,17 @@ def train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[flo
     )
 
 
-def _train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[float]:
+def _train(formulas: Sequence[str], seeds: Sequence[int], steps: int) -> list[list[float]]:
     grpo: TokenMethod = variant("grpo")
     loop = EnumerableLoop(grpo, TASK, seeds=seeds, steps=steps)
     broken = [not _finite(f) for f in formulas]
     rewards = [PRIMITIVES.replace(formula=OUTCOME if bad else f).bind() for f, bad in zip(formulas, broken)]
     loop.methods = [m.replace(rewards=(r,)) for m, r in zip(loop.methods, rewards)]
+    success = []
     for _ in range(steps):
         loop.step()
-    success = (loop.policy.probs() * loop.rewards).sum(-1).mean(1).tolist()
-    return [0.0 if bad else value for bad, value in zip(broken, success)]
+        success.append((loop.policy.probs().detach() * loop.rewards).sum(-1).mean(1))
+    return [[0.0] if bad else values for bad, values in zip(broken, torch.stack(success, 1).tolist())]
 
 
 def _finite(formula: str) -> bool:

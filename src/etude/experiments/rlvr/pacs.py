@@ -46,9 +46,8 @@ def at_level(exact: Exact, level: Sequence[float]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"pass@16 at equal pass@1": [], "entropy at equal pass@1": []}
     for i, wanted in enumerate(level):
         accuracy = exact.curves["pass@1"][:, i]
-        after = max(1, int((accuracy >= wanted).argmax()))
-        share = float(np.clip((wanted - accuracy[after - 1]) / (accuracy[after] - accuracy[after - 1]), 0, 1))
+        reached = int((accuracy >= wanted).argmax())
+        around = [max(0, reached - 1), reached]
         for values, metric in zip(found.values(), ("pass@16", "entropy")):
-            before, then = exact.curves[metric][after - 1 : after + 1, i]
-            values.append(float(before + share * (then - before)))
+            values.append(float(np.interp(wanted, accuracy[around], exact.curves[metric][around, i])))
     return found

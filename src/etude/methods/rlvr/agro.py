@@ -111,7 +111,12 @@ agro = rloo.replace(
             Measure(name="pass@1 offline against dpo"),
             Measure(name="KL to the optimum", direction="lower", smallest=0.01, bounds=(0.0, None)),
             Measure(
-                name="AGRO's", role="mechanism", direction="lower", against=1e-4, smallest=1e-4, bounds=(0.0, None)
+                name="AGRO's KL to the optimum",
+                role="mechanism",
+                direction="lower",
+                against=1e-4,
+                smallest=1e-4,
+                bounds=(0.0, None),
             ),
             Measure(name="pass@1 online", role="mechanism", margin=-0.03),
             Measure(name="KL offline", role="mechanism", direction="equal", smallest=0.5, bounds=(0.0, None)),

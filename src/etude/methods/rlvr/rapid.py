@@ -99,9 +99,17 @@ rapid = grpo.replace(
     problems=64,
     minibatches=4,
     claim=Claim(
-        statement="Sampling for several minibatches at once reaches a fixed accuracy in at least 10 % less time than "
-        "GRPO with the same minibatch, at no loss; too many minibatches lose accuracy, more so without the weights.",
+        statement="Sampling for four minibatches at once reaches a fixed accuracy in at least 10 % less time than GRPO "
+        "with the same minibatch, at no loss; with 16 at once accuracy is lower without the weights.",
         task="compose",
-        measures=(Measure(name="todo"),),
+        measures=(
+            Measure(name="pass@1", margin=-0.03),
+            Measure(name="time to the accuracy", direction="lower", margin=0.1, smallest=0.05, bounds=(0.0, None)),
+            Measure(name="pass@1 of 16 without the weights", direction="lower"),
+            Measure(name="pass@1 of 16", role="mechanism", direction="lower"),
+            Measure(name="share of sampling", role="mechanism", direction="lower", smallest=0.02),
+        ),
+        learned_on="pass@1",
+        paper_effect="Running time 34% less on MBPP+, 32% on MiniF2F, 11% on MATH at similar or better accuracy.",
     ),
 )
