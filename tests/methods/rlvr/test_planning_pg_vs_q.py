@@ -84,7 +84,7 @@ def graphs(count: int = 2) -> Graphs:
 
 def sampled(made: Graphs, table: Tensor) -> Walks:
     asked = pairs_tensor([d.train for d in made.sets], 40)
-    return walk(table, made.edges, *asked, 6, torch.Generator().manual_seed(0))
+    return walk(table, made.edges, *asked, 6, [torch.Generator().manual_seed(s) for s in range(len(made.sets))])
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.1])

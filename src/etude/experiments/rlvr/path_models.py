@@ -107,23 +107,29 @@ class Walks:
     size: int = 0
 
 
+def uniform(generators: Sequence[torch.Generator], *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[S, *shape] numbers from [0, 1), each graph's from its own generator: it draws the same whoever is beside it."""
+    return torch.stack([torch.rand(*shape, generator=g, dtype=dtype) for g in generators])
+
+
 def walk(
     table: Tensor, edges: Tensor, source: Tensor, target: Tensor, limit: int,
-    generator: torch.Generator | None = None, temperature: float = 1.0,
+    generators: Sequence[torch.Generator] | None = None, temperature: float = 1.0,
 ) -> Walks:  # fmt: skip
-    """Walks [S, B] of tables [S, n, n, n], sampled at a temperature, or greedy without a generator."""
+    """Walks [S, B] of tables [S, n, n, n], sampled at a temperature, or greedy without a generator for each."""
     n = table.shape[-1]
     seeds = torch.arange(len(table))[:, None]
     rows, base = table.reshape(-1, n), (seeds * n + target) * n
     nodes, going, legal = [source], [], []
     on = source != target
-    for _ in range(limit):
+    chance = None if generators is None else uniform(generators, limit, source.shape[1], dtype=table.dtype)
+    for number in range(limit):
         said = rows[base + nodes[-1]]
-        if generator is None:
+        if chance is None:
             step = said.argmax(-1)
         else:
             below = (said / temperature).softmax(-1).cumsum(-1)
-            drawn = torch.rand(*source.shape, 1, generator=generator, dtype=below.dtype) * below[..., -1:]
+            drawn = chance[:, number, :, None] * below[..., -1:]
             step = torch.searchsorted(below, drawn, right=True)[..., 0].clamp_(max=n - 1)
         going.append(on)
         legal.append(edges[seeds, nodes[-1], step] | ~on)

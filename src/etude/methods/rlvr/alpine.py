@@ -31,9 +31,33 @@ alpine = sft.replace(
     optimizer=AdamW(lr=3e-3, schedule=Cosine()),
     problems=256,
     claim=Claim(
-        statement="One layer learns edges and observed reachability: pairs seen on the way to a target are solved "
-        "(90 % or more), pairs that need pieces put together much less; attention is on the target.",
+        statement="One layer that solves the pairs it saw on the way to a target solves those much less that need "
+        "pieces put together; of reachability it learns what was observed, and it attends to the target.",
         task="paths",
-        measures=(Measure(name="todo"),),
+        measures=(
+            Measure(
+                name="decoder: accuracy, seen less composed", against=0.0, margin=0.1, smallest=0.1, bounds=(-1.0, 1.0)
+            ),
+            Measure(name="decoder: W_V on seen nodes", smallest=0.3, bounds=(None, None)),
+            Measure(name="decoder: attention on the target", against=0.5, smallest=0.05),
+            Measure(name="decoder: accuracy, seen", role="mechanism", minimum=0.85, against=0.85, smallest=0.02),
+            Measure(name="decoder: W_M on edges", role="mechanism", against=0.0, smallest=0.3, bounds=(None, None)),
+            Measure(
+                name="two matrices: accuracy, seen less composed",
+                role="mechanism",
+                against=0.0,
+                margin=0.1,
+                smallest=0.1,
+                bounds=(-1.0, 1.0),
+            ),
+            Measure(name="two matrices: accuracy, seen", role="mechanism", against=0.85, smallest=0.02),
+            Measure(name="two matrices: W_V on seen nodes", role="mechanism", smallest=0.3, bounds=(None, None)),
+            Measure(
+                name="two matrices: W_M on edges", role="mechanism", against=0.0, smallest=0.3, bounds=(None, None)
+            ),
+        ),
+        learned_on=None,
+        paper_effect="about 90 % and more on pairs of degree 0, much less on higher degrees, with 100 to 500 nodes; "
+        "W_V follows observed reachability",
     ),
 )

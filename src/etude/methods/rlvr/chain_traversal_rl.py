@@ -28,9 +28,18 @@ chain_traversal_rl = reinforce.replace(
     row="theory",
     aggregation="fixed-length",
     claim=Claim(
-        statement="Rewarding the outcome alone makes the model traverse the chain, also longer ones than it was "
-        "trained on; trained on the hardest starts only it stays near chance, and easier starts cure that.",
+        statement="Rewarding the outcome alone makes the model traverse the chain, also one twice as long as those it "
+        "was trained on; trained on the hardest starts only it stays near chance, and easier starts cure that.",
         task="chains",
-        measures=(Measure(name="todo"),),
+        measures=(
+            Measure(name="traversal, 8 vertices", against=0.95, smallest=0.02),
+            Measure(name="accuracy, hardest starts only", direction="lower", against=0.6, smallest=0.05),
+            Measure(name="accuracy, all starts", margin=0.2, smallest=0.05),
+            Measure(name="traversal, 4 vertices", role="mechanism", against=0.95, smallest=0.02),
+            Measure(name="traversal, 6 vertices", role="mechanism", against=0.95, smallest=0.02),
+        ),
+        learned_on=None,
+        paper_effect="traversal near 100 %, of longer chains too; near chance from the hardest starts alone, near "
+        "100 % with easier ones",
     ),
 )

@@ -177,11 +177,23 @@ planning_pg_vs_q = reinforce.replace(
     reference=Taught(),
     optimizer=AdamW(lr=5e-4),
     claim=Claim(
-        statement="After supervised learning on some pairs: more of it does not help on others; policy gradient "
-        "without KL loses diversity even when it solves every training pair; Q-learning with process rewards is "
-        "accurate and diverse, on and off policy; with outcome rewards it forgets the paths.",
+        statement="After supervised learning on some pairs, policy gradient without KL goes on losing paths when it "
+        "solves every training pair; Q-learning with process rewards solves more of the other pairs, and with outcome "
+        "rewards it forgets what it knew.",
         task="paths",
-        measures=(Measure(name="todo"),),
+        measures=(
+            Measure(name="paths, policy gradient", direction="lower", smallest=0.1, bounds=(0.0, None)),
+            Measure(name="test accuracy, Q", smallest=0.05),
+            Measure(name="test accuracy, Q of outcomes", direction="lower", smallest=0.05),
+            Measure(name="training accuracy, policy gradient", role="mechanism", minimum=0.98, against=0.95),
+            Measure(name="paths, with KL", role="mechanism", smallest=0.1, bounds=(0.0, None)),
+            Measure(name="paths, Q", role="mechanism", smallest=0.1, bounds=(0.0, None)),
+            Measure(name="test accuracy, Q off policy", role="mechanism", smallest=0.05),
+            Measure(name="test accuracy, more supervised steps", role="mechanism", direction="equal", smallest=0.05),
+        ),
+        learned_on="training accuracy, policy gradient",
+        paper_effect="continual supervised learning flat; policy gradient loses paths after 100 % training accuracy; Q "
+        "of process rewards accurate and diverse, on and off policy; Q of outcomes near zero",
     ),
 )
 
