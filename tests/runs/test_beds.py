@@ -85,6 +85,8 @@ def test_a_card_says_what_was_measured_and_is_not_measured_twice(recipe: str, tm
     assert card["baseline"]["end"] > card["start"]["pass@1"]
     widths = [card["resolves"]["area"][str(n)] for n in LOOKS]
     assert widths == sorted(widths, reverse=True)
+    folders = sorted(p.parent.name for p in (tmp_path / "runs").rglob("FINISHED"))
+    assert folders == ["seeds-0-to-5"] * 2 + ["seeds-1000-to-1011"]
     trained = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("metrics.jsonl")}
     again = make_card(bed, root=tmp_path / "runs", workers=1)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("metrics.jsonl")} == trained
