@@ -34,7 +34,8 @@ dpo = sft.replace(
     problems=32,
     claim=Claim(
         statement="Of pairs of its own answers a model learns more than of the chosen answers of the same pairs alone.",
-        task="compose, four functions; after five supervised steps, on pairs of the starting model's own samples",
+        task="compose",
+        setting="compose, four functions; after five supervised steps, on pairs of the starting model's own samples",
         measures=(
             Measure(name="accuracy"),
             Measure(name="pairs told apart", role="mechanism", minimum=0.6),

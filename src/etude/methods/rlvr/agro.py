@@ -105,7 +105,8 @@ agro = rloo.replace(
     claim=Claim(
         statement="From data of the reference alone, AGRO comes nearer to the exact KL-regularised optimum than policy "
         "gradient with a KL term, and on language beats it and DPO offline.",
-        task="20 responses, compose",
+        task="compose",
+        setting="20 responses, compose",
         measures=(
             Measure(name="pass@1 offline"),
             Measure(name="pass@1 offline against dpo"),

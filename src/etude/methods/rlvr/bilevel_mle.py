@@ -68,7 +68,8 @@ bilevel_mle = reinforce.replace(
     claim=Claim(
         statement="Policy gradient under the learned reward recovers the covariance better than under U = I, matches "
         "moments faster than likelihood does, and is as likely on held-out data.",
-        task="linear Gaussians, Pendulum's transitions",
+        task="compose",
+        setting="linear Gaussians, Pendulum's transitions",
         measures=(
             Measure(
                 name="error of the moments along the run", direction="lower", bounds=(0.0, None)

@@ -203,7 +203,8 @@ max_at_k = grpo.replace(
     claim=Claim(
         statement="max@64 ends higher than with GRPO and with rewards for the best of a group only, at equal samples; "
         "with three inner updates off-policy weights beat on-policy ones.",
-        task="enumerable, rare rewards",
+        task="enumerable",
+        setting="enumerable, rare rewards",
         measures=(
             Measure(name="max@64 against grpo", smallest=0.02),
             Measure(name="max@64 against on-policy max@4", smallest=0.02),

@@ -30,7 +30,8 @@ maxrl = grpo.replace(
     claim=Claim(
         statement="At equal rollouts and tuned rates, dividing by the success rate raises pass@1 and pass@64 on tables "
         "with AdamW, and pass@64 with normalised steps too.",
-        task="enumerable, classes",
+        task="enumerable",
+        setting="enumerable, classes",
         measures=(
             Measure(name="pass@1, AdamW"),
             Measure(name="pass@64, AdamW"),

@@ -125,7 +125,8 @@ pacs = rloo.replace(
     minibatches=4,
     claim=Claim(
         statement="PACS has at least GRPO's pass@1, and at equal pass@1 a higher pass@16 and more entropy.",
-        task="compose, enumerable",
+        task="compose",
+        setting="compose, enumerable",
         measures=(
             Measure(name="pass@1", margin=-0.02),
             Measure(name="pass@16 at equal pass@1", smallest=0.02),

@@ -148,7 +148,8 @@ rpg_kl = grpo.replace(
     claim=Claim(
         statement="With 16 updates per batch RPG is at least as accurate as DAPO; with 8, KL terms weighted for the "
         "policy that sampled end nearer to the exact KL-regularised optimum than GRPO's.",
-        task="compose, 10-armed bandits",
+        task="compose",
+        setting="compose, 10-armed bandits",
         measures=(
             Measure(name="pass@1", margin=-0.02),
             Measure(

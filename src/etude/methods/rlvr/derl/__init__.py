@@ -130,7 +130,8 @@ derl = grpo.replace(
     claim=Claim(
         statement="A formula that the outer policy found trains better than the outcome alone, the mean of the "
         "primitives, and the best of as many random formulas.",
-        task="enumerable answers",
+        task="enumerable",
+        setting="enumerable answers",
         measures=(
             Measure(name="success against outcome", smallest=0.1),
             Measure(name="success against average", smallest=0.1),

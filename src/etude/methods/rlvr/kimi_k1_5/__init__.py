@@ -163,7 +163,8 @@ kimi_k1_5 = reinforce.replace(
     claim=Claim(
         statement="Wrong answers' gradients raise accuracy faster than right answers alone, priority and easy problems "
         "first faster than uniform draws, and the length reward shortens answers.",
-        task="sums of three and four numbers, in wordy answers; after supervised steps on such answers",
+        task="sums",
+        setting="sums of three and four numbers, in wordy answers; after supervised steps on such answers",
         measures=(
             Measure(name="accuracy against right answers only"),
             Measure(name="accuracy against uniform draws"),
