@@ -64,7 +64,7 @@ class Claim:
         measures: what decides it (at most three of role 'core'), and what is shown beside.
         bed: what both arms are trained on, as in 'language/compose-easy' (`etude beds`); '' for an own experiment.
         baseline: what the method is compared with: a name, with parts stacked by '+'.
-        task: what an own experiment is about (a bed has its own), and `setting` in words: its size, its arms, its start.
+        task, setting: what an own experiment is about (a bed has its own), and in words its size, its arms, its start.
         changes, baseline_changes: fields set on the method, and on the baseline, beside the bed's own.
         equal: budgets that both arms must use alike: 'steps', 'completions', 'tokens', 'environment_steps', or what an
             own experiment counts.

@@ -192,8 +192,8 @@ t1 = rloo.replace(
         statement="More completions of as many problems end more accurate, and an anchor that moves beats one that "
         "does not.",
         task="compose",
-        setting="compose, two and three functions; 64 completions against 4, and an anchor of rate 0.2 against a frozen "
-        "one at 16",
+        setting="compose, two and three functions; 64 completions against 4, and an anchor of rate 0.2 against a "
+        "frozen one at 16",
         measures=(
             Measure(name="accuracy, more completions"),
             Measure(name="accuracy, moving anchor"),
