@@ -36,7 +36,7 @@ from etude.experience.spaces import (
 )  # fmt: skip
 from etude.loops.states import join_tensors, split_tensors
 from etude.tasks.control.cartpole import CartPole, CartPoleArrays
-from etude.tasks.control.four_rooms import four_rooms
+from etude.tasks.control.four_rooms import FourRooms
 from etude.tasks.control.pendulum import PendulumArrays
 
 Make = Callable[..., Any]
@@ -70,7 +70,7 @@ BACKENDS: dict[str, Make] = {
     "cartpole": functools.partial(builtin, CartPoleArrays),
     "pendulum": functools.partial(builtin, PendulumArrays),
     "gusts": lambda seeds, count: CartPole(gust=20.0).make(seeds, count),
-    "four rooms": lambda seeds, count: four_rooms.make(seeds, count),
+    "four rooms": lambda seeds, count: FourRooms(limit=20).make(seeds, count),
 }
 DISCRETE = ("gymnasium", "workers", "toy", "envpool", "cartpole", "gusts", "four rooms")
 
