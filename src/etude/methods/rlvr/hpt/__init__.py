@@ -136,7 +136,6 @@ hpt = grpo.replace(
             Measure(name="as published, accuracy against sft", role="mechanism"),
             Measure(name="accuracy on other pairs", role="mechanism", margin=-0.05),
             Measure(name="imitated early", role="mechanism", minimum=0.05),
-            Measure(name="imitated late", role="mechanism", direction="lower"),
         ),
         learned_on="accuracy against sft-then-grpo",
         paper_effect="Qwen2.5-Math-7B: about 7 points above the strongest rival on AIME 2024",
