@@ -37,7 +37,7 @@ reinforce = TokenMethod(
     problems=32,
     claim=Claim(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
-        task="compose, two functions; from the shipped model, which is the baseline",
+        task="compose",
         measures=(
             Measure(name="accuracy", smallest=0.05),
             Measure(name="accuracy against a coin", role="mechanism", smallest=0.05),

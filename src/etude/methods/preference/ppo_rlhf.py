@@ -33,7 +33,7 @@ ppo_rlhf = ppo.replace(
     reference=Frozen(),
     claim=Claim(
         statement="A reward model that only saw pairs raises the accuracy of answers that nobody checked.",
-        task="preferences; from the shipped model, which is the baseline of accuracy; one reward model for all",
+        task="preferences",
         measures=(
             Measure(name="accuracy", smallest=0.05),
             Measure(name="accuracy without the pull", role="mechanism", smallest=0.05),

@@ -28,7 +28,7 @@ reward_model = sft.replace(
     claim=Claim(
         statement="A value head learns to tell right from wrong answers to problems that it has not seen, beyond what "
         "their lengths say.",
-        task="preferences; 400 unseen pairs",
+        task="preferences",
         measures=(
             Measure(name="pairs told apart", smallest=0.02),
             Measure(name="equally long pairs told apart", smallest=0.05),

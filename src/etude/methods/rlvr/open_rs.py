@@ -126,7 +126,7 @@ open_rs = grpo.replace(
     claim=Claim(
         statement="Under a limit that cuts every other answer to hard problems, a cosine reward makes lengths more "
         "even at equal accuracy.",
-        task="sums of three and four numbers, in wordy answers; against accuracy and format, on the same problems",
+        task="sums",
         measures=(
             Measure(name="accuracy", direction="equal"),
             Measure(name="unevenness of lengths", direction="lower", smallest=0.05, bounds=(0.0, None)),

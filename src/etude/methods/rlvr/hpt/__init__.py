@@ -125,8 +125,8 @@ hpt = grpo.replace(
     minibatches=2,
     claim=Claim(
         statement="Imitating only what the policy always fails at beats SFT, GRPO and one after the other at equal "
-        "steps.",
-        task="compose, three and four functions; each arm with the best of four settings of its own",
+        "steps, each with the best of four settings of its own.",
+        task="compose",
         measures=(
             Measure(name="accuracy against sft-then-grpo"),
             Measure(name="accuracy against grpo"),
