@@ -33,8 +33,8 @@ dpo = sft.replace(
     optimizer=AdamW(),
     problems=32,
     claim=Claim(
-        statement="From pairs of its own answers a fine-tuned model learns more than from the chosen answers alone of as "
-        "many of the same pairs.",
+        statement="From pairs of its own answers a fine-tuned model learns more than from the chosen answers alone of "
+        "as many of the same pairs.",
         task="preferences",
         measures=(
             Measure(name="accuracy"),
