@@ -162,7 +162,7 @@ kimi_k1_5 = reinforce.replace(
     minibatches=4,
     claim=Claim(
         statement="On sums in wordy answers, learning from wrong answers too raises accuracy faster than from right "
-        "ones alone, priority and easy problems first faster than uniform draws, and the length reward shortens answers.",
+        "ones alone, priority and easy problems first faster than uniform draws, and the length reward shortens them.",
         task="sums",
         measures=(
             Measure(name="accuracy against right answers only"),
