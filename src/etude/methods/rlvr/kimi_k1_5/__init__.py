@@ -161,9 +161,9 @@ kimi_k1_5 = reinforce.replace(
     optimizer=RestartingAdamW(),
     minibatches=4,
     claim=Claim(
-        statement="On sums in wordy answers, learning from wrong answers too raises accuracy faster than from right "
-        "ones alone, priority and easy problems first faster than uniform draws, and the length reward shortens them.",
-        task="sums",
+        statement="Learning from wrong answers too raises accuracy faster than from right ones alone, priority and easy "
+        "problems first faster than uniform draws, and where answers have slack the length reward shortens them.",
+        task="compose",
         measures=(
             Measure(name="accuracy against right answers only"),
             Measure(name="accuracy against uniform draws"),
