@@ -161,8 +161,8 @@ kimi_k1_5 = reinforce.replace(
     optimizer=RestartingAdamW(),
     minibatches=4,
     claim=Claim(
-        statement="Learning from wrong answers too raises accuracy faster than from right ones alone, priority and easy "
-        "problems first faster than uniform draws, and where answers have slack the length reward shortens them.",
+        statement="Learning from wrong answers too raises accuracy faster than from right ones alone, priority and "
+        "easy problems first faster than uniform draws, and where answers have slack the length reward shortens them.",
         task="compose",
         measures=(
             Measure(name="accuracy against right answers only"),
