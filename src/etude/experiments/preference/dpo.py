@@ -15,9 +15,9 @@ from etude.evaluation.pairs import Pair
 from etude.experiments.arms import Trained, Training, pairs, run, started, untrained, variant
 from etude.experiments.cells import spread
 from etude.experiments.watched import ends
-from etude.tasks.language.compose import Compose
+from etude.tasks.language.preferences import Preferences
 
-TASK, WARM, STEPS = Compose(levels=(4,)), 5, 40
+TASK, WARM, STEPS = Preferences(levels=(4,)), 5, 40
 POOL = 2000
 """Problems that two answers each are sampled of; those of which one answer is better become pairs."""
 CHANGES = {"problems": 32, "optimizer.lr": 1e-4}

@@ -40,8 +40,9 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
 def both(cell: Cell) -> tuple[float, float]:
     """Accuracy on test problems, and the reward model's mean score of the same answers."""
     from etude.evaluation.language import evaluate_split
+    from etude.rewards.model import RewardModel
 
     loop = trained(cell)[0]
-    scorer = [part for part in loop.method.rewards if part.name == "reward-model"]
-    looked = evaluate_split(loop.policy, TASK, "test", problems=400, samples=2, seed=START, rewards=scorer)
-    return float(looked.correct.mean()), float(looked.rewards.mean()) / scorer[0].weight
+    scorer = next(part for part in loop.method.rewards if isinstance(part, RewardModel))
+    looked = evaluate_split(loop.policy, TASK, "test", problems=400, samples=2, seed=START, rewards=(scorer,))
+    return float(looked.correct.mean()), float(looked.rewards.mean()) / scorer.weight

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from etude.core.kinds import TokenMethod
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import START, pairs, variant
-from etude.experiments.watched import Job, Run, ends, run, runs, scores
+from etude.experiments.watched import Job, ends, run, runs, scores
 from etude.stages.phases import Phase
 from etude.tasks.language.compose import Compose
 
@@ -80,13 +80,6 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
                 side[f"{about} against {rival}"] = scores(found[names[arm]], "pass@1")
     sides[0]["accuracy on other pairs"] = scores(found[best["hpt"]], "heldout")
     sides[1]["accuracy on other pairs"] = scores(found[best["grpo"]], "heldout")
-    shares = _shares(found[best["hpt"]])
-    sides[0].update({"imitated early": shares[0], "imitated late": shares[1]})
-    sides[1].update({"imitated early": shares[1], "imitated late": shares[0]})
+    early, late = zip(*(ends(r.watched) for r in found[best["hpt"]]))
+    sides[0]["imitated early"], sides[1]["imitated early"] = list(early), list(late)
     return pairs(seeds, *sides, start={f"accuracy against {rival}": [before] * len(seeds) for rival in RIVALS})
-
-
-def _shares(found: Sequence[Run]) -> tuple[list[float], list[float]]:
-    """Of each run the share of problems imitated in the first and in the last quarter."""
-    early, late = zip(*(ends(r.watched) for r in found))
-    return list(early), list(late)

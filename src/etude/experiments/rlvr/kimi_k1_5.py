@@ -1,4 +1,4 @@
-"""The claim of Kimi k1.5: what its parts add where answers have slack, and four ways from long to short answers."""
+"""The claim of Kimi k1.5: what its parts add, and four ways from long to short answers where answers have slack."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from etude.experiments.cells import Cell, by_label, spread
 from etude.experiments.watched import look
 from etude.experiments.wordy import WARM, Wordy
 from etude.objectives.policy_gradient import PolicyGradient
+from etude.tasks.language.compose import Compose
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
 
-TASK, STEPS = Wordy(terms=(3, 4), max_tokens=32), 20
-CHANGES = {"curriculum.widen": 48, "problems": 16, "optimizer.lr": 2e-4}
+CHAINS, STEPS = Compose(levels=(1, 2, 3)), 12
+WORDY, LONG_STEPS = Wordy(terms=(3, 4), max_tokens=32), 20
+CHANGES = {"curriculum.widen": 48, "problems": 16}
 SHORT_STEPS, SHORT = 5, 16
 """Steps of each way to short answers, and the limit of completions in its second phase."""
 POOL = 64
@@ -32,25 +34,26 @@ Looked = Mapping[str, Mapping[str, float]]
 
 
 def arms() -> dict[str, TokenMethod]:
-    """The whole recipe, and what each comparison changes in it."""
-    from etude.methods.rlvr.kimi_k1_5 import LengthReward
-
+    """The whole recipe, and what each comparison of accuracy changes in it."""
     whole = variant("kimi-k1-5", CHANGES)
-    without = tuple(p for p in whole.rewards if not isinstance(p, LengthReward))
     likelihood = GroupAdvantage(centre=None, scale=None)
     right = whole.replace(advantages=likelihood, objective=PolicyGradient(), rewards=whole.rewards[:1])
-    return {
-        "whole": whole,
-        "right answers only": right,
-        "uniform draws": whole.replace(curriculum=Uniform()),
-        "no length reward": whole.replace(rewards=without),
-    }
+    return {"whole": whole, "right answers only": right, "uniform draws": whole.replace(curriculum=Uniform())}
+
+
+def long_arms() -> dict[str, TokenMethod]:
+    """The whole recipe, with and without its reward for short answers."""
+    from etude.methods.rlvr.kimi_k1_5 import LengthReward
+
+    whole = variant("kimi-k1-5", {**CHANGES, "optimizer.lr": 2e-4})
+    without = tuple(p for p in whole.rewards if not isinstance(p, LengthReward))
+    return {"long": whole, "no length reward": whole.replace(rewards=without)}
 
 
 def one_arm(cell: Cell) -> Looked:
-    """Accuracy and length of one arm; of the whole recipe also those of each way to short answers."""
+    """Accuracy and length of one arm; of the long one also those of each way to short answers."""
     policy = cells.trained(cell)[0].policy
-    return shortened(cell, policy) if cell.label == "whole" else {"": tested(policy)}
+    return shortened(cell, policy) if cell.label == "long" else {"": look(policy, cell.task, 400, 2)}
 
 
 def shortened(cell: Cell, policy: LanguagePolicy) -> Looked:
@@ -62,12 +65,12 @@ def shortened(cell: Cell, policy: LanguagePolicy) -> Looked:
         policy.save(folder / "long")
 
         def trained(method: TokenMethod, pool: Sequence[Problem] | None = None) -> LanguagePolicy:
-            after = Cell(f"short-{cell.seed}", method, TASK, cell.seed, SHORT_STEPS, str(folder / "long"), pool)
+            after = Cell(f"short-{cell.seed}", method, WORDY, cell.seed, SHORT_STEPS, str(folder / "long"), pool)
             return cells.trained(after)[0].policy
 
-        problems = [TASK.problems("train")[i] for i in range(POOL)]
-        shortest = short.shortest_correct(policy, TASK, problems, seed=cell.seed)
-        chosen = short.length_pairs(policy, TASK, problems, seed=cell.seed)
+        problems = [WORDY.problems("train")[i] for i in range(POOL)]
+        shortest = short.shortest_correct(policy, WORDY, problems, seed=cell.seed)
+        chosen = short.length_pairs(policy, WORDY, problems, seed=cell.seed)
         again = variant(short.second_phase(variant(cell.method, {"curriculum.widen": 0}), SHORT))
         rejection = trained(variant("sft", {"problems": 16}), shortest)
         rejection.save(folder / "short")
@@ -76,31 +79,27 @@ def shortened(cell: Cell, policy: LanguagePolicy) -> Looked:
             "": policy, "rejection": rejection, "dpo": trained(variant("dpo", {"problems": 16}), chosen),
             "second phase": trained(again), "average": LanguagePolicy.load(str(folder / "average"), device="cpu"),
         }  # fmt: skip
-        return {way: tested(made) for way, made in ways.items()}
-
-
-def tested(policy: LanguagePolicy) -> Mapping[str, float]:
-    """Accuracy and length on test problems."""
-    return look(policy, TASK, problems=400, samples=2)
+        return {way: look(made, WORDY, 400, 2) for way, made in ways.items()}
 
 
 def experiment(seeds: Sequence[int]) -> list[Pair]:
-    """Four arms on wordy sums of three and four numbers; then the four ways from the whole recipe's policies."""
-    made = arms()
-    with started(Wordy(terms=TASK.terms), steps=WARM) as first:
-        jobs = [Cell(name, method, TASK, seed, STEPS, first.folder) for seed in seeds for name, method in made.items()]
-        before = one_arm(Cell("start", made["whole"], TASK, START, 0, first.folder))[""]
+    """Three arms on chains of one to three functions; two on wordy sums, and four ways from the first of these."""
+    made, long = arms(), long_arms()
+    with started(Wordy(terms=WORDY.terms), steps=WARM) as first:
+        jobs = [Cell(name, method, CHAINS, seed, STEPS) for seed in seeds for name, method in made.items()]
+        jobs += [Cell(n, m, WORDY, seed, LONG_STEPS, first.folder) for seed in seeds for n, m in long.items()]
         found = by_label([job.label for job in jobs], spread(one_arm, jobs))
+    before = one_arm(Cell("start", made["whole"], CHAINS, START, 0))[""]["pass@1"]
     arm, base = dict[str, list[float]](), dict[str, list[float]]()
-    for name in list(made)[1:]:
-        arm[f"accuracy against {name}"] = [each[""]["pass@1"] for each in found["whole"]]
-        base[f"accuracy against {name}"] = [each[""]["pass@1"] for each in found[name]]
-    arm["length"] = [each[""]["length"] for each in found["whole"]]
+    for ours, other in (("whole", "right answers only"), ("whole", "uniform draws"), ("long", "no length reward")):
+        arm[f"accuracy against {other}"] = [each[""]["pass@1"] for each in found[ours]]
+        base[f"accuracy against {other}"] = [each[""]["pass@1"] for each in found[other]]
+    arm["length"] = [each[""]["length"] for each in found["long"]]
     base["length"] = [each[""]["length"] for each in found["no length reward"]]
     for way in OTHERS:
-        arm[f"accuracy per token against {way}"] = [per_token(each["second phase"]) for each in found["whole"]]
-        base[f"accuracy per token against {way}"] = [per_token(each[way]) for each in found["whole"]]
-    start = {name: [before["pass@1"]] * len(seeds) for name in arm if name.startswith("accuracy against")}
+        arm[f"accuracy per token against {way}"] = [per_token(each["second phase"]) for each in found["long"]]
+        base[f"accuracy per token against {way}"] = [per_token(each[way]) for each in found["long"]]
+    start = {f"accuracy against {other}": [before] * len(seeds) for other in list(made)[1:]}
     return pairs(seeds, arm, base, start=start)
 
 

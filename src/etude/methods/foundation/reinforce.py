@@ -38,7 +38,6 @@ reinforce = TokenMethod(
     claim=Claim(
         statement="Rewards alone, without any worked answer, raise the accuracy of a model that is often wrong.",
         task="compose",
-        setting="compose, two functions; from the shipped model, which is the baseline",
         measures=(
             Measure(name="accuracy", smallest=0.05),
             Measure(name="accuracy against a coin", role="mechanism", smallest=0.05),

@@ -43,7 +43,6 @@ ppo_continuous = ppo_control.replace(
     claim=Claim(
         statement="Normalised and in long rollouts, PPO swings the pendulum up where its defaults for control do not.",
         task="pendulum",
-        setting="pendulum; 149,504 steps, against PPO with its defaults for control",
         measures=(Measure(name="return", smallest=50.0, bounds=(None, None)),),
         equal=("environment_steps",),
         learned_on="return",

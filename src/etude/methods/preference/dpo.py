@@ -33,9 +33,9 @@ dpo = sft.replace(
     optimizer=AdamW(),
     problems=32,
     claim=Claim(
-        statement="Of pairs of its own answers a model learns more than of the chosen answers of the same pairs alone.",
-        task="compose",
-        setting="compose, four functions; after five supervised steps, on pairs of the starting model's own samples",
+        statement="From pairs of its own answers a fine-tuned model learns more than from the chosen answers alone of "
+        "as many of the same pairs.",
+        task="preferences",
         measures=(
             Measure(name="accuracy"),
             Measure(name="pairs told apart", role="mechanism", minimum=0.6),

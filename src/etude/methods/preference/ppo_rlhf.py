@@ -34,7 +34,6 @@ ppo_rlhf = ppo.replace(
     claim=Claim(
         statement="A reward model that only saw pairs raises the accuracy of answers that nobody checked.",
         task="preferences",
-        setting="preferences; from the shipped model, which is the baseline of accuracy; one reward model for all",
         measures=(
             Measure(name="accuracy", smallest=0.05),
             Measure(name="accuracy without the pull", role="mechanism", smallest=0.05),

@@ -29,7 +29,6 @@ reward_model = sft.replace(
         statement="A value head learns to tell right from wrong answers to problems that it has not seen, beyond what "
         "their lengths say.",
         task="preferences",
-        setting="preferences; 400 unseen pairs",
         measures=(
             Measure(name="pairs told apart", smallest=0.02),
             Measure(name="equally long pairs told apart", smallest=0.05),

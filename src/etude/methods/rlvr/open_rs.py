@@ -127,7 +127,6 @@ open_rs = grpo.replace(
         statement="Under a limit that cuts every other answer to hard problems, a cosine reward makes lengths more "
         "even at equal accuracy.",
         task="sums",
-        setting="sums of three and four numbers, in wordy answers; against accuracy and format, on the same problems",
         measures=(
             Measure(name="accuracy", direction="equal"),
             Measure(name="unevenness of lengths", direction="lower", smallest=0.05, bounds=(0.0, None)),

@@ -189,11 +189,9 @@ t1 = rloo.replace(
     reference=MovingAverage(rate=0.01),
     problems=16,
     claim=Claim(
-        statement="More completions of as many problems end more accurate, and an anchor that moves beats one that "
-        "does not.",
+        statement="64 completions of each problem end more accurate than 4 of as many problems, and an anchor that "
+        "moves beats one that does not.",
         task="compose",
-        setting="compose, two and three functions; 64 completions against 4, and an anchor of rate 0.2 against a "
-        "frozen one at 16",
         measures=(
             Measure(name="accuracy, more completions"),
             Measure(name="accuracy, moving anchor"),

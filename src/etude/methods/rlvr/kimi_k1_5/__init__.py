@@ -161,10 +161,9 @@ kimi_k1_5 = reinforce.replace(
     optimizer=RestartingAdamW(),
     minibatches=4,
     claim=Claim(
-        statement="Wrong answers' gradients raise accuracy faster than right answers alone, priority and easy problems "
-        "first faster than uniform draws, and the length reward shortens answers.",
-        task="sums",
-        setting="sums of three and four numbers, in wordy answers; after supervised steps on such answers",
+        statement="Learning from wrong answers too raises accuracy faster than from right ones alone, priority and "
+        "easy problems first faster than uniform draws, and where answers have slack the length reward shortens them.",
+        task="compose",
         measures=(
             Measure(name="accuracy against right answers only"),
             Measure(name="accuracy against uniform draws"),

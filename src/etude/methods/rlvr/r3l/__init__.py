@@ -99,7 +99,6 @@ r3l = grpo.replace(
         statement="On a text grid world, with at most as many episodes, it solves more than GRPO and more than without "
         "retries, and retries succeed more often than other attempts at the same problems.",
         task="keys",
-        setting="keys, three by three; after lessons in walking, in reporting and in taking advice",
         measures=(
             Measure(name="success against grpo"),
             Measure(name="success against without retries"),

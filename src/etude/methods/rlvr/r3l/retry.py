@@ -190,7 +190,7 @@ class ReflectThenRetry(Groups):
 def _peers(attempts: Sequence[Episode], number: int, context: Context) -> float:
     """Share of the other attempts at an attempt's problem that succeeded; 0 if there are none."""
     others = [e for i, e in enumerate(attempts) if e.group == attempts[number].group and i != number]
-    return sum(map(context.task.success, others)) / max(1, len(others))
+    return sum(bool(context.task.success(e)) for e in others) / max(1, len(others))
 
 
 def without_prefix(episode: Episode, turns: int, tokens: int) -> Episode:
