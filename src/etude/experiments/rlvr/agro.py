@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ STEPS, ONLINE_RATE, ONLINE_BETA = 20, 2e-4, 0.5
 
 def experiment(seeds: Sequence[int]) -> list[Pair]:
     """Both halves of the claim."""
-    exact = {k: [settle(m, seed) for seed in seeds] for k, m in arms(BETA).items() if k != "dpo"}
+    exact = {k: spread(partial(settle, m), seeds) for k, m in arms(BETA).items() if k != "dpo"}
     jobs = [Cell(k, variant(m, BATCH), TASK, seed, 1) for seed in seeds for k, m in arms(BETA).items()]
     done = by_label([job.label for job in jobs], spread(offline, jobs))
     off, away = ({k: [f[what] for f in found] for k, found in done.items()} for what in ("pass@1", "kl"))
@@ -81,6 +82,7 @@ def settle(method: TokenMethod, seed: int) -> float:
 
 
 def _settled(method: TokenMethod, given: Bandits) -> float:
+    torch.set_num_threads(1)
     prompt, response = _pairs()
     said = given.policy.rows(0, prompt, response, given.first)
     batch = given.bandit.batch(prompt, response, said, said.logp)

@@ -14,7 +14,7 @@ from etude.core.streams import Stream
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import pairs, variant
 from etude.experiments.cells import recorded, spread
-from etude.loops.enumerable import EnumerableLoop
+from etude.loops.enumerable import EnumerableLoop, exact
 from etude.methods.rlvr.derl.formulas import FormulaPolicy
 from etude.methods.rlvr.derl.reward import FormulaReward, evaluate, parse
 from etude.tasks.tabular.enumerable import Enumerable
@@ -59,12 +59,13 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
     found = spread(search, seeds)
     rivals = {f"success against {k}": k for k in ("outcome", "average", "random search")}
     success = {k: [f["success"][k] for f in found] for k in ("derl", *rivals.values())}
-    first, last = ([f["paying"][when] for f in found] for when in ("first", "last"))
-    begun = float((TASK.policy().probs() * TASK.table(len(TASK.policy().tokens))).sum(-1).mean())
+    paid = {when: [f["paying"][when] for f in found] for when in ("first", "last")}
+    first = TASK.policy()
+    begun = float(exact(first, TASK.table(len(first.tokens)))["reward"])
     return pairs(
         seeds,
-        {**dict.fromkeys(rivals, success["derl"]), "formulas that pay": last},
-        {**{name: success[k] for name, k in rivals.items()}, "formulas that pay": first},
+        {**dict.fromkeys(rivals, success["derl"]), "formulas that pay": paid["last"]},
+        {**{name: success[k] for name, k in rivals.items()}, "formulas that pay": paid["first"]},
         start={name: [begun] * len(seeds) for name in rivals},
     )
 
