@@ -59,10 +59,10 @@ def scorer() -> LanguagePolicy:
 @pytest.mark.parametrize(
     ("name", "task", "steps", "gain"),
     [
-        ("reinforce", "compose", 8, 0.2),
+        ("reinforce", "compose", 6, 0.2),
         ("grpo", "compose", 6, 0.2),
         ("rloo", "compose", 8, 0.2),
-        ("dapo", "compose", 8, 0.2),
+        ("dapo", "compose", 6, 0.2),
         ("gpg", "compose", 8, 0.2),
         ("ppo", "compose", 8, 0.2),
         ("sft", "compose", 8, 0.25),
