@@ -44,16 +44,18 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 import torch
-program = torch.export.load(sys.argv[1]).module()
-given = torch.load(sys.argv[2])
-state, found = given.get("state"), []
-for observations, begins in zip(given["observations"], given["begins"]):
-    if state is None:
-        found.append(program(observations))
-    else:
-        action, state = program(observations, begins, state)
-        found.append(action)
-torch.save(found, sys.argv[3])
+
+for folder in sys.argv[1:]:
+    program = torch.export.load(folder + "/policy.pt2").module()
+    given = torch.load(folder + "/given.pt")
+    state, found = given.get("state"), []
+    for observations, begins in zip(given["observations"], given["begins"]):
+        if state is None:
+            found.append(program(observations))
+        else:
+            action, state = program(observations, begins, state)
+            found.append(action)
+    torch.save(found, folder + "/found.pt")
 assert not any(m.split(".")[0] == "etude" for m in sys.modules)
 """
 STEPS, COUNT = 10, 3
@@ -135,21 +137,23 @@ def test_the_module_does_what_the_actor_does(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ("discrete", "box", "all"))
-def test_the_file_runs_without_etude(name: str, tmp_path: Path) -> None:
-    task, changes = CASES[name]
-    loop = trained(task, **changes)
-    path = export_policy(loop, 1, tmp_path / "exported" / "policy.pt2")
-    observations, begins, exact = played(loop, 1)
-    given: dict[str, Any] = {"observations": observations, "begins": begins}
-    if state := plain_policy(loop, 1).initial(COUNT):
-        given["state"] = state
-    torch.save(given, tmp_path / "given.pt")
-    command = [sys.executable, "-c", WITHOUT_ETUDE, str(path), str(tmp_path / "given.pt"), str(tmp_path / "found.pt")]
-    subprocess.run(command, check=True, cwd=tmp_path, timeout=120)
-    own = action_decoder(loop.environment.action_space)
-    for mine, flat in zip(torch.load(tmp_path / "found.pt"), exact):
-        np.testing.assert_allclose(mine.numpy(), own(flat.numpy()), atol=1e-5)
+def test_files_run_without_etude(tmp_path: Path) -> None:
+    names, expected = ("discrete", "box", "all"), {}
+    for name in names:
+        task, changes = CASES[name]
+        loop = trained(task, **changes)
+        export_policy(loop, 1, tmp_path / name / "policy.pt2")
+        observations, begins, exact = played(loop, 1)
+        given: dict[str, Any] = {"observations": observations, "begins": begins}
+        if state := plain_policy(loop, 1).initial(COUNT):
+            given["state"] = state
+        torch.save(given, tmp_path / name / "given.pt")
+        own = action_decoder(loop.environment.action_space)
+        expected[name] = [own(flat.numpy()) for flat in exact]
+    subprocess.run([sys.executable, "-c", WITHOUT_ETUDE, *names], check=True, cwd=tmp_path, timeout=300)
+    for name in names:
+        for mine, wanted in zip(torch.load(tmp_path / name / "found.pt"), expected[name], strict=True):
+            np.testing.assert_allclose(mine.numpy(), wanted, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -14,16 +14,17 @@ from etude.loops.on_policy import OnPolicyLoop
 from etude.tasks.control.cartpole import cartpole
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
-STEPS = 24_000
 CONTROL = [name for name in sorted(files("methods")) if any("control" in m.worlds for m in compositions(name))]
-BOUNDS = {"reinforce": 30.0}
+BUDGETS = {"reinforce": (24_000, 30.0), "ppo": (24_000, 60.0)}
+"""Steps of a member, and the return that they must lead to, where they are not the usual ones."""
 ELSEWHERE = {"ppo-continuous"}  # a configuration for continuous actions
 
 
 @pytest.mark.parametrize("name", [m for m in CONTROL if m not in ELSEWHERE])
 def test_it_learns(name: str) -> None:
     method = get_method(name, "control")
-    steps = STEPS // (method.experience.environments * method.experience.steps)
+    budget, bound = BUDGETS.get(name, (10_000, 40.0))
+    steps = budget // (method.experience.environments * method.experience.steps)
     loop = OnPolicyLoop(method, cartpole, [Member(s) for s in range(4)], steps)
     returns = [loop.step().metrics.get("return", 0.0) for _ in range(steps)]
-    assert returns[-1] > BOUNDS.get(name, 60.0), returns
+    assert returns[-1] > bound, returns

@@ -13,7 +13,7 @@ import torch
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
-from etude.core.kinds import TokenMethod
+from etude.core.kinds import RolloutMethod, TokenMethod
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import (
@@ -117,10 +117,18 @@ def complete(method: Method, scorer: str) -> Method:
     return method.replace(rewards=rewards)
 
 
+def small(method: Method) -> Method:
+    """The method with less to do in a step: nothing here depends on how much there is."""
+    if isinstance(method, TokenMethod):
+        return method.replace(problems=4)
+    assert isinstance(method, RolloutMethod) and method.experience is not None
+    experience = method.experience.replace(environments=4, steps=32)
+    return method.replace(experience=experience, minibatches=min(4, method.minibatches))
+
+
 @pytest.fixture(scope="module", params=METHODS.values(), ids=list(METHODS))
 def trained(request: pytest.FixtureRequest, scorer: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    method = complete(request.param, scorer)
-    method = method.replace(problems=4) if isinstance(method, TokenMethod) else method
+    method = small(complete(request.param, scorer))
     loop, folder = loop_for(method), tmp_path_factory.mktemp("run")
     before = weights(loop)
     metrics = []

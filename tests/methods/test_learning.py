@@ -1,6 +1,6 @@
 """The foundation methods really learn, from `tiny`, each in seconds on an idle core.
 
-Margins: measured gains are two or three times as large; a policy that is not trained, or trained on a wrong sign, has
+Margins: measured gains are half as large again or more; a policy that is not trained, or trained on a wrong sign, has
 none at all.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from etude.core.kinds import TokenMethod
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.core.slots import Context
@@ -26,9 +27,15 @@ from etude.tasks import resolve_task
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
+RATE = 3e-4
+"""Three times the rate that `tiny` has by default: as much is learned in a third of the steps."""
+
+
 def train(method: Method, task: str, steps: int) -> LanguagePolicy:
     policy = LanguagePolicy.load("tiny", device="cpu")
-    loop = LanguageLoop(method, resolve_task(task), policy, seed=1, steps=steps)
+    assert isinstance(method, TokenMethod) and method.optimizer is not None
+    faster = method.replace(optimizer=method.optimizer.replace(lr=RATE))
+    loop = LanguageLoop(faster, resolve_task(task), policy, seed=1, steps=steps)
     for _ in range(steps):
         loop.step()
     return policy
@@ -46,26 +53,25 @@ def start() -> float:
 
 @pytest.fixture(scope="module")
 def scorer() -> LanguagePolicy:
-    method = get_method("reward-model")
-    return train(method.replace(optimizer=method.optimizer.replace(lr=3e-4)), "preferences", 200)
+    return train(get_method("reward-model"), "preferences", 200)
 
 
 @pytest.mark.parametrize(
     ("name", "task", "steps", "gain"),
     [
-        ("reinforce", "compose", 16, 0.2),
-        ("grpo", "compose", 16, 0.2),
-        ("rloo", "compose", 16, 0.2),
-        ("dapo", "compose", 16, 0.2),
-        ("gpg", "compose", 16, 0.2),
-        ("ppo", "compose", 40, 0.2),
-        ("sft", "compose", 40, 0.25),
-        ("dpo", "preferences", 60, 0.12),
+        ("reinforce", "compose", 6, 0.2),
+        ("grpo", "compose", 6, 0.2),
+        ("rloo", "compose", 8, 0.2),
+        ("dapo", "compose", 6, 0.2),
+        ("gpg", "compose", 8, 0.2),
+        ("ppo", "compose", 8, 0.2),
+        ("sft", "compose", 8, 0.25),
+        ("dpo", "preferences", 15, 0.12),
     ],
 )
 def test_accuracy_rises(start: float, name: str, task: str, steps: int, gain: float) -> None:
     method = get_method(name)
-    few = isinstance(method.experience, Groups) and method.critic is None  # a critic has to learn first
+    few = isinstance(method.experience, Groups)
     assert accuracy(train(method.replace(problems=16) if few else method, task, steps)) > start + gain
 
 
@@ -81,4 +87,4 @@ def test_a_learned_reward_teaches_what_nobody_checked(start: float, scorer: Lang
     scorer.save(tmp_path)
     method = get_method("ppo-rlhf")
     rewards = tuple(p.replace(model=str(tmp_path)) if p.name == "reward-model" else p for p in method.rewards)
-    assert accuracy(train(method.replace(rewards=rewards), "preferences", 40)) > start + 0.2
+    assert accuracy(train(method.replace(rewards=rewards), "preferences", 14)) > start + 0.2

@@ -66,16 +66,17 @@ def rollout(actor: Any, critic: Any) -> Transitions:
 def estimates(batch: Transitions, member: int) -> tuple[Tensor, Tensor]:
     """Advantages and returns [T * E] by definition, A_t = sum_k (gamma lam)^k delta_{t+k} to the episode's end."""
     r, v, after = batch.rewards[member], batch.values[member], batch.next_values[member]
-    dead, cut = batch.terminated[member], batch.truncated[member]
-    delta = r + GAMMA * torch.where(dead, torch.zeros(()), after) - v
-    found = torch.zeros_like(delta)
+    dead, ended = batch.terminated[member], (batch.terminated | batch.truncated)[member].tolist()
+    delta = (r + GAMMA * torch.where(dead, torch.zeros(()), after) - v).tolist()
+    found = [[0.0] * ENVIRONMENTS for _ in range(STEPS)]
     for t in range(STEPS):
         for e in range(ENVIRONMENTS):
             for k in range(t, STEPS):
-                found[t, e] += (GAMMA * LAM) ** (k - t) * delta[k, e]
-                if dead[k, e] or cut[k, e]:
+                found[t][e] += (GAMMA * LAM) ** (k - t) * delta[k][e]
+                if ended[k][e]:
                     break
-    return found.flatten(), (found + v).flatten()
+    advantages = torch.tensor(found, dtype=v.dtype)
+    return advantages.flatten(), (advantages + v).flatten()
 
 
 class Plain(nn.Module):

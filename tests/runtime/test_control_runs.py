@@ -81,7 +81,7 @@ def test_killed_at_any_write_and_resumed_it_ends_the_same(task: str, first: int,
     go(tmp_path / "whole", task)
     whole = outcome(tmp_path / "whole")
     assert len(whole["metrics"]) == 6
-    for at in range(first, 250, 48):
+    for at in range(first, 500, 80):
         folder = tmp_path / str(at)
         if in_a_child(folder, task, at):
             break

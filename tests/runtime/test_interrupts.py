@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import toyloop
 from toyloop import ToyLoop, go, outcome
 
+import processes
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
 
@@ -96,27 +95,27 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_real_process_stopped_and_then_killed(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    command = [sys.executable, toyloop.__file__, str(path), "100000", "1000", "0.01"]
+    script = Path(toyloop.__file__).read_text()
 
-    def start(until: int) -> subprocess.Popen[str]:
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    def start(until: int) -> processes.Process:
+        process = processes.python(tmp_path, script, str(path), "100000", "1000", "0.01")
         deadline = time.monotonic() + 300
         while not (path / "metrics.jsonl").exists() or (path / "metrics.jsonl").read_bytes().count(b"\n") < until:
-            assert time.monotonic() < deadline and process.poll() is None
+            assert time.monotonic() < deadline and process.running
             time.sleep(0.01)
         return process
 
     stopped = start(until=5)
-    stopped.send_signal(signal.SIGINT)
-    said = stopped.communicate(timeout=60)[1]
-    assert stopped.returncode == 130
+    stopped.signal(signal.SIGINT)
+    code, said = stopped.end()
+    assert code == 130
     assert f"go on with: etude train --resume {path}\n" in said
     with RunFolder.resume(path) as folder:
         step = folder.step
         assert step >= 5
     killed = start(until=step + 5)
     killed.kill()
-    killed.communicate(timeout=60)
+    assert killed.end()[0] == -signal.SIGKILL
     go(path, step + 10)  # from the checkpoint: the lines after it, whole and torn, are cut off
     go(tmp_path / "whole", step + 10)
     mine, whole = outcome(path), outcome(tmp_path / "whole")

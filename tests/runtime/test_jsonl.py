@@ -27,7 +27,7 @@ RECORDS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(RECORDS, st.data())
 def test_round_trip_and_cut(records: list[dict[str, Any]], data: st.DataObject) -> None:
     keep = data.draw(st.integers(0, len(records)))

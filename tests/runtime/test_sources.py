@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import etude
+import processes
 from etude.core.errors import CheckpointError, ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method, load_attribute
@@ -149,11 +149,9 @@ def test_a_users_own_file_is_found_from_anywhere_and_after_it_is_gone(project: P
     (project.home / "own.py").write_text(text)
     etude.train(*names, out=project.run, quiet=True, **options)
     world = json.loads((project.run / "config.json").read_text())["world"]
-    words = [str(project.run), str(options["steps"]), world]
-    done = subprocess.run(
-        [sys.executable, "-c", GO_ON, *words], cwd=project.elsewhere, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    process = processes.python(project.elsewhere, GO_ON, str(project.run), str(options["steps"]), world)
+    code, err = process.end(timeout=300)
+    assert code == 0, err
 
 
 def test_a_changed_module_is_refused_by_name_or_accepted_and_recorded(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from etude.core.part import Part, upgraded
 from etude.core.slots import TokenAdvantages
 from etude.core.transitions import Transitions
 from etude.core.worlds import World
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
 
 TOKENS = frozenset({World.LANGUAGE, World.ENUMERABLE})
 """Worlds whose problems have several completions."""
@@ -275,8 +278,9 @@ class GroupAdvantage(TokenAdvantages):
             values["scale"] = {"part": GroupStd.name, **values.get("scale", {}), "epsilon": epsilon}
         return values
 
-    def objection(self, method: object) -> str | None:
-        return lone_completion(method, self.centre, self.scale)
+    def objection(self, method: Method) -> str | None:
+        compared = any(part is not None and part.within_group for part in (self.centre, self.scale))
+        return lone_completion(method) if compared else None
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return self.of_scores(batch, batch.scores)[:, None] * batch.action_mask
@@ -304,10 +308,9 @@ def scaled(
     return centred if scale is None else scale.scaled(centred, scores, group if whose is None else whose)
 
 
-def lone_completion(method: object, *compared: Centre | Scale | None) -> str | None:
+def lone_completion(method: Method) -> str | None:
     """The objection of what compares the completions of a problem to a method that makes one of each."""
-    size = getattr(getattr(method, "experience", None), "size", None)
-    if size == 1 and any(part is not None and part.within_group for part in compared):
+    if method.completions == 1:
         return (
             "compares the completions of a problem with each other, and experience.size = 1 gives only one: "
             "set experience.size to 2 or more."

@@ -129,8 +129,8 @@ class RewardToGo(TokenAdvantages, StepAdvantages):
     def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         return upgraded(values, "baseline", CENTRES)
 
-    def objection(self, method: object) -> str | None:
-        return lone_completion(method, self.baseline)
+    def objection(self, method: Method) -> str | None:
+        return lone_completion(method) if self.baseline is not None and self.baseline.within_group else None
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         returns = rewards_to_go(batch.rewards, batch.action_mask, self.gamma)

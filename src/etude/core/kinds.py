@@ -74,6 +74,10 @@ class TokenMethod(Method):
     epochs: Count = 1
     minibatches: Count = 1
 
+    @property
+    def completions(self) -> int | None:
+        return None if self.experience is None else self.experience.size
+
     def contradictions(self) -> Iterator[str]:
         assert self.experience is not None and self.objective is not None
         objective, experience = type(self.objective).__name__, type(self.experience).__name__

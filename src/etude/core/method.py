@@ -99,6 +99,11 @@ class Method:
         needed: frozenset[Need] = self._walked[slots]
         return needed
 
+    @property
+    def completions(self) -> int | None:
+        """How many completions each problem gets; None where there are no problems, or not so many of all."""
+        return None
+
     def behaviour_user(self) -> Part | None:
         """The first part that takes `behaviour_logp` for the policy's own log-probabilities, whatever its slot."""
         return next((part for part in self.parts().values() if part.uses_behaviour), None)

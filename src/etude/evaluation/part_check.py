@@ -230,17 +230,12 @@ def _called(part: Part) -> Iterator[Finding]:
 def _on_a_batch(part: Part, contract: Contract) -> Iterator[Finding]:
     where, needs = f"{type(part).__name__}.{contract.signature}", needed(part)
     batch, policy = contract.batch(needs)
-    try:
-        value = _call(part, contract, batch, policy)
-    except (NotHere, ConfigError) as error:
-        yield Finding("fact", "calls", f"{where} was not judged: {error}")
-        return
-    except NotImplementedError:
-        yield _fault("calls", f"{where} is not written: the slot {part.slot} calls it.")
-        return
-    except Exception as error:
-        told = f"{where} raised {type(error).__name__} on a small batch: {str(error).rstrip('.')}{_place(error)}."
-        yield _fault("calls", told + _undeclared(part, contract, needs))
+    value = _tried(
+        lambda: _call(part, contract, batch, policy), part, where, "a small batch",
+        lambda: _undeclared(part, contract, needs),
+    )  # fmt: skip
+    if isinstance(value, Finding):
+        yield value
         return
     shape = "[B]" if isinstance(part, TokenObjective) and part.per_row else contract.shape
     if isinstance(part, TokenRegularizer) and contract.shape == "[B, T]" and getattr(value, "ndim", 0) == 1:
@@ -255,6 +250,21 @@ def _on_a_batch(part: Part, contract: Contract) -> Iterator[Finding]:
 def _call(part: Part, contract: Contract, batch: Batch, policy: TokenLogProbs) -> Any:
     with torch.set_grad_enabled(contract.gradient):
         return contract.call(part.bind(), batch, policy)
+
+
+def _tried(
+    call: Callable[[], Any], part: Part, where: str, on: str, hint: Callable[[], str] = lambda: ""
+) -> Any:  # fmt: skip
+    """What the call `where` returns, or a finding that says why it returned nothing; `hint` is added to a fault."""
+    try:
+        return call()
+    except (NotHere, ConfigError) as error:
+        return Finding("fact", "calls", f"{where} was not judged: {error}")
+    except NotImplementedError:
+        return _fault("calls", f"{where} is not written: the slot {part.slot} calls it.")
+    except Exception as error:
+        told = f"{where} raised {type(error).__name__} on {on}: {str(error).rstrip('.')}{_place(error)}."
+        return _fault("calls", told + hint())
 
 
 def _place(error: BaseException) -> str:
@@ -352,16 +362,9 @@ def _all_inside(part: Part) -> Iterator[Part]:
 def _scored(part: Reward) -> Iterator[Finding]:
     """A reward of whole episodes: one number, or None, for each."""
     where, episodes = f"{type(part).__name__}.score(episodes, context)", small_episodes()
-    try:
-        scores = part.bind().score(episodes, small_context())
-    except (NotHere, ConfigError) as error:
-        yield Finding("fact", "calls", f"{where} was not judged: {error}")
-        return
-    except NotImplementedError:
-        yield _fault("calls", f"{where} is not written: the slot rewards calls it.")
-        return
-    except Exception as error:
-        yield _fault("calls", f"{where} raised {type(error).__name__} on six episodes: {error}{_place(error)}.")
+    scores = _tried(lambda: part.bind().score(episodes, small_context()), part, where, "six episodes")
+    if isinstance(scores, Finding):
+        yield scores
         return
     if not isinstance(scores, Sequence) or len(scores) != len(episodes):
         got = f"{len(scores)} of them" if isinstance(scores, Sequence) else type(scores).__name__
@@ -376,14 +379,13 @@ def _scored(part: Reward) -> Iterator[Finding]:
 def _chosen(part: Curriculum) -> Iterator[Finding]:
     """A choice of problems: so many of the pool's, the same for the same stream."""
     where, pool, count = f"{type(part).__name__}.choose(pool, count, stream)", Letters().problems("train"), 4
-    try:
-        first, second = (part.bind().choose(pool, count, Stream(0)) for _ in range(2))
-    except NotImplementedError:
-        yield _fault("calls", f"{where} is not written: the slot curriculum calls it.")
+    chosen = _tried(
+        lambda: [part.bind().choose(pool, count, Stream(0)) for _ in range(2)], part, where, "twelve problems"
+    )
+    if isinstance(chosen, Finding):
+        yield chosen
         return
-    except Exception as error:
-        yield _fault("calls", f"{where} raised {type(error).__name__} on twelve problems: {error}{_place(error)}.")
-        return
+    first, second = chosen
     if not isinstance(first, list) or len(first) != count or any(p not in pool for p in first):
         yield _fault("returns", f"{where} must return a list of {count} problems of the pool, got {first!r}.")
     elif first != second:

@@ -14,25 +14,21 @@ from etude.core.learners import Reading, StepLearner
 from etude.core.population import FlatParameters, Population, per_member
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
-from etude.loops.trainer import Trainer
+from etude.loops.trainer import Reader, Trainer
 from etude.optimizers.population import Metrics
 from etude.policies.control.actor import Actor
 
 
 @dataclass
-class StepReading:
+class StepReading(Reader):
     """Rows of a rollout as a learner reads them: `Reading`, each quantity computed once.
 
     Args:
         actor: the policy's module.
-        networks, targets: of all learners, and their slow copies, by name; `name` is this learner's.
     """
 
     batch: Transitions
     actor: Any
-    networks: Mapping[str, nn.Module]
-    targets: Mapping[str, nn.Module]
-    name: str
 
     @cached_property
     def seen(self) -> Tensor:
@@ -43,14 +39,6 @@ class StepReading:
     def says(self) -> Tensor:
         said: Tensor = self.network(self.seen)
         return said
-
-    @property
-    def network(self) -> nn.Module:
-        return self.networks[self.name]
-
-    @property
-    def target(self) -> nn.Module:
-        return self.targets[self.name]
 
 
 class Learners:
@@ -71,7 +59,7 @@ class Learners:
 
     def read(self, name: str, batch: Transitions) -> StepReading:
         """Rows as the learner of this name reads them now."""
-        return StepReading(batch, self.actor, self.networks, self.targets, name)
+        return StepReading(self.networks, self.targets, name, batch, self.actor)
 
     @torch.no_grad()
     def offer(self, batch: Transitions) -> None:

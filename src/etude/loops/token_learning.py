@@ -16,37 +16,22 @@ from etude.core.part import Need
 from etude.core.rows import split_groups
 from etude.core.slots import TokenOptimizer
 from etude.core.streams import Stream
-from etude.loops.trainer import Trainer
+from etude.loops.trainer import Reader, Trainer
 from etude.optimizers.model import ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.language import LanguagePolicy
 
 
 @dataclass
-class Rows:
-    """Rows as a learner of tokens reads them: `TokenReading`, each quantity computed once.
-
-    Args:
-        networks, targets: of all learners, and their slow copies, by name; `name` is this learner's.
-    """
+class Rows(Reader):
+    """Rows as a learner of tokens reads them: `TokenReading`, each quantity computed once."""
 
     batch: TokenBatch
-    networks: Mapping[str, nn.Module]
-    targets: Mapping[str, nn.Module]
-    name: str
 
     @cached_property
     def says(self) -> Tensor:
         assert self.batch.hidden is not None, f"{self.name} reads states, and does not say so in `needs`."
         return _said(self.network, self.batch.hidden)
-
-    @property
-    def network(self) -> nn.Module:
-        return self.networks[self.name]
-
-    @property
-    def target(self) -> nn.Module:
-        return self.targets[self.name]
 
 
 class TokenLearners:
@@ -85,7 +70,7 @@ class TokenLearners:
 
     def read(self, name: str, batch: TokenBatch) -> Rows:
         """Rows as the learner of this name reads them now."""
-        return Rows(batch, self.networks, self.targets, name)
+        return Rows(self.networks, self.targets, name, batch)
 
     @torch.no_grad()
     def offer(self, batch: TokenBatch) -> None:

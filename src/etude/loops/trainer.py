@@ -1,9 +1,10 @@
-"""How a learner takes steps of its own: when it is time, in epochs and minibatches, with a slow copy behind it."""
+"""How a learner takes steps of its own: what it reads, when it is time, with a slow copy behind it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,27 @@ from torch import Tensor, nn
 from etude.core.learners import Apart
 from etude.core.population import Number
 from etude.optimizers.population import Metrics, Stepper
+
+
+@dataclass
+class Reader:
+    """A learner among all networks, its own and its slow copy at hand.
+
+    Args:
+        networks, targets: of all learners, and their slow copies, by name; `name` is this learner's.
+    """
+
+    networks: Mapping[str, nn.Module]
+    targets: Mapping[str, nn.Module]
+    name: str
+
+    @property
+    def network(self) -> nn.Module:
+        return self.networks[self.name]
+
+    @property
+    def target(self) -> nn.Module:
+        return self.targets[self.name]
 
 
 class Trainer:

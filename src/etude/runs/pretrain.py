@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+    from etude.optimizers.population import Metrics
+
 POSITIONS = 512
 BATCH = 128
 RATE = 2e-3
@@ -119,21 +121,37 @@ def architecture(vocabulary: int) -> Any:
     )
 
 
+class Shown:
+    """Rows that a model is shown, as what takes its steps sees them (`optimizers/model.py`)."""
+
+    batch = None
+
+    def __init__(self, model: LlamaForCausalLM, chosen: Sequence[Row]) -> None:
+        self.model, self.chosen = model, chosen
+
+    def gradient(self) -> Metrics:
+        import torch
+
+        return {"loss": torch.tensor([accumulate(self.model, self.chosen)], dtype=torch.float64)}
+
+    def halves(self) -> None:
+        return None
+
+
 def learn(model: LlamaForCausalLM, data: Sequence[Row], steps: int, stream: Stream) -> float:
     """AdamW, warm-up and cosine, `BATCH` rows a step; returns the mean loss of the last tenth, in nats per token."""
-    import torch
     from rich.progress import track
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    from etude.optimizers.adam import AdamW
+    from etude.optimizers.model import ModelStepper
+
+    stepper = ModelStepper(AdamW(lr=1.0, beta2=0.98, weight_decay=0.01), model.parameters())
     losses = []
     for step in track(range(steps), description="pre-training tiny"):
-        for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, (step + 1) / 200) * (0.525 + 0.475 * math.cos(math.pi * step / steps))
-        chosen = [data[i] for i in stream.numpy.integers(len(data), size=BATCH)]
-        losses.append(accumulate(model, chosen))
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        rate = RATE * min(1.0, (step + 1) / 200) * (0.525 + 0.475 * math.cos(math.pi * step / steps))
+        shown = Shown(model, [data[i] for i in stream.numpy.integers(len(data), size=BATCH)])
+        losses.append(float(stepper.step(shown, rate)["loss"]))
+    stepper.clear()
     tail = losses[-max(1, steps // 10) :]
     return sum(tail) / len(tail)
 

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from etude.advantages.group import episode_sum, group_size, group_sum, of_episodes
+from etude.advantages.group import episode_sum, group_size, group_sum, lone_completion, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.claims import Claim, Measure
 from etude.core.fields import NonNegative, Positive
@@ -73,9 +73,7 @@ class GenerationConsistency(GroupObjective):
                 f"with extra = {self.extra:g} takes every sample for one of the policy as it is, and with "
                 f"{epochs} epochs of {minibatches} minibatches only the first are: set extra to 0."
             )
-        if getattr(method.slots().get("experience"), "size", None) == 1:
-            return "compares the completions of a problem with each other: set experience.size to 2 or more."
-        return None
+        return lone_completion(method)
 
     def coefficients(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.reference_logp is not None

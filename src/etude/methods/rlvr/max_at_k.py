@@ -81,7 +81,7 @@ class MaxAtK(GroupReward):
     baseline: Literal["none", "leave-one-out", "leave-one-out-1"] = "none"
 
     def objection(self, method: Method) -> str | None:
-        size = getattr(getattr(method, "experience", None), "size", None)
+        size = method.completions
         if size is not None and size < self.k + (self.baseline == "leave-one-out"):
             return f"takes the best of k={self.k}, for which experience.size = {size} is too small."
         return None
@@ -158,8 +158,8 @@ class OffPolicyMaxAtK(ClippedSurrogate):
     reach: Positive = 1.0
     epsilon: NonNegative = 1e-6
 
-    def objection(self, method: object) -> str | None:
-        parts = [part for part in getattr(method, "rewards", ()) if isinstance(part, MaxAtK)]
+    def objection(self, method: Method) -> str | None:
+        parts = [part for part in method.slots().get("rewards", ()) if isinstance(part, MaxAtK)]
         if not any(part.baseline == "none" for part in parts):
             return "weighs the subsets of rewards.max-at-k (baseline 'none') anew; put that among the rewards."
         if all(part.k != self.k for part in parts):

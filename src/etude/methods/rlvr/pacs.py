@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from etude.advantages.group import episode_sum, group_mean, group_size, group_sum, of_episodes
+from etude.advantages.group import episode_sum, group_mean, group_size, group_sum, lone_completion, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.claims import Claim, Measure
 from etude.core.fields import Positive
@@ -69,9 +69,7 @@ class OutcomePrediction(TokenObjective):
     threshold: float = 0.5
 
     def objection(self, method: Method) -> str | None:
-        if self.compared != "none" and getattr(method.slots().get("experience"), "size", None) == 1:
-            return "compares the completions of a problem with each other: set experience.size to 2 or more."
-        return None
+        return None if self.compared == "none" else lone_completion(method)
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         right = (batch.scores > self.threshold).to(policy.logp.dtype)

@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from etude.advantages.group import episode_sum, group_mean, of_episodes
+from etude.advantages.group import episode_sum, group_mean, lone_completion, of_episodes
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.claims import Claim, Measure
 from etude.core.fields import Ge
@@ -61,9 +61,7 @@ class ReweightedGroups(GroupObjective):
     normalised: bool = False
 
     def objection(self, method: Method) -> str | None:
-        if getattr(method.slots().get("experience"), "size", None) == 1:
-            return "compares the completions of a problem with each other: set experience.size to 2 or more."
-        return None
+        return lone_completion(method)
 
     def coefficients(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         w = self.weights(batch, policy)

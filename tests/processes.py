@@ -1,0 +1,86 @@
+"""`etude` in processes of its own that need not import everything anew.
+
+They are forked by a server that has imported what a run needs and computed nothing: it has no threads of torch, which a
+fork would not survive.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+PRELOADED = (
+    "etude.runs.train", "etude.runs.worlds.control", "etude.runs.worlds.language", "etude.runs.kinds.rollout",
+    "etude.runs.kinds.token", "etude.tasks.language.compose", "transformers.models.llama.modeling_llama",
+)  # fmt: skip
+SEARCHED = list(sys.path)
+"""Where modules were looked for when this file was imported, before any test changed that."""
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(list(PRELOADED))
+
+
+class Process:
+    """A function's call in a process of its own, with its own working folder; what it says is caught in files."""
+
+    def __init__(self, folder: Path, said: Path, call: Callable[..., None], *args: Any) -> None:
+        self.said = said
+        self._process: ForkServerProcess = CONTEXT.Process(target=_called, args=(folder, said, call, args))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.exitcode is None
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def end(self, timeout: float = 120.0) -> tuple[int, str]:
+        """Its exit code, negative where a signal killed it, and what it wrote to stderr."""
+        self._process.join(timeout)
+        code = self._process.exitcode
+        assert code is not None, f"It still runs after {timeout} s."
+        return code, self.said.read_text()
+
+
+def etude(folder: Path, *args: str) -> Process:
+    """`etude ARGS` in this folder."""
+    return Process(folder, _said(folder), _etude, args)
+
+
+def python(folder: Path, code: str, *args: str) -> Process:
+    """`python -c CODE ARGS` in this folder."""
+    return Process(folder, _said(folder), _python, code, args)
+
+
+def _said(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}-{time.monotonic_ns()}.err"
+
+
+def _etude(args: Sequence[str]) -> None:
+    from etude.cli import main
+
+    sys.argv = ["etude", *args]
+    main()
+
+
+def _python(code: str, args: Sequence[str]) -> None:
+    sys.argv, sys.path[:] = ["-c", *args], ["", *SEARCHED]
+    exec(code, {"__name__": "__main__"})
+
+
+def _called(folder: Path, said: Path, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+    os.chdir(folder)
+    for number, path in ((1, os.devnull), (2, said)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    call(*args)
