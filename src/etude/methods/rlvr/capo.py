@@ -237,6 +237,7 @@ capo = grpo.replace(
         "move the policy too far keeps training stable, and is as good as cautious steps with three times the "
         "completions.",
         task="compose",
+        setting="chains of two, 8 problems, 48 steps at 1e-3, from tiny; cautious: 96 problems, 12 steps at 2e-4",
         measures=(
             Measure(name="accuracy with large steps", smallest=0.03),
             Measure(name="gain", against=0.0, smallest=0.05, bounds=(-1.0, 1.0)),

@@ -83,6 +83,7 @@ forking_tokens = dapo.replace(
         statement="The fifth of the tokens with the highest entropy teaches as much as all tokens, and more than the "
         "other four fifths.",
         task="compose",
+        setting="chains of three, 32 problems, 15 steps, from tiny",
         measures=(
             Measure(name="accuracy against all tokens", margin=-0.03, smallest=0.03),
             Measure(name="accuracy against the rest", smallest=0.03),

@@ -109,6 +109,7 @@ g2rl = grpo.replace(
         statement="Paying for gradients in new directions solves more problems in 16 attempts and finds more different "
         "solutions than GRPO, at no cost in a single attempt.",
         task="countdown",
+        setting="three numbers, 32 problems, 32 steps, from tiny",
         measures=(
             Measure(name="pass@16", smallest=0.02),
             Measure(name="solutions", smallest=0.1, bounds=(0.0, None)),

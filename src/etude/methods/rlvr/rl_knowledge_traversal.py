@@ -32,6 +32,7 @@ rl_knowledge_traversal = grpo.replace(
         "heavy questions its paths are better; and it changes what the model makes of questions more than what it "
         "makes of statements.",
         task="hierarchy",
+        setting="a tree and a model for each seed: 700 steps of reading, then 50 of reinforcement or 100 of answers",
         measures=(
             Measure(name="majority", smallest=0.05),
             Measure(name="heavy paths", smallest=0.05),
