@@ -20,8 +20,8 @@ LEVELS = (1, 1, 1, 1, 2, 2, 2, 2, 3, 4)
 TASK, TESTS = FewCompose(levels=LEVELS, size=128), {"hard": Compose(levels=(3, 4))}
 RELEASED = {"advantages.standardize": True, "advantages.rescaled": True}
 """As in the released code: bins are told apart by standardised losses. Bare ones are so near 0 here that the weights of
-bins would differ by a thousandth. Its sign of the bandit, too: with the paper's, the first number of completions that is
-played gains by a negative loss, and none other is ever tried."""
+bins would differ by a thousandth. The bandit has that code's sign, too: with the paper's, the number of completions
+that is played first gains by a negative loss, and no other is ever tried."""
 
 
 def lead(loop: LanguageLoop) -> float:

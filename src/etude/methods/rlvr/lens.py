@@ -152,7 +152,7 @@ lens = grpo.replace(
             Measure(name="rows without a gradient", role="mechanism", direction="lower", smallest=0.05),
         ),
         equal=("completions",),
-        learned_on="pass@1",
+        learned_on="pass@16",
         paper_effect="MATH, Llama-3.1-8B: pass@1 +2.5 and pass@16 +2.6 points over GRPO",
     ),
 )
