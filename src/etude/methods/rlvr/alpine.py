@@ -34,7 +34,6 @@ alpine = sft.replace(
         statement="One layer that solves the pairs it saw on the way to a target solves those much less that need "
         "pieces put together; of reachability it learns what was observed, and it attends to the target.",
         task="paths",
-        setting="graphs of 50 nodes, 250 steps; one layer, one head, width 120, and two matrices by themselves",
         measures=(
             Measure(
                 name="decoder: accuracy, seen less composed", against=0.0, margin=0.1, smallest=0.1, bounds=(-1.0, 1.0)

@@ -31,7 +31,6 @@ chain_traversal_rl = reinforce.replace(
         statement="Rewarding the outcome alone makes the model traverse the chain, also one twice as long as those it "
         "was trained on; trained on the hardest starts only it stays near chance, and easier starts cure that.",
         task="chains",
-        setting="linear attention; 4 of 16 vertices, 700 steps, and 5 of 10, 900 steps of 1,024 walks",
         measures=(
             Measure(name="traversal, 8 vertices", against=0.95, smallest=0.02),
             Measure(name="accuracy, hardest starts only", direction="lower", against=0.6, smallest=0.05),

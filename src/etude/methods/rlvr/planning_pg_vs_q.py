@@ -181,7 +181,6 @@ planning_pg_vs_q = reinforce.replace(
         "solves every training pair; Q-learning with process rewards solves more of the other pairs, and with outcome "
         "rewards it forgets what it knew.",
         task="paths",
-        setting="a free table for each of the graphs of 30 nodes, 150 supervised steps, then 1,500 more",
         measures=(
             Measure(name="paths, policy gradient", direction="lower", smallest=0.1, bounds=(0.0, None)),
             Measure(name="test accuracy, Q", smallest=0.05),
