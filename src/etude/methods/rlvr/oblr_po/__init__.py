@@ -107,6 +107,7 @@ oblr_po = rloo.replace(
         statement="The weighted baseline's gradients vary less than RLOO's; at a high learning rate the accuracy drops "
         "less on the way and ends higher than RLOO's at a constant one.",
         task="compose",
+        setting="chains of three functions, 20-armed bandits",
         measures=(
             Measure(name="pass@1"),
             Measure(name="largest drop", direction="lower", smallest=0.02),

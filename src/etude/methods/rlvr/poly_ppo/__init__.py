@@ -199,6 +199,7 @@ poly_ppo = ppo.replace(
         statement="Rewarding sets for being right and different gives a higher pass@32 than PPO at equal completions, "
         "and no lower pass@1.",
         task="triangles",
+        setting="a start that is right once in twenty",
         measures=(
             Measure(name="pass@32", smallest=0.03),
             Measure(name="pass@1", margin=-0.05, smallest=0.03),

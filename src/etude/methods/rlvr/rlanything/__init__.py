@@ -135,6 +135,7 @@ rlanything = grpo.replace(
     claim=Claim(
         statement="Judge and adapted tasks together bring more success than the outcome alone, and each adds to it.",
         task="compose",
+        setting="chains of two to four functions, four updates of every batch in each arm",
         measures=(
             Measure(name="pass@1"),
             Measure(name="pass@1 of adapted tasks"),
