@@ -41,7 +41,7 @@ RANGES = [
     (["--steps", "0"], "steps must be a whole number of at least 1 or none, got 0"),
     (["--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
     (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-    (["--evaluate", "-1"], "evaluate must be a whole number of at least 0, got -1"),
+    (["--evaluate", "-1"], "evaluate must be a whole number of at least 0 or none, got -1"),
     (["--checkpoint-every", "0"], "checkpoint_every must be a whole number of at least 1 or none, got 0"),
     (["--micro-tokens", "0"], "micro_tokens must be a whole number of at least 1, got 0"),
     (["--threads", "0"], "threads must be a whole number of at least 1 or none, got 0"),

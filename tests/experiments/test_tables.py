@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from etude.experiments.arms import Exact, tables, variant
+from etude.experiments.gaussian_data import Linear
 from etude.experiments.optima import Bandits
-from etude.experiments.rlvr.gaussian_data import Linear
 from etude.experiments.rlvr.pacs import at_level, shared_level
 from etude.tasks.tabular.enumerable import Enumerable
 

@@ -63,8 +63,13 @@ class Results:
                 each = "; ".join(f"seed {seed}: {said or 'nothing'}" for seed, said in names.items())
                 raise DataError(f"All pairs must have the same names in {what}, got {each}.")
         hashed = all(p.weights for p in pairs)
+        arm, baseline, start = (
+            {k: [getattr(p, side)[k] for p in pairs] for k in getattr(pairs[0], side)} for side in SIDES
+        )
         return Results(
-            *({k: [getattr(p, side)[k] for p in pairs] for k in getattr(pairs[0], side)} for side in SIDES),
+            arm,
+            baseline,
+            start,
             budgets={k: ([p.budgets[k][0] for p in pairs], [p.budgets[k][1] for p in pairs]) for k in pairs[0].budgets},
             weights=([p.weights[0] for p in pairs], [p.weights[1] for p in pairs]) if hashed else ((), ()),
         )

@@ -1,12 +1,16 @@
-"""What the claims of methods do where comparing two runs does not say it: `experiments/<family>/<id>.py`."""
+"""What the claims of methods do where two runs on a bed do not say it: `experiments/<family>/<id>.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from etude.core.registry import family, files, module_at
+from etude.evaluation.pairs import Pair
+
+Experiment: TypeAlias = Callable[[Sequence[int]], list[Pair]]
+"""Both arms with each of these seeds."""
 
 
 def experiment_file(method: str) -> Path | None:
@@ -17,7 +21,10 @@ def experiment_file(method: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def experiment_of(method: str) -> Callable[[], dict[str, Any]] | None:
+def experiment_of(method: str) -> Experiment | None:
     """What `claims run` calls for this method instead of a comparison: `experiment` of its file."""
     path = experiment_file(method)
-    return None if path is None else module_at(path).experiment
+    if path is None:
+        return None
+    experiment: Experiment = module_at(path).experiment
+    return experiment

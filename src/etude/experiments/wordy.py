@@ -15,8 +15,8 @@ from etude.tasks.language.sums import Sums
 
 FREE = 64
 """Tokens of a completion before there is a limit worth the name."""
-WARM = 60
-"""Supervised steps after which a policy is as wordy as the worked answers, and wrong about three problems of four."""
+WARM = 200
+"""Supervised steps after which a policy is as wordy as the worked answers."""
 
 
 class Wordy(Sums):

@@ -238,7 +238,7 @@ def _own(method: Method, runs: Path) -> Collect:
 
     def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
         with kept_in(runs / "claims" / method.id):
-            return list(experiment(seeds))
+            return experiment(seeds)
 
     return collect
 

@@ -94,7 +94,8 @@ def read_plan(folder: Path) -> Plan:
         said = tomllib.loads(text)
         measures = tuple(Measure(**{**m, "bounds": _bounds(m)}) for m in said.pop("measures"))
         own = {f.name: said.pop(f.name) for f in fields(Plan) if f.name in said}
-        claim = Claim(measures=measures, **{k: tuple(v) if k == "equal" else v for k, v in _unset(said).items()})
+        values: dict[str, Any] = {k: tuple(v) if k == "equal" else v for k, v in _unset(said).items()}
+        claim = Claim(measures=measures, **values)
     except (tomllib.TOMLDecodeError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is no plan: {error}.") from None
     return Plan(claim=claim, hash=text_hash(text), **own)
@@ -130,7 +131,7 @@ def to_toml(plan: Plan) -> str:
 def _values(plan: Plan) -> dict[str, Any]:
     """All that a plan says, defaults that nobody would miss left out."""
     claim = plan.claim
-    said = {"method": plan.method, "statement": claim.statement, "recipe": plan.recipe}
+    said: dict[str, Any] = {"method": plan.method, "statement": claim.statement, "recipe": plan.recipe}
     said |= {f.name: getattr(claim, f.name) for f in fields(Claim) if f.name not in ("statement", "measures")}
     said |= {"first_seed": plan.first_seed, "reason": plan.reason}
     kept = {k: v for k, v in said.items() if v not in ("", (), None) and (v != {} or k == "sweep")}

@@ -17,7 +17,7 @@ from etude.experiments.cells import spread
 from etude.experiments.watched import ends
 from etude.tasks.language.preferences import Preferences
 
-TASK, WARM, STEPS = Preferences(levels=(4,)), 5, 40
+TASK, WARM, STEPS = Preferences(levels=(3,)), 5, 40
 POOL = 2000
 """Problems that two answers each are sampled of; those of which one answer is better become pairs."""
 CHANGES = {"problems": 32, "optimizer.lr": 1e-4}

@@ -18,7 +18,7 @@ from torch import Tensor
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import START, pairs
 from etude.experiments.cells import recorded, spread
-from etude.experiments.rlvr.gaussian_data import ROWS, Linear, Pendulum
+from etude.experiments.gaussian_data import ROWS, Linear, Pendulum
 
 Parameters = dict[str, Tensor]
 Policy = Callable[[Parameters, Tensor], tuple[Tensor, Tensor]]

@@ -3,77 +3,60 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from etude.core.kinds import TokenMethod
-from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, Trained, Training, findings, train, variant
-from etude.experiments.cells import spread
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import START, Trained, Training, pairs, train, untrained, variant
+from etude.experiments.cells import by_label, spread
 from etude.regularizers.entropy import EntropyBonus
 from etude.tasks.language.countdown import Countdown
 
 TASK = Countdown()
-STEPS, SEEDS, PROBLEMS, SAMPLES = 60, 3, 100, 16
-SHARED = {"problems": 32, "optimizer.lr": 2e-4}
-MARGIN = 0.02
-"""What 'not lower' may be short of in accuracy."""
-Measures = dict[str, float]
+STEPS, SAMPLES = 32, 16
+COMPARED = 100
+"""Problems whose right answers' features are compared."""
+SHARED = {"problems": 32, "optimizer.lr": 4e-4}
 
 
-def experiment() -> dict[str, Any]:
+def experiment(seeds: Sequence[int]) -> list[Pair]:
     """Three arms from the same first policy: pass@1, pass@16, different solutions, how alike their gradients are."""
+    bonus = (EntropyBonus(coefficient=0.01),)
     arms = {
-        "g2rl": variant("g2rl", SHARED),
-        "grpo": variant("grpo", SHARED),
-        "grpo + entropy": variant("grpo", SHARED, regularizers=(EntropyBonus(coefficient=0.01),)),
-    }
-    jobs = [(label, method, FIRST + k) for k in range(SEEDS) for label, method in arms.items()]
-    found = list(zip(jobs, spread(_measured, jobs)))
-    scores = {
-        name: {label: [m[name] for (mine, *_), m in found if mine == label] for label in arms}
-        for name in ("pass@1", "pass@16", "solutions", "cosine", "seconds")
-    }
-    least = [x - MARGIN for x in scores["pass@1"]["grpo"]]
-    return findings(
-        [
-            *(Question(f"pass@16 against {k}", _pair(scores["pass@16"], k)) for k in ("grpo", "grpo + entropy")),
-            *(Question(f"Different solutions in 16 samples against {k}", _pair(scores["solutions"], k))
-              for k in ("grpo", "grpo + entropy")),
-            Question("pass@1 at most the margin lower",
-                     {"g2rl": scores["pass@1"]["g2rl"], f"grpo less {MARGIN}": least}),
-            Question("Mean |cosine| of right answers' features", _pair(scores["cosine"], "grpo"), "lower"),
-        ],
-        task=TASK.id, steps=STEPS, seeds=SEEDS, metric="pass@16", scores=scores,
+        "g2rl": variant("g2rl", SHARED), "grpo": variant("grpo", SHARED),
+        "entropy bonus": variant("grpo", SHARED, regularizers=bonus),
+    }  # fmt: skip
+    jobs = [Training(k, m, TASK, seed, STEPS, samples=SAMPLES) for seed in seeds for k, m in arms.items()]
+    found = by_label([job.label for job in jobs], spread(_measured, jobs))
+    first = _scores(untrained(arms["grpo"], TASK, samples=SAMPLES))
+    columns = {label: {k: [run[k] for run in rows] for k in rows[0]} for label, rows in found.items()}
+    mine, plain, other = columns["g2rl"], columns["grpo"], columns["entropy bonus"]
+    rivals = {f"{k} against an entropy bonus": k for k in ("pass@16", "solutions")}
+    measures = ("pass@16", "solutions", "pass@1", "cosine")
+    return pairs(
+        seeds, {**{k: mine[k] for k in measures}, **{name: mine[k] for name, k in rivals.items()}},
+        {**{k: plain[k] for k in measures}, **{name: other[k] for name, k in rivals.items()}},
+        start={k: [value] * len(seeds) for k, value in first.items()},
+        budgets={"completions": (mine["completions"], plain["completions"])},
     )  # fmt: skip
 
 
-def _pair(scores: dict[str, list[float]], other: str) -> dict[str, list[float]]:
-    return {"g2rl": scores["g2rl"], other: scores[other]}
-
-
-def _measured(job: tuple[str, TokenMethod, int]) -> Measures:
+def _measured(job: Training) -> dict[str, float]:
     """One run, and what its policy does on test problems."""
-    label, method, seed = job
     with tempfile.TemporaryDirectory() as folder:
-        work = Training(label, method, TASK, seed, STEPS, problems=PROBLEMS, samples=SAMPLES)
-        done = train(replace(work, keep=folder))
-        cosine = _cosine(Path(folder))
-    return {
-        "pass@1": done.pass_at(1), "pass@16": done.pass_at(16), "solutions": _solutions(done), "cosine": cosine,
-        "seconds": float(np.mean([m["seconds/experience"] + m["seconds/update"] for m in done.metrics])),
-    }  # fmt: skip
+        done = train(replace(job, keep=folder))
+        return {**_scores(done), "cosine": _cosine(folder), "completions": done.completions}
 
 
-def _solutions(done: Trained) -> float:
-    """Mean number of different right answers per problem."""
-    return float(np.mean([len({a for a, ok in zip(*row) if ok}) for row in zip(done.answers, done.correct)]))
+def _scores(run: Trained) -> dict[str, float]:
+    """pass@1, pass@16, and the mean number of different right answers per problem."""
+    solutions = [len({a for a, ok in zip(*row) if ok}) for row in zip(run.answers, run.correct)]
+    return {"pass@1": run.pass_at(1), "pass@16": run.pass_at(SAMPLES), "solutions": float(np.mean(solutions))}
 
 
-def _cosine(folder: Path) -> float:
+def _cosine(folder: str) -> float:
     """Mean |cosine| of the features of right answers to the same problem, two of each, over test problems."""
     import torch
 
@@ -83,8 +66,8 @@ def _cosine(folder: Path) -> float:
     from etude.methods.rlvr.g2rl import completion_features
     from etude.policies.language import LanguagePolicy
 
-    policy = LanguagePolicy.load(str(folder), device="cpu")
-    looked = evaluate_split(policy, TASK, "test", problems=PROBLEMS, samples=SAMPLES, seed=FIRST)
+    policy = LanguagePolicy.load(folder, device="cpu")
+    looked = evaluate_split(policy, TASK, "test", problems=COMPARED, samples=SAMPLES, seed=START)
     right = [e for row, ok in zip(looked.episodes, looked.correct) for e, good in zip(row, ok) if good]
     batch = to_batch(right, policy.tokenizer.pad_token_id, 1.0, policy.device)
     hidden = evaluate_all(policy, batch, {"hidden"}, 8192).hidden

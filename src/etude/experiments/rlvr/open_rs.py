@@ -1,4 +1,4 @@
-"""Open-RS's claim: a wordy model under a limit of length that cuts half of what it writes about hard problems."""
+"""Open-RS's claim: a wordy model under a limit of length that cuts most of what it writes about hard problems."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from etude.experiments.wordy import WARM, Wordy, tokens_written
 
 STEPS = 60
 HARD, MIXED = (4,), (3, 4)
-CHANGES = {"problems": 16, "curriculum.size": 1500, "optimizer.lr": 4e-4}
-CUT = 50.0
+CHANGES = {"problems": 16, "curriculum.size": 1500, "optimizer.lr": 2e-4}
+CUT = 30.0
 """Percentile of the lengths on hard problems, as training samples them, that becomes the limit."""
 
 

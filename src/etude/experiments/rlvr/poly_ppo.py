@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from etude.core.kinds import TokenMethod
+from etude.evaluation.pairs import Pair
 from etude.evaluation.pass_at_k import pass_at_k
-from etude.experiments.arms import SEEDS, Question, findings, started, variant
-from etude.experiments.cells import Cell, spread, trained
+from etude.experiments.arms import START, pairs, started, variant
+from etude.experiments.cells import Cell, by_label, spread, trained
 from etude.tasks.language.triangles import triangles
 
-LESSONS, STEPS, COUNT = 150, 40, 3
+LESSONS, STEPS, RATE = 40, 25, 2e-4
 PROBLEMS, SAMPLES = 40, 64
-KS = (1, 4, 16, 32, 64)
-RATE = 2e-4
+KS = (1, 8, 32)
 
 
 def arms() -> dict[str, TokenMethod]:
@@ -29,38 +29,29 @@ def train(job: Cell) -> dict[str, float]:
 
     from etude.evaluation.language import evaluate_split
 
-    loop, _ = trained(job)
-    looked = evaluate_split(loop.policy, triangles, "train", problems=PROBLEMS, samples=SAMPLES, seed=SEEDS)
+    loop, metrics = trained(job)
+    looked = evaluate_split(loop.policy, triangles, "train", problems=PROBLEMS, samples=SAMPLES, seed=START)
     right = [
         {triangles.signature(e) for e, good in zip(row, correct) if good}
         for row, correct in zip(looked.episodes, looked.correct)
     ]
     found = {f"pass@{k}": float(pass_at_k(looked.correct, k).mean()) for k in KS}
-    return {**found, "distinct": float(np.mean([len(r) for r in right]))}
+    sampled = sum(line["rows"] for line in metrics)
+    return {**found, "distinct right answers": float(np.mean([len(r) for r in right])), "completions": sampled}
 
 
-def experiment() -> dict[str, Any]:
-    """pass@32, pass@1 and distinct right answers after as many completions."""
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """pass@k and distinct right answers after as many completions."""
     with started(triangles, steps=LESSONS) as first:
         methods = arms()
-        jobs = [
-            Cell(label, m, triangles, SEEDS + k, STEPS, first.folder)
-            for k in range(COUNT)
-            for label, m in methods.items()
-        ]
-        jobs.append(Cell("start", methods["ppo"], triangles, SEEDS, 0, first.folder))
-        results = spread(train, jobs)
-    found: dict[str, dict[str, list[float]]] = {}
-    for job, result in zip(jobs, results):
-        for name, value in result.items():
-            found.setdefault(name, {}).setdefault(job.label, []).append(value)
-    questions = [Question("pass@32 against ppo", {arm: found["pass@32"][arm] for arm in methods}),
-                 Question("pass@1 against 0.05 less than ppo's", _less(found["pass@1"]))]  # fmt: skip
-    return findings(
-        questions, task="triangles", steps=STEPS, seeds=COUNT, metric="pass@32",
-        figures={name: {arm: sum(v) / len(v) for arm, v in of.items()} for name, of in found.items()},
+        jobs = [Cell(k, m, triangles, seed, STEPS, first.folder) for seed in seeds for k, m in methods.items()]
+        jobs.append(Cell("start", methods["ppo"], triangles, START, 0, first.folder))
+        results = by_label([job.label for job in jobs], spread(train, jobs))
+    (start,) = results["start"]
+    names = [name for name in start if name != "completions"]
+    ours, theirs = ({k: [r[k] for r in results[arm]] for k in (*names, "completions")} for arm in methods)
+    return pairs(
+        seeds, {k: ours[k] for k in names}, {k: theirs[k] for k in names},
+        start={k: [start[k]] * len(seeds) for k in names},
+        budgets={"completions": (ours["completions"], theirs["completions"])},
     )  # fmt: skip
-
-
-def _less(of: dict[str, list[float]]) -> dict[str, list[float]]:
-    return {"poly-ppo": of["poly-ppo"], "ppo less 0.05": [x - 0.05 for x in of["ppo"]]}

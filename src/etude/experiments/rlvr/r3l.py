@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TASK, STEPS = Keys(size=3, walls=1, max_turns=8), 20
 LESSONS, RATE = 100, 1e-3
-CHANGES = {"problems": 8, "optimizer.lr": 2e-4}
+CHANGES = {"problems": 12, "optimizer.lr": 2e-4}
 
 
 class Lessons(TokenExperience):

@@ -17,8 +17,8 @@ from etude.objectives.policy_gradient import PolicyGradient
 from etude.tasks.language.compose import Compose
 
 TASK = Compose(levels=(3,))
-MINIBATCH, GRADIENT_STEPS, RATE = 16, 48, 2e-4
-TARGET = 0.5
+MINIBATCH, GRADIENT_STEPS, RATE = 16, 32, 2e-4
+TARGET = 0.6
 WINDOW = 64
 """Problems over which the accuracy of fresh samples is averaged, whatever is sampled at once."""
 

@@ -21,8 +21,9 @@ from numpy.typing import ArrayLike
 from etude.core.episodes import Problem, Segment
 from etude.core.kinds import TokenMethod
 from etude.core.streams import Stream
+from etude.evaluation.pairs import Pair
 from etude.evaluation.paths import path_matching
-from etude.experiments.arms import SEEDS, Question, findings, variant
+from etude.experiments.arms import START, pairs, variant
 from etude.experiments.cells import Cell, folder_name, model_folder, recorded, spread, trained
 from etude.tasks.language.hierarchy import Exercise, Hierarchy, Style, named, worked
 
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
 
 MODEL = "blank:3x48x4"
-RUNS = 4
 READING, ANSWERS, STEPS = 700, 100, 50
 """Steps of pre-training, of supervised answers, and of reinforcement."""
 BATCH, RATE = 64, 4e-3
 """Texts read in a step, and the learning rate of reading."""
 KINDS: tuple[Exercise, ...] = ("pick", "lca")
-SAMPLES, PROBLEMS = 5, 60
+SAMPLES, PROBLEMS = 5, 120
 STYLES: tuple[Style, ...] = ("plain", "thought", "structured")
 BARE = {"plain": 0.7, "thought": 0.3, "structured": 0.0}
 """How often careless people answer at once, by what they are asked to do; otherwise they spell a way out."""
@@ -166,13 +166,18 @@ def consistency(correct: ArrayLike) -> dict[str, float]:
     return {name: counts[name] / len(names) for name in ("all", "most", "few", "none")}
 
 
-def asked(policy: LanguagePolicy, task: Hierarchy, style: Style) -> dict[str, Any]:
-    """Majority accuracy, consistency and Path Matching Scores on the leaves that were held out."""
+ASKED: dict[str, tuple[Style, ...]] = {"base": ("plain",), "sft": STYLES, "rl": STYLES, "distilled": ("plain",)}
+"""What each checkpoint is asked to do."""
+
+
+def asked(policy: LanguagePolicy, task: Hierarchy, style: Style) -> dict[str, float]:
+    """Majority accuracy, Path Matching Score of heavy questions, and the share of problems of which every sample is
+    right, on the leaves that were held out."""
     from etude.evaluation.language import evaluate_split
     from etude.evaluation.pass_at_k import maj_at_k
 
     looked = evaluate_split(
-        policy, task.replace(style=style), "heldout", problems=PROBLEMS, samples=SAMPLES, seed=SEEDS
+        policy, task.replace(style=style), "heldout", problems=PROBLEMS, samples=SAMPLES, seed=START
     )
     votes = maj_at_k(looked.correct, looked.answers, SAMPLES)
     problems = [row[0].problem for row in looked.episodes]
@@ -181,14 +186,8 @@ def asked(policy: LanguagePolicy, task: Hierarchy, style: Style) -> dict[str, An
         [[path_matching(named(e.completion), path) for e in row] for row, path in zip(looked.episodes, paths)]
     ).mean(1)
     heavy = np.array([p.level == "heavy" for p in problems])
-    pick = np.array([p.info["kind"] == "pick" for p in problems])
-    return {
-        "accuracy": float(looked.correct.mean()), "majority": float(votes.mean()),
-        "pick": float(looked.correct[pick].mean()), "heavy": float(looked.correct[heavy].mean()),
-        "heavy paths": float(scores[heavy].mean()), "paths": float(scores.mean()),
-        "tokens": float(np.mean([e.action_count for row in looked.episodes for e in row])),
-        "consistency": consistency(looked.correct),
-    }  # fmt: skip
+    always = consistency(looked.correct)["all"]
+    return {"majority": float(votes.mean()), "heavy paths": float(scores[heavy].mean()), "always": always}
 
 
 def forms(task: Hierarchy) -> tuple[list[str], list[str]]:
@@ -198,52 +197,37 @@ def forms(task: Hierarchy) -> tuple[list[str], list[str]]:
 
 
 def study(seed: int) -> dict[str, Any]:
-    """One seed: every checkpoint asked in every style, and what its layers make of questions and statements."""
+    """One seed: its checkpoints asked in their styles, and how alike two of them see questions and statements."""
     import torch
 
-    from etude.evaluation.representations import between_forms, between_models
+    from etude.evaluation.representations import between_models
 
     torch.set_num_threads(1)
     task = Hierarchy(seed=seed, kinds=KINDS)
     found = checkpoints(task, seed)
-    questions, statements = forms(task)
+    texts = dict(zip(("questions", "statements"), forms(task)))
     return {
-        "asked": {name: {style: asked(p, task, style) for style in STYLES} for name, p in found.items()},
-        "questions": between_models(found["sft"], found["rl"], questions).tolist(),
-        "statements": between_models(found["sft"], found["rl"], statements).tolist(),
-        "forms": {name: between_forms(p, questions, statements).tolist() for name, p in found.items()},
+        "asked": {name: {style: asked(found[name], task, style) for style in styles} for name, styles in ASKED.items()},
+        **{k: float(between_models(found["sft"], found["rl"], said)[1:-1].mean()) for k, said in texts.items()},
     }
 
 
-def experiment() -> dict[str, Any]:
-    """All seeds, and the parts of the claim."""
-    runs = spread(study, range(SEEDS, SEEDS + RUNS))
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """Reinforcement against supervised answers on leaves that were only read about."""
+    runs = spread(study, seeds)
 
     def of(name: str, style: Style, key: str = "majority") -> list[float]:
         return [r["asked"][name][style][key] for r in runs]
 
-    gap = {s: [a - b for a, b in zip(of("rl", s), of("sft", s))] for s in ("plain", "structured")}
-    middle = {k: [float(np.mean(r[k][1:-1])) for r in runs] for k in ("statements", "questions")}
-    return findings(
-        [
-            Question("majority accuracy on held-out leaves, plain prompt",
-                     {"rl": of("rl", "plain"), "sft": of("sft", "plain")}),
-            Question("lead of rl, structured against half of plain",
-                     {"structured": gap["structured"], "half of plain": [x / 2 for x in gap["plain"]]}, "lower"),
-            Question("Path Matching Score on heavy questions, prompt to think first",
-                     {"rl": of("rl", "thought", "heavy paths"), "sft": of("sft", "thought", "heavy paths")}),
-            Question("similarity of sft and rl in middle layers", middle),
-        ],
-        task="hierarchy", model=MODEL, steps=STEPS, seeds=RUNS, figures=figures(runs),
-    )  # fmt: skip
-
-
-def figures(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds of everything that was measured."""
-
-    def mean(values: Sequence[Any]) -> Any:
-        if isinstance(values[0], dict):
-            return {k: mean([v[k] for v in values]) for k in values[0]}
-        return np.mean(values, axis=0).round(4).tolist()
-
-    return dict(mean(runs))
+    lead = {s: [a - b for a, b in zip(of("rl", s), of("sft", s))] for s in ("plain", "structured")}
+    arm = {
+        "majority": of("rl", "plain"), "heavy paths": of("rl", "thought", "heavy paths"),
+        "similarity of statements": [r["statements"] for r in runs], "lead, structured": lead["structured"],
+        "majority, distilled": of("distilled", "plain"), "always right": of("rl", "plain", "always"),
+    }  # fmt: skip
+    baseline = {
+        "majority": of("sft", "plain"), "heavy paths": of("sft", "thought", "heavy paths"),
+        "similarity of statements": [r["questions"] for r in runs], "lead, structured": [x / 2 for x in lead["plain"]],
+        "majority, distilled": of("sft", "plain"), "always right": of("sft", "plain", "always"),
+    }  # fmt: skip
+    return pairs(seeds, arm, baseline, start={"majority": of("base", "plain")})

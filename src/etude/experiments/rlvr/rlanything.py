@@ -1,7 +1,8 @@
-"""RLAnything's claim on sums: outcome alone, judge, judge and adapted tasks; what the judge says of running totals."""
+"""RLAnything's claim on compose: outcome alone, judge, judge and adapted tasks; what the judge says of steps."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,35 +11,37 @@ from torch import Tensor
 
 from etude.advantages.group import solved_share
 from etude.core.batches import TokenBatch
+from etude.core.episodes import Problem
 from etude.core.kinds import TokenMethod
 from etude.core.slots import Filter
-from etude.experiments.arms import SEEDS as FIRST
-from etude.experiments.arms import Question, findings, variant
-from etude.experiments.watched import runs
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import pairs, untrained, variant
+from etude.experiments.watched import runs, scores
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
 from etude.methods.rlvr.rlanything.step_judge import judged
-from etude.tasks.language.sums import Sums
+from etude.tasks.language.compose import ALPHABET, FUNCTIONS, LENGTHS, Compose
 
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-STEPS, SEEDS = 40, 3
-TASK = Sums(terms=(3, 4, 5, 6))
-SPAN = STEPS // 8
+TASK, STEPS = Compose(levels=(2, 3, 4)), 15
+CHANGES = {"problems": 32, "minibatches": 4, "optimizer.lr": 1e-4}
+SPAN = 5
 """Steps at the beginning and at the end that are compared."""
 
 
-def optimal(prompt: str, completion: str) -> list[bool]:
-    """Whether each step writes the right running total, given the total before it as it was written.
+def optimal(problem: Problem, completion: str) -> list[bool]:
+    """Whether each step applies the right function rightly to the string before it as it was written.
 
-    >>> optimal("3+5+9+2=", "8,18,20,")
-    [True, False, True, False]
+    >>> optimal(Problem("1", "", info={"functions": ("f1", "f3"), "input": "cab"}), "f1:acb>f3:abc>f3:abc")
+    [False, True, False]
     """
-    first, *terms = map(int, prompt.rstrip("=").split("+"))
-    found, before = [], str(first)
-    for k, said in enumerate(completion.split(",")):
-        right = k < len(terms) and before.isdigit() and said.isdigit() and int(said) == int(before) + terms[k]
-        found.append(right)
+    functions, before = problem.info["functions"], problem.info["input"]
+    found = []
+    for k, step in enumerate(completion.split(">")):
+        name, _, said = step.strip().partition(":")
+        known = k < len(functions) and name == functions[k] and len(before) in LENGTHS and set(before) <= set(ALPHABET)
+        found.append(known and said == FUNCTIONS[name](before))
         before = said
     return found
 
@@ -66,43 +69,34 @@ def agreement(batch: TokenBatch) -> dict[str, float]:
     seen: dict[bool, list[bool]] = {True: [], False: []}
     for row, episode in enumerate(batch.episodes):
         verdicts = total[row][ends[row]].tolist()
-        for true, verdict in zip(optimal(str(episode.problem.prompt), episode.completion), verdicts):
+        for true, verdict in zip(optimal(episode.problem, episode.completion), verdicts):
             seen[true].append((verdict > 0) == true)
     names = {True: "right", False: "wrong"}
     return {names[k]: float(sum(v)) for k, v in seen.items()} | {f"{names[k]}_seen": len(v) for k, v in seen.items()}
 
 
-def experiment() -> dict[str, Any]:
-    """Four arms from the tiny model: the full system, without adapted tasks, without judge as well, and GRPO."""
-    full = variant("rlanything")
-    sizes = {"problems": 32}
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """The full system, without adapted tasks, without judge as well, and GRPO."""
+    full = variant("rlanything", CHANGES)
+    judge = full.rewards[0].replace(separator=">")
+    full = full.replace(rewards=(judge,))
     still = full.replace(curriculum=AdaptedTasks(adapt=False))
     arms = {
         "full": full,
         "judge": still,
-        "policy": still.replace(rewards=(full.rewards[0].replace(weight=0.0),)),
-        "grpo": variant("grpo"),
+        "policy": still.replace(rewards=(judge.replace(weight=0.0),)),
+        "grpo": variant("grpo", CHANGES),
     }
-    found = runs(
-        {k: _watched(variant(m, sizes)) for k, m in arms.items()}, TASK,
-        seeds=SEEDS, steps=STEPS, after=_history, problems=100, samples=8,
-    )  # fmt: skip
-    score = {k: [r.scores["pass@1"] for r in rows] for k, rows in found.items()}
-    inside = {k: [r.scores["inside"] for r in rows] for k, rows in found.items()}
-    agreed = {when: [r.scores[f"agreement {when}"] for r in found["full"]] for when in ("late", "early")}
-
-    def pair(scores: dict[str, list[float]], first: str, second: str) -> dict[str, list[float]]:
-        return {first: scores[first], second: scores[second]}
-
-    return findings(
-        [
-            Question("Accuracy, the full system against the outcome alone", pair(score, "full", "grpo")),
-            Question("Accuracy, adapted tasks", pair(score, "full", "judge")),
-            Question("Accuracy, verdicts", pair(score, "judge", "policy")),
-            Question("Balanced agreement of the judge with which steps are right", pair(agreed, "late", "early")),
-            Question("Share of problems solved between 0.2 and 0.8 of the time", pair(inside, "full", "judge")),
-        ],
-        task=TASK.id, steps=STEPS, seeds=SEEDS, metric="pass@1", accuracy=score, inside=inside, first_seed=FIRST,
+    found = runs({k: _watched(m) for k, m in arms.items()}, TASK, seeds=seeds, steps=STEPS, after=_history)
+    score, inside = ({k: scores(v, what) for k, v in found.items()} for what in ("pass@1", "inside"))
+    late, early = (scores(found["full"], f"agreement {when}") for when in ("late", "early"))
+    return pairs(
+        seeds,
+        {"pass@1": score["full"], "pass@1 of adapted tasks": score["full"], "pass@1 of verdicts": score["judge"],
+         "agreement": late, "share between 0.2 and 0.8": inside["full"]},
+        {"pass@1": score["grpo"], "pass@1 of adapted tasks": score["judge"], "pass@1 of verdicts": score["policy"],
+         "agreement": early, "share between 0.2 and 0.8": inside["judge"]},
+        start={"pass@1": [untrained(variant("grpo"), TASK).pass_at(1)] * len(seeds)},
     )  # fmt: skip
 
 

@@ -234,8 +234,19 @@ capo = grpo.replace(
     token_weights=(CurvatureMask(),),
     claim=Claim(
         statement="With steps so large and batches so small that GRPO collapses, leaving out the tokens that would "
-        "move the policy too far keeps training stable, and needs fewer completions than cautious steps.",
-        task="sums",
-        measures=(Measure(name="todo"),),
+        "move the policy too far keeps training stable, and is as good as cautious steps with three times the "
+        "completions.",
+        task="compose",
+        setting="chains of two, 8 problems, 48 steps at 1e-3, from tiny; cautious: 96 problems, 12 steps at 2e-4",
+        measures=(
+            Measure(name="accuracy with large steps", smallest=0.03),
+            Measure(name="gain", against=0.0, smallest=0.05, bounds=(-1.0, 1.0)),
+            Measure(name="accuracy with a third of the completions", margin=-0.05, smallest=0.05),
+            Measure(name="tokens left out", role="mechanism", minimum=0.005, against=0.0, smallest=0.005),
+            Measure(name="fall of GRPO", role="mechanism", minimum=0.1, against=0.0, smallest=0.05),
+        ),
+        equal=("completions",),
+        learned_on="accuracy with a third of the completions",
+        paper_effect="70 % on MATH with Qwen2.5-Math-7B after about 5 thousand completions instead of 150 thousand",
     ),
 )

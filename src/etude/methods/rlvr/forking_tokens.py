@@ -81,8 +81,16 @@ forking_tokens = dapo.replace(
     token_weights=(HighEntropyTokens(share=0.2),),
     claim=Claim(
         statement="The fifth of the tokens with the highest entropy teaches as much as all tokens, and more than the "
-        "other four fifths, whose training makes entropy collapse.",
-        task="sums",
-        measures=(Measure(name="todo"),),
+        "other four fifths.",
+        task="compose",
+        setting="chains of three, 32 problems, 15 steps, from tiny",
+        measures=(
+            Measure(name="accuracy against all tokens", margin=-0.03, smallest=0.03),
+            Measure(name="accuracy against the rest", smallest=0.03),
+            Measure(name="entropy of the rest", role="mechanism", direction="lower", smallest=0.02, bounds=(0.0, None)),
+        ),
+        learned_on="accuracy against all tokens",
+        paper_effect="against all tokens +11.0 on AIME25 with Qwen3-32B, about equal with 8B; the other four fifths "
+        "clearly worse, with collapsing entropy",
     ),
 )

@@ -330,9 +330,26 @@ gdro_grpo = grpo.replace(
     objective=ClippedSurrogate(low=0.2, high=0.28),
     minibatches=4,
     claim=Claim(
-        statement="At equal completions each adversary alone raises pass@8 on hard problems above GRPO's, and moves "
-        "weight or completions towards harder bins.",
+        statement="At equal completions each adversary alone raises pass@8 on hard problems above GRPO's.",
         task="compose",
-        measures=(Measure(name="todo"),),
+        setting="128 problems, a tenth each of chains of three and of four; 16 of them, 4 updates a step, 40 steps, "
+        "from tiny",
+        measures=(
+            Measure(name="pass@8, weights", smallest=0.02),
+            Measure(name="pass@8, completions", smallest=0.02),
+            Measure(name="pass@1, weights", role="mechanism", smallest=0.02),
+            Measure(name="pass@1, completions", role="mechanism", smallest=0.02),
+            Measure(name="weights moved", role="mechanism", against=0.0, minimum=0.1, smallest=0.1, bounds=(0.0, 10.0)),
+            Measure(
+                name="completions moved", role="mechanism", against=0.0, minimum=0.1, smallest=0.1, bounds=(0.0, 10.0)
+            ),
+            Measure(name="weights on harder bins", role="mechanism", against=0.0, smallest=0.1, bounds=(-10.0, 10.0)),
+            Measure(
+                name="completions on harder bins", role="mechanism", against=0.0, smallest=0.1, bounds=(-10.0, 10.0)
+            ),
+        ),
+        equal=("completions",),
+        learned_on="pass@1, weights",
+        paper_effect="pass@8 of Qwen3-Base 1.7B to 8B: relative gain of 9 to 13 % by weights, 9 to 11 % by completions",
     ),
 )

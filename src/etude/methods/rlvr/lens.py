@@ -139,9 +139,20 @@ lens = grpo.replace(
     advantages=CentredNegatives(),
     filters=(WeighNegativeGroups(alpha=0.25),),
     claim=Claim(
-        statement="Groups without a right answer teach too: pass@1 and pass@16 on hard problems end higher than GRPO's "
-        "at equal rollouts, and hardly any group has no gradient.",
-        task="sums",
-        measures=(Measure(name="todo"),),
+        statement="Groups without a right answer teach too: on problems of which two groups in three have none, "
+        "pass@16 ends higher than GRPO's at equal completions, and on exact tables pass@1 and pass@16 do.",
+        task="compose",
+        setting="chains of three and of four, tested on four, 32 problems, 30 steps, from tiny; tables of 36 "
+        "responses, 60 steps",
+        measures=(
+            Measure(name="pass@16", smallest=0.02),
+            Measure(name="tables: pass@1", smallest=0.02),
+            Measure(name="tables: pass@16", smallest=0.02),
+            Measure(name="pass@1", role="mechanism", smallest=0.01),
+            Measure(name="rows without a gradient", role="mechanism", direction="lower", smallest=0.05),
+        ),
+        equal=("completions",),
+        learned_on="pass@16",
+        paper_effect="MATH, Llama-3.1-8B: pass@1 +2.5 and pass@16 +2.6 points over GRPO",
     ),
 )

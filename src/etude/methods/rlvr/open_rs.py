@@ -124,8 +124,8 @@ open_rs = grpo.replace(
     rewards=(CosineReward(weight=2.0), FormatReward(weight=1.0)),
     optimizer=AdamW(warmup=0.1, schedule=Cosine(floor=0.1)),
     claim=Claim(
-        statement="Under a limit that cuts every other answer to hard problems, a cosine reward makes lengths more "
-        "even at equal accuracy.",
+        statement="Under a limit that cuts most answers to hard problems, a cosine reward makes lengths more even at "
+        "equal accuracy.",
         task="sums",
         measures=(
             Measure(name="accuracy", direction="equal"),

@@ -100,6 +100,7 @@ rapid = grpo.replace(
         statement="Sampling for four minibatches at once reaches a fixed accuracy in at least 10 % less time than GRPO "
         "with the same minibatch, at no loss; with 16 at once accuracy is lower without the weights.",
         task="compose",
+        setting="chains of three functions, minibatches of 16 problems",
         measures=(
             Measure(name="pass@1", margin=-0.03),
             Measure(name="time to the accuracy", direction="lower", margin=0.1, smallest=0.05, bounds=(0.0, None)),

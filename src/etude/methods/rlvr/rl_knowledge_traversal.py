@@ -28,10 +28,28 @@ rl_knowledge_traversal = grpo.replace(
     regularizers=(KLToReference(coefficient=0.001, estimator="k3"),),
     reference=Frozen(),
     claim=Claim(
-        statement="On leaves that were only read about, reinforcement answers better than supervised answers do; a "
-        "structured prompt closes most of the gap; on heavy questions its paths are better; and it changes what the "
-        "model makes of questions more than what it makes of statements.",
-        task="compose",
-        measures=(Measure(name="todo"),),
+        statement="On leaves that were only read about, reinforcement answers better than supervised answers do; on "
+        "heavy questions its paths are better; and it changes what the model makes of questions more than what it "
+        "makes of statements.",
+        task="hierarchy",
+        setting="a tree and a model for each seed: 700 steps of reading, then 50 of reinforcement or 100 of answers",
+        measures=(
+            Measure(name="majority", smallest=0.05),
+            Measure(name="heavy paths", smallest=0.05),
+            Measure(name="similarity of statements", smallest=0.05, bounds=(-1.0, 1.0)),
+            Measure(
+                name="lead, structured",
+                role="mechanism",
+                direction="lower",
+                smallest=0.05,
+                bounds=(-1.0, 1.0),
+                rests_on=("majority",),
+            ),
+            Measure(name="majority, distilled", role="mechanism", smallest=0.05),
+            Measure(name="always right", role="mechanism", smallest=0.05),
+        ),
+        learned_on="majority",
+        paper_effect="MedConceptsQA 0.778 against 0.541, 24 points that a structured prompt makes 8; paths "
+        "0.597 against 0.503; similarity 0.85 to 0.92 of statements, 0.65 to 0.73 of questions",
     ),
 )

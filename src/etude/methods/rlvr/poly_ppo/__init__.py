@@ -198,7 +198,16 @@ poly_ppo = ppo.replace(
     claim=Claim(
         statement="Rewarding sets for being right and different gives a higher pass@32 than PPO at equal completions, "
         "and no lower pass@1.",
-        task="compose",
-        measures=(Measure(name="todo"),),
+        task="triangles",
+        setting="a start that is right once in twenty",
+        measures=(
+            Measure(name="pass@32", smallest=0.03),
+            Measure(name="pass@1", margin=-0.05, smallest=0.03),
+            Measure(name="pass@8", role="mechanism", smallest=0.03),
+            Measure(name="distinct right answers", role="mechanism", smallest=0.2, bounds=(0.0, None)),
+        ),
+        equal=("completions",),
+        learned_on="pass@1",
+        paper_effect="Goto success 80.2% against 46.2% (PPO); FourRooms 92.4% against 89.2%.",
     ),
 )

@@ -133,9 +133,17 @@ rlanything = grpo.replace(
     reference=Frozen(),
     minibatches=4,
     claim=Claim(
-        statement="Judge and adapted tasks each add to the success that the outcome alone brings; the judge comes to "
-        "agree with which steps are right, and adapted tasks stay longer between 0.2 and 0.8 of success.",
-        task="sums",
-        measures=(Measure(name="todo"),),
+        statement="Judge and adapted tasks together bring more success than the outcome alone, and each adds to it.",
+        task="compose",
+        setting="chains of two to four functions, four updates of every batch in each arm",
+        measures=(
+            Measure(name="pass@1"),
+            Measure(name="pass@1 of adapted tasks"),
+            Measure(name="pass@1 of verdicts"),
+            Measure(name="agreement", role="mechanism", smallest=0.02, minimum=0.52),
+            Measure(name="share between 0.2 and 0.8", role="mechanism", smallest=0.02),
+        ),
+        learned_on="pass@1",
+        paper_effect="9.1 points on OSWorld, 18.7 on ALFWorld, 11.9 on LiveBench, each part adding.",
     ),
 )
