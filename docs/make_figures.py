@@ -54,7 +54,9 @@ def decisions(path: Path) -> Path:
         error = 1.96 * np.sqrt(shares * (1 - shares) / EXPERIMENTS)
         bands = [Band(effects, s, s - e, s + e) for s, e in zip(shares, error)]
         panels[f"smallest that matters: {smallest:g} sd"] = dict(zip(NAMES, bands))
-    return draw_panels(panels, path, x_label="effect in deviations of the paired difference", y_label="share of experiments")
+    return draw_panels(
+        panels, path, x_label="effect in deviations of the paired difference", y_label="share of experiments"
+    )
 
 
 EXPERIMENTS = 400
