@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from etude.evaluation.intervals import Band
 from etude.evaluation.plots import draw_panels, learning_curves
 from etude.evaluation.verdicts import LOOKS, Outcome, judge
-from etude.runs.comparing import Job, curves, jobs_for, run_jobs
+from etude.runs.comparing import curves
+from etude.runs.jobs import Job, jobs_for, run_jobs
 
 IMAGES = Path(__file__).resolve().parent / "images"
 STEPS, SEEDS = 150, 3

@@ -13,8 +13,8 @@ from test_claims import commit, git
 
 from etude.core.claims import Claim, Measure
 from etude.core.errors import UnknownNameError
-from etude.runs import beds, claims, comparing, measuring, tuning
-from etude.runs.comparing import Job
+from etude.runs import beds, claims, jobs, measuring, tuning
+from etude.runs.jobs import Job
 
 pytestmark = pytest.mark.slow
 BED = """
@@ -50,7 +50,7 @@ def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for job in jobs:
             assert job.finished or cli(*job.command()).code == 0
 
-    for module in (beds, comparing, tuning):
+    for module in (beds, jobs, tuning):
         monkeypatch.setattr(module, "run_jobs", here)
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "small.toml").write_text(BED)
@@ -97,16 +97,16 @@ def test_what_could_not_have_shown_it_is_void(cli: Cli, project: Path, name: str
 
 def test_what_training_logged_can_be_measured(cli: Cli, project: Path) -> None:
     bed = beds.load_bed("small.toml")
-    jobs = beds.runs_of(bed, "grpo", 2)
-    comparing.run_jobs(jobs)
-    lines = [json.loads(line) for line in (jobs[0].folder / "metrics.jsonl").read_text().splitlines()]
+    made = beds.runs_of(bed, "grpo", 2)
+    beds.run_jobs(made)
+    lines = [json.loads(line) for line in (made[0].folder / "metrics.jsonl").read_text().splitlines()]
     each = np.array([line["members"]["entropy"] for line in lines])  # after steps 1 to 6
     at = np.linspace(0.15, 6, 40)
     along = np.array([np.interp(at, np.arange(1, 7), column) for column in each.T])
-    np.testing.assert_allclose(measuring.measured(bed, "mean:entropy", jobs), along.mean(1))
-    np.testing.assert_allclose(measuring.measured(bed, "last:entropy", jobs), along[:, 30:].mean(1))
+    np.testing.assert_allclose(measuring.measured(bed, "mean:entropy", made), along.mean(1))
+    np.testing.assert_allclose(measuring.measured(bed, "last:entropy", made), along[:, 30:].mean(1))
     with pytest.raises(UnknownNameError, match="measure on a bed"):
-        measuring.measured(bed, "entropy", jobs)
+        measuring.measured(bed, "entropy", made)
 
 
 def test_as_many_settings_of_other_fields(cli: Cli, project: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from etude.runs import comparing
-from etude.runs.comparing import Job, jobs_for
+from etude.runs import jobs
+from etude.runs.jobs import Job, jobs_for
 from etude.runtime.interrupts import Interrupted
 
 MINE = """
@@ -27,14 +27,14 @@ FIELDS = ("--set", "experience.size=2", "--set", "problems=2")
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The runs that were started, in order; each looks at few problems, to be quick."""
     begun: list[Job] = []
-    start, command = comparing._Workers.start, Job.command
+    start, command = jobs._Workers.start, Job.command
     monkeypatch.setattr(Job, "command", lambda job: [*command(job), "--evaluate", "4"])
 
-    def counted(pool: comparing._Workers, job: Job) -> None:
+    def counted(pool: jobs._Workers, job: Job) -> None:
         begun.append(job)
         start(pool, job)
 
-    monkeypatch.setattr(comparing._Workers, "start", counted)
+    monkeypatch.setattr(jobs._Workers, "start", counted)
     return begun
 
 
@@ -110,8 +110,8 @@ def test_runs_of_one_worker_equal_runs_of_their_own(tmp_path: Path) -> None:
     alone = [jobs_for("grpo", "compose", "tiny", 2, 2, fields, tmp_path / "alone", flags=("--evaluate", "0"))[1]]
     both = jobs_for("grpo", "compose", "tiny", 2, 2, fields, tmp_path / "both", flags=("--evaluate", "0"))
     bad = jobs_for("grpo", "no-such-task", "tiny", 1, 2, fields, tmp_path / "bad")
-    comparing.run_jobs(alone, quiet=True)
-    with comparing._Workers(1) as pool:
+    jobs.run_jobs(alone, quiet=True)
+    with jobs._Workers(1) as pool:
         statuses = []
         for job in (both[0], bad[0], both[1]):
             pool.start(job)
@@ -131,9 +131,9 @@ def test_a_signal_stops_the_workers_too() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with (
         pytest.raises(Interrupted, match="Stopped by SIGTERM; runs that have begun are saved"),
-        comparing._Workers(1) as pool,
+        jobs._Workers(1) as pool,
     ):
-        pool.idle.append(process := comparing._worker())
+        pool.idle.append(process := jobs._worker())
         os.kill(os.getpid(), signal.SIGTERM)
     assert process.returncode is not None, "it was waited for"
     assert signal.getsignal(signal.SIGTERM) is before

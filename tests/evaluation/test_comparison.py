@@ -14,7 +14,8 @@ from rich.console import Console
 from etude.core.errors import ConfigError, DataError
 from etude.evaluation.comparison import Comparison, compare_arms, difference
 from etude.evaluation.intervals import interquartile_mean
-from etude.runs.comparing import Job, evaluations
+from etude.runs.comparing import evaluations
+from etude.runs.jobs import Job
 
 RANDOM = np.random.default_rng(0)
 STEPS = np.arange(0, 50, 10)

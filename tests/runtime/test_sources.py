@@ -19,7 +19,7 @@ from etude.core.errors import CheckpointError, ConfigError
 from etude.core.method import Method
 from etude.core.registry import get_method, load_attribute
 from etude.policies.loading import BUILT_IN
-from etude.runs.comparing import jobs_for
+from etude.runs.jobs import jobs_for
 from etude.runtime import environment, fingerprints, sources
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -48,7 +48,8 @@ from etude.core.fields import Count, WholeNumber, check
 from etude.core.method import Method
 from etude.core.registry import ROOT, get_method
 from etude.core.worlds import World
-from etude.runs.comparing import Job, evaluations, jobs_for, run_jobs
+from etude.runs.comparing import evaluations
+from etude.runs.jobs import Job, jobs_for, run_jobs
 from etude.runs.training import compose_task
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from etude.evaluation.verdicts import ALPHA, LOOKS
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Scores, beds, runs_of, scores_of, start_of, state
-from etude.runs.comparing import run_jobs
+from etude.runs.jobs import run_jobs
 from etude.runs.tuning import SEEDS as SWEPT
 from etude.runs.tuning import TOGETHER, combinations
 

@@ -246,7 +246,7 @@ def _own(method: Method, runs: Path) -> Collect:
 def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | None) -> Collect:
     """Runs of both arms on a bed."""
     from etude.runs.beds import load_bed
-    from etude.runs.comparing import run_jobs
+    from etude.runs.jobs import run_jobs
     from etude.runs.measuring import pairs_of
     from etude.runs.tuning import arms_of, tune
 

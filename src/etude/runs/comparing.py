@@ -4,223 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import select
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from etude.core.edit import assignments
-from etude.core.errors import ConfigError, EtudeError, UnknownNameError
+from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
-from etude.runtime.interrupts import Interrupted
+from etude.runs.jobs import Job, jobs_for, run_jobs
 
 if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.task import Task
     from etude.evaluation.comparison import Comparison
     from etude.runs.training import Options
-
-POLL = 0.2
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run to be had: an arm ('grpo+kl-to-reference') with one seed, or with all of them if they train together.
-
-    Args:
-        members: seeds of a population, from `seed` on; 0 for a run of language.
-        flags: further options of `etude train`, as on the command line.
-    """
-
-    arm: str
-    task: str
-    model: str
-    seed: int
-    steps: int
-    fields: tuple[str, ...]
-    folder: Path
-    reward: str | None = None
-    members: int = 0
-    flags: tuple[str, ...] = ()
-
-    def command(self) -> list[str]:
-        """What `etude` is told, so that it trains this on one thread."""
-        if any((self.folder / "checkpoints").glob("step-*")):
-            return ["train", "--resume", str(self.folder), "--quiet"]
-        name, *parts = self.arm.split("+")
-        extra = [x for p in parts for x in ("--with", p)] + [x for f in self.fields for x in ("--set", f)]
-        extra += ["--reward", self.reward] if self.reward else []
-        extra += ["--seeds", str(self.members)] if self.members else ["--model", self.model]
-        return [
-            "train", name, "--task", self.task, "--seed", str(self.seed), "--steps", str(self.steps), "--out",
-            str(self.folder), "--threads", "1", "--quiet", *extra, *self.flags,
-        ]  # fmt: skip
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run is there, with this many steps."""
-        needed = [self.folder / name for name in ("FINISHED", "evaluation.json", "config.json")]
-        return all(p.is_file() for p in needed) and json.loads(needed[2].read_text())["steps"] == self.steps
-
-    @property
-    def done_steps(self) -> int:
-        """Steps so far, for the progress bar."""
-        log = self.folder / "metrics.jsonl"
-        if not log.is_file():
-            return 0
-        lines = log.read_bytes().split(b"\n")
-        if not self.members or len(lines) < 2:
-            return len(lines) - 1
-        last = json.loads(lines[-2])
-        return int(last.get("environment_steps", last["step"]))
-
-
-def jobs_for(
-    arm: str, task: str, model: str, seeds: int, steps: int, fields: Sequence[str], root: Path, first: int = 0,
-    reward: str | None = None, together: bool = False, flags: tuple[str, ...] = (),
-) -> list[Job]:  # fmt: skip
-    """The runs of an arm; one of all seeds if they are trained together.
-
-    Their folders are named by all that matters, so equal runs are found again.
-
-    What matters includes the content of all that is the user's own (files, modules that they import, data, models) and
-    etude's version: after a change of one, the runs are done again.
-    """
-    import hashlib
-
-    from etude.policies.loading import is_shipped
-    from etude.runtime import sources
-
-    values = [part for f in fields for part in f.partition("=")[2].split(",")]
-    start = "" if together or is_shipped(model) else model
-    own = sources.key([task, *([reward] if reward else []), *values], arm.split("+"), start)
-    matters = [arm, task, model, steps, list(fields), *([reward] if reward else []), *own, *flags]
-    key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
-    label = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{arm}-{Path(task).stem}")
-    home, last = root / f"{label}-{steps}-{key}", first + seeds - 1
-    if together:
-        name = f"seeds-{first}-to-{last}"
-        return [Job(arm, task, model, first, steps, tuple(fields), home / name, reward, members=seeds, flags=flags)]
-    return [
-        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", reward, flags=flags)
-        for seed in range(first, first + seeds)
-    ]
-
-
-def run_jobs(jobs: Sequence[Job], workers: int | None = None, quiet: bool = False) -> None:
-    """Train what is missing, `workers` runs at a time. Raises EtudeError with the run's own sentence if one fails."""
-    missing = [j for j in jobs if not j.finished]
-    if not quiet:
-        print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already.", file=sys.stderr)
-    if not missing:
-        return
-    count = min(len(missing), workers or os.cpu_count() or 1)
-    with _bar(sum(j.steps for j in missing), quiet) as advance, _Workers(count) as pool:
-        waiting = list(missing)
-        while waiting or pool.busy:
-            while waiting and len(pool.busy) < count:
-                pool.start(waiting.pop(0))
-            time.sleep(POLL)
-            advance(sum(min(j.done_steps, j.steps) for j in missing))
-            for job, status in pool.done():
-                if status:
-                    raise _failure(job)
-
-
-class _Workers:
-    """Processes that do one run after another; those that are still at work at the end save and stop."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.idle: list[subprocess.Popen[str]] = []
-        self.busy: dict[Job, subprocess.Popen[str]] = {}
-        self._before: Any = None
-
-    def __enter__(self) -> _Workers:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, _stop)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-        processes = [*self.idle, *self.busy.values()]
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            with process:  # closes its pipes and waits for it
-                pass
-
-    def start(self, job: Job) -> None:
-        """Have a run done by a process that is idle, or by a new one."""
-        process = self.idle.pop() if self.idle else _worker()
-        self.busy[job] = process
-        job.folder.parent.mkdir(parents=True, exist_ok=True)
-        assert process.stdin is not None
-        print(json.dumps({"arguments": job.command(), "log": str(_log(job))}), file=process.stdin, flush=True)
-
-    def done(self) -> list[tuple[Job, int]]:
-        """Runs that have ended since, and their exit status; a process that died counts as a failed run."""
-        ended = [(job, process) for job, process in self.busy.items() if process.stdout and _readable(process.stdout)]
-        found = []
-        for job, process in ended:
-            answer = process.stdout.readline() if process.stdout else ""
-            del self.busy[job]
-            self.idle += [process] if answer else []
-            found.append((job, int(answer) if answer else process.wait() or 1))
-        return found
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Interrupted("Stopped by SIGTERM; runs that have begun are saved. The same command goes on.", number)
-
-
-def _worker() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "etude.cli.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-def _readable(stream: IO[str]) -> bool:
-    """Whether there is a line, or the end, to be read at once."""
-    return bool(select.select([stream], [], [], 0)[0])
-
-
-def _log(job: Job) -> Path:
-    return job.folder.parent / f"{job.folder.name}.log"
-
-
-def _failure(job: Job) -> EtudeError:
-    tail = _log(job).read_text(errors="replace").strip().splitlines()[-3:]
-    return EtudeError(f"The run of {job.arm} with seed {job.seed} failed ({_log(job)}): {' '.join(tail)}")
-
-
-class _bar:
-    """A progress bar over all runs, with the time left."""
-
-    def __init__(self, total: int, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("training steps"), BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
-        self.task = self.progress.add_task("", total=total)
-
-    def __enter__(self) -> Any:
-        self.progress.start()
-        return lambda done: self.progress.update(self.task, completed=done)
-
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
 
 
 def final_scores(jobs: Sequence[Job], metric: str, split: str) -> list[float]:

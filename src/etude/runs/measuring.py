@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from etude.core.errors import UnknownNameError
 from etude.evaluation.pairs import Pair
 from etude.runs.beds import Bed, Scores, scores_of
-from etude.runs.comparing import Job, curves
+from etude.runs.comparing import curves
+from etude.runs.jobs import Job
 
 EVALUATED, LOGGED = ("end", "area"), ("mean", "last")
 LATE = 0.25

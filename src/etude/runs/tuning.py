@@ -9,7 +9,7 @@ from typing import Any
 
 from etude.core.claims import Claim
 from etude.runs.beds import RUNS, TUNING, Bed, runs_of, scores_of
-from etude.runs.comparing import Job, run_jobs
+from etude.runs.jobs import Job, run_jobs
 
 SEEDS, TOGETHER = 2, 6
 """Seeds of each setting; more where seeds train together and cost next to nothing."""
