@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation from real runs, training those that are not there yet.
+"""Draw the pictures of the documentation: real runs, training those that are not there yet, and simulated claims.
 
     python docs/make_figures.py                 three seeds of the main job, about a minute of one core each
 
@@ -12,7 +12,12 @@ import argparse
 import json
 from pathlib import Path
 
-from etude.evaluation.plots import learning_curves
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.evaluation.intervals import Band
+from etude.evaluation.plots import draw_panels, learning_curves
+from etude.evaluation.verdicts import LOOKS, Outcome, judge
 from etude.runs.comparing import Job, curves, jobs_for, run_jobs
 
 IMAGES = Path(__file__).resolve().parent / "images"
@@ -40,6 +45,34 @@ def scores(jobs: list[Job]) -> str:
     return "\n".join(lines)
 
 
+def decisions(path: Path) -> Path:
+    """What comes out of a claim whose paired difference is normal(effect, 1), after looks at 6, 12, 24 and 48 pairs."""
+    random, effects = np.random.default_rng(0), np.arange(0, 1.51, 0.125)
+    panels: dict[str, dict[str, Band]] = {}
+    for smallest in (0.3, 0.75, 1.5):
+        shares = np.array([_outcomes(random.normal(e, 1, (EXPERIMENTS, LOOKS[-1])), smallest) for e in effects]).T
+        error = 1.96 * np.sqrt(shares * (1 - shares) / EXPERIMENTS)
+        bands = [Band(effects, s, s - e, s + e) for s, e in zip(shares, error)]
+        panels[f"smallest that matters: {smallest:g} sd"] = dict(zip(NAMES, bands))
+    return draw_panels(
+        panels, path, x_label="effect in deviations of the paired difference", y_label="share of experiments"
+    )
+
+
+EXPERIMENTS = 400
+NAMES = {"held": (Outcome.HELD,), "equivalent": (Outcome.EQUIVALENT,), "reversed": (Outcome.REVERSED,),
+         "undecided": (Outcome.INCONCLUSIVE,)}  # fmt: skip
+
+
+def _outcomes(differences: NDArray[np.float64], smallest: float) -> list[float]:
+    """Share of each outcome among experiments [n, pairs]."""
+    found = []
+    for d in differences:
+        judged = (judge(d[:n], 0.0, smallest).outcome for n in LOOKS)
+        found.append(next((o for o in judged if o.decided), Outcome.INCONCLUSIVE))
+    return [sum(o in those for o in found) / len(found) for those in NAMES.values()]
+
+
 def main() -> None:
     """Train what is missing, draw, print the numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -50,6 +83,7 @@ def main() -> None:
     run_jobs(jobs, chosen.workers)
     print(learning_curve(jobs, IMAGES / "learning-curve.png"))
     print(scores(jobs))
+    print(decisions(IMAGES / "how-claims-decide.png"))
 
 
 if __name__ == "__main__":

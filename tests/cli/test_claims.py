@@ -303,6 +303,12 @@ def test_a_claim_must_make_sense(changes: dict[str, object], sentence: str) -> N
 # All that is recorded here
 
 
+@pytest.mark.parametrize("name", claims.claims())
+def test_what_a_verdict_rests_on_can_be_named(name: str) -> None:
+    """Also of a method that lacks something before it can be trained, a reward model for instance."""
+    assert all(claims.rests_on(*claims.claim_of(name)).values())
+
+
 @pytest.mark.parametrize("name", [n for n in claims.claims() if claims.recorded(n)])
 def test_every_verdict_follows_from_its_runs(name: str) -> None:
     folder = claims.folder_of(name)

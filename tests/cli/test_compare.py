@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from command import Cli
 
 from etude.runs import comparing
 from etude.runs.comparing import Job, jobs_for
+from etude.runtime.interrupts import Interrupted
 
 MINE = """
 from etude.methods.rlvr.grpo import grpo
@@ -122,3 +125,15 @@ def test_runs_of_one_worker_equal_runs_of_their_own(tmp_path: Path) -> None:
     ]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert "no-such-task" in (bad[0].folder.parent / f"{bad[0].folder.name}.log").read_text()
+
+
+def test_a_signal_stops_the_workers_too() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.raises(Interrupted, match="Stopped by SIGTERM; runs that have begun are saved"),
+        comparing._Workers(1) as pool,
+    ):
+        pool.idle.append(process := comparing._worker())
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert process.returncode is not None, "it was waited for"
+    assert signal.getsignal(signal.SIGTERM) is before

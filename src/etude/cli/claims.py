@@ -14,25 +14,24 @@ claims = App(name="claims", help="What papers say and what came out here; `plan`
 
 @claims.default
 def list_claims() -> None:
-    """Every claim with its bed and its verdict.
+    """Every claim with its verdict, and below it the sentence and what it was checked on.
 
     The difference is in units of the smallest that matters: within 1 is equivalent.
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
 
     from etude.runs.claims import claims as known
     from etude.runs.claims import recorded, verdict_of
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("method", "claim", "bed", "verdict", "difference", "pairs"):
-        table.add_column(name, no_wrap=name in ("method", "verdict"))
+    console = Console(highlight=False)
     for name, method in known().items():
         if method.claim is not None:
-            table.add_row(
-                name, method.claim.statement, method.claim.bed, verdict_of(name) or "not run", *_figures(recorded(name))
-            )
-    Console().print(table)
+            difference, pairs = _figures(recorded(name))
+            found = f"{difference} in {pairs} pairs" if pairs else ""
+            console.print(f"{name:<24}{verdict_of(name) or 'not run':<26}{found}", style="bold", markup=False)
+            where = method.claim.bed or method.claim.setting or method.claim.task
+            console.print(Padding(f"{method.claim.statement} ({where})", (0, 0, 0, 4)), markup=False)
 
 
 def _figures(record: dict[str, Any] | None) -> tuple[str, str]:

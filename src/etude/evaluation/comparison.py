@@ -1,4 +1,4 @@
-"""Comparing arms: interquartile means with intervals, probability of improvement, curves, and a claim's verdict."""
+"""Comparing arms: interquartile means with intervals, probability of improvement, and curves."""
 
 from __future__ import annotations
 
@@ -28,16 +28,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Direction = Literal["higher", "lower"]
-Outcome = Literal["held", "not held", "inconclusive"]
 FEW = 10
 """Runs per arm below which a bootstrap of the difference is too narrow, and Welch's interval is used."""
-
-
-class Verdict(NamedTuple):
-    """What an experiment says about a claim, and the interval of mean(arm) - mean(baseline) that it says it with."""
-
-    outcome: Outcome
-    interval: Interval
 
 
 class Written(NamedTuple):
@@ -203,40 +195,6 @@ def compare_arms(
     }
     notes = (*_cautions(tables), *gaps, *missing)
     return Comparison(metric, direction, tasks, tuple(arms), improvement, about or {}, notes, curve or metric, axis)
-
-
-def verdict(
-    arm: ArrayLike,
-    baseline: ArrayLike,
-    direction: Direction = "higher",
-    margin: float = 0.0,
-    seed: int = 0,
-    *,
-    level: float = 0.95,
-) -> Verdict:
-    """Whether "arm is higher (lower) than baseline by more than margin" held.
-
-    With the interval [low, high] of d = mean(arm) - mean(baseline), for 'higher':
-    held if low > margin; not held if high <= margin; inconclusive if the margin lies between.
-    For 'lower': held if high < -margin; not held if low >= -margin; else inconclusive.
-
-    The interval is Welch's when an arm has fewer than ten runs, because the bootstrap is then too narrow; else the
-    stratified bootstrap of the difference. With one run in an arm the verdict is always inconclusive.
-
-    Args:
-        arm, baseline: final scores, [runs] or [runs, tasks].
-        margin: the smallest difference that counts, in units of the scores; not negative.
-        level: nominal coverage of the interval.
-
-    Raises ConfigError for another direction or a negative margin; DataError for scores that are not finite.
-    """
-    _check_direction(direction)
-    if not margin >= 0:
-        raise ConfigError(f"margin must be a number of at least 0, got {margin}; `direction` says which way.")
-    interval = difference(arm, baseline, seed=seed, level=level)
-    low, high = (interval.low, interval.high) if direction == "higher" else (-interval.high, -interval.low)
-    outcome: Outcome = "held" if low > margin else "not held" if high <= margin else "inconclusive"
-    return Verdict(outcome, interval)
 
 
 def difference(x: ArrayLike, y: ArrayLike, *, seed: int = 0, level: float = 0.95) -> Interval:

@@ -42,11 +42,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.core.edit import assignments
+from etude.core.edit import assignments, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber, check
 from etude.core.method import Method
-from etude.core.registry import ROOT
+from etude.core.registry import ROOT, get_method
 from etude.core.worlds import World
 from etude.runs.comparing import Job, evaluations, jobs_for, run_jobs
 from etude.runs.training import compose_task
@@ -254,13 +254,12 @@ ELSEWHERE = (
 
 def composition(arm: str | Method, world: World) -> str:
     """A name for all that an arm is made of: every part with its values, and the source of its parts."""
-    from etude.runs.training import compose_method
-
-    name, *parts = arm.split("+") if isinstance(arm, str) else (arm,)
-    method = compose_method(name, (), [str(part) for part in parts], None, world)
-    modules = sorted({type(part).__module__ for part in method.parts().values()})
+    if isinstance(arm, str):
+        name, *parts = arm.split("+")
+        arm = stack(get_method(name, world), parts)
+    modules = sorted({type(part).__module__ for part in arm.parts().values()})
     sources = [Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8") for module in modules]
-    return hashlib.sha256(json.dumps([method.to_json(), modules, sources]).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps([arm.to_json(), modules, sources]).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,22 @@ import json
 import math
 import os
 import select
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, EtudeError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
+from etude.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -139,11 +143,16 @@ class _Workers:
         self.count = count
         self.idle: list[subprocess.Popen[str]] = []
         self.busy: dict[Job, subprocess.Popen[str]] = {}
+        self._before: Any = None
 
     def __enter__(self) -> _Workers:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, _stop)
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
         processes = [*self.idle, *self.busy.values()]
         for process in processes:
             process.terminate()
@@ -169,6 +178,10 @@ class _Workers:
             self.idle += [process] if answer else []
             found.append((job, int(answer) if answer else process.wait() or 1))
         return found
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Interrupted("Stopped by SIGTERM; runs that have begun are saved. The same command goes on.", number)
 
 
 def _worker() -> subprocess.Popen[str]:

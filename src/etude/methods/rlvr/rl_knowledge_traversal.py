@@ -31,7 +31,7 @@ rl_knowledge_traversal = grpo.replace(
         statement="On leaves that were only read about, reinforcement answers better than supervised answers do; on "
         "heavy questions its paths are better; and it changes what the model makes of questions more than what it "
         "makes of statements.",
-        task="hierarchy",
+        task="compose",
         setting="a tree and a model for each seed: 700 steps of reading, then 50 of reinforcement or 100 of answers",
         measures=(
             Measure(name="majority", smallest=0.05),

@@ -198,7 +198,7 @@ poly_ppo = ppo.replace(
     claim=Claim(
         statement="Rewarding sets for being right and different gives a higher pass@32 than PPO at equal completions, "
         "and no lower pass@1.",
-        task="triangles",
+        task="compose",
         setting="a start that is right once in twenty",
         measures=(
             Measure(name="pass@32", smallest=0.03),

@@ -98,7 +98,7 @@ r3l = grpo.replace(
     claim=Claim(
         statement="On a text grid world, with at most as many episodes, it solves more than GRPO and more than without "
         "retries, and retries succeed more often than other attempts at the same problems.",
-        task="keys",
+        task="compose",
         measures=(
             Measure(name="success against grpo"),
             Measure(name="success against without retries"),

@@ -1,0 +1,120 @@
+"""Claims on a bed: arms are tuned by the same sweep and trained with the same seeds; dead beds and twins are void."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import Cli
+from test_claims import commit, git
+
+from etude.core.claims import Claim, Measure
+from etude.core.errors import UnknownNameError
+from etude.runs import beds, claims, comparing, measuring, tuning
+from etude.runs.comparing import Job
+
+pytestmark = pytest.mark.slow
+BED = """
+about = "Two prompts."
+task = "enumerable"
+set = { "task.prompts" = 2, "task.length" = 1 }
+steps = 6
+
+[test]
+every = 3
+
+[sweep]
+"optimizer.lr" = [0.01, 0.1]
+"""
+MINE = """
+from etude.core.claims import Claim, Measure
+from etude.methods.rlvr.grpo import grpo
+
+SAID = dict(statement="It is better.", bed="small.toml", baseline="grpo", measures=(Measure(name="area"),))
+mine = grpo.replace(id="mine", advantages=grpo.advantages, claim=Claim(**SAID, equal=("steps", "updates")))
+same = grpo.replace(id="same", claim=Claim(**SAID, sweep={}))
+STILL = {"optimizer.lr": 1e-9}
+dead = grpo.replace(id="dead", claim=Claim(**SAID, changes=STILL, baseline_changes=STILL, sweep={}))
+more = grpo.replace(id="more", epochs=4, claim=Claim(**SAID, equal=("updates",), sweep={}))
+"""
+
+
+@pytest.fixture
+def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with methods and a small bed; runs are made in this process."""
+
+    def here(jobs: Sequence[Job], workers: int | None = None, quiet: bool = False) -> None:
+        for job in jobs:
+            assert job.finished or cli(*job.command()).code == 0
+
+    for module in (beds, comparing, tuning):
+        monkeypatch.setattr(module, "run_jobs", here)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "small.toml").write_text(BED)
+    (tmp_path / ".gitignore").write_text("__pycache__\nruns\n")
+    git("init", "-q")
+    for name in ("mine", "same", "dead", "more"):
+        assert cli("claims", "plan", f"mine.py:{name}").code == 0
+    commit("plans")
+    return tmp_path
+
+
+def verdict(cli: Cli, name: str) -> dict[str, object]:
+    answer = cli("claims", "run", f"mine.py:{name}")
+    assert answer.code == 0, answer.err
+    found: dict[str, object] = json.loads(Path(f"claims/{name}/verdict.json").read_text())
+    return found
+
+
+def test_arms_are_tuned_by_their_areas_and_paired_by_seed(cli: Cli, project: Path) -> None:
+    record = verdict(cli, "mine")
+    areas = record["tuning"]["areas"]  # type: ignore[index]
+    assert areas["arm"] == areas["baseline"], "the same method"
+    assert list(areas["arm"]) == ["optimizer.lr=0.01", "optimizer.lr=0.1"]
+    best = max(areas["arm"], key=areas["arm"].__getitem__)
+    assert record["tuning"]["best"]["arm"] == {"optimizer.lr": float(best.partition("=")[2])}  # type: ignore[index]
+    rows = [json.loads(line) for line in Path("claims/mine/runs.jsonl").read_text().splitlines()]
+    pairs = {s: [row["pair"] for row in rows if row.get("setting") == s] for s in ("published", "tuned")}
+    assert [p["seed"] for p in pairs["tuned"]] == list(range(1000, 1006))
+    runs = [p.parent for p in Path("runs/beds").rglob("evaluation.json") if p.parent.name == "seeds-1000-to-1005"]
+    measured = [json.loads((run / "evaluation.json").read_text())["after"] for run in runs]
+    ends = [next(iter(each.values()))["pass@1"]["members"] for each in measured]
+    assert [p["arm"]["end"] for p in pairs["tuned"]] in ends
+    assert [p["baseline"]["end"] for p in pairs["published"]] in ends
+    assert all(p["budgets"]["updates"] == [6.0, 6.0] for p in pairs["tuned"])
+
+
+@pytest.mark.parametrize(("name", "gate"), [("same", "identical"), ("dead", "learned"), ("more", "budget")])
+def test_what_could_not_have_shown_it_is_void(cli: Cli, project: Path, name: str, gate: str) -> None:
+    record = verdict(cli, name)
+    assert record["verdict"] == "void"
+    assert gate in [void["gate"] for void in record["published"]["void"]]  # type: ignore[index]
+    assert claims.check(f"mine.py:{name}") == []
+
+
+def test_what_training_logged_can_be_measured(cli: Cli, project: Path) -> None:
+    bed = beds.load_bed("small.toml")
+    jobs = beds.runs_of(bed, "grpo", 2)
+    comparing.run_jobs(jobs)
+    lines = [json.loads(line) for line in (jobs[0].folder / "metrics.jsonl").read_text().splitlines()]
+    each = np.array([line["members"]["entropy"] for line in lines])  # after steps 1 to 6
+    at = np.linspace(0.15, 6, 40)
+    along = np.array([np.interp(at, np.arange(1, 7), column) for column in each.T])
+    np.testing.assert_allclose(measuring.measured(bed, "mean:entropy", jobs), along.mean(1))
+    np.testing.assert_allclose(measuring.measured(bed, "last:entropy", jobs), along[:, 30:].mean(1))
+    with pytest.raises(UnknownNameError, match="measure on a bed"):
+        measuring.measured(bed, "entropy", jobs)
+
+
+def test_as_many_settings_of_other_fields(cli: Cli, project: Path) -> None:
+    """A baseline without the method's field is tuned over as many settings of its own."""
+    claim = Claim(
+        statement="A.", bed="small.toml", baseline="grpo", measures=(Measure(name="end"),),
+        sweep={"optimizer.lr": (0.01, 0.1)}, baseline_sweep={"epochs": (1, 2)},
+    )  # fmt: skip
+    found = tuning.tune(beds.load_bed("small.toml"), "dr-grpo", claim)
+    assert list(found["areas"]["arm"]) == ["optimizer.lr=0.01", "optimizer.lr=0.1"]
+    assert list(found["areas"]["baseline"]) == ["epochs=1", "epochs=2"]
