@@ -84,10 +84,10 @@ def claim(name: str, method: Method) -> str:
     how = f"`{c.baseline}` on the bed [`{c.bed}`](../../beds/{c.bed}.toml)" if c.bed else ""
     if own := experiment_file(name):
         path = f"experiments/{own.parent.name}/{own.name}"
-        how = f"an experiment of its own, [`{path}`](../../src/etude/{path}): {c.setting}"
+        how = f"an experiment of its own, [`{path}`](../../src/etude/{path}): {c.setting or f'on `{c.task}`'}"
     blocks = [c.statement, f"Checked {'against' if c.bed else 'by'} {how}."]
     if c.paper_effect:
-        blocks.append(f"The paper reports: {c.paper_effect}.")
+        blocks.append(f"The paper reports: {c.paper_effect.rstrip('.')}.")
     blocks.append(f"Verdict: **{verdict_of(name) or 'not run yet'}**.")
     if found:
         blocks += [evidence(found, setting) for setting in ("published", "tuned") if setting in found]
@@ -142,7 +142,11 @@ def claims(names: list[str]) -> str:
         rows = []
         for name in names:
             if family("methods", name) == kind and (made := get_method(name).claim) is not None:
-                bed = f"[{made.bed}](../beds/{made.bed}.toml)" if made.bed else made.setting
+                bed = (
+                    f"[{made.bed}](../beds/{made.bed}.toml)"
+                    if made.bed
+                    else made.setting or f"its own, on `{made.task}`"
+                )
                 rows.append([f"[{name}](methods/{name}.md)", made.statement, bed, *verdict(name, recorded(name))])
         columns = ["method", "claim", "bed", "verdict", "as published", "after equal tuning", "pairs"]
         blocks.append(f"## {kind}\n\n{table(columns, rows)}")
