@@ -12,7 +12,7 @@ import pytest
 
 import etude
 from etude.core.control import VectorEnvironment
-from etude.core.errors import ConfigError
+from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.evaluation import control
@@ -112,4 +112,24 @@ def test_what_would_evaluate_nothing_is_refused(tmp_path: Path) -> None:
         etude.train("reward-model", "preferences", evaluate_every=2, out=tmp_path / "run")
     with pytest.raises(ConfigError, match="--evaluate-samples means nothing for cartpole"):
         etude.train("ppo", "cartpole", evaluate_samples=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("split", ["test", "heldout"])
+def test_the_split_that_was_asked_for_alone_is_evaluated(split: str, tmp_path: Path) -> None:
+    options = {**RUNS["language"][2], "evaluate_split": split, "evaluate_every": 1, "quiet": True}
+    folder = etude.train("grpo", "compose", out=tmp_path / "run", steps=1, **options).folder
+    sides = json.loads((folder / "evaluation.json").read_text())
+    assert [list(sides[when]) for when in ("before", "after")] == [[split], [split]]
+    (line,) = lines(folder, "evaluations.jsonl")
+    assert set(line) == {"step", split}
+    whole = etude.train("grpo", "compose", out=tmp_path / "both", steps=1, quiet=True, **RUNS["language"][2]).folder
+    assert json.loads((whole / "evaluation.json").read_text())["before"][split] == sides["before"][split]
+
+
+def test_a_split_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"There is no split named 'tests'\. Did you mean 'test'"):
+        etude.train("grpo", "compose", evaluate_split="tests", out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="--evaluate-split means nothing for cartpole"):
+        etude.train("ppo", "cartpole", evaluate_split="test", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
