@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +276,7 @@ def derive(plan: Plan, lines: Lines) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for setting in settings_of(plan):
         pairs = lines.pairs(setting)
-        verdict = judged(plan, lambda count, pairs=pairs: _first(plan, pairs, count))  # type: ignore[misc]  # bound now
+        verdict = judged(plan, partial(_first, plan, pairs))
         used = max(f.pairs for f in verdict.findings.values())
         said[setting] = {**verdict.to_json(), "pairs": used, "means": _means(pairs[:used])}
     last = list(said)[-1]
