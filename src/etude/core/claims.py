@@ -66,8 +66,8 @@ class Claim:
         baseline: what the method is compared with: a name, with parts stacked by '+'.
         task, setting: what an own experiment is about (a bed has its own), and in words its size, its arms, its start.
         changes, baseline_changes: fields set on the method, and on the baseline, beside the bed's own.
-        equal: budgets that both arms must use alike: 'steps', 'completions', 'tokens', 'environment_steps', or what an
-            own experiment counts.
+        equal: budgets that both arms must use alike: 'steps' (in control of the environment), 'updates',
+            'completions', 'tokens', or what an own experiment counts.
         sweep: values of each field that both arms are tuned over, each by its own best area; None: the bed's sweep;
             empty: nothing is tuned.
         baseline_sweep: as many settings of other fields, where the baseline has not the same; None: the same.

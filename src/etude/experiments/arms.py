@@ -205,6 +205,12 @@ class Trained:
         return float(pass_at_k(self.correct[rows], k).mean())
 
 
+def drawdown(run: Trained, window: int = 3) -> float:
+    """Largest fall of the mean accuracy of `window` training steps below its best so far."""
+    curve = np.convolve([m["accuracy"] for m in run.metrics], np.ones(window) / window, "valid")
+    return float((np.maximum.accumulate(curve) - curve).max())
+
+
 def train(job: Training) -> Trained:
     """Do one run and sample from what it made."""
     from etude.evaluation.language import evaluate_split

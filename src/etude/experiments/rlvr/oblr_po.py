@@ -11,7 +11,7 @@ from torch import Tensor
 from etude.advantages.group import GroupAdvantage, LeaveOneOut
 from etude.core.batches import Head, TokenBatch
 from etude.evaluation.pairs import Pair
-from etude.experiments.arms import Trained, language, pairs, untrained, variant
+from etude.experiments.arms import Trained, drawdown, language, pairs, untrained, variant
 from etude.experiments.cells import recorded, spread
 from etude.methods.rlvr.oblr_po import GradientWeightedBaseline
 from etude.tasks.language.compose import Compose
@@ -52,12 +52,6 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
 
 def _accuracy(run: Trained) -> float:
     return run.pass_at(1)
-
-
-def drawdown(run: Trained, window: int = 3) -> float:
-    """Largest fall of the mean accuracy of `window` training steps below its best so far."""
-    curve = np.convolve([m["accuracy"] for m in run.metrics], np.ones(window) / window, "valid")
-    return float((np.maximum.accumulate(curve) - curve).max())
 
 
 def variances(seed: int) -> dict[str, float]:

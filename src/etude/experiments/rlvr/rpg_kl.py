@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import torch
 
 from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
 from etude.evaluation.pairs import Pair
-from etude.experiments.arms import Trained, language, pairs, untrained, variant
+from etude.experiments.arms import Trained, drawdown, language, pairs, untrained, variant
 from etude.experiments.cells import recorded, spread
 from etude.experiments.optima import Bandits
 from etude.objectives.surrogate import Surrogate
@@ -44,12 +43,6 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
 
 def _accuracy(run: Trained) -> float:
     return run.pass_at(1)
-
-
-def drawdown(run: Trained, window: int = 3) -> float:
-    """Largest fall of the mean accuracy of `window` training steps below its best so far."""
-    curve = np.convolve([m["accuracy"] for m in run.metrics], np.ones(window) / window, "valid")
-    return float((np.maximum.accumulate(curve) - curve).max())
 
 
 def with_kl(weighted: bool) -> TokenMethod:
