@@ -30,6 +30,8 @@ def test_a_run_leaves_a_whole_folder_and_says_where(cli: Cli, tmp_path: Path) ->
     assert steps(folder) == [1, 2]
     evaluation = json.loads((folder / "evaluation.json").read_text())
     assert set(evaluation["before"]) == set(evaluation["after"]) == {"test", "heldout"}
+    for split, right in evaluation["solved"]["after"].items():
+        assert sum(right) / (8 * len(right)) == pytest.approx(evaluation["after"][split]["pass@1"]["value"])
     again = cli("train", "grpo", *TINY)
     assert again.out.strip() == "runs/grpo-compose-0-2", "a second run does not touch the first"
     assert (folder / "metrics.jsonl").read_text().count("accuracy") == 2

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.evaluation.pairs import Pair
 from etude.evaluation.verdicts import LOOKS
 from etude.runs import beds as module
 from etude.runs.beds import CONFIRMING, Scores, beds, load_bed, runs_of, start_of
 from etude.runs.cards import make_card
+from etude.runs.jobs import run_jobs
+from etude.runs.measuring import pairs_of
 
 RECIPE = """
 about = "Four prompts, exactly known."
@@ -114,3 +117,16 @@ def test_a_start_is_made_once(tmp_path: Path) -> None:
     assert start_of(bed, tmp_path / "runs") == str(start) and start.stat().st_mtime_ns == written
     (job,) = runs_of(bed, "grpo", 1, root=tmp_path / "runs")
     assert json.loads(json.dumps(job.command())).count(str(start)) == 1
+
+
+@pytest.mark.slow
+def test_pairs_of_language_say_which_problems_were_solved(tmp_path: Path) -> None:
+    test = "[test]\nproblems = 5\nsamples = 2\nevery = 1\n"
+    (tmp_path / "small.toml").write_text(f'about = "x"\ntask = "compose"\nset = {{ problems = 2 }}\nsteps = 1\n{test}')
+    bed = load_bed(str(tmp_path / "small.toml"))
+    arms = [runs_of(bed, arm, 1, root=tmp_path / "runs") for arm in ("dr-grpo", "grpo")]
+    run_jobs([job for jobs in arms for job in jobs], workers=1, quiet=True)
+    (pair,) = pairs_of(bed, ["end"], *arms)
+    assert [len(right) for right in pair.solved] == [5, 5]
+    assert [sum(right) / 10 for right in pair.solved] == [pair.arm["end"], pair.baseline["end"]]
+    assert Pair.from_json(json.loads(json.dumps(pair.to_json()))).solved == ([*pair.solved[0]], [*pair.solved[1]])

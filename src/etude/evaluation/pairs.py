@@ -18,6 +18,8 @@ class Pair:
         start: scores of the baseline before its first step, by measure.
         budgets: what was counted, `{"completions": (arm, baseline)}`.
         weights: hashes of what the two runs ended with; empty where they were not taken.
+        solved: how many samples of each problem of the test set were right at the end, of the arm and of the baseline
+            [problems] each; empty where that was not counted.
     """
 
     seed: int
@@ -26,6 +28,7 @@ class Pair:
     start: Mapping[str, float] = field(default_factory=dict)
     budgets: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     weights: tuple[str, ...] = ()
+    solved: tuple[Sequence[int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, what is empty left out."""
@@ -34,7 +37,7 @@ class Pair:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Pair:
         """Undo `to_json`."""
-        return Pair(**{**data, "weights": tuple(data.get("weights", ()))})
+        return Pair(**{**data, **{k: tuple(data.get(k, ())) for k in ("weights", "solved")}})
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Se
     sides = [{name: measured(bed, name, jobs) for name in names} for jobs in (arm, baseline)]
     start = {name: _start(bed, name, baseline) for name in sides[1] if name.partition(":")[0] in EVALUATED}
     counts, weights = [budgets(jobs) for jobs in (arm, baseline)], [_weights(jobs) for jobs in (arm, baseline)]
+    solved = [_solved(bed, jobs) for jobs in (arm, baseline)]
     shared = [name for name in counts[0] if name in counts[1]]
     seeds = [seed for job in arm for seed in range(job.seed, job.seed + max(job.members, 1))]
     return [
@@ -40,6 +41,7 @@ def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Se
             start={k: float(v[i]) for k, v in start.items()},
             budgets={k: (float(counts[0][k][i]), float(counts[1][k][i])) for k in shared},
             weights=(weights[0][i], weights[1][i]) if weights[0] and weights[1] else (),
+            solved=(solved[0][i], solved[1][i]) if solved[0] and solved[1] else (),
         )
         for i, seed in enumerate(seeds)
     ]  # fmt: skip
@@ -98,6 +100,12 @@ def _weights(jobs: Sequence[Job]) -> list[str]:
     if any(job.members for job in jobs):
         return []
     return [hashlib.sha256(_last(job.folder).read_bytes()).hexdigest()[:12] for job in jobs]
+
+
+def _solved(bed: Bed, jobs: Sequence[Job]) -> list[list[int]]:
+    """How many samples of each problem were right after training, run by run; empty in worlds without problems."""
+    counts = [json.loads((j.folder / "evaluation.json").read_text())["solved"]["after"].get(bed.split) for j in jobs]
+    return counts if all(counts) else []
 
 
 def _last(run: Path) -> Path:

@@ -207,8 +207,10 @@ def _open_sink(name: str, folder: RunFolder) -> list[Any]:
 def _evaluate(folder: RunFolder, loop: Loop, task: Task, options: Options, when: str) -> None:
     """Evaluate, and add what came out to `evaluation.json`."""
     scores = _load_evaluation(folder.path)
-    scores[when], samples = world_of(task).evaluation(loop, task, options, when)
-    scores.setdefault("samples", {})[when] = samples
+    measured = world_of(task).evaluation(loop, task, options, when)
+    scores[when] = measured.scores
+    scores.setdefault("samples", {})[when] = measured.samples
+    scores.setdefault("solved", {})[when] = measured.solved
     _save_evaluation(folder.path, scores)
 
 

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, check
@@ -20,6 +20,20 @@ from etude.runs.training import Options, Result, Scoring
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
+
+
+class Measured(NamedTuple):
+    """What an evaluation in a run came to.
+
+    Args:
+        scores: {split: {metric: interval}}.
+        samples: a few, to show.
+        solved: {split: how many samples of each problem were right}, in worlds that have problems.
+    """
+
+    scores: dict[str, Any]
+    samples: Sequence[Mapping[str, Any]] = ()
+    solved: Mapping[str, list[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -92,10 +106,8 @@ class WorldOf(Protocol):
     def size(self, loop: Loop, method: Method, task: Task) -> str:
         """How much is trained, for people."""
 
-    def evaluation(
-        self, loop: Loop, task: Task, options: Options, when: str
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """What an evaluation 'before' or 'after' measured, {split: {metric: interval}}, and samples to show."""
+    def evaluation(self, loop: Loop, task: Task, options: Options, when: str) -> Measured:
+        """What an evaluation 'before' or 'after' measured."""
 
     def look(self, loop: Loop, task: Task, options: Options) -> dict[str, dict[str, Any]]:
         """What an evaluation in the middle of training measures: the means of `evaluation` on the first split.

@@ -17,7 +17,7 @@ from etude.core.part import hints
 from etude.core.population import Member
 from etude.evaluation.report import Wording
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions
+from etude.runs.worlds import EvaluationOptions, Measured
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
@@ -124,15 +124,13 @@ def size(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     return f"{count} members ({seeds}) of {loop.trained:,} parameters each"
 
 
-def evaluation(
-    loop: OnPolicyLoop, task: ControlTask, options: Options, when: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def evaluation(loop: OnPolicyLoop, task: ControlTask, options: Options, when: str) -> Measured:
     """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
     from etude.runs.training import say
 
     episodes = options.evaluate or EVALUATED
     say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
-    return {"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}}, []
+    return Measured({"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}})
 
 
 def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> dict[str, dict[str, list[float]]]:

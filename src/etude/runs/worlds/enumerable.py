@@ -11,7 +11,7 @@ from etude.core.method import Method
 from etude.core.task import Task
 from etude.evaluation.report import Wording
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, language
+from etude.runs.worlds import EvaluationOptions, Measured, language
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,13 +80,11 @@ def size(loop: EnumerableLoop, method: Method, task: Enumerable) -> str:
     )
 
 
-def evaluation(
-    loop: EnumerableLoop, task: Enumerable, options: Options, when: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def evaluation(loop: EnumerableLoop, task: Enumerable, options: Options, when: str) -> Measured:
     """Expected reward, pass@k and entropy, with intervals over the seeds."""
     exact = loop.exact()
     measures = {k: {**interval.to_json(), "members": exact[k].tolist()} for k, interval in _intervals(exact).items()}
-    return {"exact": measures}, []
+    return Measured({"exact": measures})
 
 
 def look(loop: EnumerableLoop, task: Enumerable, options: Options) -> dict[str, dict[str, list[float]]]:

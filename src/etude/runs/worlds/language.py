@@ -17,7 +17,7 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task
 from etude.evaluation.report import Wording
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions
+from etude.runs.worlds import EvaluationOptions, Measured
 
 if TYPE_CHECKING:
     from etude.core.episodes import Episode
@@ -121,23 +121,21 @@ def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
     return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)).removesuffix(".")
 
 
-def evaluation(
-    loop: LanguageLoop, task: LanguageTask, options: Options, when: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def evaluation(loop: LanguageLoop, task: LanguageTask, options: Options, when: str) -> Measured:
     """pass@k and reward on the split that was asked for, else on every one that is not trained on."""
     from etude.evaluation.pass_at_k import to_json
     from etude.runs.training import say
 
     say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
-    entry: dict[str, Any] = {}
-    samples = []
+    scores: dict[str, Any] = {}
+    samples: list[dict[str, Any]] = []
+    solved: dict[str, list[int]] = {}
     for split in _splits(task, options):
         evaluated = _sampled(loop, task, options, split)
-        entry[split] = to_json(
-            {k: v for k, v in evaluated.summary(KS).items() if not k.startswith("avg@")}
-        )  # is pass@1
+        intervals = {k: v for k, v in evaluated.summary(KS).items() if not k.startswith("avg@")}  # is pass@1
+        scores[split], solved[split] = to_json(intervals), evaluated.correct.sum(1).tolist()
         samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in evaluated.episodes[:3]]
-    return entry, samples
+    return Measured(scores, samples, solved)
 
 
 def look(loop: LanguageLoop, task: LanguageTask, options: Options) -> dict[str, dict[str, float]]:
