@@ -1,157 +1,215 @@
-"""Which tricks help: every method with verifiable rewards on the same three tasks under one budget.
+"""Which tricks beat a re-tuned learning rate: every method with verifiable rewards against GRPO, bed by bed.
 
-    python benchmarks/which_tricks.py [--methods grpo maxrl] [--seeds 3] [--steps 25]
+    python benchmarks/which_tricks.py                      # train what is missing (hours), then write the page
+    python benchmarks/which_tricks.py --page               # only the page, from the runs in studies/
+    python benchmarks/which_tricks.py --beds enumerable/twin --methods dapo maxrl
+    python benchmarks/which_tricks.py --costs              # what a step of each costs; wants an idle machine
 
-Every run starts from the same model and takes the same number of training steps on 16 problems x 8 completions (a
-method that samples otherwise keeps its own way and is marked). Runs are kept in runs/which-tricks and found again; the
-table goes to docs/which-tricks-help.md.
+Each method is compared as published, and after the same sweep of learning rate and updates per batch as GRPO; beside
+them stand what anybody can do without a paper: GRPO with a swept rate, and with more updates of each batch.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+from method_costs import timed
 
 from etude.core.edit import set_values
-from etude.core.method import Method
 from etude.core.registry import family, files, get_method
-from etude.evaluation.aggregates import interquartile_mean
-from etude.evaluation.comparison import difference
-from etude.evaluation.intervals import Interval, bootstrap_interval
+from etude.evaluation.intervals import Interval
 from etude.evaluation.plots import interval_bars
-from etude.experience.groups import Groups
-from etude.experiments.arms import SEEDS, Training, train
-from etude.experiments.cells import spread
-from etude.tasks import resolve_task
-from etude.tasks.language.sums import Sums
+from etude.loops.language import LanguageLoop
+from etude.policies.language import LanguagePolicy
+from etude.runs.beds import Bed, load_bed
+from etude.runs.contest import PUBLISHED, TUNED, Arm, Row, both, compete, failures, kept_in, read, settings_of, table
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "runs" / "which-tricks"
-PAGE = ROOT / "docs" / "which-tricks-help.md"
-TASKS: dict[str, Any] = {
-    "compose": resolve_task("compose"), "sums": Sums(terms=(3, 4, 5)), "countdown": resolve_task("countdown"),
-}  # fmt: skip
-PICTURE = ROOT / "docs" / "images" / "which-tricks.png"
-BASELINE = "grpo"
-PROBLEMS, SIZE = 16, 8
+PAGE, PICTURES = ROOT / "docs" / "which-tricks-help.md", ROOT / "docs" / "images"
+COSTS = ROOT / "studies" / "costs.json"
+BEDS = ("enumerable/twin", "language/compose-easy", "language/compose-medium", "language/compose-hard")
+VERDICTS = ("better", "level", "worse", "open")
+BASELINE, SWEPT = "grpo", "grpo, rate and updates swept"
 
-TEXT = """# Which tricks help?
+TEXT = """# Which tricks beat a re-tuned learning rate?
 
-Every method with verifiable rewards on the same three tasks from the same model: {steps} training steps of {problems}
-problems x {size} completions, {seeds} seeds, 100 test problems x 8 samples each. Settings are the methods' own
-defaults; nothing was tuned for a task. IQM is the interquartile mean of pass@1 over tasks and seeds with its stratified
-bootstrap interval. The last column is the difference of means to GRPO with Welch's interval over seeds; of {count}
-comparisons at 95%, one or two fall outside by chance. `updates` is how many optimizer steps a batch is used for.
+{monday}
 
-![Differences to GRPO](images/{picture})
+## How to read it
 
-{table}
+Every arm starts from the bed's model, takes as many steps on as many problems, and is measured on the same test
+problems along the way; what is compared is the area under that curve, so that learning early counts. Runs are paired
+by their seeds. A difference of 1 would lift GRPO's mean to the ceiling (*headroom*), intervals are at 95%; **better**
+and **worse** hold at a false discovery rate of 5% over all arms of a column (Benjamini and Hochberg), *level* means
+that the whole interval is smaller than what matters (a tenth of what GRPO gains), *open* that more runs are needed.
+*As published* are each method's own values, against GRPO's own; *after tuning* both have been through the same sweep
+of learning rate and updates per batch on other seeds. `time` is processor time of a step over GRPO's, where it was
+measured; `samples` are the completions used, over GRPO's. A method that was made for long runs, long answers or large
+k cannot show here what it is for; [the claims](claims.md) ask each for its own.
 
-\\* samples in a way of its own, so that a step is not the same number of completions.
+{beds}
 
-What to read into it, and what not: the model has half a million parameters, 25 steps are the beginning of training, and
-methods made for long runs, hard problems or large k (pass@k objectives, entropy, difficulty) cannot show here what they
-are for; [the claims](claims.md) ask each for its own. Several updates per batch help where there is something quick to
-learn (compose). Methods that train at another temperature are sampled at 1 like all others.
-
-Made by `python benchmarks/which_tricks.py --steps {steps} --seeds {seeds}`.
+Made by `python benchmarks/which_tricks.py`; the runs are in `studies/`.
 """
 
 
-def equal(method: Method) -> tuple[Method, bool]:
-    """The method with the common budget, and whether it samples in plain groups of the common size."""
-    plain = type(method.experience) is Groups
-    changes: dict[str, Any] = {"problems": PROBLEMS}
-    if plain:
-        changes["experience.size"] = SIZE
-    return set_values(method, changes), plain
-
-
-def names() -> list[str]:
+def methods() -> list[str]:
     """Methods that learn from samples of a language model."""
     found = [n for n in files("methods") if family("methods", n) == "rlvr"] + ["reinforce"]
     return [n for n in found if (m := get_method(n)).row != "theory" and m.experience and m.experience.samples]
 
 
-def place(name: str, task: str, seed: int, steps: int) -> Path:
-    return KEPT / f"{name}-{task}-{steps}-{seed}.json"
+def rivals(bed: Bed) -> list[Arm]:
+    """What can be done to the baseline without a paper."""
+    more = [Arm(label=f"{BASELINE}, {n} updates", method=BASELINE, changes={"minibatches": n}) for n in (2, 4, 8)]
+    rate = {"optimizer.lr": bed.sweep["optimizer.lr"]}
+    return [
+        *more,
+        Arm(label=f"{BASELINE}, rate swept", method=BASELINE, sweeps={PUBLISHED: rate}),
+        Arm(label=SWEPT, method=BASELINE, sweeps={PUBLISHED: bed.sweep}),
+    ]
 
 
-def one(job: tuple[str, str, int, int]) -> None:
-    """Do a run and keep what came out."""
-    name, task, seed, steps = job
-    method, _ = equal(get_method(name))
-    done = train(Training(name, method, TASKS[task], seed, steps, problems=100, samples=8))
-    about = {"pass@1": done.pass_at(1), "pass@8": done.pass_at(8)}
-    KEPT.mkdir(parents=True, exist_ok=True)
-    place(*job).write_text(json.dumps(about))
+# The page
 
 
-def scores(name: str, metric: str, seeds: range, steps: int) -> np.ndarray:
-    """[seeds, tasks]."""
-    read = lambda task, seed: json.loads(place(name, task, seed, steps).read_text())[metric]  # noqa: E731
-    return np.array([[read(task, seed) for task in TASKS] for seed in seeds])
+class Columns(NamedTuple):
+    """An arm on a bed, in both settings."""
+
+    published: Row | None
+    tuned: Row | None
 
 
-class Row(NamedTuple):
-    """What the table says of a method."""
-
-    name: str
-    whole: Interval
-    against: Interval | None
-    cells: list[str]
-
-
-def row(name: str, seeds: range, steps: int, baseline: np.ndarray) -> Row:
-    """A method's figures; `baseline` [seeds, tasks] is what it is compared with."""
-    one_try, eight = (scores(name, m, seeds, steps) for m in ("pass@1", "pass@8"))
-    whole, method = bootstrap_interval(one_try, interquartile_mean), get_method(name)
-    gap = None if name == BASELINE else difference(one_try, baseline)
-    told = ""
-    if gap is not None:
-        told = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
-        told += " **better**" if gap.low > 0 else " **worse**" if gap.high < 0 else ""
-    cells = [
-        f"[{name}](methods/{name}.md){'' if equal(method)[1] else ' *'}",
-        f"{whole.value:.3f} ({whole.low:.3f} to {whole.high:.3f})", *(f"{x:.3f}" for x in one_try.mean(0)),
-        f"{eight.mean():.3f}", str(method.epochs * method.minibatches), told,
-    ]  # fmt: skip
-    return Row(name, whole, gap, cells)
+def columns(bed: Bed) -> dict[str, Columns]:
+    """Every arm that has runs, the largest difference after tuning first."""
+    lines = read(ROOT / kept_in(bed))
+    found = {setting: {row.arm: row for row in table(bed, lines, setting)} for setting in settings_of(lines)}
+    arms = dict.fromkeys(name for rows in found.values() for name in rows)
+    made = {arm: Columns(*(found.get(s, {}).get(arm) for s in (PUBLISHED, TUNED))) for arm in arms}
+    return dict(sorted(made.items(), key=lambda item: -_place(item[1])))
 
 
-def write(chosen: list[str], seeds: range, steps: int) -> None:
-    """The page and its picture, from the runs that are there."""
-    baseline = scores(BASELINE, "pass@1", seeds, steps)
-    rows = sorted((row(n, seeds, steps, baseline) for n in chosen), key=lambda r: -r.whole.value)
-    gaps = {r.name: r.against for r in sorted(rows, key=lambda r: -(r.against.value if r.against else 0)) if r.against}
-    interval_bars(gaps, PICTURE, x_label=f"pass@1 minus {BASELINE}'s, mean over three tasks, with 95% intervals")
-    columns = ["method", "IQM of pass@1", *TASKS, "pass@8", "updates", f"against {BASELINE}"]
-    lines = [columns, ["---"] * len(columns), *(r.cells for r in rows)]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    PAGE.write_text(TEXT.format(
-        steps=steps, problems=PROBLEMS, size=SIZE, seeds=len(seeds), baseline=BASELINE, picture=PICTURE.name,
-        count=len(gaps), table=table,
-    ))  # fmt: skip
+def _place(both: Columns) -> float:
+    row = both.tuned or both.published
+    return row.gap.value if row else 0.0
+
+
+def monday(found: dict[str, dict[str, Columns]]) -> str:
+    """What a reader should do first, said from the runs."""
+    said = []
+    for name, arms in found.items():
+        swept = arms[SWEPT].published if SWEPT in arms else None
+        own = {arm: c for arm, c in arms.items() if c.tuned}
+        if swept is None or not own:
+            continue
+        ahead = [a for a, c in own.items() if c.published and c.published.gap.value > swept.gap.value]
+        by = {
+            v: [a for a, c in own.items() if c.tuned and c.tuned.verdict == v]
+            for v in ("better", "worse", "level", "open")
+        }
+        said.append(
+            f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom. Of {len(own)} "
+            f"methods as published, {len(ahead)} gave more{_named(ahead)}. After the same sweep {len(by['better'])} "
+            f"better than GRPO{_named(by['better'])}, {len(by['level'])} level, {len(by['worse'])} worse, and "
+            f"{len(by['open'])} stayed open."
+        )  # fmt: skip
+    first = "Sweep the learning rate and the number of updates of the method that you have before you take another one."
+    return "\n".join([f"**On Monday.** {first}", "", *said]) if said else ""
+
+
+def _named(names: Sequence[str]) -> str:
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _gap(gap: Interval) -> str:
+    return f"{gap.value:+.2f} ({gap.low:+.2f} to {gap.high:+.2f})"
+
+
+def section(bed: Bed, arms: dict[str, Columns], costs: dict[str, float]) -> str:
+    """A bed: a forest plot of both settings, a table, and what was left out."""
+    picture = PICTURES / f"which-tricks-{bed.name.replace('/', '-')}.png"
+    bars = {f"{arm}": (c.tuned or c.published).gap for arm, c in arms.items() if c.tuned or c.published}  # type: ignore[union-attr]
+    interval_bars(
+        bars, picture, x_label=f"difference to {BASELINE} in units of headroom, after tuning where there was any"
+    )
+    head = ["arm", "as published", "", "after tuning", "", "tuned to", "time", "samples", "runs"]
+    rows = [head, ["---"] * len(head), *(_cells(arm, c, costs) for arm, c in arms.items())]
+    out = [f"\n{arm} was left out: {why}" for arm, why in failures(read(ROOT / kept_in(bed))).items()]
+    text = "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    return f"## {bed.name}\n\n{bed.about}\n\n![{bed.name}](images/{picture.name})\n\n{text}\n" + "".join(out)
+
+
+def _cells(arm: str, both: Columns, costs: dict[str, float]) -> list[str]:
+    link = f"[{arm}](methods/{arm}.md)" if arm in files("methods") else arm
+    found = [_cell(both.published), _cell(both.tuned)]
+    row = both.tuned or both.published
+    assert row is not None
+    tuned = ", ".join(f"{k.rpartition('.')[2]} {v:g}" for k, v in row.tuned.items())
+    time = f"{costs[arm]:.2f}" if arm in costs else ""
+    return [link, *found[0], *found[1], tuned, time, f"{row.completions:.2f}", str(row.pairs)]
+
+
+def _cell(row: Row | None) -> tuple[str, str]:
+    if row is None:
+        return "", ""
+    return _gap(row.gap), f"**{row.verdict}**" if row.verdict in ("better", "worse") else row.verdict
+
+
+def write(beds: Sequence[Bed]) -> None:
+    """The page and its pictures, from the runs that are there."""
+    found = {bed.name: columns(bed) for bed in beds if read(ROOT / kept_in(bed))}
+    costs = json.loads(COSTS.read_text())["ratios"] if COSTS.is_file() else {}
+    sections = [section(bed, found[bed.name], costs) for bed in beds if bed.name in found]
+    PAGE.write_text(TEXT.format(monday=monday(found), beds="\n".join(sections)))
+
+
+# What a step costs
+
+
+def cost(name: str, bed: Bed, rounds: int = 7) -> float:
+    """Processor time of a step over the baseline's, taken in turn from the same model; the median over rounds."""
+    fields = {k: v for k, v in bed.set.items() if not k.startswith("task.")}
+    loops = []
+    for own in (name, BASELINE):
+        policy: Any = LanguagePolicy.load(bed.model, device="cpu")
+        method = set_values(get_method(own), {**fields, "optimizer.lr": 1e-9})
+        loops.append(LanguageLoop(method, bed.goal, policy, seed=0, steps=rounds + 1))
+    for loop in loops:
+        loop.step()  # what is made once
+    ratios = [timed(loops[0])[0] / timed(loops[1])[0] for _ in range(rounds)]
+    return round(statistics.median(ratios), 3)
+
+
+def measure_costs(names: Sequence[str]) -> None:
+    from etude.runtime.environment import record
+
+    bed, here = load_bed("language/compose-easy"), record(0)
+    ratios = {name: cost(name, bed) for name in names}
+    COSTS.parent.mkdir(exist_ok=True)
+    COSTS.write_text(json.dumps({"bed": bed.name, "processor": here["processor"], "ratios": ratios}, indent=1) + "\n")
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--beds", nargs="*", default=BEDS)
     asked.add_argument("--methods", nargs="*", default=None)
-    asked.add_argument("--seeds", type=int, default=3)
-    asked.add_argument("--steps", type=int, default=25)
+    asked.add_argument("--seeds", type=int, default=12)
     asked.add_argument("--workers", type=int, default=None)
+    asked.add_argument("--page", action="store_true", help="only write the page")
+    asked.add_argument("--costs", action="store_true", help="only measure what a step costs")
     options = asked.parse_args()
-    seeds, chosen = range(SEEDS, SEEDS + options.seeds), options.methods or names()
-    jobs = [(n, t, s, options.steps) for n in chosen for t in TASKS for s in seeds]
-    missing = [j for j in jobs if not place(*j).is_file()]
-    print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already", flush=True)
-    spread(one, missing, options.workers)
-    write(chosen, seeds, options.steps)
-    print(PAGE.read_text())
+    names = options.methods or methods()
+    if options.costs:
+        return measure_costs(names)
+    for bed in () if options.page else map(load_bed, options.beds):
+        arms = [*rivals(bed), *(both(bed, name) for name in names)]
+        compete(bed, arms, ROOT / kept_in(bed), seeds=options.seeds, root=ROOT / "runs/beds", workers=options.workers)
+    write([load_bed(name) for name in BEDS])
 
 
 if __name__ == "__main__":

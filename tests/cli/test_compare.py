@@ -27,14 +27,14 @@ FIELDS = ("--set", "experience.size=2", "--set", "problems=2")
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The runs that were started, in order; each looks at few problems, to be quick."""
     begun: list[Job] = []
-    start, command = jobs._Workers.start, Job.command
+    start, command = jobs.Workers.start, Job.command
     monkeypatch.setattr(Job, "command", lambda job: [*command(job), "--evaluate", "4"])
 
-    def counted(pool: jobs._Workers, job: Job) -> None:
+    def counted(pool: jobs.Workers, job: Job) -> None:
         begun.append(job)
         start(pool, job)
 
-    monkeypatch.setattr(jobs._Workers, "start", counted)
+    monkeypatch.setattr(jobs.Workers, "start", counted)
     return begun
 
 
@@ -111,7 +111,7 @@ def test_runs_of_one_worker_equal_runs_of_their_own(tmp_path: Path) -> None:
     both = jobs_for("grpo", "compose", "tiny", 2, 2, fields, tmp_path / "both", flags=("--evaluate", "0"))
     bad = jobs_for("grpo", "no-such-task", "tiny", 1, 2, fields, tmp_path / "bad")
     jobs.run_jobs(alone, quiet=True)
-    with jobs._Workers(1) as pool:
+    with jobs.Workers(1) as pool:
         statuses = []
         for job in (both[0], bad[0], both[1]):
             pool.start(job)
@@ -131,7 +131,7 @@ def test_a_signal_stops_the_workers_too() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with (
         pytest.raises(Interrupted, match="Stopped by SIGTERM; runs that have begun are saved"),
-        jobs._Workers(1) as pool,
+        jobs.Workers(1) as pool,
     ):
         pool.idle.append(process := jobs._worker())
         os.kill(os.getpid(), signal.SIGTERM)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
+
+if TYPE_CHECKING:
+    from etude.runs.contest import Row
 
 beds = App(name="beds", help="What methods are compared on; `beds show NAME` prints one, `beds make NAME` measures it.")
 
@@ -74,6 +78,7 @@ def make(name: str, *, runs: Path = Path("runs/beds"), workers: int | None = Non
 
     from etude.runs.beds import load_bed
     from etude.runs.cards import card_path, make_card
+    from etude.runs.tuning import at_the_edge
 
     bed = load_bed(name)
     card = make_card(bed, root=runs, workers=workers)
@@ -84,6 +89,59 @@ def make(name: str, *, runs: Path = Path("runs/beds"), workers: int | None = Non
         f"{bed.name}: {bed.metric} of {bed.baseline} from {start:.4g} to {base['end']:.4g} (area {base['area']:.4g})."
     )
     print(f"  tuned: {', '.join(f'{k}={v}' for k, v in card['tuned'].items()) or 'as it is'}")
+    for edge in at_the_edge(bed.sweep, card["tuned"]):
+        print(f"  the best {edge} is the last of its sweep to one side: a better one may lie beyond, so widen [sweep]")
     area, end = (card["resolves"][what]["12"] for what in ("area", "end"))
     print(f"  12 pairs resolve {area:.4g} of the area, {end:.4g} of the end.")
     print(f"  {path}")
+
+
+@beds.command
+def compare(
+    name: str, *methods: str, seeds: int = 12, out: Path | None = None, runs: Path = Path("runs/beds"),
+    workers: int | None = None,
+) -> None:  # fmt: skip
+    """Compare methods with a bed's baseline: as published and after the same tuning, by pairs of runs.
+
+    Many differences are judged together, so that of those called better or worse at most 5% are so by chance.
+
+    Parameters
+    ----------
+    name
+        As in language/compose-easy (`etude beds`), or the path of a recipe.
+    methods
+        Names; parts stack with +, as in 'grpo+kl-to-reference'.
+    seeds
+        Runs of each arm in each setting.
+    out
+        The file with a line for each run; studies/NAME.jsonl by default. What is there is not trained again.
+    runs
+        Where the runs are kept; those that exist are used again, so what was stopped goes on.
+    workers
+        Runs at a time; all cores by default.
+    """
+    from etude.runs.beds import load_bed
+    from etude.runs.contest import both, compete, failures, kept_in, settings_of, table
+
+    bed = load_bed(name)
+    path = out or kept_in(bed)
+    lines = compete(bed, [both(bed, method) for method in methods], path, seeds=seeds, root=runs, workers=workers)
+    for setting in settings_of(lines):
+        print(f"{bed.name}, {setting}, against {bed.baseline}:")
+        _print_rows(table(bed, lines, setting))
+    for arm, why in failures(lines).items():
+        print(f"{arm} was left out: {why}")
+    print(f"  {path}")
+
+
+def _print_rows(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False)
+    for column in ("arm", "area", "end", "difference in units of headroom", "q", "verdict", "runs"):
+        shown.add_column(column, no_wrap=True, justify="left" if column in ("arm", "verdict") else "right")
+    for row in rows:
+        gap = f"{row.gap.value:+.3f} ({row.gap.low:+.3f} to {row.gap.high:+.3f})"
+        shown.add_row(row.arm, f"{row.area:.4g}", f"{row.end:.4g}", gap, f"{row.q:.3f}", row.verdict, str(row.pairs))
+    Console().print(shown)

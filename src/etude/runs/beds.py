@@ -247,8 +247,9 @@ def state() -> str:
 
 
 ELSEWHERE = (
-    "cli", "board", "experiments", "methods", "runs/beds.py", "runs/cards.py", "runs/claims.py", "runs/measuring.py",
-    "runs/plans.py", "evaluation/gates.py", "evaluation/pairs.py", "evaluation/verdicts.py", "core/claims.py",
+    "cli", "board", "experiments", "methods", "runs/beds.py", "runs/cards.py", "runs/claims.py", "runs/contest.py",
+    "runs/measuring.py", "runs/plans.py", "evaluation/gates.py", "evaluation/pairs.py", "evaluation/verdicts.py",
+    "core/claims.py",
 )  # fmt: skip
 """What of the library no number of a run rests on; methods count one by one."""
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -106,36 +106,56 @@ def jobs_for(
     ]
 
 
-def run_jobs(jobs: Sequence[Job], workers: int | None = None, quiet: bool = False) -> None:
-    """Train what is missing, `workers` runs at a time. Raises EtudeError with the run's own sentence if one fails."""
+def run_jobs(jobs: Sequence[Job], workers: int | Workers | None = None, quiet: bool = False) -> None:
+    """Train what is missing, so many runs at a time. Raises EtudeError with the run's own sentence if one fails.
+
+    Args:
+        workers: how many, all cores by default; or those of somebody who has more jobs for them afterwards.
+    """
     missing = [j for j in jobs if not j.finished]
     if not quiet:
         print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already.", file=sys.stderr)
     if not missing:
         return
-    count = min(len(missing), workers or os.cpu_count() or 1)
-    with _bar(sum(j.steps for j in missing), quiet) as advance, _Workers(count) as pool:
-        waiting = list(missing)
-        while waiting or pool.busy:
-            while waiting and len(pool.busy) < count:
-                pool.start(waiting.pop(0))
-            time.sleep(POLL)
-            advance(sum(min(j.done_steps, j.steps) for j in missing))
-            for job, status in pool.done():
-                if status:
-                    raise _failure(job)
+    with _bar(sum(j.steps for j in missing), quiet) as advance:
+        if isinstance(workers, Workers):
+            try:
+                _train(missing, workers, advance)
+            except EtudeError:
+                workers.finish()  # what they are at, so that nobody else is told of it
+                raise
+        else:
+            with Workers(workers, most=len(missing)) as own:
+                _train(missing, own, advance)
 
 
-class _Workers:
-    """Processes that do one run after another; those that are still at work at the end save and stop."""
+def _train(missing: Sequence[Job], pool: Workers, advance: Callable[[int], None]) -> None:
+    waiting = list(missing)
+    while waiting or pool.busy:
+        while waiting and len(pool.busy) < pool.count:
+            pool.start(waiting.pop(0))
+        time.sleep(POLL)
+        advance(sum(min(j.done_steps, j.steps) for j in missing))
+        for job, status in pool.done():
+            if status:
+                raise _failure(job)
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+
+class Workers:
+    """Processes that do one run after another; those that are still at work at the end save and stop.
+
+    Args:
+        count: at a time; all cores by default.
+        most: never more than these.
+    """
+
+    def __init__(self, count: int | None = None, most: int | None = None) -> None:
+        self.count = min(count or os.cpu_count() or 1, most or sys.maxsize)
         self.idle: list[subprocess.Popen[str]] = []
         self.busy: dict[Job, subprocess.Popen[str]] = {}
         self._before: Any = None
 
-    def __enter__(self) -> _Workers:
+    def __enter__(self) -> Workers:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, _stop)
         return self
@@ -157,6 +177,12 @@ class _Workers:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         assert process.stdin is not None
         print(json.dumps({"arguments": job.command(), "log": str(_log(job))}), file=process.stdin, flush=True)
+
+    def finish(self) -> None:
+        """Wait for the runs that have begun."""
+        while self.busy:
+            self.done()
+            time.sleep(POLL)
 
     def done(self) -> list[tuple[Job, int]]:
         """Runs that have ended since, and their exit status; a process that died counts as a failed run."""

@@ -68,6 +68,15 @@ def combinations(sweep: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]
     }
 
 
+def at_the_edge(sweep: Mapping[str, Sequence[Any]], best: Mapping[str, Any]) -> list[str]:
+    """Fields whose best value is the first or last of three or more: a better one may lie beyond.
+
+    >>> at_the_edge({"lr": [0.1, 0.2, 0.4], "epochs": [1, 4]}, {"lr": 0.4, "epochs": 4})
+    ['lr']
+    """
+    return [name for name, values in sweep.items() if len(values) > 2 and best[name] in (values[0], values[-1])]
+
+
 def _sides(method: str, claim: Claim) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
     return ("arm", method, claim.changes), ("baseline", claim.baseline, claim.baseline_changes)
 
