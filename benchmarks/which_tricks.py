@@ -48,9 +48,11 @@ by their seeds. A difference of 1 would lift GRPO's mean to the ceiling (*headro
 and **worse** hold at a false discovery rate of 5% over all arms of a column (Benjamini and Hochberg), *level* means
 that the whole interval is smaller than what matters (a tenth of what GRPO gains), *open* that more runs are needed.
 *As published* are each method's own values, against GRPO's own; *after tuning* both have been through the same sweep
-of learning rate and updates per batch on other seeds. `time` is processor time of a step over GRPO's, where it was
-measured; `samples` are the completions used, over GRPO's. A method that was made for long runs, long answers or large
-k cannot show here what it is for; [the claims](claims.md) ask each for its own.
+of learning rate and updates per batch on other seeds. *Ceiling* and *rate* are of a curve that saturates, fitted to
+the arm's mean: where it is going, and how fast (1: after the budget 1 - 1/e of the way is gone). `time` is processor
+time of a step over GRPO's, where it was measured; `samples` are the completions used, over GRPO's. A method that was
+made for long runs, long answers or large k cannot show here what it is for; [the claims](claims.md) ask each for its
+own.
 
 {beds}
 
@@ -137,7 +139,7 @@ def section(bed: Bed, arms: dict[str, Columns], costs: dict[str, float]) -> str:
     interval_bars(
         bars, picture, x_label=f"difference to {BASELINE} in units of headroom, after tuning where there was any"
     )
-    head = ["arm", "as published", "", "after tuning", "", "tuned to", "time", "samples", "runs"]
+    head = ["arm", "as published", "", "after tuning", "", "tuned to", "ceiling", "rate", "time", "samples", "runs"]
     rows = [head, ["---"] * len(head), *(_cells(arm, c, costs) for arm, c in arms.items())]
     out = [f"\n{arm} was left out: {why}" for arm, why in failures(read(ROOT / kept_in(bed))).items()]
     text = "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
@@ -151,7 +153,17 @@ def _cells(arm: str, both: Columns, costs: dict[str, float]) -> list[str]:
     assert row is not None
     tuned = ", ".join(f"{k.rpartition('.')[2]} {v:g}" for k, v in row.tuned.items())
     time = f"{costs[arm]:.2f}" if arm in costs else ""
-    return [link, *found[0], *found[1], tuned, time, f"{row.completions:.2f}", str(row.pairs)]
+    return [
+        link,
+        *found[0],
+        *found[1],
+        tuned,
+        f"{row.ceiling:.2f}",
+        f"{row.rate:.1f}",
+        time,
+        f"{row.completions:.2f}",
+        str(row.pairs),
+    ]
 
 
 def _cell(row: Row | None) -> tuple[str, str]:

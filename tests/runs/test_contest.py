@@ -29,7 +29,7 @@ def bed(tmp_path: Path) -> Bed:
 def _lines(areas: dict[str, NDArray[np.float64]], setting: str = PUBLISHED) -> list[dict[str, Any]]:
     """Runs that start at 0.2, of arms with these areas."""
     return [
-        {"arm": arm, "setting": setting, "seed": CONFIRMING + i, "curve": [0.2, area], "area": area, "end": area,
+        {"arm": arm, "setting": setting, "seed": CONFIRMING + i, "curve": [0.2, *[area] * 4], "area": area, "end": area,
          "tuned": {}, "completions": 100.0 if arm != "twice" else 200.0}
         for arm, found in areas.items() for i, area in enumerate(found.tolist())
     ]  # fmt: skip

@@ -18,9 +18,10 @@ class Measure:
     """Something that is measured on both arms of a claim.
 
     Args:
-        name: on a bed 'end' or 'area', of the bed's metric; 'end:pass@8' and 'area:pass@8', of another metric of the
-            evaluation; 'mean:entropy' and 'last:entropy', of what training logged, over all of it or its last quarter.
-            In an experiment of its own whatever that calls it.
+        name: on a bed 'end' or 'area', of the bed's metric; 'ceiling' or 'rate', of a curve that saturates, fitted to
+            it; 'end:pass@8' and the like, of another metric of the evaluation; 'mean:entropy' and 'last:entropy', of
+            what training logged, over all of it or its last quarter. In an experiment of its own whatever that calls
+            it.
         role: 'core' measures decide the claim; 'mechanism' measures are shown beside them.
         direction: where the claim sees the method, against its baseline: 'higher', 'lower', or 'equal'.
         smallest: the smallest difference that matters, in the measure's units; None: a tenth of what the baseline

@@ -128,6 +128,11 @@ class Bed:
         return compose_task(self.task, [f for f in assignments(self.set) if f.startswith("task.")])
 
     @property
+    def looks(self) -> list[int]:
+        """Steps after which its runs are evaluated, from 0 on."""
+        return [*range(0, self.steps, self.test.every), self.steps]
+
+    @property
     def split(self) -> str:
         """What its runs are tested on."""
         from etude.runs.worlds import world_of
@@ -295,5 +300,4 @@ class Scores:
 
 def scores_of(bed: Bed, jobs: Sequence[Job], metric: str = "") -> Scores:
     """A metric along finished runs, the bed's own by default."""
-    at = [*range(0, bed.steps, bed.test.every), bed.steps]
-    return Scores(np.array(at, float), np.array(evaluations(jobs, metric or bed.metric, bed.split, at)))
+    return Scores(np.array(bed.looks, float), np.array(evaluations(jobs, metric or bed.metric, bed.split, bed.looks)))

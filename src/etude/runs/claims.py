@@ -224,8 +224,8 @@ def measures_of(claim: Claim) -> list[Measure]:
     if not claim.bed:
         return list(claim.measures)
     bounds = load_bed(claim.bed).bounds
-    own = ("end", "area")
-    return [replace(m, bounds=bounds) if m.name in own and m.bounds is None else m for m in claim.measures]
+    own = {"end": bounds, "area": bounds, "ceiling": (None, None), "rate": (None, None)}
+    return [replace(m, bounds=own[m.name]) if m.name in own and m.bounds is None else m for m in claim.measures]
 
 
 def _own(method: Method, runs: Path) -> Collect:

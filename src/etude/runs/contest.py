@@ -15,6 +15,7 @@ import numpy as np
 
 from etude.core.errors import ConfigError, EtudeError
 from etude.evaluation.intervals import Interval
+from etude.evaluation.learning import fit_curve
 from etude.evaluation.verdicts import differences, paired_interval
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Fields, runs_of, scores_of, state
 from etude.runs.jobs import Job, Workers, run_jobs
@@ -152,6 +153,7 @@ class Row:
         q: the smallest false discovery rate at which the difference counts (Benjamini and Hochberg 1995).
         verdict: 'better' or 'worse' at a false discovery rate of 5%; 'level' where the whole interval is smaller than
             what matters; else 'open'.
+        ceiling, rate: of a curve that saturates, fitted to the arm's mean (`fit_curve`).
         completions: over the baseline's.
     """
 
@@ -163,6 +165,8 @@ class Row:
     gap: Interval
     q: float
     verdict: str
+    ceiling: float
+    rate: float
     completions: float
     tuned: Mapping[str, Any]
 
@@ -226,9 +230,12 @@ def _row(bed: Bed, arm: str, setting: str, own: Runs, base: Runs, q: float) -> R
     verdict = "level" if small else "open" if q >= RATE else "better" if gap.value > 0 else "worse"
     value, low, high = (x / (ceiling - mean) for x in (gap.value, gap.low, gap.high))
     sampled = _mean(own, "completions") / _mean(base, "completions") if _mean(base, "completions") else 1.0
+    curve = np.mean([line["curve"] for line in own.values()], axis=0)
+    fit = fit_curve(bed.looks, curve, bed.bounds)
     return Row(
         arm, setting, len(own), float(np.mean(_areas(own))), _mean(own, "end"),
-        Interval(value, low, high, gap.level, gap.method), q, verdict, sampled, next(iter(own.values()))["tuned"],
+        Interval(value, low, high, gap.level, gap.method), q, verdict, fit.ceiling, fit.rate, sampled,
+        next(iter(own.values()))["tuned"],
     )  # fmt: skip
 
 

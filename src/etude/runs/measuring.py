@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.core.errors import UnknownNameError
+from etude.evaluation.learning import fit_curve
 from etude.evaluation.pairs import Pair
 from etude.runs.beds import Bed, Scores, scores_of
 from etude.runs.comparing import curves
 from etude.runs.jobs import Job
 
-EVALUATED, LOGGED = ("end", "area"), ("mean", "last")
+EVALUATED, FITTED, LOGGED = ("end", "area"), ("ceiling", "rate"), ("mean", "last")
 LATE = 0.25
 """The part of a run that 'last' averages."""
 
@@ -25,7 +26,7 @@ def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Se
     """Pairs of runs with the same seeds, in order.
 
     Args:
-        measures: names as in `Measure`: 'end', 'area:pass@8', 'mean:entropy', 'last:completion_length'.
+        measures: names as in `Measure`: 'end', 'area:pass@8', 'rate', 'mean:entropy', 'last:completion_length'.
     """
     names = dict.fromkeys(("end", *measures))
     sides = [{name: measured(bed, name, jobs) for name in names} for jobs in (arm, baseline)]
@@ -52,8 +53,12 @@ def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
     how, _, metric = name.partition(":")
     if how in EVALUATED:
         return np.asarray(getattr(_scores(bed, metric, jobs), how))
+    if how in FITTED:
+        found = _scores(bed, metric, jobs)
+        fits = [fit_curve(found.at, curve, (None, None) if metric else bed.bounds) for curve in found.curves]
+        return np.array([fit.ceiling if how == "ceiling" else fit.rate for fit in fits])
     if how not in LOGGED or not metric:
-        known = [*EVALUATED, *(f"{h}:METRIC" for h in (*EVALUATED, *LOGGED))]
+        known = [*EVALUATED, *FITTED, *(f"{h}:METRIC" for h in (*EVALUATED, *FITTED, *LOGGED))]
         raise UnknownNameError("measure on a bed", name, known, f"There are: {', '.join(known)}.")
     points = [bed.steps * (i + 1) / POINTS for i in range(POINTS)] if bed.goal.together else range(1, bed.steps + 1)
     lines = curves(jobs, list(points), metric)
