@@ -15,6 +15,7 @@ from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.evaluation.pairs import Pair
 from etude.runs import claims, plans
+from etude.runs.code import text_hash
 from etude.runs.plans import Plan, read_plan, to_toml, write_plan
 
 MINE = """
@@ -117,7 +118,7 @@ def test_a_plan_says_all_that_the_claim_says(tmp_path: Path) -> None:
     again = read_plan(tmp_path)
     assert plans.same(again, Plan("x", claim, plans.recipe_hash(claim)))
     assert again.claim.measures[0] == claim.measures[0]
-    assert again.hash == plans.text_hash((tmp_path / "plan.toml").read_text())
+    assert again.hash == text_hash((tmp_path / "plan.toml").read_text())
     assert to_toml(again) == (tmp_path / "plan.toml").read_text()
 
 
@@ -189,6 +190,53 @@ def test_nothing_there_takes_all_pairs_and_is_void_where_the_spread_is_too_wide(
     record = json.loads((folder / "verdict.json").read_text())
     assert record["verdict"] == "void"
     assert record["published"]["void"][0]["gate"] == "resolution"
+
+
+def test_an_own_experiment_is_tuned_by_what_must_be_learned(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept = 'learned_on="pass@1", sweep={"optimizer.lr": (0.1, 0.2)}, baseline_sweep={"epochs": (1, 2)},'
+    (project / "mine.py").write_text(MINE.replace('learned_on="pass@1",', swept))
+    commit("swept")
+    seen: list[tuple[list[int], dict[str, float], dict[str, float]]] = []
+
+    def experiment(
+        seeds: Sequence[int], arm: dict[str, float] | None = None, baseline: dict[str, float] | None = None
+    ) -> list[Pair]:
+        """Mine is ahead by 0.2; a rate of 0.2 is worth another 0.1, a second epoch 0.4 to the baseline."""
+        own, other = arm or {}, baseline or {}
+        seen.append((list(seeds), own, other))
+        better = {
+            "arm": 0.5 + 0.1 * (own.get("optimizer.lr") == 0.2),
+            "baseline": 0.3 + 0.4 * (other.get("epochs") == 2),
+        }
+        return [
+            Pair(
+                seed=seed,
+                arm={"pass@1": better["arm"] + 0.02 * draw(seed, 0), "length": 9.0 + draw(seed, 2)},
+                baseline={"pass@1": better["baseline"] + 0.02 * draw(seed, 1), "length": 9.0},
+                start={"pass@1": 0.1},
+                budgets={"completions": (1.0, 1.0)},
+            )
+            for seed in seeds
+        ]
+
+    monkeypatch.setattr("etude.experiments.experiment_of", lambda method: experiment)
+    folder = planned(cli)
+    answer = cli("claims", "run", "mine.py:mine")
+    assert answer.code == 0, answer.err
+    record = json.loads((folder / "verdict.json").read_text())
+    assert (record["published"]["verdict"], record["tuned"]["verdict"]) == ("held", "reversed")
+    assert record["verdict"] == "reversed", "the tuned one decides"
+    assert record["tuning"]["best"] == {"arm": {"optimizer.lr": 0.2}, "baseline": {"epochs": 2}}
+    confirming = list(range(1000, 1006))
+    assert seen == [
+        (confirming, {}, {}),
+        ([0, 1], {"optimizer.lr": 0.1}, {"epochs": 1}),
+        ([0, 1], {"optimizer.lr": 0.2}, {"epochs": 2}),
+        (confirming, {"optimizer.lr": 0.2}, {"epochs": 2}),
+    ]
+    assert claims.check("mine.py:mine") == []
 
 
 def test_unequal_budgets_are_void(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from etude.evaluation.verdicts import LOOKS
 from etude.runs import beds as module
 from etude.runs.beds import CONFIRMING, Scores, beds, load_bed, runs_of, start_of
 from etude.runs.cards import make_card
+from etude.runs.code import code_in
 from etude.runs.jobs import run_jobs
 from etude.runs.measuring import pairs_of
 
@@ -104,6 +105,14 @@ def test_runs_are_shared_only_where_they_could_be_equal(recipe: str, monkeypatch
     assert runs_of(bed, "grpo", 2, {"optimizer.lr": 0.5})[0].folder != job.folder
     monkeypatch.setattr(module, "state", lambda: "another processor")
     assert runs_of(bed, "grpo", 2)[0].folder != job.folder
+
+
+def test_comments_and_docstrings_change_no_number() -> None:
+    plain = 'def f(x: int) -> str:\n    return "#" + f"{x}"\n\n\nclass A:\n    y = 1\n'
+    told = '"""About."""\n\n# why\ndef f(x: int) -> str:\n    """What.\n\n    More.\n    """\n'
+    told += '    return "#" + f"{x}"  # how\nclass A:\n    y = 1\n    """A field."""\n'
+    assert code_in(told) == code_in(plain) != code_in(plain.replace("y = 1", "y = 2"))
+    assert code_in(plain) != code_in(plain.replace('"#"', '"-"')), "a string is code"
 
 
 @pytest.mark.slow

@@ -69,8 +69,8 @@ class Claim:
         changes, baseline_changes: fields set on the method, and on the baseline, beside the bed's own.
         equal: budgets that both arms must use alike: 'steps' (in control of the environment), 'updates',
             'completions', 'tokens', or what an own experiment counts.
-        sweep: values of each field that both arms are tuned over, each by its own best area; None: the bed's sweep;
-            empty: nothing is tuned.
+        sweep: values of each field that both arms are tuned over, each by its own best area (in an experiment of its
+            own by the measure `learned_on`); None: the bed's sweep; empty: nothing is tuned.
         baseline_sweep: as many settings of other fields, where the baseline has not the same; None: the same.
         learned_on: the measure on which the baseline must have learned; None where nothing is trained.
         paper_effect: what the paper reports.

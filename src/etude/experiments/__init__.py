@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 from etude.core.registry import family, files, module_at
 from etude.evaluation.pairs import Pair
 
-Experiment: TypeAlias = Callable[[Sequence[int]], list[Pair]]
-"""Both arms with each of these seeds."""
+Experiment: TypeAlias = Callable[..., list[Pair]]
+"""`experiment(seeds)`: both arms with each of these seeds. That of a claim with a sweep also takes `arm` and
+`baseline`, the fields that tuning sets on either."""
 
 
 def experiment_file(method: str) -> Path | None:

@@ -30,12 +30,12 @@ shared by all that is compared on the bed, as long as recipe, code, processor an
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
@@ -48,6 +48,7 @@ from etude.core.fields import Count, WholeNumber, check
 from etude.core.method import Method
 from etude.core.registry import ROOT, get_method
 from etude.core.worlds import World
+from etude.runs.code import code_of, text_hash
 from etude.runs.comparing import evaluations
 from etude.runs.jobs import Job, jobs_for, run_jobs
 from etude.runs.training import compose_task
@@ -243,30 +244,32 @@ def state() -> str:
     from etude.runtime.environment import record
 
     here = record(0)
-    code = hashlib.sha256()
-    for path in sorted(ROOT.rglob("*.py")):
-        if not path.relative_to(ROOT).as_posix().startswith(ELSEWHERE):
-            code.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
-    matters = [code.hexdigest(), here["versions"], here["processor"], here["kernels"]]
-    return hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:12]
+    return text_hash(json.dumps([_library(), here["versions"], here["processor"], here["kernels"]]))
+
+
+@cache
+def _library() -> str:
+    """A name for the code that runs rest on, whatever its comments say."""
+    names = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.rglob("*.py"))]
+    return text_hash("\n".join(name + code_of(ROOT / name) for name in names if not name.startswith(ELSEWHERE)))
 
 
 ELSEWHERE = (
-    "cli", "board", "experiments", "methods", "runs/beds.py", "runs/cards.py", "runs/claims.py", "runs/contest.py",
-    "runs/measuring.py", "runs/plans.py", "evaluation/gates.py", "evaluation/pairs.py", "evaluation/verdicts.py",
-    "core/claims.py",
+    "cli", "board", "experiments", "methods", "runs/beds.py", "runs/cards.py", "runs/claims.py", "runs/code.py",
+    "runs/contest.py", "runs/measuring.py", "runs/plans.py", "runs/tuning.py", "evaluation/gates.py",
+    "evaluation/learning.py", "evaluation/pairs.py", "evaluation/verdicts.py", "core/claims.py",
 )  # fmt: skip
 """What of the library no number of a run rests on; methods count one by one."""
 
 
 def composition(arm: str | Method, world: World) -> str:
-    """A name for all that an arm is made of: every part with its values, and the source of its parts."""
+    """A name for all that an arm is made of: every part with its values, and the code of its parts."""
     if isinstance(arm, str):
         name, *parts = arm.split("+")
         arm = stack(get_method(name, world), parts)
     modules = sorted({type(part).__module__ for part in arm.parts().values()})
-    sources = [Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8") for module in modules]
-    return hashlib.sha256(json.dumps([arm.to_json(), modules, sources]).encode()).hexdigest()[:8]
+    sources = [code_of(Path(str(sys.modules[module].__file__))) for module in modules]
+    return text_hash(json.dumps([arm.to_json(), modules, sources]))[:8]
 
 
 @dataclass(frozen=True)

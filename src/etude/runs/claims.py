@@ -21,7 +21,8 @@ from etude.core.method import Method
 from etude.core.registry import ROOT, compositions, files, get_method
 from etude.evaluation.gates import Verdict, sequential
 from etude.evaluation.pairs import Pair, Results
-from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan, text_hash
+from etude.runs.code import code_of, text_hash
+from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan
 
 PLACES = (Path("claims"), ROOT.parent.parent / "claims")
 """Where claims are: in the folder that one works in, or beside the source."""
@@ -110,7 +111,7 @@ def rests_on(method: Method, claim: Claim) -> dict[str, str]:
     if claim.bed:
         return {**found, "baseline": composition(claim.baseline, world), "bed": recipe_hash(claim)}
     own = experiment_file(method.id)
-    return {**found, "experiment": text_hash(own.read_text(encoding="utf-8"))} if own else found
+    return {**found, "experiment": text_hash(code_of(own))} if own else found
 
 
 def stale(name: str, record: Mapping[str, Any]) -> list[str]:
@@ -182,7 +183,7 @@ def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None) -> di
     commit, lines = clean_commit(folder), Lines(folder / RUNS, plan)
     began = time.monotonic()
     arm = method.id if _built_in(name) else name
-    collect = _on_bed(arm, plan, lines, commit, runs, workers) if claim.bed else _own(method, runs)
+    collect = _on_bed(arm, plan, lines, commit, runs, workers) if claim.bed else _own(method, plan, lines, commit, runs)
     for setting in settings_of(plan):
         _collect(setting, plan, lines, commit, collect)
     return _write(folder, name, plan, lines, commit, time.monotonic() - began)
@@ -228,10 +229,11 @@ def measures_of(claim: Claim) -> list[Measure]:
     return [replace(m, bounds=own[m.name]) if m.name in own and m.bounds is None else m for m in claim.measures]
 
 
-def _own(method: Method, runs: Path) -> Collect:
+def _own(method: Method, plan: Plan, lines: Lines, commit: str, runs: Path) -> Collect:
     """An experiment of the method's own."""
     from etude.experiments import experiment_of
     from etude.experiments.cells import kept_in
+    from etude.runs.tuning import tune_own
 
     experiment = experiment_of(method.id)
     if experiment is None:
@@ -239,7 +241,10 @@ def _own(method: Method, runs: Path) -> Collect:
 
     def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
         with kept_in(runs / "claims" / method.id):
-            return experiment(seeds)
+            if setting == PUBLISHED:
+                return experiment(seeds)
+            best = _tuned(lines, commit, partial(tune_own, experiment, plan.claim))
+            return experiment(seeds, arm=best["arm"], baseline=best["baseline"])
 
     return collect
 
@@ -256,16 +261,21 @@ def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers
     def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
         best: Mapping[str, Any] = {}
         if setting == TUNED:
-            tuned = lines.tuned()
-            if tuned is None:
-                tuned = tune(bed, arm, claim, root=runs / "beds", workers=workers)
-                lines.add(commit, [{"tuning": tuned}])
-            best = tuned["best"]
+            best = _tuned(lines, commit, partial(tune, bed, arm, claim, root=runs / "beds", workers=workers))
         jobs = arms_of(bed, arm, claim, seeds, best, root=runs / "beds")
         run_jobs([*jobs[0], *jobs[1]], workers)
         return pairs_of(bed, [m.name for m in claim.measures], *jobs)
 
     return collect
+
+
+def _tuned(lines: Lines, commit: str, tune: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The fields that tuning sets on either arm; it is done once, and its line kept."""
+    tuned = lines.tuned()
+    if tuned is None:
+        tuned = tune()
+        lines.add(commit, [{"tuning": tuned}])
+    return dict(tuned["best"])
 
 
 # The verdict

@@ -18,9 +18,9 @@ from etude.evaluation.intervals import Interval
 from etude.evaluation.learning import fit_curve
 from etude.evaluation.verdicts import differences, paired_interval
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Fields, runs_of, scores_of, state
+from etude.runs.code import text_hash
 from etude.runs.jobs import Job, Workers, run_jobs
 from etude.runs.measuring import budgets
-from etude.runs.plans import text_hash
 from etude.runs.tuning import SEEDS as SWEPT
 from etude.runs.tuning import TOGETHER, combinations
 

@@ -7,7 +7,6 @@ old one is kept with all that came of it, in `claims/<id>/earlier/<number>/`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import tomllib
@@ -19,6 +18,7 @@ from typing import Any
 from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.runs.beds import CONFIRMING, beds, load_bed
+from etude.runs.code import text_hash
 
 PLAN, RUNS, VERDICT, EARLIER = "plan.toml", "runs.jsonl", "verdict.json", "earlier"
 BEDS = 3
@@ -150,11 +150,6 @@ def _toml(value: object) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False)
-
-
-def text_hash(text: str) -> str:
-    """A short name for a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def recipe_hash(claim: Claim) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from etude.core.claims import Claim
+from etude.evaluation.pairs import Pair, Results
 from etude.runs.beds import RUNS, TUNING, Bed, runs_of, scores_of
 from etude.runs.jobs import Job, run_jobs
 
@@ -50,9 +53,32 @@ def tune(bed: Bed, method: str, claim: Claim, *, root: Path = RUNS, workers: int
         side: {label: float(scores_of(bed, jobs).area.mean()) for label, jobs in arms.items()}
         for side, arms in runs.items()
     }
-    best = {side: settings[side][max(found, key=lambda label: found[label])] for side, found in areas.items()}
-    rounded = {side: {label: round(area, 4) for label, area in found.items()} for side, found in areas.items()}
-    return {"seeds": seeds, "areas": rounded, "best": best}
+    return {"seeds": seeds, **_chosen(settings, areas)}
+
+
+def tune_own(experiment: Callable[..., list[Pair]], claim: Claim) -> dict[str, Any]:
+    """As `tune`, by an experiment of a claim's own: the largest mean of the measure on which the baseline must learn.
+
+    Both arms go through their sweeps side by side, a setting of each in every experiment.
+    """
+    sweep, other = claim.sweep or {}, claim.baseline_sweep or claim.sweep or {}
+    settings = {"arm": combinations(sweep), "baseline": combinations(other)}
+    measure, seeds = str(claim.learned_on), range(TUNING, TUNING + SEEDS)
+    found: dict[str, dict[str, float]] = {"arm": {}, "baseline": {}}
+    for (label, arm), (other_label, baseline) in zip(settings["arm"].items(), settings["baseline"].items()):
+        results = Results.of(experiment(seeds, arm=arm, baseline=baseline))
+        found["arm"][label] = float(np.mean(results.arm[measure]))
+        found["baseline"][other_label] = float(np.mean(results.baseline[measure]))
+    return {"seeds": SEEDS, **_chosen(settings, found)}
+
+
+def _chosen(
+    settings: Mapping[str, Mapping[str, dict[str, Any]]], found: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """The best setting of each side, and what each came to."""
+    best = {side: settings[side][max(means, key=lambda label: means[label])] for side, means in found.items()}
+    rounded = {side: {label: round(mean, 4) for label, mean in means.items()} for side, means in found.items()}
+    return {"areas": rounded, "best": best}
 
 
 def combinations(sweep: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:

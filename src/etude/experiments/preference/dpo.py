@@ -6,7 +6,7 @@ of the chosen ones are wrong too, so that whoever copies them becomes no better 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,11 @@ POOL = 2000
 CHANGES = {"problems": 32, "optimizer.lr": 1e-4}
 
 
-def experiment(seeds: Sequence[int]) -> list[Pair]:
+def experiment(
+    seeds: Sequence[int], arm: Mapping[str, Any] | None = None, baseline: Mapping[str, Any] | None = None
+) -> list[Pair]:
     """Accuracy after as many steps on as many of the same problems: their pairs, or their chosen answers alone."""
-    arms = {name: variant(name, CHANGES) for name in ("dpo", "sft")}
+    arms = {name: variant(name, {**CHANGES, **(own or {})}) for name, own in {"dpo": arm, "sft": baseline}.items()}
     with started(TASK, steps=WARM) as first:
         pools = spread(compared, [(first.folder, seed) for seed in seeds])
         jobs = [

@@ -41,6 +41,8 @@ dpo = sft.replace(
             Measure(name="pairs told apart", role="mechanism", minimum=0.6),
         ),
         equal=("problems",),
+        sweep={"optimizer.lr": (1e-5, 3e-5, 1e-4), "objective.beta": (0.1, 0.5)},
+        baseline_sweep={"optimizer.lr": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)},
         learned_on="accuracy",
         paper_effect="TL;DR: wins 61% against the reference summaries at temperature 0, PPO 57%; IMDb: the best reward "
         "at every KL, above fine-tuning on the preferred answers",
