@@ -25,7 +25,7 @@ def test_a_run_leaves_a_whole_folder_and_says_where(cli: Cli, tmp_path: Path) ->
     found = {p.name for p in folder.iterdir()}
     assert found == {
         "method.json", "config.json", "environment.json", "metrics.jsonl", "episodes.jsonl", "checkpoints",
-        "inputs.json", "evaluation.json", "report.html", "run.lock", "FINISHED",
+        "inputs.json", "run.toml", "evaluation.json", "report.html", "run.lock", "FINISHED",
     }  # fmt: skip
     assert steps(folder) == [1, 2]
     evaluation = json.loads((folder / "evaluation.json").read_text())

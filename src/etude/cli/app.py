@@ -5,6 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from etude import __version__
+from etude.cli.config import from_file
 
 app = App(
     name="etude",
@@ -12,6 +13,7 @@ app = App(
     "`etude train` with no arguments trains a small language model in a minute.",
     version=__version__,
     suppress_keyboard_interrupt=False,
+    config=from_file,
 )
 VERBS = {
     "train": ("etude.cli.train:train", "Train a method on a task."),

@@ -30,6 +30,7 @@ def train(
     set: Repeated = (),
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
     reward: str | None = None,
+    config: str | None = None,
     skip_bad_rows: Flag = False,
     resume: str | None = None,
     accept_changes: Flag = False,
@@ -77,6 +78,8 @@ def train(
         A part or another method's change to stack, as in kl-to-reference. Repeatable.
     reward
         A Python function over completions: my_rewards.py:score or module:function.
+    config
+        A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
     resume

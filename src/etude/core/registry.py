@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import sys
 from functools import cache
@@ -159,6 +160,8 @@ def _import_file(path: Path) -> ModuleType:
 def compositions(name: str) -> list[Method]:
     """Every method called `name`, one for each kind: built in, `module:attribute`, or `path/to/file.py[:attribute]`.
 
+    The `method.json` of a run is one too.
+
     Raises UnknownNameError with the closest names, ConfigError for another thing.
     """
     from etude.core.method import Method
@@ -167,6 +170,8 @@ def compositions(name: str) -> list[Method]:
     if name in known:
         module = module_at(known[name])
         methods = [getattr(module, variable) for variable in declared(known[name])[name]]
+    elif name.endswith(".json"):
+        methods = [_written(Path(name))]
     elif ":" in name or name.endswith(".py"):
         methods = [_load_outside(name)]
     else:
@@ -175,6 +180,17 @@ def compositions(name: str) -> list[Method]:
         if not isinstance(each, Method):
             raise ConfigError(f"{name} must be a Method, got {type(each).__name__}.")
     return methods
+
+
+def _written(path: Path) -> Method:
+    from etude.core.method import Method
+
+    try:
+        return Method.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no file {path}.") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is no method: {error}.") from None
 
 
 def get_method(name: str, world: World | str | None = None) -> Method:

@@ -23,6 +23,7 @@ from etude.runs.jobs import Job, Workers, run_jobs
 from etude.runs.measuring import budgets
 from etude.runs.tuning import SEEDS as SWEPT
 from etude.runs.tuning import TOGETHER, combinations
+from etude.runtime.interrupts import Interrupted
 
 PUBLISHED, TUNED = "published", "tuned"
 SEEDS = 12
@@ -101,6 +102,8 @@ def _runs(bed: Bed, arm: Arm, sweep: Sweep, seeds: int, root: Path, pool: Worker
         best = _best(bed, arm, sweep, root, pool)
         jobs = runs_of(bed, arm.method, seeds, {**arm.changes, **best}, root=root)
         run_jobs(jobs, pool)
+    except Interrupted:
+        raise
     except EtudeError as error:
         return [{"failed": str(error)}]
     return list(_lines(bed, jobs, best))

@@ -16,6 +16,7 @@ from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.task import Task
 from etude.loops import loop_class
+from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
 from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
 from etude.runs.worlds import world_of
@@ -27,30 +28,47 @@ if TYPE_CHECKING:
 
 
 def train(
-    method: str | Method = "grpo",
-    task: str | Task = "compose",
+    method: str | Method | None = None,
+    task: str | Task | None = None,
     *,
     set: str | Sequence[str] | Mapping[str, Any] = (),
     with_: str | Sequence[str] = (),
     reward: Scoring | None = None,
+    config: str | Path | None = None,
     **options: object,
 ) -> Result:
     """Train a method on a task.
 
     Args:
-        method: a name (`etude methods`), a Method, or 'file.py:name'.
-        task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'.
+        method: a name (`etude methods`), a Method, 'file.py:name', or a run's method.json; 'grpo' by default.
+        task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'; 'compose' by
+            default.
         set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
         with_: parts or methods to stack on the method.
         reward: 'module:function', 'file.py:function', or a Python function over completions.
+        config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...
 
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
-    chosen = options_of(Options, options)
-    fields = assignments(set)
+    given = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
+    told: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, ())} | options
+    if config is not None:
+        told = merged(config, told)
+    fields, parts = assignments(told.pop("set", ())), told.pop("with", ())
+    return _start(
+        told.pop("method", "grpo"), told.pop("task", "compose"), told.pop("reward", None), fields,
+        [parts] if isinstance(parts, str) else list(parts), options_of(Options, told),
+    )  # fmt: skip
+
+
+def _start(
+    method: str | Method, task: str | Task, reward: Scoring | None, fields: Sequence[str], parts: Sequence[str],
+    chosen: Options,
+) -> Result:  # fmt: skip
+    """Make the folder of a run, with all that it was told, and train."""
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], with_, reward, goal.world)
+    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
     check(composed, goal)
     check_options(chosen, composed, goal)
     world = world_of(goal)
@@ -62,7 +80,6 @@ def train(
     from etude.runtime.folder import RunFolder, default_name
 
     where = Path(chosen.out) if chosen.out else default_name(composed.id, goal.id, chosen.seed)
-    parts = [with_] if isinstance(with_, str) else with_
     config = {
         **dataclasses.asdict(chosen),
         "out": str(where),
@@ -76,6 +93,7 @@ def train(
     new = not where.exists()
     with RunFolder.create(where, composed.to_json(), config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
+        disk.replace_file(where / FILE, _repeats(where, method, config, parts, fields, chosen).encode())
         for sentence in goal.warnings():
             say(sentence)
         try:
@@ -84,6 +102,18 @@ def train(
             if new and not any((where / "checkpoints").glob("step-*")):
                 disk.remove(where)  # nothing was trained: leave nothing behind
             raise
+
+
+def _repeats(
+    where: Path, method: str | Method, config: Mapping[str, Any], parts: Sequence[str], fields: Sequence[str],
+    chosen: Options,
+) -> str:  # fmt: skip
+    """The file that does this run again; a Method of Python's is the one that the run wrote down, parts and all."""
+    task, reward = config["task"], config["reward"]
+    if isinstance(method, str):
+        return to_toml(method, task, fields, parts, reward, chosen)
+    written = str(where / "method.json") if reward is None else f"<{method.id}>"
+    return to_toml(written, task, config["task_fields"], (), reward, chosen)
 
 
 def resume(
