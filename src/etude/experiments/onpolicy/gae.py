@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from etude.loops.on_policy import OnPolicyLoop
 
 MIDDLE, OTHERS = 0.96, (0.0, 1.0)
-TASK, GUST, STEPS, EVERY, EPISODES = "cartpole", 20.0, 20_480, 4096, 100
+TASK, GUST, STEPS, EVERY, EPISODES = "cartpole", 20.0, 20_480, 4096, 40
 """Gusts twice as strong as the cart: a pole that stands to the end is luck, so that no arm touches the ceiling."""
-RUNS = 4
+RUNS = 10
 """Members that a seed stands for: the end of a single one is luck in the same way."""
 
 

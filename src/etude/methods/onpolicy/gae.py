@@ -167,7 +167,7 @@ gae = trpo.replace(
     claim=Claim(
         statement="An intermediate lambda, 0.96, earns more than 0, which trusts the critic, and 1, which does not.",
         task="cartpole",
-        setting="gusts of up to 20 N; the area under the curve of four runs for each seed",
+        setting="gusts of up to 20 N; the area under the curve of ten runs for each seed",
         measures=(
             Measure(name="return against lambda 0", bounds=(0.0, 500.0)),
             Measure(name="return against lambda 1", bounds=(0.0, 500.0)),
