@@ -39,6 +39,8 @@ def train(
     evaluate_samples: int = 8,
     evaluate_split: str | None = None,
     evaluate_every: int | None = None,
+    stop_when: str | None = None,
+    minutes: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
     autocast: Flag = False,
@@ -97,6 +99,10 @@ def train(
         The split to evaluate on; by default all that are not trained on.
     evaluate_every
         Also evaluate in between, each time after so many steps (of the unit of --steps), into evaluations.jsonl.
+    stop_when
+        End the run once this holds, as in 'test/pass@1 > 0.9' (with --evaluate-every) or 'reward >= 0.8' (of a step).
+    minutes
+        End it after so many minutes; --resume goes on.
     device
         cpu, cuda, cuda:1, mps; by default the accelerator if there is one.
     dtype
@@ -130,6 +136,7 @@ def train(
     options: dict[str, Any] = {
         "model": model, "steps": steps, "population": population, "evaluate": evaluate,
         "evaluate_samples": evaluate_samples, "evaluate_split": evaluate_split, "evaluate_every": evaluate_every,
+        "stop_when": stop_when, "minutes": minutes,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
         "checkpoint_every": checkpoint_every, "sinks": sink, "quiet": quiet,

@@ -21,6 +21,7 @@ from etude.runs.kinds import check_options, run_of
 from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
+from etude.runtime.stopping import Stopping, StopWhen
 
 if TYPE_CHECKING:
     from etude.runtime.folder import RunFolder
@@ -159,6 +160,7 @@ def resume(
 def _prepare(method: Method, task: Task, options: Options) -> None:
     """Do what may fail before anything is written or a large model loads."""
     loop_class(type(method), task.world)
+    _stopping(task, options)
     world_of(task).prepare(method, task, options)
     run_of(method).prepare(method, task)
 
@@ -204,6 +206,7 @@ def _run(
     done = Run(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
         look=(lambda: world_of(task).look(loop, task, options)) if evaluated else None, look_every=every,
+        stopping=_stopping(task, options),
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
@@ -217,9 +220,18 @@ def _run(
     write_report(folder.path, world_of(task).WORDING)
     flat = never_differed(JsonLines.read(folder.path / "metrics.jsonl"))
     scores = _load_evaluation(folder.path)
-    return Result(
-        done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, scores, [flat] if flat else []
-    )
+    notes = [sentence for sentence in (done.why, flat) if sentence]
+    return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, scores, notes)
+
+
+def _stopping(task: Task, options: Options) -> Stopping:
+    """When the run ends before its last step. Raises ConfigError for an evaluation that is not made on the way."""
+    when = None if options.stop_when is None else StopWhen.parse(options.stop_when)
+    metrics, splits = world_of(task).measured(task)
+    evaluated = {f"{split}/{metric}" for split in splits for metric in metrics}
+    if when is not None and when.name in evaluated and options.evaluate_every is None:
+        raise ConfigError(f"{when.name} is known after an evaluation: say how often with --evaluate-every N.")
+    return Stopping(when, options.minutes, evaluated if options.evaluate_every else ())
 
 
 def _open_sink(name: str, folder: RunFolder) -> list[Any]:

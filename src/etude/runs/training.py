@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, WholeNumber, check, parse
+from etude.core.fields import Count, Positive, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
@@ -18,6 +18,7 @@ from etude.core.slots import Reward
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.runtime.sinks import SINKS
+from etude.runtime.stopping import StopWhen
 from etude.tasks import resolve_task
 
 Scoring: TypeAlias = str | Callable[..., Any] | Reward
@@ -39,6 +40,9 @@ class Options:
         evaluate_split: only this split; None: all that are not trained on (language).
         evaluate_every: also evaluate on the first of these splits each time after so many training steps (in control
             environment steps of each member): lines of `evaluations.jsonl`. None: only before and after.
+        stop_when: end the run before its last step once this holds: 'test/pass@1 > 0.9' of those evaluations (in
+            control the mean over members), 'reward >= 0.8' of a training step.
+        minutes: end it after so many minutes of a session.
         adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
         threads: CPU threads; None: one for small models, all cores for others.
     """
@@ -53,6 +57,8 @@ class Options:
     evaluate_samples: Count = 8
     evaluate_split: str | None = None
     evaluate_every: Count | None = None
+    stop_when: str | None = None
+    minutes: Positive | None = None
     checkpoint_every: Count | None = None
     micro_tokens: Count = 8192
     adapter: Literal["lora", "rslora", "dora"] | None = None
@@ -72,10 +78,13 @@ class Options:
                 raise UnknownNameError("sink", sink, SINKS)
         if self.evaluate_every is not None and self.evaluate == 0:
             raise ConfigError("evaluate_every says when, and evaluate=0 that nothing is evaluated: leave one out.")
+        if self.stop_when is not None:
+            StopWhen.parse(self.stop_when)
 
 
 EVERYWHERE = frozenset({
-    "steps", "seed", "out", "evaluate", "evaluate_every", "checkpoint_every", "threads", "sinks", "quiet",
+    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "checkpoint_every", "threads",
+    "sinks", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 

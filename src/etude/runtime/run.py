@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
 from etude.runtime.progress import Progress
 from etude.runtime.sinks import Guarded, Sink
+from etude.runtime.stopping import Stopping
 
 COST = 0.02
 """Largest part of a run's time that automatic checkpoints may take."""
@@ -29,17 +30,19 @@ class RunResult:
     """How far a run came.
 
     Args:
+        status: 'stopped' where it ended before its last step because that was asked for, as `why` says.
         step: training steps finished, of `steps`.
         seconds: time spent training, all sessions together.
         checkpoint: the newest one.
     """
 
-    status: Literal["finished", "interrupted"]
+    status: Literal["finished", "stopped", "interrupted"]
     step: int
     steps: int
     seconds: float
     folder: Path
     checkpoint: Path
+    why: str | None = None
 
 
 class Run:
@@ -61,6 +64,7 @@ class Run:
         look: evaluates what is being trained, {split: {metric: number, or a list over members}}; logged to
             `evaluations.jsonl`.
         look_every: training steps between two looks.
+        stopping: says after each step whether the run ends there.
     """
 
     def __init__(
@@ -76,12 +80,13 @@ class Run:
         progress: Progress | None = None,
         look: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None,
         look_every: int | None = None,
+        stopping: Stopping | None = None,
     ) -> None:
         self.folder, self.loop, self.steps = folder, loop, steps
         self.checkpoint_every, self.keep, self.episodes_per_step = checkpoint_every, keep, episodes_per_step
         self.progress = progress or Progress(steps, loop.headline)
         self.sinks = Guarded(sinks, self.progress.note)
-        self.look, self.look_every = look, look_every
+        self.look, self.look_every, self.stopping = look, look_every, stopping or Stopping()
         if look is not None and look_every is not None:
             folder.log("evaluations")  # before a checkpoint is loaded, so that it is cut back with the others
         self.checkpoint = folder.checkpoint
@@ -95,7 +100,7 @@ class Run:
         return self._before + monotonic() - self._began
 
     def execute(self) -> RunResult:
-        """Train to the last step.
+        """Train to the last step, or until it is to stop.
 
         Raises Interrupted, after saving, on Ctrl-C or SIGTERM; RunFolderError if the disk is full; whatever the
         loop raises, with a sentence added that says which checkpoint is safe.
@@ -107,8 +112,13 @@ class Run:
                     if interrupts.requested:
                         self._save()
                         raise self._interrupted(interrupts.requested)
-                    self._log(self.loop.step())
+                    report = self.loop.step()
+                    self._log(report)
                     self._look()
+                    why = self.stopping.why(report.metrics, monotonic() - self._began)
+                    if why and self.loop.finished < self.steps:
+                        self._save()
+                        return replace(self._result("stopped"), why=why)
                     if self._due():
                         self._save()
                 self._save()
@@ -144,7 +154,9 @@ class Run:
         step = self.loop.finished
         if self.look is None or self.look_every is None or step % self.look_every:
             return
-        self.folder.log("evaluations").append({"step": step, **self.look()})
+        found = self.look()
+        self.folder.log("evaluations").append({"step": step, **found})
+        self.stopping.look(found)
         self.folder.lock.beat()
 
     def _finish(self) -> RunResult:
@@ -153,7 +165,7 @@ class Run:
             self.folder.finish({"step": result.step, "seconds": round(result.seconds, 3)})
         return result
 
-    def _result(self, status: Literal["finished", "interrupted"]) -> RunResult:
+    def _result(self, status: Literal["finished", "stopped", "interrupted"]) -> RunResult:
         assert self.checkpoint is not None
         return RunResult(status, self.loop.finished, self.steps, self.seconds, self.folder.path, self.checkpoint)
 
