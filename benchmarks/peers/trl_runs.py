@@ -7,7 +7,6 @@ that is finished is left alone. The task, its problems in their order and its re
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
