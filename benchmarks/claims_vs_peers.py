@@ -34,9 +34,9 @@ RECORDS = HERE / "peers" / "records"
 PAGE = HERE.parent / "docs" / "peers.md"
 
 
-def repeat(case: Case, most: int, root: Path) -> dict[str, Any]:
-    """Look after 6, 12, 24, 48 pairs of the peer, until they decide or there are `most`."""
-    for count in (n for n in LOOKS if n <= most):
+def repeat(case: Case, least: int, most: int, root: Path) -> dict[str, Any]:
+    """Look after 6, 12, 24, 48 pairs of the peer, until they decide or there are `most`; `least` are made anyway."""
+    for count in (n for n in LOOKS if least <= n <= most):
         said = side(case.claim, peer_pairs(case, range(CONFIRMING, CONFIRMING + count), root))
         if said["verdict"] != "inconclusive":
             break
@@ -60,13 +60,13 @@ def about(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(chosen: list[str], most: int, root: Path) -> None:
+def run(chosen: list[str], least: int, most: int, root: Path) -> None:
     """Every case at the first look, then those that are undecided at the next; records as they come."""
     known = cases()
-    for look in (n for n in LOOKS if n <= most):
+    for look in (n for n in LOOKS if least <= n <= most):
         for name in chosen or known:
             print(f"{time.strftime('%H:%M:%S')} {name}: up to {look} pairs ...", flush=True)
-            found = repeat(known[name], look, root)
+            found = repeat(known[name], least, look, root)
             RECORDS.mkdir(exist_ok=True)
             disk.replace_file(RECORDS / f"{name}.json", (json.dumps(found, indent=1) + "\n").encode())
             print(f"{time.strftime('%H:%M:%S')} {name}: {found['peer']['verdict']}", flush=True)
@@ -77,11 +77,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("run", "page"))
     parser.add_argument("claims", nargs="*", choices=[[], *cases()], help="all of them if none is named")
+    parser.add_argument("--least", type=int, choices=LOOKS, default=6, help="pairs to begin with")
     parser.add_argument("--most", type=int, choices=LOOKS, default=12, help="pairs to stop at")
     parser.add_argument("--root", type=Path, default=HERE.parent / "runs" / "peers", help="where runs are kept")
     chosen = parser.parse_args()
     if chosen.verb == "run":
-        run(chosen.claims, chosen.most, chosen.root)
+        run(chosen.claims, chosen.least, chosen.most, chosen.root)
     PAGE.write_text(page(cases(), stored(RECORDS)))
     print(PAGE, file=sys.stderr)
 

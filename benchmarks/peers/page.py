@@ -39,9 +39,10 @@ Differences are in units of the smallest one that matters, n pairs; *void*: the 
 
 ## The effect, and each arm by itself
 
-The difference between the libraries, etude's minus the peer's, again in units of the smallest one that matters, with
-Welch's 95% interval. *Equivalent*: the whole interval is within 1. *Different*: it excludes 0. Overlapping intervals
-would say yes the more easily the fewer runs there are; here few runs are *undecided*.
+The difference between the libraries, etude's minus the peer's, in units of the smallest one that matters here, a tenth
+of what the arm gains (of the effect, of what the better arm gains), with Welch's 95% interval. *Equivalent*: the whole
+interval is within 1. *Different*: it excludes 0. That intervals overlap would be the likelier the fewer runs there are;
+here few runs are *undecided*.
 
 {libraries}
 
@@ -71,7 +72,8 @@ def page(cases: Mapping[str, Case], records: Mapping[str, Record]) -> str:
         ),
         why="\n".join(f"- {sentence}" for row in rows for sentence in why(*row)) or "The verdicts agree.",
         libraries=table(
-            ["claim", "measure", "of", "etude", "peer", "difference", ""], [r for row in rows for r in gap_rows(*row)]
+            ["claim", "measure", "of", "etude", "peer", "runs", "difference", ""],
+            [r for row in rows for r in gap_rows(*row)],
         ),
         differs="\n".join(differs(rows)),
         versions=versions([record for _, record, _ in rows]),
@@ -138,14 +140,15 @@ def gap_rows(case: Case, record: Record, own: Record | None) -> list[list[str]]:
     """The difference between the libraries: of the effect, of the arm, of the baseline."""
     if own is None:
         return []
-    found = libraries(case.claim, pairs_in(own), pairs_in(record["peer"]))
+    found = libraries(case.claim, *(pairs_in(side) for side in (own, record["peer"])))
+    counts = "{} and {}".format(*(len(side["runs"]) for side in (own, record["peer"])))
     rows = []
     for measure, each in found.items():
         for what, label in (("effect", "effect"), ("arm", case.arm), ("baseline", case.baseline)):
             value, low, high = units(each[what])
-            means = [f"{x:.4g}" for x in each["means"].get(what, ("", ""))] if what != "effect" else ["", ""]
+            means = [f"{x:.4g}" for x in each[what]["means"]]
             gap = f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
-            rows.append([case.name, measure, label, *means, gap, each[what]["verdict"]])
+            rows.append([case.name, measure, label, *means, counts, gap, each[what]["verdict"]])
     return rows
 
 
