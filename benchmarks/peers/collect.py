@@ -97,7 +97,7 @@ def _warm(root: Path) -> str:
     from etude.experiments.preference.dpo import TASK, WARM
 
     with kept_in(root / "starts"), started(TASK, steps=WARM) as first:
-        return first.folder
+        return str(Path(first.folder).resolve())
 
 
 def _plain(problem: Problem) -> dict[str, Any]:

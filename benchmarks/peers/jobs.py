@@ -62,10 +62,11 @@ def run_of(case: Case, arm: str, seed: int, root: Path, start: str = "", pool: P
         "trainer": words.trainer, "task": ground.task, "set": list(ground.set), "steps": ground.steps,
         "every": ground.every, **words.about, "settings": words.settings,
     }  # fmt: skip
+    matters = [job, versions(case.library), (HERE / "peers" / RUNNERS[case.library]).read_text()]
+    matters += [Path(start).parent.name] if start else []  # wherever it lies
+    key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
     if case.world is World.LANGUAGE:
         job["model"] = start or resolve("tiny")
-    matters = json.dumps([job, versions(case.library), (HERE / "peers" / RUNNERS[case.library]).read_text()])
-    key = hashlib.sha256(matters.encode()).hexdigest()[:8]
     job |= {"seed": seed, **({"pool": str(pool.resolve())} if pool else {})}
     return Run(case.library, job, root / case.library / f"{arm}-{ground.task}-{key}" / f"seed-{seed}")
 
