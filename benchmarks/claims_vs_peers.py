@@ -60,11 +60,17 @@ def about(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def recorded(name: str) -> int:
+    """Pairs of the peer that a claim has a record of."""
+    path = RECORDS / f"{name}.json"
+    return len(json.loads(path.read_text())["peer"]["runs"]) if path.is_file() else 0
+
+
 def run(chosen: list[str], least: int, most: int, root: Path) -> None:
     """Every case at the first look, then those that are undecided at the next; records as they come."""
     known = cases()
     for look in (n for n in LOOKS if least <= n <= most):
-        for name in chosen or known:
+        for name in (n for n in chosen or known if recorded(n) <= look):
             print(f"{time.strftime('%H:%M:%S')} {name}: up to {look} pairs ...", flush=True)
             found = repeat(known[name], least, look, root)
             RECORDS.mkdir(exist_ok=True)
