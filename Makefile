@@ -44,6 +44,7 @@ format: env  ## Rewrite the code in the project's style
 
 docs: env  ## Write the generated pages again
 	$(BIN)/python docs/make_methods.py
+	$(BIN)/python benchmarks/claims_vs_peers.py page
 
 bench: env  ## Every speed claim, side by side with its peer
 	$(BIN)/python benchmarks/run.py

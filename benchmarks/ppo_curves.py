@@ -1,8 +1,8 @@
 """Learning curves of PPO: etude, Stable-Baselines3 and CleanRL with the same configuration, ten seeds each.
 
 At each point, the return of a run is the mean of its last 100 training episodes. Printed as JSON: the interquartile
-mean over seeds with its 95% bootstrap interval, whether etude's interval and a peer's overlap, and the interval of
-their difference. Runs are kept in runs/curves and used again.
+mean over seeds with its 95% bootstrap interval, and for etude and each peer whether they are equivalent: the interval
+of their difference lies within a tenth of what the peer's curve gains. Runs are kept in runs/curves and used again.
 
 CleanRL is a set of scripts, so its repository's folder must be named (--cleanrl); without it only SB3 is compared. It
 does not bootstrap where a time limit cuts an episode; `etude, cuts as ends` does the same, to tell that apart. SB3 has
@@ -27,13 +27,13 @@ import numpy as np
 import torch
 from _arms import HERE, machine, peer_python
 from _control_cases import CURVES, Control
+from _equivalence import equivalence
 
 from etude.advantages.returns import GAE
 from etude.core.population import Member
 from etude.core.transitions import Transitions
 from etude.core.worlds import World
-from etude.evaluation.aggregates import interquartile_mean
-from etude.evaluation.intervals import Band, curve_band, difference_interval, probability_of_improvement
+from etude.evaluation.intervals import Band, curve_band, probability_of_improvement
 from etude.evaluation.plots import draw_panels
 from etude.loops.on_policy import OnPolicyLoop
 from etude.runs.training import compose_method, compose_task
@@ -132,17 +132,26 @@ def entry(points: np.ndarray, curves: dict[str, np.ndarray], bands: dict[str, Ba
         }
     pairs = [(ours, theirs) for ours in bands for theirs in bands if ours.startswith(OWN) and ours != theirs]
     for ours, theirs in [p for p in pairs if p[1] != OWN]:
-        a, b = bands[ours], bands[theirs]
-        overlap = (a.low <= b.high) & (b.low <= a.high)
-        x, y = curves[ours], curves[theirs]
-        found[f"{ours} against {theirs}"] = {
-            "points where the intervals overlap": f"{int(overlap.sum())} of {len(points)}",
-            "apart at": [int(p) for p in points[~overlap]],
-            "difference at the end": str(difference_interval(x[:, -1], y[:, -1], interquartile_mean)),
-            "difference of the curves' means": str(difference_interval(x.mean(1), y.mean(1), interquartile_mean)),
-            "probability that the first curve is higher": str(probability_of_improvement(x.mean(1), y.mean(1))),
-        }
+        found[f"{ours} against {theirs}"] = against(points, curves[ours], curves[theirs])
     return found
+
+
+def against(points: np.ndarray, own: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
+    """Curves [seeds, points] of one library and of another, by equivalence.
+
+    The smallest difference that matters is a tenth of what the other's curve gains.
+    """
+    mean = theirs.mean(0)
+    smallest = float(mean.max() - mean.min()) / 10
+    each = [equivalence(own[:, i], theirs[:, i], smallest)["verdict"] for i in range(len(points))]
+    return {
+        "smallest difference that matters": round(smallest, 1),
+        "points": {verdict: each.count(verdict) for verdict in sorted(set(each))},
+        "different at": [int(p) for p, verdict in zip(points, each) if verdict == "different"],
+        "at the end": equivalence(own[:, -1], theirs[:, -1], smallest),
+        "mean of the curve": equivalence(own.mean(1), theirs.mean(1), smallest),
+        "probability that the first curve is higher": str(probability_of_improvement(own.mean(1), theirs.mean(1))),
+    }
 
 
 def main() -> None:
