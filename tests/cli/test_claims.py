@@ -348,6 +348,44 @@ def test_a_claim_must_make_sense(changes: dict[str, object], sentence: str) -> N
         Claim(**{**whole, **changes})  # type: ignore[arg-type]  # some of it is wrong on purpose
 
 
+# The claim of a second world
+
+
+def test_the_claim_of_a_second_world_has_a_name_and_a_folder_of_its_own(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, claim = claims.claim_of("ppo/control")
+    asked: list[Sequence[int]] = []
+
+    def experiment(seeds: Sequence[int]) -> list[Pair]:
+        asked.append(seeds)
+        baseline = {m.name: 0.5 + 0.02 * draw(seeds[0], 0) for m in claim.measures}
+        return [
+            Pair(
+                seed=seed, arm={k: v + 0.2 + 0.02 * draw(seed, 1) for k, v in baseline.items()}, baseline=baseline,
+                start=dict.fromkeys(baseline, 0.0), budgets={"environment_steps": (64.0, 64.0)},
+            )
+            for seed in seeds
+        ]  # fmt: skip
+
+    monkeypatch.setattr(claims, "PLACES", (Path("claims"),))
+    monkeypatch.setattr("etude.experiments.experiment_of", lambda method: experiment)
+    assert list(claims.claims_in("ppo")) == ["ppo", "ppo/control"]
+    assert method is claims.claims()["ppo/control"] and method.worlds == {"control"}
+    assert "`etude claims plan ppo/control`" in cli("claims", "run", "ppo/control").sentence
+    assert cli("claims", "plan", "ppo/control").code == 0
+    commit("a plan")
+    assert claims.waiting() == ["ppo/control"]
+    answer = cli("claims", "run", "ppo/control")
+    assert answer.code == 0, answer.err
+    assert asked == [list(range(1000, 1006))]
+    record = json.loads(Path("claims/ppo/control/verdict.json").read_text())
+    assert (record["method"], record["verdict"]) == ("ppo/control", "held")
+    assert set(record["rests_on"]) == {"method", "experiment"}
+    assert claims.waiting() == [] and claims.check("ppo/control") == [] and claims.verdict_of("ppo") is None
+    assert all(c.claim.statement in cli("methods", "show", "ppo").out for c in claims.claims_in("ppo").values())
+
+
 # All that is recorded here
 
 

@@ -76,7 +76,9 @@ def test_options_that_a_run_would_not_read_are_refused(task: str, option: dict[s
 def test_another_world_is_refused_with_the_methods_that_fit() -> None:
     with pytest.raises(ConfigError, match=r"^dapo learns in tasks of enumerable and language, and this is one of con"):
         get_method("dapo", "control")
-    with pytest.raises(ConfigError, match=r"There fit: a2c, gae, npg, ppo, ppo-continuous, reinforce and 1 more"):
+    with pytest.raises(
+        ConfigError, match=r"There fit: a2c, gae, npg, policy-gradient-guide, ppo, ppo-continuous and 3 more"
+    ):
         compose_method(get_method("dapo"), world=World.CONTROL)
     with pytest.raises(ConfigError, match=r'the one for control is etude.method\("ppo", world="control"\)'):
         compose_method(get_method("ppo").replace(epochs=4), world=World.CONTROL)
@@ -144,7 +146,7 @@ def test_runs_from_before_there_were_kinds_still_load() -> None:
         return {**every, "on_control": {}, **data, **more}
 
     assert Method.from_json(old(get_method("dapo"))) == get_method("dapo").replace(claim=None)
-    control = get_method("ppo", "control")
+    control = get_method("ppo", "control").replace(claim=None)
     assert Method.from_json(old(control, problems=32)) == control
     with pytest.raises(ConfigError, match=r"^ppo has aggregation = fixed-length, which a RolloutMethod does not have"):
         Method.from_json(old(control, aggregation="fixed-length"))

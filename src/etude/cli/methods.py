@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -93,12 +94,20 @@ def show(method: str, *, world: str | None = None) -> None:
         console.print(f"\n{shown[0].title} ({shown[0].paper})", markup=False, soft_wrap=True)
     for composition in shown:
         _show(console, composition)
-    if shown[0].claim:
-        from etude.runs.claims import verdict_of
+    _show_claims(console, method, shown)
 
-        console.print("\nClaim:", style="bold")
-        outcome = verdict_of(method) or "not run yet"
-        console.print(f"  {shown[0].claim.statement}  ({outcome})", markup=False, soft_wrap=True)
+
+def _show_claims(console: Console, method: str, shown: Sequence[Method]) -> None:
+    """What its compositions claim, and what came out."""
+    from etude.core.registry import files
+    from etude.runs.claims import claims_in, verdict_of
+
+    named = claims_in(method) if method in files("methods") else {method: shown[0]}
+    for name, made in named.items():
+        if made.claim and made in shown:
+            console.print("\nClaim:", style="bold")
+            outcome = verdict_of(name) or "not run yet"
+            console.print(f"  {made.claim.statement}  ({outcome})", markup=False, soft_wrap=True)
 
 
 def _show(console: Console, method: Method) -> None:

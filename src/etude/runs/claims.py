@@ -34,11 +34,13 @@ PUBLISHED, TUNED = "published", "tuned"
 
 def claims() -> dict[str, Method]:
     """The composition behind each claim, by the claim's name: the method's, with its world if two worlds have one."""
-    found: dict[str, Method] = {}
-    for name in files("methods"):
-        made = [m for m in compositions(name) if m.claim is not None]
-        found |= {name if i == 0 else f"{name}/{sorted(m.worlds)[0]}": m for i, m in enumerate(made)}
-    return found
+    return {name: method for id_ in files("methods") for name, method in claims_in(id_).items()}
+
+
+def claims_in(method: str) -> dict[str, Method]:
+    """Those of one method, the first by its id alone."""
+    made = [m for m in compositions(method) if m.claim is not None]
+    return {method if i == 0 else f"{method}/{sorted(m.worlds)[0]}": m for i, m in enumerate(made)}
 
 
 def claim_of(name: str) -> tuple[Method, Claim]:

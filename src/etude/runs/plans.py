@@ -88,7 +88,9 @@ def read_plan(folder: Path) -> Plan:
     """The plan of a claim. Raises ConfigError if there is none, or if it cannot be read."""
     path = folder / PLAN
     if not path.is_file():
-        raise ConfigError(f"There is no {path}: write it with `etude claims plan {folder.name}`, and commit it.")
+        _, found, name = folder.as_posix().rpartition("claims/")  # a second world's is in a folder of the first's
+        command = f"etude claims plan {name if found else folder.name}"
+        raise ConfigError(f"There is no {path}: write it with `{command}`, and commit it.")
     text = path.read_text(encoding="utf-8")
     try:
         said = tomllib.loads(text)

@@ -56,4 +56,23 @@ ppo_control = reinforce_control.replace(
     optimizer=AdamW(lr=1e-3, epsilon=1e-5, clip_norm=0.5, schedule=Linear()),
     epochs=10,
     minibatches=2,
+    claim=Claim(
+        statement="Used many times, a batch is better bounded by a clip of 0.2 than by a penalty on the KL divergence "
+        "that adapts to a target of 0.01, by one of a fixed weight of 1, or by nothing.",
+        task="cartpole",
+        setting="cart-pole in gusts, four rooms and Acrobot-v1, scored from 0 (as at the start) to 1; 10 epochs in 8 "
+        "minibatches of 64",
+        measures=(
+            Measure(name="score against adaptive", bounds=(None, 1.0)),
+            Measure(name="score against fixed", bounds=(None, 1.0)),
+            Measure(name="score against none", bounds=(None, 1.0)),
+            Measure(name="clipped", role="mechanism", minimum=0.02),
+            Measure(name="adaptive against fixed", role="mechanism", bounds=(None, 1.0)),
+            Measure(name="fixed against none", role="mechanism", bounds=(None, 1.0)),
+            Measure(name="worst task against none", role="mechanism", bounds=(None, 1.0)),
+        ),
+        equal=("environment_steps",),
+        learned_on="score against fixed",
+        paper_effect="normalised scores on seven MuJoCo tasks: clip 0.82, adaptive 0.74, fixed 0.71, nothing -0.39",
+    ),
 )
