@@ -96,7 +96,7 @@ def poisoned(name: str, poison: float) -> Results:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("poison", (1e6, 1e30))
-@pytest.mark.parametrize("name", ("ppo", "reinforce", "npg", "trpo", "gae", "recurrent", "reward-to-go"))
+@pytest.mark.parametrize("name", ("ppo", "reinforce", "npg", "trpo", "gae", "v-mpo", "recurrent", "reward-to-go"))
 def test_what_a_discarded_episode_held_changes_no_number(name: str, poison: float) -> None:
     """All tensors and metrics are those of a run where it held something else."""
     ordinary, other = poisoned(name, 1.0), poisoned(name, poison)
@@ -150,7 +150,7 @@ def test_advantages_of_a_minibatch_are_standardised_over_what_counts() -> None:
     torch.testing.assert_close(found[:, [0, 1, 3]], torch.tensor([[-2.0, -1.0, 3.0]]) / 7**0.5)
 
 
-@pytest.mark.parametrize("name", ("ppo", "gae", "npg"))
+@pytest.mark.parametrize("name", ("ppo", "gae", "npg", "v-mpo"))
 def test_a_step_learns_what_it_would_without_them(name: str) -> None:
     """Weights, critic and all metrics after one step on the whole rollout."""
     own: Any = get_method(name, "control")

@@ -6,6 +6,7 @@ targets [P, T, E].
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -36,6 +37,11 @@ class Steps:
         self.new = (self.old + 0.4 * noise()).requires_grad_(True)
         self.entropy = noise().abs()
         self.values_now = self.values + 0.4 * noise()
+        self.kl_parts = 0.02 * torch.stack((noise().abs(), noise().abs()), -1)
+        self.multipliers = {
+            "top-advantages": torch.tensor([[0.6], [1.5]], dtype=torch.float64, requires_grad=True),
+            "behaviour-kl-constraint": torch.tensor([[0.5, 2.0], [3.0, 0.1]], dtype=torch.float64, requires_grad=True),
+        }
 
 
 def scaled(steps: Steps) -> Tensor:
@@ -123,6 +129,12 @@ def ppo_continuous(steps: Steps) -> tuple[Tensor, Tensor]:
     return loss(steps, clipped(steps, standardised(raw)), targets, critic=True, clip=0.2), targets
 
 
+def policy_gradient_guide(steps: Steps) -> tuple[Tensor, Tensor]:
+    raw = gae(steps, scaled(steps), 0.99, 0.95)
+    targets = raw + steps.values
+    return loss(steps, clipped(steps, standardised(raw)), targets, critic=True), targets
+
+
 def natural(steps: Steps) -> tuple[Tensor, Tensor]:
     """What NPG and TRPO climb: the mean of rho A; their critics are fitted apart."""
     raw = gae(steps, scaled(steps), 0.99, 0.95)
@@ -138,13 +150,33 @@ def with_returns(steps: Steps) -> tuple[Tensor, Tensor]:
     return loss(steps, each, targets, critic=False), targets
 
 
+def v_mpo(steps: Steps) -> tuple[Tensor, Tensor]:
+    """The better half by its weights, the temperature's loss, and a multiplier for means and one for deviations."""
+    raw = gae(steps, scaled(steps), 0.99, 0.95)
+    targets, losses = raw + steps.values, []
+    for p in range(MEMBERS):
+        eta = steps.multipliers["top-advantages"][p, 0]
+        places = sorted(itertools.product(range(TIME), range(ENVIRONMENTS)), key=lambda at: -float(raw[p][at]))
+        best = places[: len(places) // 2]
+        weights = {at: math.exp(float(raw[p][at]) / eta.item()) for at in best}
+        fit = sum(-weight / sum(weights.values()) * steps.new[p][at] for at, weight in weights.items())
+        mean = sum((raw[p][at] / eta).exp() for at in best) / len(best)
+        losses.append(fit + eta * 0.01 + eta * mean.log())
+        for k, bound in enumerate((0.01, 5e-5)):
+            kl, alpha = steps.kl_parts[p, :, :, k].mean(), steps.multipliers["behaviour-kl-constraint"][p, k]
+            losses[p] = losses[p] + alpha * (bound - kl) + alpha.item() * kl
+    return torch.stack(losses) + 0.5 * ((steps.values_now - targets) ** 2).flatten(1).mean(1), targets
+
+
 CONTROL: dict[str, Callable[[Steps], tuple[Tensor, Tensor]]] = {
     "a2c": a2c,
     "gae": with_returns,
     "npg": natural,
+    "policy-gradient-guide": policy_gradient_guide,
     "ppo": ppo,
     "ppo-continuous": ppo_continuous,
     "reinforce": reinforce,
     "trpo": natural,
+    "v-mpo": v_mpo,
 }
 """By method."""

@@ -88,6 +88,13 @@ SETTINGS: dict[str, Settings] = {
     "pacs": {**PLAIN, **IN_FOUR, "objective.threshold": 0.5, "optimizer.clip_norm": None},
     "planning-pg-vs-q": {**PLAIN, "reference": "taught", "stages.0.like": "alpine", "stages.0.end": 0.5,
                          "optimizer.lr": 5e-4},
+    "policy-gradient-guide": {
+        **NORMALISED, "experience.environments": 8, "experience.steps": 2048, "epochs": 10, "minibatches": 8,
+        "advantages.per_minibatch": True, "policy.squash": True, "policy.network.hidden": (32,) * 4,
+        "policy.network.activation": "silu", "critic.network.hidden": (256,) * 5, "critic.network.activation": "silu",
+        "optimizer.lr": 3e-4, "optimizer.clip_norm": 0.5, "optimizer.schedule": "linear",
+        "optimizer.schedule.floor": 0.01,
+    },
     "poly-ppo": {
         **TWICE, "experience": "vine", "experience.size": 2, "experience.states": 2, "experience.continuations": 8,
         "experience.temperature": 1.0, "problems": 8,
@@ -128,5 +135,10 @@ SETTINGS: dict[str, Settings] = {
         "reference": "moving-average", "reference.rate": 0.01,
     },
     "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
+    "v-mpo": {
+        **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 64, "epochs": 10,
+        "minibatches": 2, "optimizer.lr": 3e-3, "objective.temperature": 1.0, "regularizers.0.alpha": 1.0,
+        "regularizers.0.alpha_choices": 5.0,
+    },
 }  # fmt: skip
 """By method; `in control` for those that are another composition there."""

@@ -216,7 +216,7 @@ def test_before_the_first_rollout_beta_is_what_was_set() -> None:
 
 # Composition
 
-FAMILY = ("a2c", "npg", "trpo", "gae", "ppo-continuous")
+FAMILY = ("a2c", "npg", "trpo", "gae", "ppo-continuous", "v-mpo", "policy-gradient-guide")
 
 
 def changed(name: str) -> set[str]:
@@ -233,6 +233,11 @@ def changed(name: str) -> set[str]:
         ("npg", {"experience", "objective", "critic", "regularizers", "optimizer"}),
         ("trpo", {"optimizer"}),
         ("gae", {"advantages", "critic"}),
+        ("v-mpo", {"experience", "advantages", "objective", "regularizers", "critic", "epochs", "minibatches"}),
+        (
+            "policy-gradient-guide",
+            {"policy", "experience", "rewards", "advantages", "regularizers", "critic", "optimizer", "minibatches"},
+        ),
         (
             "ppo-continuous",
             {"policy", "experience", "rewards", "advantages", "critic", "regularizers", "optimizer", "minibatches"},

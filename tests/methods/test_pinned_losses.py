@@ -258,17 +258,19 @@ def r_is(world: World, row: int) -> bool:
 def test_loss_in_control_is_that_of_the_equation(name: str) -> None:
     formula = entry(CONTROL, name, "tests/methods/pinned_control.py (CONTROL)")
     steps = Steps()
-    found, gradient, batch = control_loss_of(IN_CONTROL[name].bind(), steps)
+    found, gradients, batch = control_loss_of(IN_CONTROL[name].bind(), steps)
     loss, targets = formula(steps)
     assert found == pytest.approx(loss.tolist(), abs=TOLERANCE)
     assert batch.returns is not None
     torch.testing.assert_close(batch.returns, targets, atol=TOLERANCE, rtol=0)
-    (wanted,) = torch.autograd.grad(loss.sum(), [steps.new])
-    torch.testing.assert_close(gradient, wanted, atol=TOLERANCE, rtol=0)
+    leaves = {"logp": steps.new, **steps.multipliers}
+    wanted = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True, allow_unused=True)
+    for key, gradient in zip(leaves, wanted):
+        torch.testing.assert_close(gradients[key], gradient, atol=TOLERANCE, rtol=0, msg=f"gradient of {key}")
 
 
-def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Tensor, Transitions]:
-    """The population's losses and their gradient on one minibatch, the whole rollout, in the order of its loop."""
+def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], dict[str, Tensor], Transitions]:
+    """The population's losses on one minibatch, the whole rollout, in the order of its loop, and their gradients."""
     batch = Transitions(
         observations=steps.rewards[..., None], actions=steps.rewards, rewards=steps.rewards,
         terminated=steps.terminated, truncated=steps.truncated, behaviour=steps.rewards[..., None],
@@ -282,11 +284,16 @@ def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], Tensor, 
     actor = SimpleNamespace(see=lambda observations: observations)
     updater: Any = SimpleNamespace(method=method, actor=actor, joint=joint, heads={}, past=lambda batch: None)
     logp = steps.new.detach().flatten(1).requires_grad_(True)
-    said = ActionLogProbs(logp, entropy=steps.entropy.flatten(1), values=steps.values_now.flatten(1))
+    multipliers = {k: v.detach().requires_grad_(True) for k, v in steps.multipliers.items()}
+    said = ActionLogProbs(
+        logp, entropy=steps.entropy.flatten(1), values=steps.values_now.flatten(1), said=dict(multipliers),
+        kl_parts=steps.kl_parts.flatten(1, 2),
+    )  # fmt: skip
     loss, _ = Minibatch(updater, batch.flat(), fresh=False, reports=False).loss(said)
-    loss.sum().backward()
-    assert logp.grad is not None
-    return loss.tolist(), logp.grad.view_as(steps.new), batch
+    leaves = {"logp": logp, **multipliers}
+    found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True, allow_unused=True)
+    gradients = dict(zip(leaves, found))
+    return loss.tolist(), {**gradients, "logp": gradients["logp"].view_as(steps.new)}, batch
 
 
 # Settings that no loss shows

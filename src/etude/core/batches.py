@@ -82,7 +82,8 @@ class TokenLogProbs:
     `logp` is taken at the temperature that the batch was sampled with.
     `head` maps `hidden` to logits; `learning_rate` is that of the coming optimizer step, for token weights.
     `logits` [B, T, V] are those that each token was chosen by, whatever the temperature.
-    `said` is what the networks of learners say that the policy's step trains, by the learners' names, [B, T, ...].
+    `said` is what the networks of learners say that the policy's step trains, by the learners' names, [B, T, ...]; in
+    control also the Lagrange multipliers [P, K] of terms that have some, by the terms' names.
     """
 
     logp: Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
@@ -26,7 +27,9 @@ from etude.core.slots import (
     TokenReward,
     TokenWeights,
 )
+from etude.core.stages import applied, resets
 from etude.core.step_slots import (
+    Lagrangian,
     Policy,
     StepAdvantages,
     StepExperience,
@@ -114,7 +117,7 @@ class RolloutMethod(Method):
         "policy": "", "optimizer": "optimizer", "critic": "optimizer", "learners": "optimizer"
     }  # fmt: skip
     computes: ClassVar[frozenset[Need]] = frozenset(
-        {Need.ENTROPY, Need.VALUES, Need.KL, Need.NEXT_OBSERVATIONS, Need.COSTS}
+        {Need.ENTROPY, Need.VALUES, Need.KL, Need.KL_PARTS, Need.NEXT_OBSERVATIONS, Need.COSTS}
     )
 
     stages: tuple[Stage, ...] = ()
@@ -130,6 +133,12 @@ class RolloutMethod(Method):
     epochs: Count = 1
     minibatches: Count = 1
 
+    @property
+    def lagrangians(self) -> tuple[Lagrangian, ...]:
+        """The terms of its loss that have Lagrange multipliers."""
+        terms: tuple[object, ...] = (self.objective, *self.regularizers)
+        return tuple(part for part in terms if isinstance(part, Lagrangian))
+
     def contradictions(self) -> Iterator[str]:
         assert self.experience is not None
         if self.critic is not None and not isinstance(self.critic, (Joint, StepLearner)):
@@ -139,7 +148,19 @@ class RolloutMethod(Method):
             yield (
                 f"{steps} steps in {environments} environments cannot be divided into {self.minibatches} minibatches."
             )
-        yield from _same_names(["policy", "critic", *(part.name for part in self.learners)])
+        named = (*self.learners, *self.lagrangians)
+        yield from _same_names(["policy", "critic", *(part.name for part in named)])
+        yield from self._other_multipliers()
+
+    def _other_multipliers(self) -> Iterator[str]:
+        """Stages between which the numbers change that the optimizer trains."""
+        each = [own.lagrangians for _, own in applied(self) if isinstance(own, RolloutMethod)]
+        for number, (before, now) in enumerate(pairwise(each), 1):
+            if before != now and "optimizer" not in resets(self, number):
+                yield (
+                    f"stage {number} changes what has Lagrange multipliers, which the optimizer trains: give the stage "
+                    "optimizer=reset."
+                )
 
 
 def _same_names(names: Sequence[str]) -> Iterator[str]:

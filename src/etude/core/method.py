@@ -32,7 +32,7 @@ class Method:
 
     Args:
         id: what it is called; one of each kind at most.
-        row: what the catalogue lists it as: 'method', 'analysis', 'theory', 'system'.
+        row: what the catalogue lists it as: 'method', 'analysis', 'theory', 'system', 'survey'.
         parent: id of the method of the same kind that this one is written as the difference from.
     """
 

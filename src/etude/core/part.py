@@ -31,6 +31,7 @@ class Need(StrEnum):
     REFERENCE_LOGP = "reference_logp"
     ROW_LOSS = "row_loss"
     KL = "kl"  # KL(behaviour || policy) of every step, exact
+    KL_PARTS = "kl_parts"  # what the means make of it, or choices, and what the deviations do
     NEXT_OBSERVATIONS = "next_observations"  # and `discounts`: what a step led to, the last of an episode included
     COSTS = "costs"  # what the environment says in `info["cost"]`
 

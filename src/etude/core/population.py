@@ -204,6 +204,21 @@ def _of_member(part: Part, k: int) -> Part:
     return part.replace(**own)
 
 
+class Numbers(nn.Module):
+    """Numbers of every member that are trained as weights are, [P, K].
+
+    Args:
+        starts: [P] each by name; `names` keeps their order.
+    """
+
+    def __init__(self, starts: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.names, self.numbers = tuple(starts), nn.Parameter(torch.stack(list(starts.values()), 1))
+
+    def forward(self) -> Tensor:
+        return self.numbers
+
+
 class FlatParameters:
     """The parameters of several population modules as one tensor [P, D], of which theirs are views.
 

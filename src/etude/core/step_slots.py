@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from etude.core.control import Collector, VectorEnvironment
+    from etude.core.method import Method
     from etude.core.population import FlatParameters, Population
 
 
@@ -96,6 +97,28 @@ class StepRegularizer(Part, abstract=True):
 
     def observe(self, measured: Mapping[str, Tensor]) -> None:
         """Learn from what an update measured, [P] each ('kl' for a part that needs it)."""
+
+
+class Lagrangian(Part, abstract=True):
+    """A term of the loss, an objective or a regularizer, with Lagrange multipliers of every member's own.
+
+    The policy's step trains them with the weights, downhill; after each they are at least `LEAST`. The term finds them
+    in `policy.said[self.name]` [P, K], in their order.
+    """
+
+    def objection(self, method: Method) -> str | None:
+        optimizer = method.slots().get("optimizer")
+        if optimizer is not None and Need.KL in optimizer.needs:
+            return f"has multipliers to be trained, and {type(optimizer).__name__} moves the policy only."
+        return None
+
+    def multipliers(self, actions: Space[Any], population: Population) -> dict[str, Tensor]:
+        """Where they start, [P] each by name, for a Gymnasium space of actions."""
+        raise NotImplementedError
+
+
+LEAST = 1e-8
+"""What Lagrange multipliers are brought back to (arXiv:1909.12238)."""
 
 
 class Network(Part, abstract=True):

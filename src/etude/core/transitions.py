@@ -99,11 +99,13 @@ class ActionLogProbs(TokenLogProbs):
     """What a policy over actions says about steps: logp, entropy, values [P, N]; distribution's parameters [P, N, K].
 
     Where a chain of decisions makes an action, logp is [P, N, C], as `behaviour_logp` is then.
-    `kl` is KL(behaviour || policy) [P, N], exact, for parts that need it.
+    `kl` is KL(behaviour || policy) [P, N], exact, and `kl_parts` [P, N, K] what changes of one kind make of it
+    (`Distribution.kl_parts`), for parts that need them.
     """
 
     parameters: Tensor | None = None
     kl: Tensor | None = None
+    kl_parts: Tensor | None = None
 
 
 def per_step(values: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ from etude.evaluation.small_batch import (
     TOKENS,
     Letters,
     NotHere,
+    multipliers,
     needed,
     parts_inside,
     small_context,
@@ -248,6 +249,7 @@ def _on_a_batch(part: Part, contract: Contract) -> Iterator[Finding]:
 
 
 def _call(part: Part, contract: Contract, batch: Batch, policy: TokenLogProbs) -> Any:
+    policy.said |= multipliers(part)
     with torch.set_grad_enabled(contract.gradient):
         return contract.call(part.bind(), batch, policy)
 

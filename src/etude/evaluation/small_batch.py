@@ -14,7 +14,9 @@ from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import UnknownNameError
 from etude.core.part import Need, Part
+from etude.core.population import Member, Population
 from etude.core.slots import Context
+from etude.core.step_slots import Lagrangian
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.core.transitions import ActionLogProbs, Transitions
@@ -157,4 +159,16 @@ def small_steps(needs: frozenset[Need], flat: bool) -> tuple[Transitions, Action
         policy.entropy = 1 + policy.logp**2
     if Need.KL in needs:
         policy.kl = policy.logp**2
+    if Need.KL_PARTS in needs:
+        policy.kl_parts = torch.stack((policy.logp**2, policy.logp**4), -1)
     return (rows if flat else batch), policy
+
+
+def multipliers(part: Part) -> dict[str, Tensor]:
+    """What a loop would put into `policy.said` for a part with Lagrange multipliers, of one continuous action."""
+    if not isinstance(part, Lagrangian):
+        return {}
+    from gymnasium.spaces import Box
+
+    starts = part.multipliers(Box(-1.0, 1.0, (1,)), Population([Member(k) for k in range(MEMBERS)]))
+    return {part.name: torch.stack(list(starts.values()), 1).requires_grad_()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from etude.core.errors import InvariantError
 from etude.core.learners import Joint, StepHead
 from etude.core.method import Method
-from etude.core.population import FlatParameters, Number, PerMember, Population
+from etude.core.part import Need
+from etude.core.population import FlatParameters, Number, Numbers, PerMember, Population
+from etude.core.step_slots import LEAST
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
 from etude.loops.agreement import Noise
 from etude.loops.learning import Learners
@@ -40,7 +42,7 @@ class ControlUpdater:
         self.actor, self.critic, self.needs = actor, critic, method.needs()
         self.joint: Joint | None = method.critic if isinstance(method.critic, Joint) else None
         self.shared = method.critic is not None and method.critic.shared
-        self.heads = _heads(method)
+        self.heads, self.multipliers = _heads(method), {m.name: parameters.of(m.name) for m in method.lagrangians}
         self.length = 1 if actor.memory is None else method.experience.steps
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
@@ -59,6 +61,8 @@ class ControlUpdater:
             for i, piece in enumerate(self._pieces(batch, number, epoch)):
                 surrogate = Minibatch(self, piece, fresh=epoch == i == 0, reports=epoch == method.epochs - 1)
                 reports.append(self.optimizer.step(surrogate, rate))
+                for columns in self.multipliers.values():
+                    self.parameters.values[:, columns].clamp_(min=LEAST)
         each = {k: torch.stack([m[k] for m in reports], 1) for k in reports[0]}  # [P, minibatches]
         self._check_moved(before, each, rate)
         metrics = {k: v.mean(1) for k, v in each.items()}
@@ -66,7 +70,16 @@ class ControlUpdater:
             metrics["kl"] = self._divergence(batch)
         for part in method.regularizers:
             part.observe(metrics)
+        metrics |= self._multipliers()
         return first | metrics | self.agreement | self.learners.run(batch, number, "after")
+
+    def _multipliers(self) -> dict[str, Tensor]:
+        """[P] each multiplier as the update left it."""
+        found = dict[str, Tensor]()
+        for name, columns in self.multipliers.items():
+            names = cast(Numbers, self.parameters.modules[name]).names
+            found |= {f"multiplier/{k}": v.clone() for k, v in zip(names, self.parameters.values[:, columns].unbind(1))}
+        return found
 
     def _pieces(self, batch: Transitions, number: int, epoch: int) -> Iterator[Transitions]:
         """An epoch's minibatches, each member in an order of its own; of whole sequences if the policy has a memory."""
@@ -162,8 +175,11 @@ class Minibatch:
             out.values = updater.critic(features if updater.shared else self.seen)
         for name, part in updater.heads.items():
             out.said[name] = updater.parameters.modules[name](features if part.shared else self.seen)
-        if "kl" in updater.needs:
+        out.said |= {name: updater.parameters.modules[name]() for name in updater.multipliers}
+        if Need.KL in updater.needs:
             out.kl = space.kl(self.batch.behaviour, parameters)
+        if Need.KL_PARTS in updater.needs:
+            out.kl_parts = torch.stack(space.kl_parts(self.batch.behaviour, parameters), -1)
         if self.fresh:
             self._check(out.logp.detach())
         return out

@@ -16,7 +16,7 @@ from etude.core.control import Collector, ControlTask, VectorEnvironment
 from etude.core.learners import StateCritic, StepHead, StepLearner
 from etude.core.loop import StepReport
 from etude.core.method import Method
-from etude.core.population import FlatParameters, Member, Population, per_member, settle
+from etude.core.population import FlatParameters, Member, Numbers, Population, per_member, settle
 from etude.core.transitions import Transitions
 from etude.experience.spaces import observation_shape
 from etude.loops.control_update import ControlUpdater
@@ -117,7 +117,8 @@ class OnPolicyLoop:
         }
         apart = {name: part for name, part in parts.items() if isinstance(part, StepLearner)}
         together = {name: module for name, module in networks.items() if name not in apart}
-        parameters = FlatParameters({"policy": actor, **together})
+        multipliers = {part.name: Numbers(part.multipliers(space, population)) for part in method.lagrangians}
+        parameters = FlatParameters({"policy": actor, **together, **multipliers})
         learners = Learners(apart, networks, actor, population, self.steps)
         return ControlUpdater(method, population, parameters, actor, networks.get("critic"), learners)
 
@@ -132,8 +133,8 @@ class OnPolicyLoop:
     def _begin_stage(self, before: CompleteRolloutMethod, method: CompleteRolloutMethod) -> None:
         """Make anew what differs from the stage before, and the optimizer if the stage says so; all else goes on."""
         updater, anew = self.updater, stages.resets(self.composed, self.stage)
-        same = zip((method.critic, *method.learners), (before.critic, *before.learners))
-        if len(method.learners) != len(before.learners) or any(now is not then for now, then in same):
+        now, then = ((m.critic, *m.learners, *m.lagrangians) for m in (method, before))
+        if len(now) != len(then) or any(one is not other for one, other in zip(now, then)):
             self.updater = self._learner(method, self.population, self.actor)
         elif "optimizer" in anew:
             self.updater = ControlUpdater(

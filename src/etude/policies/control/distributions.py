@@ -7,6 +7,7 @@ discrete choice, the value for each continuous one. Log-probabilities and entrop
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,13 @@ class Distribution:
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """KL(old || new) [...], exact."""
         raise NotImplementedError
+
+    def kl_parts(self, old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
+        """KL [...] of what depends on the observation having moved alone, and of what is `free` if something is.
+
+        Both are divergences; where only one kind moved, one is the whole KL and the other 0.
+        """
+        return (self.kl(old, new),)
 
 
 @dataclass(frozen=True)
@@ -214,6 +222,12 @@ class Gaussian(Distribution):
         (m0, s0), (m1, s1) = old.chunk(2, -1), new.chunk(2, -1)
         return (s1 - s0 + ((2 * s0).exp() + (m0 - m1) ** 2) * (-2 * s1).exp() / 2 - 0.5).sum(-1)
 
+    def kl_parts(self, old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
+        """Of the means, deviations being the old ones, and of the deviations (arXiv:1909.12238)."""
+        (m0, s0), (m1, s1) = old.chunk(2, -1), new.chunk(2, -1)
+        means = ((m0 - m1) ** 2 * (-2 * s0).exp() / 2).sum(-1)
+        return means, (s1 - s0 + ((2 * (s0 - s1)).exp() - 1) / 2).sum(-1)
+
 
 @dataclass(frozen=True)
 class Squashed(Gaussian):
@@ -310,6 +324,13 @@ class Product(Distribution):
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         triples = zip(self.each, self._parameters(old), self._parameters(new))
         return _total([d.kl(a, b) for d, a, b in triples])
+
+    def kl_parts(self, old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
+        """Sums over all; choices count with the means."""
+        triples = zip(self.each, self._parameters(old), self._parameters(new))
+        found = [d.kl_parts(a, b) for d, a, b in triples]
+        kinds = (parts for parts in itertools.zip_longest(*found))
+        return tuple(_total([x for x in parts if x is not None]) for parts in kinds)
 
 
 def distribution(space: spaces.Space[Any], squash: bool = False) -> Distribution:
