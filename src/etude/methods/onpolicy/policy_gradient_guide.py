@@ -57,7 +57,7 @@ policy_gradient_guide = ppo_control.replace(
         "A2C, and A2C more than REINFORCE.",
         task="cartpole",
         setting="cart-pole in gusts and Acrobot-v1, scored from 0 (as at the start) to 1; the guide's settings, "
-        "two layers of 32, each method with its own rollouts, epochs and rate",
+        "two layers of 32, each method with its own rollouts, epochs and tuned rate",
         measures=(
             Measure(name="regularised against a2c", bounds=(None, 1.0)),
             Measure(name="a2c against reinforce", bounds=(None, 1.0)),
