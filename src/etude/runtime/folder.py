@@ -1,8 +1,9 @@
 """A run is a folder, complete in itself: what it does, what came out, and how to go on.
 
-`method.json`, `config.json`, `environment.json`: what the run does, and on what. `inputs.json`, `sources/`: what it was
-made from (see `sources.py`). `metrics.jsonl`, `episodes.jsonl`: one line per step, and sampled rollouts.
-`evaluations.jsonl`: a line for each time that the policy was evaluated while it was trained.
+`method.json`, `config.json`, `environment.json`: what the run does, and on what. `run.toml`: what does it again.
+`inputs.json`, `sources/`: what it was made from (see `sources.py`). `metrics.jsonl`, `episodes.jsonl`: one line per
+step, and sampled rollouts. `evaluations.jsonl`: a line for each time that the policy was evaluated while it was
+trained.
 `checkpoints/step-N/`: see `checkpoints.py`; there is one before the first step. `report.html` and `FINISHED`: once it
 is done. `run.lock`: held while a process works in it.
 """
@@ -24,7 +25,7 @@ from etude.runtime.lock import RunLock
 LOGS = ("metrics", "episodes")
 OURS = re.compile(
     r"(method|config|environment|evaluation|inputs)\.json(\.tmp)?|(metrics|episodes|evaluations)\.jsonl"
-    r"|checkpoints|sources|run\.lock|tensorboard|wandb"
+    r"|run\.toml(\.tmp)?|checkpoints|sources|run\.lock|tensorboard|wandb"
 )
 """What a run that was killed before its first checkpoint may have left."""
 
