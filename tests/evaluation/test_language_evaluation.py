@@ -38,7 +38,7 @@ def looked(method: Any, task: Any, reward: Any) -> tuple[Any, dict[str, float], 
         task, ["task.test_fraction=0", "task.max_tokens=8"] if isinstance(task, DataFile) else [], reward
     )
     loop = make_loop(compose_method(method, reward=reward), goal)
-    found, _ = evaluation(loop, goal, Options(evaluate=6, quiet=True), "before")
+    found = evaluation(loop, goal, Options(evaluate=6, quiet=True), "before").scores
     return loop, loop.step().metrics, next(iter(found.values()))
 
 

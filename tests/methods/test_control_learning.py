@@ -15,7 +15,7 @@ from etude.tasks.control.cartpole import cartpole
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 CONTROL = [name for name in sorted(files("methods")) if any("control" in m.worlds for m in compositions(name))]
-BUDGETS = {"reinforce": (24_000, 30.0), "ppo": (24_000, 60.0)}
+BUDGETS = {"reinforce": (24_000, 30.0), "ppo": (24_000, 60.0), "policy-gradient-guide": (2 * 16_384, 25.0)}
 """Steps of a member, and the return that they must lead to, where they are not the usual ones."""
 ELSEWHERE = {"ppo-continuous"}  # a configuration for continuous actions
 

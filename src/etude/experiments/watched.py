@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 class FewCompose(Compose):
-    """Compose of which only the first `size` problems are trained on, so that each comes again."""
+    """Compose of which only the first `size` problems are trained on, so that each comes again.
+
+    >>> len(FewCompose(size=3).problems("train")), len(FewCompose(size=3).problems("test"))
+    (3, 1000)
+    """
 
     size: Count = 256
 
