@@ -27,7 +27,8 @@ from etude.evaluation.plots import interval_bars
 from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
 from etude.runs.beds import Bed, load_bed
-from etude.runs.contest import PUBLISHED, TUNED, Arm, Row, both, compete, failures, kept_in, read, settings_of, table
+from etude.runs.claims import PUBLISHED, TUNED
+from etude.runs.contest import Arm, Row, both, compete, failures, kept_in, read, settings_of, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PICTURES = ROOT / "docs" / "which-tricks-help.md", ROOT / "docs" / "images"
@@ -110,14 +111,11 @@ def monday(found: dict[str, dict[str, Columns]]) -> str:
         if swept is None or not own:
             continue
         ahead = [a for a, c in own.items() if c.published and c.published.gap.value > swept.gap.value]
-        by = {
-            v: [a for a, c in own.items() if c.tuned and c.tuned.verdict == v]
-            for v in ("better", "worse", "level", "open")
-        }
+        by = {v: [a for a, c in own.items() if c.tuned and c.tuned.verdict == v] for v in VERDICTS}
         said.append(
             f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom. Of {len(own)} "
             f"methods as published, {len(ahead)} gave more{_named(ahead)}. After the same sweep {len(by['better'])} "
-            f"better than GRPO{_named(by['better'])}, {len(by['level'])} level, {len(by['worse'])} worse, and "
+            f"were better than GRPO{_named(by['better'])}, {len(by['level'])} level, {len(by['worse'])} worse, and "
             f"{len(by['open'])} stayed open."
         )  # fmt: skip
     first = "Sweep the learning rate and the number of updates of the method that you have before you take another one."
@@ -133,12 +131,11 @@ def _gap(gap: Interval) -> str:
 
 
 def section(bed: Bed, arms: dict[str, Columns], costs: dict[str, float]) -> str:
-    """A bed: a forest plot of both settings, a table, and what was left out."""
+    """A bed: a forest plot, a table of both settings, and what was left out."""
     picture = PICTURES / f"which-tricks-{bed.name.replace('/', '-')}.png"
-    bars = {f"{arm}": (c.tuned or c.published).gap for arm, c in arms.items() if c.tuned or c.published}  # type: ignore[union-attr]
-    interval_bars(
-        bars, picture, x_label=f"difference to {BASELINE} in units of headroom, after tuning where there was any"
-    )
+    bars = {arm: row.gap for arm, c in arms.items() if (row := c.tuned or c.published)}
+    label = f"difference to {BASELINE} in units of headroom, after tuning if there was any"
+    interval_bars(bars, picture, x_label=label)
     head = ["arm", "as published", "", "after tuning", "", "tuned to", "ceiling", "rate", "time", "samples", "runs"]
     rows = [head, ["---"] * len(head), *(_cells(arm, c, costs) for arm, c in arms.items())]
     out = [f"\n{arm} was left out: {why}" for arm, why in failures(read(ROOT / kept_in(bed))).items()]
@@ -153,17 +150,8 @@ def _cells(arm: str, both: Columns, costs: dict[str, float]) -> list[str]:
     assert row is not None
     tuned = ", ".join(f"{k.rpartition('.')[2]} {v:g}" for k, v in row.tuned.items())
     time = f"{costs[arm]:.2f}" if arm in costs else ""
-    return [
-        link,
-        *found[0],
-        *found[1],
-        tuned,
-        f"{row.ceiling:.2f}",
-        f"{row.rate:.1f}",
-        time,
-        f"{row.completions:.2f}",
-        str(row.pairs),
-    ]
+    curve = [f"{row.ceiling:.2f}", f"{row.rate:.1f}"]
+    return [link, *found[0], *found[1], tuned, *curve, time, f"{row.completions:.2f}", str(row.pairs)]
 
 
 def _cell(row: Row | None) -> tuple[str, str]:

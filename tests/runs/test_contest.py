@@ -14,7 +14,8 @@ from test_beds import RECIPE
 
 from etude.core.errors import ConfigError
 from etude.runs.beds import CONFIRMING, Bed, load_bed
-from etude.runs.contest import PUBLISHED, TUNED, Arm, both, compete, failures, read, settings_of, table
+from etude.runs.claims import PUBLISHED, TUNED
+from etude.runs.contest import Arm, both, compete, failures, read, settings_of, table
 
 SEEDS = 12
 

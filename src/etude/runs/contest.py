@@ -18,6 +18,7 @@ from etude.evaluation.intervals import Interval
 from etude.evaluation.learning import fit_curve
 from etude.evaluation.verdicts import differences, paired_interval
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Fields, runs_of, scores_of, state
+from etude.runs.claims import PUBLISHED, TUNED
 from etude.runs.code import text_hash
 from etude.runs.jobs import Job, Workers, run_jobs
 from etude.runs.measuring import budgets
@@ -25,7 +26,6 @@ from etude.runs.tuning import SEEDS as SWEPT
 from etude.runs.tuning import TOGETHER, combinations
 from etude.runtime.interrupts import Interrupted
 
-PUBLISHED, TUNED = "published", "tuned"
 SEEDS = 12
 KEPT = Path("studies")
 """Where what came out is kept, by bed."""
