@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from etude.core.errors import DataError
+
+SIDES = ("arm", "baseline", "start")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,8 @@ class Pair:
         weights: hashes of what the two runs ended with; empty where they were not taken.
         solved: how many samples of each problem of the test set were right at the end, of the arm and of the baseline
             [problems] each; empty where that was not counted.
+
+    Raises: DataError for a score that is not finite, which no statistics can use.
     """
 
     seed: int
@@ -29,6 +34,12 @@ class Pair:
     budgets: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     weights: tuple[str, ...] = ()
     solved: tuple[Sequence[int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for side in SIDES:
+            for name, value in getattr(self, side).items():
+                if not math.isfinite(value):
+                    raise DataError(f"{name} of the {side} with seed {self.seed} is {value}: a score must be finite.")
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, what is empty left out."""
@@ -76,6 +87,3 @@ class Results:
             budgets={k: ([p.budgets[k][0] for p in pairs], [p.budgets[k][1] for p in pairs]) for k in pairs[0].budgets},
             weights=([p.weights[0] for p in pairs], [p.weights[1] for p in pairs]) if hashed else ((), ()),
         )
-
-
-SIDES = ("arm", "baseline", "start")

@@ -23,6 +23,7 @@ from etude.evaluation.gates import Verdict, sequential
 from etude.evaluation.pairs import Pair, Results
 from etude.runs.code import code_of, text_hash
 from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan
+from etude.runtime.jsonl import JsonLines, append
 
 PLACES = (Path("claims"), ROOT.parent.parent / "claims")
 """Where claims are: in the folder that one works in, or beside the source."""
@@ -139,9 +140,7 @@ class Lines:
 
     def read(self) -> list[dict[str, Any]]:
         """Every line. Raises ConfigError for one of another plan."""
-        if not self.path.is_file():
-            return []
-        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        lines = list(JsonLines.read(self.path))
         others = {line["plan"] for line in lines} - {self.plan.hash}
         if others:
             raise ConfigError(
@@ -162,10 +161,7 @@ class Lines:
 
     def add(self, commit: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Append lines."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            for line in lines:
-                file.write(json.dumps({"plan": self.plan.hash, "commit": commit, **line}) + "\n")
+        append(self.path, ({"plan": self.plan.hash, "commit": commit, **line} for line in lines))
 
 
 Collect = Callable[[str, Sequence[int]], list[Pair]]
