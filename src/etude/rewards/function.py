@@ -19,7 +19,6 @@ A raised error, a missed deadline and a zero are three different outcomes, and e
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,6 +29,7 @@ from typing import Any, Literal, Self
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
 from etude.core.fields import Positive, WholeNumber
+from etude.core.registry import reference
 from etude.core.slots import Context, Reward
 from etude.rewards.calls import CallFailed, InvalidReturn, Reason, Signature
 from etude.rewards.columns import columns
@@ -294,17 +294,8 @@ def reward_part(function: Callable[..., Any] | str | Reward) -> Reward:
         return function
     if isinstance(function, str):
         return FunctionReward(function)
-    name = _importable(function)
+    name = reference(function)
     return FunctionReward(name) if name else CallableReward(function)
-
-
-def _importable(function: Callable[..., Any]) -> str | None:
-    """'module:name' if importing that gives this very function. Importing a running script would run it again."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    home = sys.modules.get(module or "")
-    if module == "__main__" or getattr(home, name, None) is not function or getattr(home, "__spec__", None) is None:
-        return None
-    return f"{module}:{name}"
 
 
 def _outcome(scores: Scores, row: int) -> Outcome:

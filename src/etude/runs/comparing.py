@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
+from etude.core.registry import reference
+from etude.runs import given
 from etude.runs.jobs import Job, jobs_for, run_jobs
 
 if TYPE_CHECKING:
@@ -150,15 +152,17 @@ class Compared:
 
 
 def compare(
-    methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int | None = None,
-    steps: int | None = None, metric: str | None = None, split: str | None = None, out: Path | str = "runs",
-    set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | None = None, workers: int | None = None,
-    evaluate_every: int | None = None, quiet: bool = False,
+    methods: Sequence[str], task: Any = "compose", *, model: Any = "tiny", tokenizer: object = None,
+    seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
+    out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (),
+    reward: str | Callable[..., Any] | None = None, workers: int | None = None, evaluate_every: int | None = None,
+    quiet: bool = False,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
     Args:
         methods: names; parts stack with +, as in 'grpo+kl-to-reference'. The first is the baseline.
+        task, model: all that `etude.train` takes and that has a name, or gets one.
         seeds: runs of each, 3 by default; in control members of each, 10 by default.
         steps: 100 training steps by default; in control environment steps of each member, by default the task's.
         metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
@@ -173,6 +177,8 @@ def compare(
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers, "evaluate_every": evaluate_every}.items():
         check(name, Count, 1 if number is None else number)
+    task, own, reward, model = _with_names(task, reward, model, tokenizer, Path(out) / given.FOLDER)
+    fields = [*own, *fields]
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
     seeds, steps = seeds or usual[0], steps or usual[1]
@@ -193,6 +199,22 @@ def compare(
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
     written = comparison.write(folder)
     return Compared(comparison, folder, list(written.files), list(written.notes))
+
+
+def _with_names(
+    task: Any, reward: str | Callable[..., Any] | None, model: Any, tokenizer: object, where: Path
+) -> tuple[str, list[str], str | None, str]:
+    """Names of what was given, and fields of the task. Raises ConfigError for what only lives in this program."""
+    found = given.task_of(task, where)
+    name, fields = (found, []) if isinstance(found, str) else given.named(found)
+    scored = reward if reward is None or isinstance(reward, str) else reference(reward) or f"<{reward.__name__}>"
+    for what, label in {"task": name, "reward": scored}.items():
+        if str(label).startswith("<"):
+            raise ConfigError(
+                f"Runs that are compared are trained by processes of their own, which cannot be given the {what} "
+                f"{label}: put it in a file and name it as file.py:name."
+            )
+    return name, fields, scored, given.model_of(model, tokenizer, where)
 
 
 def _comparison(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,11 @@ OWN = ("method", "task", "set", "with", "reward")
 LISTS = ("with", "population", "sinks")
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
+def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]:
     """What a file says, by name; `set` as a list of assignments, `with` and other lists as lists.
+
+    Args:
+        given: what is given beside it, and wins.
 
     Raises: ConfigError if there is no such file or it cannot be read; UnknownNameError, with the nearest names, for a
     key that nothing reads.
@@ -50,10 +53,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
     for key in ("method", "task", "reward"):
         if not isinstance(told.get(key, ""), str):
             raise ConfigError(f"{place}: {key} must be a name, got {told[key]!r}.")
-        if str(told.get(key, "")).startswith("<"):
+        if key not in given and str(told.get(key, "")).startswith("<"):
             raise ConfigError(
-                f"{place}: the {key} was {told[key]}, which only lived in Python: put it in a file and name it as "
-                f"file.py:name."
+                f"{place}: the {key} was {told[key]}, which only lived in Python: give it again there, or put it in a "
+                "file and name it as file.py:name."
             )
     if "set" in told:
         told["set"] = assignments(told["set"])
@@ -85,7 +88,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def merged(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a file says, with what is given beside it: that wins, and `set` adds to the file's, field by field."""
-    told = read_config(path)
+    told = read_config(path, given)
     both = {**told, **{k: v for k, v in given.items() if k != "set"}}
     if "set" in told or "set" in given:
         both["set"] = [*told.get("set", ()), *assignments(given.get("set", ()))]

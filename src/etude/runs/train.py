@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core.edit import assignments
-from etude.core.errors import CheckpointError, ConfigError
+from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.loop import Loop
 from etude.core.method import Method
+from etude.core.registry import reference
 from etude.core.task import Task
 from etude.loops import loop_class
+from etude.rewards.function import CallableReward
+from etude.runs import given
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
 from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
 def train(
     method: str | Method | None = None,
-    task: str | Task | None = None,
+    task: Any = None,
     *,
     set: str | Sequence[str] | Mapping[str, Any] = (),
     with_: str | Sequence[str] = (),
@@ -42,23 +45,31 @@ def train(
 
     Args:
         method: a name (`etude methods`), a Method, 'file.py:name', or a run's method.json; 'grpo' by default.
-        task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'; 'compose' by
-            default.
+        task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'; a gymnasium.Env
+            class, a function that makes such environments, or one that `gym.make` made; rows: dicts, a
+            `datasets.Dataset`, or either by split. 'compose' by default.
         set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
         with_: parts or methods to stack on the method.
         reward: 'module:function', 'file.py:function', or a Python function over completions.
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
-        options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...
+        options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
+            that transformers loaded serves with its `tokenizer`.
+
+    Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an
+    environment of a notebook) is kept as its source, and `resume` asks for it.
 
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
-    given = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
-    told: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, ())} | options
+    own = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
+    told: dict[str, Any] = {k: v for k, v in own.items() if v is not None and v != ()} | options
     if config is not None:
         told = merged(config, told)
+    where = given.home(told.get("out"))
+    if "model" in told or "tokenizer" in told:
+        told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
     fields, parts = assignments(told.pop("set", ())), told.pop("with", ())
     return _start(
-        told.pop("method", "grpo"), told.pop("task", "compose"), told.pop("reward", None), fields,
+        told.pop("method", "grpo"), given.task_of(told.pop("task", "compose"), where), told.pop("reward", None), fields,
         [parts] if isinstance(parts, str) else list(parts), options_of(Options, told),
     )  # fmt: skip
 
@@ -81,11 +92,12 @@ def _start(
     from etude.runtime.folder import RunFolder, default_name
 
     where = Path(chosen.out) if chosen.out else default_name(composed.id, goal.id, chosen.seed)
+    name, own_fields = (task, []) if isinstance(task, str) else given.named(task)
     config = {
         **dataclasses.asdict(chosen),
         "out": str(where),
-        "task": task if isinstance(task, str) else _reference(task),
-        "task_fields": [f for f in fields if f.startswith("task.")],
+        "task": name,
+        "task_fields": [*own_fields, *(f for f in fields if f.startswith("task."))],
         "reward": _text(reward),
         "world": goal.world,
     }
@@ -94,7 +106,9 @@ def _start(
     new = not where.exists()
     with RunFolder.create(where, composed.to_json(), config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
-        disk.replace_file(where / FILE, _repeats(where, method, config, parts, fields, chosen).encode())
+        disk.replace_file(where / FILE, _repeats(where, method, config, parts, [*own_fields, *fields], chosen).encode())
+        unnamed = {k: v for k, v in (("task", task), ("reward", reward)) if str(config[k]).startswith("<")}
+        given.keep_sources(where, unnamed)
         for sentence in goal.warnings():
             say(sentence)
         try:
@@ -118,12 +132,19 @@ def _repeats(
 
 
 def resume(
-    folder: str | Path, *, steps: int | None = None, accept_changes: bool = False, quiet: bool = False
+    folder: str | Path,
+    *,
+    steps: int | None = None,
+    accept_changes: bool = False,
+    quiet: bool = False,
+    task: Any = None,
+    reward: Callable[..., Any] | None = None,
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
     Args:
         steps: train to this many steps instead (schedules follow the new number).
+        task, reward: what the run was given in Python and has no name, once more.
         accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
             the run records what changed, and at which step.
 
@@ -138,17 +159,20 @@ def resume(
         started = sources.opened(opened.path)
         opened.notes += started.notes
         config = started.config
-        for what in ("task", "reward"):
+        for what, thing in {"task": task, "reward": reward}.items():
             if str(config[what]).startswith("<"):
-                raise CheckpointError(
-                    f"{folder} was trained with the {what} {config[what]}, which only lived in Python: put it in a "
-                    f"file and name it as file.py:name to make runs that can be resumed."
-                )
+                given.given_again(opened.path, what, config[what], thing, accept_changes)
+                given.keep_sources(opened.path, {what: thing})
+            elif thing is not None:
+                raise ConfigError(f"{folder} knows its {what} by name, {config[what]}: leave {what} out.")
         known = {f.name for f in dataclasses.fields(Options)}
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
         options = options_of(Options, {**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
-        method = Method.from_json(started.method)
-        goal = compose_task(config["task"], config["task_fields"], config["reward"])
+        method = Method.from_json(started.method if reward is None else _with(started.method, reward))
+        goal = compose_task(
+            config["task"] if task is None else given.task_of(task, given.home(folder)), config["task_fields"],
+            config["reward"],
+        )  # fmt: skip
         if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
             raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
         _prepare(method, goal, options)
@@ -274,14 +298,14 @@ def _save_evaluation(folder: Path, scores: dict[str, Any]) -> None:
     disk.replace_file(folder / "evaluation.json", json.dumps(scores, indent=1).encode())
 
 
-def _reference(task: Task) -> str:
-    from etude.tasks import resolve_task
-
-    try:
-        return task.id if resolve_task(task.id) == task else f"<{type(task).__qualname__}>"
-    except ConfigError:
-        return f"<{type(task).__qualname__}>"
-
-
 def _text(reward: Scoring | None) -> str | None:
-    return reward if reward is None or isinstance(reward, str) else f"<{getattr(reward, '__qualname__', reward)}>"
+    """The name of a reward; `<function>` of one that has none."""
+    if reward is None or isinstance(reward, str):
+        return reward
+    return reference(reward) or f"<{getattr(reward, '__qualname__', reward)}>"
+
+
+def _with(written: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    """A method as it was written down, with the function that its reward had."""
+    rewards = [{**r, "function": function} if r["part"] == CallableReward.name else r for r in written["rewards"]]
+    return {**written, "rewards": rewards}

@@ -65,7 +65,7 @@ class EvaluationOptions:
     member: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "k", tuple(self.k))
+        object.__setattr__(self, "k", (self.k,) if isinstance(self.k, int) else tuple(self.k))
         for name in ("problems", "episodes"):
             check(name, Count, getattr(self, name))
 
