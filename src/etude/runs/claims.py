@@ -25,8 +25,10 @@ from etude.runs.code import code_of, text_hash
 from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan
 from etude.runtime.jsonl import JsonLines, append
 
-PLACES = (Path("claims"), ROOT.parent.parent / "claims")
-"""Where claims are: in the folder that one works in, or beside the source."""
+SHIPPED = next((p for p in (ROOT / "claims", ROOT.parent.parent / "claims") if p.is_dir()), ROOT / "claims")
+"""etude's own: inside an installed package, or beside the source."""
+PLACES = (Path("claims"), SHIPPED)
+"""Where claims are: in the folder that one works in, or etude's own."""
 KEPT = Path("runs")
 """Where runs are kept."""
 PUBLISHED, TUNED = "published", "tuned"
@@ -78,7 +80,7 @@ def verdict_of(name: str) -> str | None:
 
 def before(name: str) -> str | None:
     """What was recorded before there were beds, pairs and gates, of claims that have not been run again."""
-    path = PLACES[-1] / "before" / f"{name}.json"
+    path = SHIPPED / "before" / f"{name}.json"
     return str(json.loads(path.read_text())["verdict"]) if path.is_file() else None
 
 
