@@ -46,6 +46,20 @@ class Pair:
         return {k: v for k, v in asdict(self).items() if v not in ({}, ())}
 
     @staticmethod
+    def mean(seed: int, pairs: Sequence[Pair]) -> Pair:
+        """Mean scores of several pairs as one, by another seed; budgets are those of a run.
+
+        >>> Pair.mean(5, [Pair(seed=1, arm={"end": 0.1}), Pair(seed=2, arm={"end": 0.5})]).arm["end"] == 0.6 / 2
+        True
+        """
+        arm, baseline, start = (
+            {k: _mean([getattr(p, side)[k] for p in pairs]) for k in getattr(pairs[0], side)} for side in SIDES
+        )
+        budgets = {k: (_mean([p.budgets[k][0] for p in pairs]), _mean([p.budgets[k][1] for p in pairs]))
+                   for k in pairs[0].budgets}  # fmt: skip
+        return Pair(seed=seed, arm=arm, baseline=baseline, start=start, budgets=budgets)
+
+    @staticmethod
     def from_json(data: Mapping[str, Any]) -> Pair:
         """Undo `to_json`."""
         return Pair(**{**data, **{k: tuple(data.get(k, ())) for k in ("weights", "solved")}})
@@ -87,3 +101,7 @@ class Results:
             budgets={k: ([p.budgets[k][0] for p in pairs], [p.budgets[k][1] for p in pairs]) for k in pairs[0].budgets},
             weights=([p.weights[0] for p in pairs], [p.weights[1] for p in pairs]) if hashed else ((), ()),
         )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -80,7 +80,7 @@ def verdict_of(name: str) -> str | None:
 
 def before(name: str) -> str | None:
     """What was recorded before there were beds, pairs and gates, of claims that have not been run again."""
-    path = SHIPPED / "before" / f"{name}.json"
+    path = PLACES[-1] / "before" / f"{name}.json"
     return str(json.loads(path.read_text())["verdict"]) if path.is_file() else None
 
 
@@ -262,11 +262,18 @@ def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers
         best: Mapping[str, Any] = {}
         if setting == TUNED:
             best = _tuned(lines, commit, partial(tune, bed, arm, claim, root=runs / "beds", workers=workers))
-        jobs = arms_of(bed, arm, claim, seeds, best, root=runs / "beds")
+        jobs = arms_of(bed, arm, claim, seeds_of(plan, seeds), best, root=runs / "beds")
         run_jobs([*jobs[0], *jobs[1]], workers)
-        return pairs_of(bed, [m.name for m in claim.measures], *jobs)
+        pairs, count = pairs_of(bed, [m.name for m in claim.measures], *jobs), claim.runs
+        return [pairs[i] if count == 1 else Pair.mean(s, pairs[i * count :][:count]) for i, s in enumerate(seeds)]
 
     return collect
+
+
+def seeds_of(plan: Plan, pairs: Sequence[int]) -> list[int]:
+    """Seeds of the runs that pairs are made of: the next ones of each arm, so many for each pair."""
+    count, first = plan.claim.runs, plan.first_seed
+    return [first + (pair - first) * count + i for pair in pairs for i in range(count)]
 
 
 def _tuned(lines: Lines, commit: str, tune: Callable[[], dict[str, Any]]) -> dict[str, Any]:
