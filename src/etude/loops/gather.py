@@ -15,6 +15,7 @@ from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.policies.chat import opening
 from etude.policies.language import LanguagePolicy
+from etude.policies.showing import shown
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -47,7 +48,7 @@ class Gatherer:
         from etude.tasks.language.files import fit_prompts
 
         def size(problem: Problem) -> int:
-            segments = self.task.environment().reset(problem, 0)
+            segments = shown(self.task.environment().reset(problem, 0), self.task, self.policy)
             return sum(map(len, opening(segments, self.policy, self.task.add_bos)))
 
         limit = self.task.prompt_limit or self.policy.context - self.limit
