@@ -107,3 +107,11 @@ def _seen(arguments: str) -> list[str]:
     from etude.tasks import resolve_task
 
     return list(seen(resolve_task("compose").replace(template_arguments=(arguments,)), "tiny"))
+
+
+def test_how_answers_are_found(cli: Cli, tmp_path: Path) -> None:
+    asked(tmp_path)
+    refused = cli("train", "grpo", "--task", "asked.jsonl", *COLUMNS, *tiny(), "--answer", "last-number")
+    assert "asked.jsonl:1: the answer 'ba' is no number, which last-number compares: choose another" in refused.sentence
+    unknown = cli("train", "grpo", "--task", "asked.jsonl", *COLUMNS, *tiny(), "--answer", "last")
+    assert "extractor must be one of 'auto', 'boxed', 'last-number', 'choice', 'exact', got 'last'." in unknown.sentence

@@ -32,6 +32,7 @@ def train(
     reward: str | None = None,
     config: str | None = None,
     columns: str | None = None,
+    answer: str | None = None,
     skip_bad_rows: Flag = False,
     chat: str | None = None,
     system: str | None = None,
@@ -88,6 +89,8 @@ def train(
         A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
     columns
         Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution.
+    answer
+        How a data file's answers are found in completions: auto, boxed, last-number, choice or exact.
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
     chat
@@ -153,7 +156,7 @@ def train(
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
         "checkpoint_every": checkpoint_every, "sinks": sink, "quiet": quiet,
     }  # fmt: skip
-    of_task = {"columns": columns, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
+    of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
                "template_arguments": template_arguments}  # fmt: skip
     options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:

@@ -6,7 +6,12 @@ import json
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-NAMES = ("columns", "skip_bad_rows", "chat", "system", "template_arguments")
+FIELDS = {
+    "columns": "columns", "answer": "extractor", "skip_bad_rows": "skip_bad_rows", "chat": "chat", "system": "system",
+    "template_arguments": "template_arguments",
+}  # fmt: skip
+"""The field that each name stands for."""
+NAMES = tuple(FIELDS)
 
 
 def taken(told: MutableMapping[str, Any]) -> list[str]:
@@ -17,7 +22,9 @@ def taken(told: MutableMapping[str, Any]) -> list[str]:
     (['task.columns=prompt=question', 'task.chat=never'], {'steps': 3})
     """
     given = {name: told.pop(name) for name in NAMES if name in told}
-    return [f"task.{name}={text(value)}" for name, value in given.items() if value not in (None, False, (), [], {})]
+    return [
+        f"task.{FIELDS[name]}={text(value)}" for name, value in given.items() if value not in (None, False, (), [], {})
+    ]
 
 
 def text(value: object) -> str:

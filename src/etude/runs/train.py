@@ -53,8 +53,8 @@ def train(
         reward: 'module:function', 'file.py:function', or a Python function over completions.
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
-            that transformers loaded serves with its `tokenizer`. Also columns, chat, system, template_arguments and
-            skip_bad_rows, which are fields of a task.
+            that transformers loaded serves with its `tokenizer`. Also columns, answer, chat, system,
+            template_arguments and skip_bad_rows, which are fields of a task.
 
     Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an
     environment of a notebook) is kept as its source, and `resume` asks for it.

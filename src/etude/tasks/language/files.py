@@ -16,8 +16,7 @@ from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.task import LanguageTask
-from etude.tasks.language import formats, places
-from etude.tasks.language.answers import final_answer, same_answer
+from etude.tasks.language import extractors, formats, places
 from etude.tasks.language.loading import Loaded, load
 from etude.tasks.language.rows import SUFFIXES, check_left, kind
 
@@ -26,8 +25,8 @@ class DataFile(LanguageTask):
     """Problems from a file (JSONL, JSON, CSV, TSV, these also as `.gz`, Parquet), from a folder of such files or one
     that `save_to_disk` of the `datasets` library wrote, or from a data set of the hub (`owner/name`).
 
-    The reward is 1 if the completion's final answer is the row's `answer` (or `solution`), else 0; see
-    `answers.same_answer`. A file without such a column needs a reward function for every method that samples.
+    The reward is 1 if the completion's final answer is the row's `answer` (or `solution`), else 0; see `extractor`.
+     A file without such a column needs a reward function for every method that samples.
 
     `Problem.id` is the `id` column or the line number; `level` the `level`, `difficulty` or `source` column; `info`
     has `demonstration` (the completion), `chosen` and `rejected` (the assistant's last answer, as text) and all other
@@ -42,6 +41,7 @@ class DataFile(LanguageTask):
             same prompt is never on both sides.
         split_seed: another number chooses other prompts.
         subset, revision: of a data set of the hub: which of its configurations, and which branch, tag or commit.
+        extractor: how the answer is found in a completion and compared, see `extractors.py` (`--answer`).
         skip_bad_rows: leave bad rows out and count them, instead of refusing the file.
         prompt_limit: longest prompt in tokens; by default what the model's context leaves.
         on_long_prompt: 'drop' longer ones and say how many, or stop with an 'error'. Nothing is ever cut.
@@ -63,6 +63,7 @@ class DataFile(LanguageTask):
     split_seed: WholeNumber = 0
     subset: str | None = None
     revision: str | None = None
+    extractor: extractors.Name = "auto"
     skip_bad_rows: bool = False
     prompt_limit: Count | None = None
     on_long_prompt: Literal["drop", "error"] = "drop"
@@ -120,7 +121,7 @@ class DataFile(LanguageTask):
             return 0.0
         if sentence := self.needs_reward():
             raise ConfigError(sentence)
-        return float(same_answer(completion, problem.answer))
+        return float(extractors.right(self.extractor, completion, problem.answer))
 
     def success(self, episode: Episode) -> bool:
         """A right answer; in a file without answers an outcome of at least 1, as the reward function sees it."""
@@ -132,7 +133,7 @@ class DataFile(LanguageTask):
         return not self.scored and not self._answers
 
     def answer(self, completion: str) -> str:
-        return final_answer(completion)
+        return extractors.EXTRACTORS[self.extractor].find(completion) or ""
 
     @cached_property
     def _loaded(self) -> Loaded:
@@ -143,6 +144,7 @@ class DataFile(LanguageTask):
             test_fraction=self.test_fraction,
             seed=self.split_seed,
             skip=self.skip_bad_rows,
+            accepts=extractors.EXTRACTORS[self.extractor].objection,
         )
 
     @property
