@@ -329,16 +329,16 @@ def test_folder_without_training_set(tmp_path: Path) -> None:
 
 def test_fit_prompts() -> None:
     problems = [Problem(str(n), "x" * n) for n in (1, 5, 9)]
-    kept, sentence = fit_prompts(problems, lambda p: len(p.prompt), 5, "drop")
+    kept, sentence = fit_prompts(problems, [1, 5, 9], 5, "drop")
     assert [p.id for p in kept] == ["1", "5"]
     assert sentence == (
         "1 of 3 prompts are longer than 5 tokens; the longest, of problem '9', has 9. They were left out."
     )
-    assert fit_prompts(problems, lambda p: len(p.prompt), 9, "error") == (problems, None)
+    assert fit_prompts(problems, [1, 5, 9], 9, "error") == (problems, None)
     with pytest.raises(DataError, match=r"1 of 3 prompts are longer than 5 tokens.*on_long_prompt be 'drop'"):
-        fit_prompts(problems, lambda p: len(p.prompt), 5, "error")
+        fit_prompts(problems, [1, 5, 9], 5, "error")
     with pytest.raises(DataError, match="nothing is left of 3 rows: 3 longer than 0 tokens"):
-        fit_prompts(problems, lambda p: len(p.prompt), 0, "drop")
+        fit_prompts(problems, [1, 5, 9], 0, "drop")
 
 
 def test_check_left_counts_per_filter() -> None:

@@ -6,7 +6,7 @@ division (`places.py`), a single file is divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -153,18 +153,17 @@ class DataFile(LanguageTask):
 
 
 def fit_prompts(
-    problems: Sequence[Problem], count_tokens: Callable[[Problem], int], limit: int, on_long: Literal["drop", "error"]
+    problems: Sequence[Problem], lengths: Sequence[int], limit: int, on_long: Literal["drop", "error"]
 ) -> tuple[Sequence[Problem], str | None]:
     """The problems whose prompt has at most `limit` tokens, and a sentence to print if that is not all of them.
 
     Args:
-        count_tokens: tokens of a problem's prompt, chat template included.
+        lengths: tokens of each problem's prompt, chat template included.
         limit: what the context leaves for a prompt, in tokens.
         on_long: 'drop' the others, or 'error'.
 
     Raises: DataError if there are longer ones under 'error', or if none is left.
     """
-    lengths = [count_tokens(p) for p in problems]
     long = sum(n > limit for n in lengths)
     if not long:
         return problems, None

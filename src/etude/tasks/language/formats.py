@@ -33,6 +33,7 @@ FORMATS: tuple[tuple[str, ...], ...] = (
     ("messages",),
 )
 """Columns of each format, those that ask for more first."""
+ROLES = get_args(Role)
 ANSWERS = ("answer", "solution")
 LEVELS = ("level", "difficulty", "source")
 GIVEN = ("tools", "chat_template_kwargs")
@@ -214,8 +215,8 @@ def _message(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not ("content" in value or value.get("tool_calls")) or "role" not in value:
         raise BadRow(f"{where} must be a message with role and content, got {_kind(value)}.")
     role = value["role"]
-    if role not in get_args(Role):
-        raise BadRow(f"{where}.role must be one of {', '.join(get_args(Role))}, got {_kind(role)}.")
+    if role not in ROLES:
+        raise BadRow(f"{where}.role must be one of {', '.join(ROLES)}, got {_kind(role)}.")
     if extra := [k for k, v in value.items() if v and k not in ("role", "content", *KEPT)]:
         raise BadRow(f"{where}.{extra[0]} is not supported: of a message are read role, content, {', '.join(KEPT)}.")
     kept = {k: value[k] for k in KEPT if value.get(k)}

@@ -58,9 +58,9 @@ def load(
         refuse(path, faults)
     kept = sum(map(len, splits.values()))
     check_left(len(splits["train"]), path, kept + len(faults), {"bad": len(faults), "in other splits": kept})
-    if len(splits) == 1:
-        splits = divide(splits["train"], test_fraction, seed)
     warnings = [f"{len(faults)} bad rows of {path} were left out; the first: {faults[0]}"] if faults else []
+    if len(splits) == 1:  # what is divided by its prompts cannot overlap
+        return Loaded(divide(splits["train"], test_fraction, seed), common or frozenset(), warnings)
     return Loaded(splits, common or frozenset(), warnings + overlaps(splits, path))
 
 
