@@ -33,7 +33,7 @@ def list_tasks(*, json: Annotated[bool, Parameter(negative=())] = False) -> None
     for name in files("tasks"):
         table.add_row(name, family("tasks", name), summary("tasks", name))
     table.add_row(
-        "data.jsonl", "", "Your own file: prompt/answer, prompt/completion, prompt/chosen/rejected, messages."
+        "data.jsonl", "", "Your own file (also .csv, .parquet, .gz), a folder of them, or owner/name of the hub."
     )
     table.add_row("CartPole-v1", "", "Any environment of EnvPool or Gymnasium, or your own as file.py:Class.")
     table.add_row("reasoning-gym:NAME", "", "Any data set of the package reasoning-gym (extra 'tasks').")
