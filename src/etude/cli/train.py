@@ -31,7 +31,12 @@ def train(
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
     reward: str | None = None,
     config: str | None = None,
+    columns: str | None = None,
+    answer: str | None = None,
     skip_bad_rows: Flag = False,
+    chat: str | None = None,
+    system: str | None = None,
+    template_arguments: str | None = None,
     resume: str | None = None,
     accept_changes: Flag = False,
     adapter: str | None = None,
@@ -82,8 +87,18 @@ def train(
         A Python function over completions: my_rewards.py:score or module:function.
     config
         A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
+    columns
+        Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution.
+    answer
+        How a data file's answers are found in completions: auto, boxed, last-number, choice or exact.
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
+    chat
+        Whether text is shown through the model's chat template: auto (if it has one), always or never.
+    system
+        A file with the system's message.
+    template_arguments
+        What the chat template is given besides, as in enable_thinking=false.
     resume
         Go on with a run that was stopped; only --steps, --accept-changes and --quiet can be given with it.
     accept_changes
@@ -141,10 +156,11 @@ def train(
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
         "checkpoint_every": checkpoint_every, "sinks": sink, "quiet": quiet,
     }  # fmt: skip
+    of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
+               "template_arguments": template_arguments}  # fmt: skip
+    options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
-    if skip_bad_rows:
-        set = (*set, "task.skip_bad_rows=true")
     if _together(task):
         result = run(method, task, seed=seed, seeds=seeds, out=out, set=set, with_=with_, reward=reward, **options)
         shows.result(result, quiet, method)

@@ -23,6 +23,7 @@ from typing import Any
 
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.runs import shorthands
 from etude.runs.training import Options
 
 FILE = "run.toml"
@@ -42,11 +43,12 @@ def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]
     """
     place = Path(path)
     told = _parsed(place)
-    names = [*OWN, *(f.name for f in fields(Options))]
+    names = [*OWN, *shorthands.NAMES, *(f.name for f in fields(Options))]
     for key in told:
         if key.replace("-", "_") not in names:
             raise UnknownNameError(f"key of {place}", key, names, f"There are: {', '.join(names)}.")
     told = {key.replace("-", "_"): value for key, value in told.items()}
+    told |= {key: shorthands.text(told[key]) for key in shorthands.NAMES if isinstance(told.get(key), (dict, list))}
     for key in LISTS:
         if isinstance(told.get(key), str):
             told[key] = [told[key]]

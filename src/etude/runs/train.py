@@ -18,7 +18,7 @@ from etude.core.registry import reference
 from etude.core.task import Task
 from etude.loops import loop_class
 from etude.rewards.function import CallableReward
-from etude.runs import given
+from etude.runs import given, shorthands
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
 from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
@@ -53,7 +53,8 @@ def train(
         reward: 'module:function', 'file.py:function', or a Python function over completions.
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
-            that transformers loaded serves with its `tokenizer`.
+            that transformers loaded serves with its `tokenizer`. Also columns, answer, chat, system,
+            template_arguments and skip_bad_rows, which are fields of a task.
 
     Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an
     environment of a notebook) is kept as its source, and `resume` asks for it.
@@ -67,7 +68,7 @@ def train(
     where = given.home(told.get("out"))
     if "model" in told or "tokenizer" in told:
         told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
-    fields, parts = assignments(told.pop("set", ())), told.pop("with", ())
+    fields, parts = [*shorthands.taken(told), *assignments(told.pop("set", ()))], told.pop("with", ())
     return _start(
         told.pop("method", "grpo"), given.task_of(told.pop("task", "compose"), where), told.pop("reward", None), fields,
         [parts] if isinstance(parts, str) else list(parts), options_of(Options, told),
