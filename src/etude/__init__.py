@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from etude.runs.export import export
     from etude.runs.train import resume, train
     from etude.runs.training import Result
+    from etude.runtime.callbacks import Callback
 
 _HOMES = {
     "train": "etude.runs.train",
@@ -39,6 +40,7 @@ _HOMES = {
     "check_task": "etude.evaluation.task_check",
     "compare": "etude.runs.comparing",
     "Result": "etude.runs.training",
+    "Callback": "etude.runtime.callbacks",
     "Method": "etude.core.method",
     "Task": "etude.core.task",
 }
@@ -84,6 +86,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method", "methods",
-    "resume", "task", "tasks", "train",
+    "Callback", "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method",
+    "methods", "resume", "task", "tasks", "train",
 ]  # fmt: skip

@@ -49,6 +49,7 @@ def train(
     threads: int | None = None,
     checkpoint_every: int | None = None,
     sink: Repeated = (),
+    callback: Repeated = (),
     quiet: Flag = False,
 ) -> None:
     """Train a method on a task. Without arguments: grpo on `compose`, from the shipped base model, in a minute.
@@ -85,7 +86,7 @@ def train(
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
     resume
-        Go on with a run that was stopped; only --steps, --accept-changes and --quiet can be given with it.
+        Go on with a run that was stopped; only --steps, --accept-changes, --callback and --quiet go with it.
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
@@ -119,6 +120,8 @@ def train(
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     sink
         Also log to tensorboard, wandb or trackio. Repeatable.
+    callback
+        What is told how the run goes, and may end it: my.py:Slack, a class with on_step, on_evaluation, ... Repeatable.
     quiet
         Print only warnings and, at the end, the run's folder.
     """
@@ -129,7 +132,7 @@ def train(
 
     if resume is not None:
         _refuse_changes(given)
-        shows.result(go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet), quiet)
+        shows.result(go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet, callbacks=callback), quiet)
         return
     if accept_changes:
         raise ConfigError("--accept-changes is for going on with a run: give it with --resume DIR.")
@@ -139,7 +142,7 @@ def train(
         "stop_when": stop_when, "minutes": minutes,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
-        "checkpoint_every": checkpoint_every, "sinks": sink, "quiet": quiet,
+        "checkpoint_every": checkpoint_every, "sinks": sink, "callbacks": callback, "quiet": quiet,
     }  # fmt: skip
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
@@ -167,11 +170,11 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "accept_changes", "quiet")
+    free = ("resume", "steps", "accept_changes", "callback", "quiet")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)
         raise ConfigError(
-            f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only --steps can. "
-            "Start a new run for other settings."
+            f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only --steps and "
+            "--callback can. Start a new run for other settings."
         )

@@ -28,7 +28,7 @@ from etude.runs.training import Options
 FILE = "run.toml"
 """In the folder of a run: what repeats it."""
 OWN = ("method", "task", "set", "with", "reward")
-LISTS = ("with", "population", "sinks")
+LISTS = ("with", "population", "sinks", "callbacks")
 
 
 def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from etude.core.registry import reference
 from etude.core.task import Task
 from etude.loops import loop_class
 from etude.rewards.function import CallableReward
-from etude.runs import given
+from etude.runs import calling, given
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
 from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
@@ -27,7 +27,10 @@ from etude.runtime.interrupts import Interrupted
 from etude.runtime.stopping import Stopping, StopWhen
 
 if TYPE_CHECKING:
+    from etude.runtime.callbacks import Callbacks
     from etude.runtime.folder import RunFolder
+    from etude.runtime.progress import Progress
+    from etude.runtime.run import RunResult
     from etude.runtime.sources import Inputs
 
 
@@ -39,6 +42,7 @@ def train(
     with_: str | Sequence[str] = (),
     reward: Scoring | None = None,
     config: str | Path | None = None,
+    callbacks: str | Sequence[Any] = (),
     **options: object,
 ) -> Result:
     """Train a method on a task.
@@ -52,6 +56,7 @@ def train(
         with_: parts or methods to stack on the method.
         reward: 'module:function', 'file.py:function', or a Python function over completions.
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
+        callbacks: objects or classes with `on_step`, `on_evaluation`, ... (`etude.Callback`), or 'my.py:Slack'.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
             that transformers loaded serves with its `tokenizer`.
 
@@ -60,7 +65,7 @@ def train(
 
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
-    own = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
+    own = {"method": method, "task": task, "set": set, "with": with_, "reward": reward, "callbacks": callbacks}
     told: dict[str, Any] = {k: v for k, v in own.items() if v is not None and v != ()} | options
     if config is not None:
         told = merged(config, told)
@@ -68,15 +73,17 @@ def train(
     if "model" in told or "tokenizer" in told:
         told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
     fields, parts = assignments(told.pop("set", ())), told.pop("with", ())
+    called = told.get("callbacks", ())
+    told["callbacks"] = calling.names(called)
     return _start(
         told.pop("method", "grpo"), given.task_of(told.pop("task", "compose"), where), told.pop("reward", None), fields,
-        [parts] if isinstance(parts, str) else list(parts), options_of(Options, told),
+        [parts] if isinstance(parts, str) else list(parts), options_of(Options, told), calling.made(called),
     )  # fmt: skip
 
 
 def _start(
     method: str | Method, task: str | Task, reward: Scoring | None, fields: Sequence[str], parts: Sequence[str],
-    chosen: Options,
+    chosen: Options, called: Sequence[Any],
 ) -> Result:  # fmt: skip
     """Make the folder of a run, with all that it was told, and train."""
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
@@ -96,6 +103,7 @@ def _start(
     config = {
         **dataclasses.asdict(chosen),
         "out": str(where),
+        "callbacks": calling.lasting(chosen.callbacks),
         "task": name,
         "task_fields": [*own_fields, *(f for f in fields if f.startswith("task."))],
         "reward": _text(reward),
@@ -112,7 +120,9 @@ def _start(
         for sentence in goal.warnings():
             say(sentence)
         try:
-            return _run(folder, composed, goal, chosen, lambda: sources.of_run(composed, goal, config, code, model))
+            return _run(
+                folder, composed, goal, chosen, called, lambda: sources.of_run(composed, goal, config, code, model)
+            )
         except BaseException:
             if new and not any((where / "checkpoints").glob("step-*")):
                 disk.remove(where)  # nothing was trained: leave nothing behind
@@ -125,6 +135,7 @@ def _repeats(
 ) -> str:  # fmt: skip
     """The file that does this run again; a Method of Python's is the one that the run wrote down, parts and all."""
     task, reward = config["task"], config["reward"]
+    chosen = dataclasses.replace(chosen, callbacks=tuple(c for c in chosen.callbacks if not c.startswith("<")))
     if isinstance(method, str):
         return to_toml(method, task, fields, parts, reward, chosen)
     written = str(where / "method.json") if reward is None else f"<{method.id}>"
@@ -139,6 +150,7 @@ def resume(
     quiet: bool = False,
     task: Any = None,
     reward: Callable[..., Any] | None = None,
+    callbacks: str | Sequence[Any] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
@@ -147,6 +159,7 @@ def resume(
         task, reward: what the run was given in Python and has no name, once more.
         accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
             the run records what changed, and at which step.
+        callbacks: as in `train`; without any, those that the run was started with by name.
 
     Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
     """
@@ -178,7 +191,8 @@ def resume(
         _prepare(method, goal, options)
         if options.steps != config["steps"]:
             opened.change_config(steps=options.steps)
-        return _run(opened, method, goal, options)
+        called = calling.made(callbacks) or calling.again(config.get("callbacks", ()), opened.notes.append)
+        return _run(opened, method, goal, options, called)
 
 
 def _prepare(method: Method, task: Task, options: Options) -> None:
@@ -201,14 +215,12 @@ def _same_threads(folder: Path) -> int | None:
 
 
 def _run(
-    folder: RunFolder, method: Method, task: Task, options: Options, inputs: Callable[[], Inputs] | None = None
-) -> Result:
+    folder: RunFolder, method: Method, task: Task, options: Options, called: Sequence[Any],
+    inputs: Callable[[], Inputs] | None = None,
+) -> Result:  # fmt: skip
     """Train to the end. `inputs`, of a new run, is asked once the model is there, and recorded."""
-    from etude.evaluation.report import write_report
-    from etude.loops.differences import never_differed
-    from etude.runtime.jsonl import JsonLines
+    from etude.runtime.callbacks import Callbacks, RunState
     from etude.runtime.progress import Progress
-    from etude.runtime.run import Run
     from etude.runtime.sources import record
 
     kind = run_of(method)
@@ -219,31 +231,59 @@ def _run(
     if inputs is not None:
         record(folder.path, inputs())
     say(kind.sentence(loop, method, task), options.quiet)
+    progress = Progress(steps, loop.headline, quiet=options.quiet)
+    callbacks = Callbacks(called, RunState(folder.path, loop, steps), progress.note)
+    callbacks.tell("on_start")
+    try:
+        done = _train(folder, method, task, options, loop, progress, callbacks)
+    except BaseException as error:
+        callbacks.ended(str(error) or type(error).__name__)
+        raise
+    callbacks.ended(done.why)
+    return _result(done, method, task)
+
+
+def _train(
+    folder: RunFolder, method: Method, task: Task, options: Options, loop: Loop, progress: Progress,
+    callbacks: Callbacks,
+) -> RunResult:  # fmt: skip
+    """The evaluation before, the steps, the evaluation after."""
+    from etude.runtime.run import Run
+
+    kind, steps = run_of(method), progress.steps
     evaluated = bool(options.evaluate) and kind.acts(method) and not task.needs_reward()
     if evaluated and folder.checkpoint is None:
-        _evaluate(folder, loop, task, options, "before")
+        callbacks.evaluated(_evaluate(folder, loop, task, options, "before"))
     if folder.step < steps:
         _forget_later(folder.path)
-    progress = Progress(steps, loop.headline, quiet=options.quiet)
     sinks = [s for name in options.sinks for s in _open_sink(name, folder)]
     every = options.evaluate_every and kind.training_steps(method, options.evaluate_every)
     done = Run(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
         look=(lambda: world_of(task).look(loop, task, options)) if evaluated else None, look_every=every,
-        stopping=_stopping(task, options),
+        stopping=_stopping(task, options), callbacks=callbacks,
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
-            _evaluate(folder, loop, task, options, "after")
+            callbacks.evaluated(_evaluate(folder, loop, task, options, "after"))
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Stopped while sampling after training. The {done.step} steps are done ({done.checkpoint}); sample "
                 f"again with: {folder.resume_command}",
                 signal.SIGINT,
             ) from None
-    write_report(folder.path, world_of(task).WORDING)
-    flat = never_differed(JsonLines.read(folder.path / "metrics.jsonl"))
-    scores = _load_evaluation(folder.path)
+    return done
+
+
+def _result(done: RunResult, method: Method, task: Task) -> Result:
+    """What the run left behind, its page among it."""
+    from etude.evaluation.report import write_report
+    from etude.loops.differences import never_differed
+    from etude.runtime.jsonl import JsonLines
+
+    write_report(done.folder, world_of(task).WORDING)
+    flat = never_differed(JsonLines.read(done.folder / "metrics.jsonl"))
+    scores = _load_evaluation(done.folder)
     notes = [sentence for sentence in (done.why, flat) if sentence]
     return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, scores, notes)
 
@@ -270,14 +310,15 @@ def _open_sink(name: str, folder: RunFolder) -> list[Any]:
         return []
 
 
-def _evaluate(folder: RunFolder, loop: Loop, task: Task, options: Options, when: str) -> None:
-    """Evaluate, and add what came out to `evaluation.json`."""
+def _evaluate(folder: RunFolder, loop: Loop, task: Task, options: Options, when: str) -> dict[str, dict[str, float]]:
+    """Evaluate, and add what came out to `evaluation.json`; returns it by split."""
     scores = _load_evaluation(folder.path)
     measured = world_of(task).evaluation(loop, task, options, when)
     scores[when] = measured.scores
     scores.setdefault("samples", {})[when] = measured.samples
     scores.setdefault("solved", {})[when] = measured.solved
     _save_evaluation(folder.path, scores)
+    return {split: {k: v["value"] for k, v in found.items()} for split, found in measured.scores.items()}
 
 
 def _forget_later(folder: Path) -> None:

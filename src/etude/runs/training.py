@@ -45,6 +45,7 @@ class Options:
         minutes: end it after so many minutes of a session.
         adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
         threads: CPU threads; None: one for small models, all cores for others.
+        callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
     """
 
     model: str = "tiny"
@@ -68,6 +69,7 @@ class Options:
     gradient_checkpointing: bool = False
     threads: Count | None = None
     sinks: tuple[str, ...] = ()
+    callbacks: tuple[str, ...] = ()
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -84,7 +86,7 @@ class Options:
 
 EVERYWHERE = frozenset({
     "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "checkpoint_every", "threads",
-    "sinks", "quiet",
+    "sinks", "callbacks", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 

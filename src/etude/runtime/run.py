@@ -13,6 +13,7 @@ from typing import Any, Literal
 from etude.core.errors import CheckpointError, EtudeError, NonFiniteError, RunFolderError
 from etude.core.loop import Loop, StepReport
 from etude.runtime import checkpoints, disk
+from etude.runtime.callbacks import Callbacks, RunState
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
 from etude.runtime.progress import Progress
@@ -65,6 +66,7 @@ class Run:
             `evaluations.jsonl`.
         look_every: training steps between two looks.
         stopping: says after each step whether the run ends there.
+        callbacks: told of steps, evaluations and checkpoints; they may end the run and add metrics.
     """
 
     def __init__(
@@ -81,12 +83,14 @@ class Run:
         look: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None,
         look_every: int | None = None,
         stopping: Stopping | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.folder, self.loop, self.steps = folder, loop, steps
         self.checkpoint_every, self.keep, self.episodes_per_step = checkpoint_every, keep, episodes_per_step
         self.progress = progress or Progress(steps, loop.headline)
         self.sinks = Guarded(sinks, self.progress.note)
         self.look, self.look_every, self.stopping = look, look_every, stopping or Stopping()
+        self.callbacks = callbacks or Callbacks([], RunState(folder.path, loop, steps), self.progress.note)
         if look is not None and look_every is not None:
             folder.log("evaluations")  # before a checkpoint is loaded, so that it is cut back with the others
         self.checkpoint = folder.checkpoint
@@ -108,19 +112,20 @@ class Run:
         with self._explained(), Interrupts() as interrupts, self.progress:
             try:
                 self._begin()
+                why = self.callbacks.why
                 while self.loop.finished < self.steps:
                     if interrupts.requested:
                         self._save()
                         raise self._interrupted(interrupts.requested)
+                    if why:
+                        self._save()
+                        return replace(self._result("stopped"), why=why)
                     report = self.loop.step()
                     self._log(report)
                     self._look()
-                    why = self.stopping.why(report.metrics, monotonic() - self._began)
-                    if why and self.loop.finished < self.steps:
-                        self._save()
-                        return replace(self._result("stopped"), why=why)
                     if self._due():
                         self._save()
+                    why = self.stopping.why(report.metrics, monotonic() - self._began) or self.callbacks.why
                 self._save()
                 return self._finish()
             finally:
@@ -141,6 +146,7 @@ class Run:
 
     def _log(self, report: StepReport) -> None:
         step, seconds = self.loop.finished, self.seconds
+        report.metrics |= self.callbacks.stepped(report.metrics)
         for episode in report.episodes[: self.episodes_per_step]:
             self.folder.log("episodes").append({"step": step, **episode})
         members = {"members": report.members} if report.members else {}
@@ -155,6 +161,8 @@ class Run:
         if self.look is None or self.look_every is None or step % self.look_every:
             return
         found = self.look()
+        added = self.callbacks.evaluated(found)
+        found = {**found, "callbacks": added} if added else found
         self.folder.log("evaluations").append({"step": step, **found})
         self.stopping.look(found)
         self.folder.lock.beat()
@@ -187,6 +195,7 @@ class Run:
         checkpoints.prune(self._root, self.keep)
         self._saved_at = monotonic()
         self._cost = self._saved_at - began
+        self.callbacks.saved(self.checkpoint)
 
     def _write(self, folder: Path) -> None:
         self.loop.save(folder)

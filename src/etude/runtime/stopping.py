@@ -74,7 +74,7 @@ class Stopping:
         """
         numbers = {**self.numbers, **metrics}
         if self.when is not None:
-            known = {*metrics, *self.evaluated}
+            known = {*metrics, *self.evaluated, *self.numbers}
             if self.when.name not in known:
                 raise UnknownNameError("metric to stop at", self.when.name, sorted(known))
             if self.when.met(numbers):
