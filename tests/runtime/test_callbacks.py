@@ -15,6 +15,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.loop import StepReport
 from etude.runtime.callbacks import EVENTS, Callback, Callbacks, RunState, checked
 from etude.runtime.jsonl import JsonLines
+from etude.runtime.looks import Look
 
 
 class Diary(Callback):
@@ -43,7 +44,7 @@ def told(folder: Path, callbacks: list[Any], steps: int = 4, loop: ToyLoop | Non
 
 def test_everything_is_told_in_its_order(tmp_path: Path) -> None:
     diary = Diary()
-    assert told(tmp_path / "run", [diary], look=lambda: {"test": {"score": [1.0, 2.0]}}, look_every=3) == []
+    assert told(tmp_path / "run", [diary], look=lambda: Look({"test": {"score": [1.0, 2.0]}}), look_every=3) == []
     looked = "evaluation {'test/score': 1.5}"
     assert diary.lines == [
         ("step-0", 0), ("step", 1), ("step", 2), ("step-2", 2), ("step", 3), (looked, 3), ("step", 4), ("step-4", 4),
@@ -117,7 +118,7 @@ class Adding:
 
 
 def test_metrics_are_added_and_a_run_is_stopped(tmp_path: Path) -> None:
-    said = told(tmp_path / "run", [Adding()], steps=9, look=lambda: {"test": {"score": 1.0}}, look_every=2)
+    said = told(tmp_path / "run", [Adding()], steps=9, look=lambda: Look({"test": {"score": 1.0}}), look_every=2)
     rows = list(JsonLines.read(tmp_path / "run" / "metrics.jsonl"))
     assert [row["mine"] for row in rows] == [10, 20, 30]
     (line,) = JsonLines.read(tmp_path / "run" / "evaluations.jsonl")

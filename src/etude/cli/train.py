@@ -38,6 +38,7 @@ def train(
     evaluate: int | None = None,
     evaluate_samples: int = 8,
     evaluate_split: str | None = None,
+    evaluate_temperature: float = 1.0,
     evaluate_every: int | None = None,
     stop_when: str | None = None,
     minutes: float | None = None,
@@ -98,10 +99,13 @@ def train(
         Completions of each of those problems.
     evaluate_split
         The split to evaluate on; by default all that are not trained on.
+    evaluate_temperature
+        Of those completions; 0 for one greedy completion of each problem, whose metrics are named pass@1/greedy.
     evaluate_every
         Also evaluate in between, each time after so many steps (of the unit of --steps), into evaluations.jsonl.
     stop_when
-        End the run once this holds, as in 'test/pass@1 > 0.9' (with --evaluate-every) or 'reward >= 0.8' (of a step).
+        End the run once this holds, as in 'test/pass@1 > 0.9' (with --evaluate-every) or 'reward >= 0.8' (of a step);
+        or once nothing improves, as in 'no better test/pass@1 in 5' (evaluations) or 'no lower loss in 20' (steps).
     minutes
         End it after so many minutes; --resume goes on.
     device
@@ -139,6 +143,7 @@ def train(
     options: dict[str, Any] = {
         "model": model, "steps": steps, "population": population, "evaluate": evaluate,
         "evaluate_samples": evaluate_samples, "evaluate_split": evaluate_split, "evaluate_every": evaluate_every,
+        "evaluate_temperature": evaluate_temperature,
         "stop_when": stop_when, "minutes": minutes,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,

@@ -24,7 +24,9 @@ from etude.runs.kinds import check_options, run_of
 from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
-from etude.runtime.stopping import Stopping, StopWhen
+from etude.runtime.jsonl import JsonLines
+from etude.runtime.looks import Best, Look, best
+from etude.runtime.stopping import Patience, Stopping, parse_stop
 
 if TYPE_CHECKING:
     from etude.runtime.callbacks import Callbacks
@@ -240,7 +242,7 @@ def _run(
         callbacks.ended(str(error) or type(error).__name__)
         raise
     callbacks.ended(done.why)
-    return _result(done, method, task)
+    return _result(done, method, task, options)
 
 
 def _train(
@@ -258,14 +260,20 @@ def _train(
         _forget_later(folder.path)
     sinks = [s for name in options.sinks for s in _open_sink(name, folder)]
     every = options.evaluate_every and kind.training_steps(method, options.evaluate_every)
+    looks: dict[int, Look] = {}
+
+    def look() -> Look:
+        looks.clear()
+        return looks.setdefault(loop.finished, world_of(task).look(loop, task, options))
+
     done = Run(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
-        look=(lambda: world_of(task).look(loop, task, options)) if evaluated else None, look_every=every,
+        look=look if evaluated else None, look_every=every,
         stopping=_stopping(task, options), callbacks=callbacks,
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
-            callbacks.evaluated(_evaluate(folder, loop, task, options, "after"))
+            callbacks.evaluated(_evaluate(folder, loop, task, options, "after", looks.get(done.step)))
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Stopped while sampling after training. The {done.step} steps are done ({done.checkpoint}); sample "
@@ -275,24 +283,41 @@ def _train(
     return done
 
 
-def _result(done: RunResult, method: Method, task: Task) -> Result:
+def _result(done: RunResult, method: Method, task: Task, options: Options) -> Result:
     """What the run left behind, its page among it."""
     from etude.evaluation.report import write_report
     from etude.loops.differences import never_differed
-    from etude.runtime.jsonl import JsonLines
 
     write_report(done.folder, world_of(task).WORDING)
     flat = never_differed(JsonLines.read(done.folder / "metrics.jsonl"))
     scores = _load_evaluation(done.folder)
     notes = [sentence for sentence in (done.why, flat) if sentence]
-    return Result(done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, scores, notes)
+    return Result(
+        done.folder, method.id, task.id, done.step, done.seconds, done.checkpoint, scores, notes,
+        best_evaluation(done.folder, options.stop_when),
+    )  # fmt: skip
+
+
+def best_evaluation(folder: Path, stop_when: str | None) -> Best | None:
+    """Of a run with `evaluate_every`; by the metric that patience waits for, else by the first."""
+    path = folder / "evaluations.jsonl"
+    if not path.is_file():
+        return None
+    when = None if stop_when is None else parse_stop(stop_when)
+    named, lower = (when.name, when.lower) if isinstance(when, Patience) else (None, False)
+    lines = list(JsonLines.read(path))
+    return best(lines, named, lower) or best(lines)
 
 
 def _stopping(task: Task, options: Options) -> Stopping:
     """When the run ends before its last step. Raises ConfigError for an evaluation that is not made on the way."""
-    when = None if options.stop_when is None else StopWhen.parse(options.stop_when)
-    metrics, splits = world_of(task).measured(task)
-    evaluated = {f"{split}/{metric}" for split in splits for metric in metrics}
+    when = None if options.stop_when is None else parse_stop(options.stop_when)
+    metrics, (split, *others) = world_of(task).measured(task, options)
+    evaluated = {f"{split}/{metric}" for metric in metrics}
+    if when is not None and (elsewhere := when.name.partition("/")[0]) in others:
+        raise ConfigError(
+            f"Evaluations in between are of {split}: stop at {split}/..., or --evaluate-split {elsewhere}."
+        )
     if when is not None and when.name in evaluated and options.evaluate_every is None:
         raise ConfigError(f"{when.name} is known after an evaluation: say how often with --evaluate-every N.")
     return Stopping(when, options.minutes, evaluated if options.evaluate_every else ())
@@ -310,10 +335,12 @@ def _open_sink(name: str, folder: RunFolder) -> list[Any]:
         return []
 
 
-def _evaluate(folder: RunFolder, loop: Loop, task: Task, options: Options, when: str) -> dict[str, dict[str, float]]:
+def _evaluate(
+    folder: RunFolder, loop: Loop, task: Task, options: Options, when: str, known: Look | None = None
+) -> dict[str, dict[str, float]]:
     """Evaluate, and add what came out to `evaluation.json`; returns it by split."""
     scores = _load_evaluation(folder.path)
-    measured = world_of(task).evaluation(loop, task, options, when)
+    measured = world_of(task).evaluation(loop, task, options, when, known)
     scores[when] = measured.scores
     scores.setdefault("samples", {})[when] = measured.samples
     scores.setdefault("solved", {})[when] = measured.solved

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Literal
 
 from etude.core.errors import CheckpointError, EtudeError, NonFiniteError, RunFolderError
 from etude.core.loop import Loop, StepReport
 from etude.runtime import checkpoints, disk
-from etude.runtime.callbacks import Callbacks, RunState
+from etude.runtime.callbacks import Callbacks, RunState, flat
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
+from etude.runtime.jsonl import JsonLines
+from etude.runtime.looks import Look
 from etude.runtime.progress import Progress
 from etude.runtime.sinks import Guarded, Sink
 from etude.runtime.stopping import Stopping
@@ -62,8 +64,7 @@ class Run:
         episodes_per_step: rollouts of each step that go into `episodes.jsonl`.
         sinks: where else metrics go; closed at the end of the session.
         progress: what shows it; a bar on stderr by default.
-        look: evaluates what is being trained, {split: {metric: number, or a list over members}}; logged to
-            `evaluations.jsonl`.
+        look: evaluates what is being trained; logged to `evaluations.jsonl`.
         look_every: training steps between two looks.
         stopping: says after each step whether the run ends there.
         callbacks: told of steps, evaluations and checkpoints; they may end the run and add metrics.
@@ -80,7 +81,7 @@ class Run:
         episodes_per_step: int = 4,
         sinks: Sequence[Sink] = (),
         progress: Progress | None = None,
-        look: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None,
+        look: Callable[[], Look] | None = None,
         look_every: int | None = None,
         stopping: Stopping | None = None,
         callbacks: Callbacks | None = None,
@@ -161,10 +162,10 @@ class Run:
         if self.look is None or self.look_every is None or step % self.look_every:
             return
         found = self.look()
-        added = self.callbacks.evaluated(found)
-        found = {**found, "callbacks": added} if added else found
-        self.folder.log("evaluations").append({"step": step, **found})
-        self.stopping.look(found)
+        added = self.callbacks.evaluated(found.means)
+        self.folder.log("evaluations").append(found.line(step, added))
+        self.stopping.look({**found.means, "callbacks": added})
+        self.progress.looked(step, flat(found.means))
         self.folder.lock.beat()
 
     def _finish(self) -> RunResult:
@@ -221,6 +222,10 @@ class Run:
         for name in [*self.folder.logs, *record["logs"]]:
             if not self.folder.log(name).cut(record["logs"].get(name, 0)):
                 self.progress.note(f"{name}.jsonl has lost lines since {checkpoint.name} was written; it has a gap.")
+        looked = self.folder.logs.get("evaluations")
+        self.stopping.again(
+            JsonLines.read(self.folder.log("metrics").path), JsonLines.read(looked.path) if looked else ()
+        )
 
     # What is said when it stops
 

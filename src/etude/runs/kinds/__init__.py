@@ -18,7 +18,7 @@ from etude.runs.worlds import world_of
 
 MAKING = frozenset({
     "model", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "seeds", "evaluate_samples",
-    "evaluate_split",
+    "evaluate_split", "evaluate_temperature",
 })  # fmt: skip
 """Options that the world reads by itself, to make and to evaluate what a loop trains."""
 
