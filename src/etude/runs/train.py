@@ -232,7 +232,7 @@ def _run(
         folder.record_environment(options.seed, kind.promises(loop))  # again, now that the threads are chosen
     if inputs is not None:
         record(folder.path, inputs())
-    say(kind.sentence(loop, method, task), options.quiet)
+    say(" ".join(filter(None, (kind.sentence(loop, method, task), kind.rate(loop, method, task)))), options.quiet)
     progress = Progress(steps, loop.headline, quiet=options.quiet)
     callbacks = Callbacks(called, RunState(folder.path, loop, steps), progress.note)
     callbacks.tell("on_start")

@@ -51,6 +51,10 @@ class RunOfKind(Generic[M, L]):
         """What will run, for people."""
         return f"{world_of(task).size(loop, method, task)}."
 
+    def rate(self, loop: L, method: M, task: Task) -> str:
+        """The learning rate and its rule, where nobody chose one; else empty."""
+        return world_of(task).rate(loop, method)
+
     def promises(self, loop: L) -> dict[str, Any]:
         """What was tried on this machine when the loop was built, for `environment.json`."""
         return {}

@@ -107,6 +107,9 @@ class WorldOf(Protocol):
     def size(self, loop: Loop, method: Method, task: Task) -> str:
         """How much is trained, for people."""
 
+    def rate(self, loop: Loop, method: Method) -> str:
+        """The learning rate and its rule, a sentence, where neither user nor method chose one; else empty."""
+
     def evaluation(self, loop: Loop, task: Task, options: Options, when: str, known: Look | None = None) -> Measured:
         """What an evaluation 'before' or 'after' measured; what a look found at this step is not measured again."""
 

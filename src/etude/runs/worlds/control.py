@@ -128,6 +128,13 @@ def size(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     return f"{count} members ({seeds}) of {loop.trained:,} parameters each"
 
 
+def rate(loop: OnPolicyLoop, method: Method) -> str:
+    """The usual one in control."""
+    from etude.optimizers.adam import CONTROL_RATE, rate_sentence
+
+    return rate_sentence(method.slots()["optimizer"], CONTROL_RATE, "the usual one in control")
+
+
 def evaluation(
     loop: OnPolicyLoop, task: ControlTask, options: Options, when: str, known: Look | None = None
 ) -> Measured:

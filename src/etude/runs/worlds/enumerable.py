@@ -81,6 +81,14 @@ def size(loop: EnumerableLoop, method: Method, task: Enumerable) -> str:
     )
 
 
+def rate(loop: EnumerableLoop, method: Method) -> str:
+    """The usual one of tables."""
+    from etude.loops.enumerable import RATE
+    from etude.optimizers.adam import rate_sentence
+
+    return rate_sentence(method.slots()["optimizer"], RATE, "the usual one for tables")
+
+
 def evaluation(
     loop: EnumerableLoop, task: Enumerable, options: Options, when: str, known: Look | None = None
 ) -> Measured:

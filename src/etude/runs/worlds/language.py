@@ -126,6 +126,13 @@ def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
     return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)).removesuffix(".")
 
 
+def rate(loop: LanguageLoop, method: Method) -> str:
+    """By how much is trained."""
+    from etude.optimizers.adam import SIZES, rate_sentence
+
+    return rate_sentence(loop.method.optimizer, loop.updater.stepper.lr, SIZES)
+
+
 def evaluation(
     loop: LanguageLoop, task: LanguageTask, options: Options, when: str, known: Look | None = None
 ) -> Measured:
