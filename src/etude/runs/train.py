@@ -25,8 +25,8 @@ from etude.runs.training import Options, Result, Scoring, compose_method, compos
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.jsonl import JsonLines
-from etude.runtime.looks import Best, Look, best
-from etude.runtime.stopping import Patience, Stopping, parse_stop
+from etude.runtime.looks import Best, Look
+from etude.runtime.stopping import Stopping, best_by, parse_stop
 
 if TYPE_CHECKING:
     from etude.runtime.callbacks import Callbacks
@@ -303,10 +303,7 @@ def best_evaluation(folder: Path, stop_when: str | None) -> Best | None:
     path = folder / "evaluations.jsonl"
     if not path.is_file():
         return None
-    when = None if stop_when is None else parse_stop(stop_when)
-    named, lower = (when.name, when.lower) if isinstance(when, Patience) else (None, False)
-    lines = list(JsonLines.read(path))
-    return best(lines, named, lower) or best(lines)
+    return best_by(list(JsonLines.read(path)), None if stop_when is None else parse_stop(stop_when))
 
 
 def _stopping(task: Task, options: Options) -> Stopping:

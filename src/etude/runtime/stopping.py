@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.runtime.callbacks import flat
-from etude.runtime.looks import splits_of
+from etude.runtime.looks import Best, best, splits_of
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -91,6 +91,12 @@ class Patience:
 def parse_stop(text: str) -> StopWhen | Patience:
     """What a run stops at. Raises ConfigError for a text that is neither a comparison nor patience."""
     return Patience.parse(text) or StopWhen.parse(text)
+
+
+def best_by(lines: Sequence[Mapping[str, Any]], when: StopWhen | Patience | None) -> Best | None:
+    """The best of logged evaluations: by the metric that patience waits for if they have it, else by the first."""
+    found = best(lines, when.name, when.lower) if isinstance(when, Patience) else None
+    return found or best(lines)
 
 
 class Stopping:

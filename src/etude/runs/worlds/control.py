@@ -17,7 +17,7 @@ from etude.core.part import hints
 from etude.core.population import Member
 from etude.evaluation.report import Wording
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, Measured
+from etude.runs.worlds import EvaluationOptions, Measured, language
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ WORDING = Wording(
     scores="Returns, interquartile means over members, with 95% intervals",
     leading=("return",),
     digits=1,
+    unread=tuple(sorted(language.READS)),
 )
 EVALUATED = 20
 """Episodes of each member that are played before and after training; `etude evaluate` plays more."""

@@ -30,7 +30,10 @@ EVALUATION_READS: frozenset[str] = frozenset()
 EVALUATED = 1
 """Expectations are exact, once."""
 WORDING = Wording(
-    scores="Exact expectations, means over the seeds, with 95% intervals", leading=("pass@",), also=("entropy",)
+    scores="Exact expectations, means over the seeds, with 95% intervals",
+    leading=("pass@",),
+    also=("entropy",),
+    unread=tuple(sorted({"population", *language.READS})),
 )
 
 

@@ -40,7 +40,7 @@ READS = frozenset({
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "temperature", "top_p", "max_tokens",
 })  # fmt: skip
-WORDING = Wording()
+WORDING = Wording(unread=("seeds", "population"))
 
 
 def measured(task: LanguageTask, options: Options | None = None) -> tuple[list[str], list[str]]:
