@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from etude.runs.comparing import compare
     from etude.runs.evaluate import evaluate
     from etude.runs.export import export
+    from etude.runs.search import tune
     from etude.runs.train import resume, train
     from etude.runs.training import Result
     from etude.runtime.callbacks import Callback
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "train": "etude.runs.train",
     "resume": "etude.runs.train",
+    "tune": "etude.runs.search",
     "evaluate": "etude.runs.evaluate",
     "export": "etude.runs.export",
     "check_part": "etude.evaluation.part_check",
@@ -87,5 +89,5 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Callback", "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method",
-    "methods", "resume", "task", "tasks", "train",
+    "methods", "resume", "task", "tasks", "train", "tune",
 ]  # fmt: skip

@@ -42,6 +42,7 @@ def train(
     evaluate_every: int | None = None,
     stop_when: str | None = None,
     minutes: float | None = None,
+    until: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
     autocast: Flag = False,
@@ -87,7 +88,7 @@ def train(
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
     resume
-        Go on with a run that was stopped; only --steps, --accept-changes, --callback and --quiet go with it.
+        Go on with a run that was stopped; only --steps, --until, --accept-changes, --callback, --quiet go with it.
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
@@ -108,6 +109,8 @@ def train(
         or once nothing improves, as in 'no better test/pass@1 in 5' (evaluations) or 'no lower loss in 20' (steps).
     minutes
         End it after so many minutes; --resume goes on.
+    until
+        End it for now after so many of its --steps, by which its schedules go; --resume goes on.
     device
         cpu, cuda, cuda:1, mps; by default the accelerator if there is one.
     dtype
@@ -136,7 +139,10 @@ def train(
 
     if resume is not None:
         _refuse_changes(given)
-        shows.result(go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet, callbacks=callback), quiet)
+        shows.result(
+            go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet, callbacks=callback, until=until),
+            quiet,
+        )
         return
     if accept_changes:
         raise ConfigError("--accept-changes is for going on with a run: give it with --resume DIR.")
@@ -144,7 +150,7 @@ def train(
         "model": model, "steps": steps, "population": population, "evaluate": evaluate,
         "evaluate_samples": evaluate_samples, "evaluate_split": evaluate_split, "evaluate_every": evaluate_every,
         "evaluate_temperature": evaluate_temperature,
-        "stop_when": stop_when, "minutes": minutes,
+        "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
         "checkpoint_every": checkpoint_every, "sinks": sink, "callbacks": callback, "quiet": quiet,
@@ -175,11 +181,11 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "accept_changes", "callback", "quiet")
+    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)
         raise ConfigError(
-            f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only --steps and "
-            "--callback can. Start a new run for other settings."
+            f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only "
+            "--steps, --until and --callback can. Start a new run for other settings."
         )

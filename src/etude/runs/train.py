@@ -71,15 +71,15 @@ def train(
     told: dict[str, Any] = {k: v for k, v in own.items() if v is not None and v != ()} | options
     if config is not None:
         told = merged(config, told)
+    listed = told.get("callbacks", ())
+    called, told["callbacks"] = calling.made(listed), calling.names(listed)
     where = given.home(told.get("out"))
     if "model" in told or "tokenizer" in told:
         told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
     fields, parts = assignments(told.pop("set", ())), told.pop("with", ())
-    called = told.get("callbacks", ())
-    told["callbacks"] = calling.names(called)
     return _start(
         told.pop("method", "grpo"), given.task_of(told.pop("task", "compose"), where), told.pop("reward", None), fields,
-        [parts] if isinstance(parts, str) else list(parts), options_of(Options, told), calling.made(called),
+        [parts] if isinstance(parts, str) else list(parts), options_of(Options, told), called,
     )  # fmt: skip
 
 
@@ -153,6 +153,7 @@ def resume(
     task: Any = None,
     reward: Callable[..., Any] | None = None,
     callbacks: str | Sequence[Any] = (),
+    until: int | None = None,
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
@@ -161,6 +162,7 @@ def resume(
         task, reward: what the run was given in Python and has no name, once more.
         accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
             the run records what changed, and at which step.
+        until: end it for now after so many of its steps.
         callbacks: as in `train`; without any, those that the run was started with by name.
 
     Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
@@ -182,7 +184,8 @@ def resume(
                 raise ConfigError(f"{folder} knows its {what} by name, {config[what]}: leave {what} out.")
         known = {f.name for f in dataclasses.fields(Options)}
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
-        options = options_of(Options, {**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
+        values |= {"quiet": quiet, "until": until, "steps": config["steps"] if steps is None else steps}
+        options = options_of(Options, values)
         method = Method.from_json(started.method if reward is None else _with(started.method, reward))
         goal = compose_task(
             config["task"] if task is None else given.task_of(task, given.home(folder)), config["task_fields"],
@@ -269,7 +272,8 @@ def _train(
     done = Run(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
         look=look if evaluated else None, look_every=every,
-        stopping=_stopping(task, options), callbacks=callbacks,
+        stopping=_stopping(task, options, options.until and kind.training_steps(method, options.until)),
+        callbacks=callbacks,
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
@@ -306,7 +310,7 @@ def best_evaluation(folder: Path, stop_when: str | None) -> Best | None:
     return best_by(list(JsonLines.read(path)), None if stop_when is None else parse_stop(stop_when))
 
 
-def _stopping(task: Task, options: Options) -> Stopping:
+def _stopping(task: Task, options: Options, until: int | None = None) -> Stopping:
     """When the run ends before its last step. Raises ConfigError for an evaluation that is not made on the way."""
     when = None if options.stop_when is None else parse_stop(options.stop_when)
     metrics, (split, *others) = world_of(task).measured(task, options)
@@ -317,7 +321,7 @@ def _stopping(task: Task, options: Options) -> Stopping:
         )
     if when is not None and when.name in evaluated and options.evaluate_every is None:
         raise ConfigError(f"{when.name} is known after an evaluation: say how often with --evaluate-every N.")
-    return Stopping(when, options.minutes, evaluated if options.evaluate_every else ())
+    return Stopping(when, options.minutes, evaluated if options.evaluate_every else (), until)
 
 
 def _open_sink(name: str, folder: RunFolder) -> list[Any]:

@@ -47,6 +47,7 @@ class Options:
             control the mean over members), 'reward >= 0.8' of a training step; or once nothing improves, as in 'no
             better test/pass@1 in 5' evaluations, 'no lower loss in 20' steps.
         minutes: end it after so many minutes of a session.
+        until: end it for now after so many of `steps`, by which its schedules go; `--resume` goes on.
         adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
         threads: CPU threads; None: one for small models, all cores for others.
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
@@ -65,6 +66,7 @@ class Options:
     evaluate_every: Count | None = None
     stop_when: str | None = None
     minutes: Positive | None = None
+    until: Count | None = None
     checkpoint_every: Count | None = None
     micro_tokens: Count = 8192
     adapter: Literal["lora", "rslora", "dora"] | None = None
@@ -94,8 +96,8 @@ class Options:
 
 
 EVERYWHERE = frozenset({
-    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "checkpoint_every", "threads",
-    "sinks", "callbacks", "quiet",
+    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every",
+    "threads", "sinks", "callbacks", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 

@@ -126,7 +126,7 @@ class Run:
                     self._look()
                     if self._due():
                         self._save()
-                    why = self.stopping.why(report.metrics, monotonic() - self._began) or self.callbacks.why
+                    why = self._why(report)
                 self._save()
                 return self._finish()
             finally:
@@ -155,6 +155,11 @@ class Run:
         self.sinks.log(step, report.metrics)
         self.progress.update(step, report.metrics, seconds)
         self.folder.lock.beat()
+
+    def _why(self, report: StepReport) -> str | None:
+        """Why the run ends here, if it does."""
+        seconds = monotonic() - self._began
+        return self.stopping.why(report.metrics, seconds, self.loop.finished) or self.callbacks.why
 
     def _look(self) -> None:
         """Evaluate in the middle of training, where this step is one for it."""

@@ -106,12 +106,14 @@ class Stopping:
         when: a number that is good enough, or improves no more; None: none.
         minutes: of this session, after which it ends; None: no limit.
         evaluated: metrics that evaluations in the middle of training measure, as 'test/pass@1'.
+        until: training steps after which it ends for now; None: none but the last.
     """
 
     def __init__(
-        self, when: StopWhen | Patience | None = None, minutes: float | None = None, evaluated: Iterable[str] = ()
-    ) -> None:
-        self.when, self.minutes, self.evaluated = when, minutes, set(evaluated)
+        self, when: StopWhen | Patience | None = None, minutes: float | None = None, evaluated: Iterable[str] = (),
+        until: int | None = None,
+    ) -> None:  # fmt: skip
+        self.when, self.minutes, self.evaluated, self.until = when, minutes, set(evaluated), until
         self.numbers: dict[str, float] = {}
 
     def look(self, found: Mapping[str, Mapping[str, Any]]) -> None:
@@ -135,12 +137,13 @@ class Stopping:
             value = numbers[self.when.name]
             self.when.see(math.nan if value is None else float(value))
 
-    def why(self, metrics: Mapping[str, float], seconds: float) -> str | None:
+    def why(self, metrics: Mapping[str, float], seconds: float, step: int) -> str | None:
         """A sentence if the run ends after this step.
 
         Args:
             metrics: of the step.
             seconds: of this session.
+            step: training steps done so far.
 
         Raises: UnknownNameError, with the nearest, if nothing measures what was asked for.
         """
@@ -153,6 +156,8 @@ class Stopping:
                 return sentence
         if self.minutes is not None and seconds >= 60 * self.minutes:
             return f"Stopped early: {self.minutes:g} minutes are over."
+        if self.until is not None and step >= self.until:
+            return f"Stopped early: it was to go to step {self.until} for now."
         return None
 
     def _reached(self, numbers: Mapping[str, float]) -> str | None:
