@@ -133,7 +133,7 @@ def rate(loop: OnPolicyLoop, method: Method) -> str:
     """The usual one in control."""
     from etude.optimizers.adam import CONTROL_RATE, rate_sentence
 
-    return rate_sentence(method.slots()["optimizer"], CONTROL_RATE, "the usual one in control")
+    return rate_sentence(method.slots().get("optimizer"), CONTROL_RATE, "the usual one in control")
 
 
 def evaluation(

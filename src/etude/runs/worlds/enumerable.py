@@ -89,7 +89,7 @@ def rate(loop: EnumerableLoop, method: Method) -> str:
     from etude.loops.enumerable import RATE
     from etude.optimizers.adam import rate_sentence
 
-    return rate_sentence(method.slots()["optimizer"], RATE, "the usual one for tables")
+    return rate_sentence(method.slots().get("optimizer"), RATE, "the usual one for tables")
 
 
 def evaluation(
