@@ -43,6 +43,14 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if "second" not in k} for line in JsonLines.read(folder / name)]
 
 
+def weights(folder: Path) -> dict[str, bytes]:
+    """Every tensor of the last checkpoint: what is trained, its optimizer, what parts learned."""
+    last = max((folder / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
+    found = {str(p.relative_to(last)): p.read_bytes() for p in last.rglob("*.safetensors")}
+    assert found
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("world", RUNS)
 def test_looking_changes_nothing_and_ends_where_the_run_does(world: str, tmp_path: Path) -> None:
@@ -51,6 +59,7 @@ def test_looking_changes_nothing_and_ends_where_the_run_does(world: str, tmp_pat
     etude.train(method, task, out=plain, steps=steps, quiet=True, **options)
     etude.train(method, task, out=looked, steps=steps, evaluate_every=every, quiet=True, **options)
     assert lines(plain, "metrics.jsonl") == lines(looked, "metrics.jsonl")
+    assert weights(plain) == weights(looked)
     assert not (plain / "evaluations.jsonl").exists()
     found = lines(looked, "evaluations.jsonl")
     assert [line["step"] for line in found] == looks
