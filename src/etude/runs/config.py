@@ -29,7 +29,7 @@ from etude.runs.training import Options
 FILE = "run.toml"
 """In the folder of a run: what repeats it."""
 OWN = ("method", "task", "set", "with", "reward")
-LISTS = ("with", "population", "sinks")
+LISTS = ("with", "population", "sinks", "callbacks")
 
 
 def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def to_toml(
     kept: dict[str, Any] = {"seed": options.seed, "steps": options.steps}
     for option in fields(Options):
         value = getattr(options, option.name)
-        if option.name not in (*kept, "out", "quiet") and value not in (None, option.default):
+        if option.name not in (*kept, "out", "quiet", "until") and value not in (None, option.default):
             kept[option.name] = list(value) if isinstance(value, tuple) else value
     said = {"method": method, "task": task, "with": list(parts), "reward": reward, **kept}
     lines = ["# What this run was told. `etude train --config FILE` does it again; flags beside it win."]

@@ -6,19 +6,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, Positive, WholeNumber, check, parse
+from etude.core.fields import Count, Ge, Positive, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
 from etude.core.slots import Reward
 from etude.core.task import Task
 from etude.core.worlds import World
+from etude.runtime.looks import Best
 from etude.runtime.sinks import SINKS
-from etude.runtime.stopping import StopWhen
+from etude.runtime.stopping import parse_stop
 from etude.tasks import resolve_task
 
 Scoring: TypeAlias = str | Callable[..., Any] | Reward
@@ -38,13 +39,18 @@ class Options:
             20; 0 for none.
         evaluate_samples: completions of each of those problems (language).
         evaluate_split: only this split; None: all that are not trained on (language).
+        evaluate_temperature: of those completions; at 0 each problem has one, the greedy one, and the metrics are named
+            apart, as 'pass@1/greedy' (language).
         evaluate_every: also evaluate on the first of these splits each time after so many training steps (in control
             environment steps of each member): lines of `evaluations.jsonl`. None: only before and after.
         stop_when: end the run before its last step once this holds: 'test/pass@1 > 0.9' of those evaluations (in
-            control the mean over members), 'reward >= 0.8' of a training step.
+            control the mean over members), 'reward >= 0.8' of a training step; or once nothing improves, as in 'no
+            better test/pass@1 in 5' evaluations, 'no lower loss in 20' steps.
         minutes: end it after so many minutes of a session.
+        until: end it for now after so many of `steps`, by which its schedules go; `--resume` goes on.
         adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
         threads: CPU threads; None: one for small models, all cores for others.
+        callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
     """
 
     model: str = "tiny"
@@ -56,9 +62,11 @@ class Options:
     evaluate: WholeNumber | None = None
     evaluate_samples: Count = 8
     evaluate_split: str | None = None
+    evaluate_temperature: Annotated[float, Ge(0)] = 1.0
     evaluate_every: Count | None = None
     stop_when: str | None = None
     minutes: Positive | None = None
+    until: Count | None = None
     checkpoint_every: Count | None = None
     micro_tokens: Count = 8192
     adapter: Literal["lora", "rslora", "dora"] | None = None
@@ -68,6 +76,7 @@ class Options:
     gradient_checkpointing: bool = False
     threads: Count | None = None
     sinks: tuple[str, ...] = ()
+    callbacks: tuple[str, ...] = ()
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -78,13 +87,17 @@ class Options:
                 raise UnknownNameError("sink", sink, SINKS)
         if self.evaluate_every is not None and self.evaluate == 0:
             raise ConfigError("evaluate_every says when, and evaluate=0 that nothing is evaluated: leave one out.")
+        if self.evaluate_temperature == 0 and self.evaluate_samples != Options.evaluate_samples:
+            raise ConfigError(
+                "evaluate_temperature=0 takes one completion of each problem: leave out evaluate_samples."
+            )
         if self.stop_when is not None:
-            StopWhen.parse(self.stop_when)
+            parse_stop(self.stop_when)
 
 
 EVERYWHERE = frozenset({
-    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "checkpoint_every", "threads",
-    "sinks", "quiet",
+    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every",
+    "threads", "sinks", "callbacks", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 
@@ -96,6 +109,7 @@ class Result:
     Args:
         evaluation: {'before': {split: {metric: Interval JSON}}, 'after': ...}; empty if nothing was sampled.
         notes: sentences about what went wrong without stopping the run.
+        best: the best evaluation, of a run with `evaluate_every`.
     """
 
     folder: Path
@@ -106,6 +120,7 @@ class Result:
     checkpoint: Path
     evaluation: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    best: Best | None = None
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -116,7 +131,12 @@ class Result:
 
     def score(self, metric: str = "pass@1", split: str = "test", when: str = "after") -> float:
         """One number of the evaluation; of control, 'return' (sampled actions) or 'return/deterministic'."""
-        return float(self.evaluation[when][split][metric]["value"])
+        measured = self.evaluation[when][split]
+        if metric not in measured:
+            raise UnknownNameError(
+                f"metric of the split {split}", metric, measured, f"There are: {', '.join(measured)}."
+            )
+        return float(measured[metric]["value"])
 
 
 T = TypeVar("T")
