@@ -115,8 +115,10 @@ def _show(environment: str, findings: list[Finding], faults: int) -> None:
     if faults:
         console.print(f"\n{faults} fault{'s' if faults > 1 else ''}: repair {'them' if faults > 1 else 'it'} first.")
         return
+    warnings = sum(f.level == "warning" for f in findings)
+    none = f"{warnings} warning{'s' if warnings > 1 else ''}, no fault" if warnings else "No faults"
     if (method := _trains(environment)) is None:
-        console.print("\nNo faults.")
+        console.print(f"\n{none}.")
         return
-    console.print("\nNo faults. Train on it with:")
+    console.print(f"\n{none}. Train on it with:")
     console.print(f"  etude train {method} --task {quote(environment)}", style="bold", markup=False, soft_wrap=True)

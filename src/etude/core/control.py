@@ -40,7 +40,9 @@ class Step:
 
 
 class VectorEnvironment(Protocol):
-    """E environments for each of M members. Observations are flat vectors, or images [C, H, W] of uint8.
+    """E environments for each of M members. Observations are flat vectors, or images [C, H, W].
+
+    Of several leaves they hold one after another, a mask of the allowed actions last (`policies/control/leaves.py`).
 
     Actions are float32 [M, E, A] as in `policies/control/distributions.py`. Environment e of member m depends on the
     member's seed and e alone.

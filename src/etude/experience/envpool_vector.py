@@ -20,7 +20,7 @@ from etude.core.errors import ConfigError, EnvironmentFault
 from etude.core.streams import Stream
 from etude.experience.environment_faults import Guard, wrong_rewards
 from etude.experience.episodes import LONGEST, check_fits, seed_of
-from etude.experience.spaces import action_decoder, is_image, observation_encoder, observation_shape
+from etude.experience.spaces import action_decoder, in_bytes, observation_encoder, observation_shape
 
 GENERATION = 8192
 """Steps after which new episodes begin in a new pool: what a resumed run repeats is about this long."""
@@ -156,7 +156,7 @@ class EnvPoolVector:
 
     def _reset(self, ids: np.ndarray) -> np.ndarray:
         """Begin an episode of each of these environments, ids ascending; the first observations [K, ...]."""
-        first = np.zeros((len(ids), *self.shape), np.uint8 if is_image(self.observation_space) else np.float32)
+        first = np.zeros((len(ids), *self.shape), np.uint8 if in_bytes(self.observation_space) else np.float32)
         for number in np.unique(self.generation[ids]):
             raw, info = self._call("reset", int(number), ids[self.generation[ids] == number])
             if wrong := self.guard(raw):

@@ -166,7 +166,7 @@ class Minibatch:
         """The current policy on the minibatch, with gradient."""
         updater, space = self.updater, self.updater.actor.distribution
         features, _ = updater.actor.features(self.seen, self.past)
-        parameters = updater.actor.say(features)
+        parameters = updater.actor.say(features, updater.actor.allowed(self.batch.observations))
         if "entropy" in updater.needs:
             out = ActionLogProbs(*space.logp_and_entropy(parameters, self.batch.actions), parameters=parameters)
         else:

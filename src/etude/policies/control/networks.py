@@ -139,7 +139,11 @@ class MLP(Network):
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         if len(shape) != 1:
-            raise ConfigError(f"MLP reads vectors, and observations are images {list(shape)}: use a cnn as network.")
+            raise ConfigError(
+                f"MLP reads vectors, and observations are images {list(shape)}: use a cnn or multi-input as network."
+            )
+        if any(leaf.kind == "image" for leaf in getattr(shape, "leaves", ())):
+            raise ConfigError("MLP reads vectors, and some leaves of the observations are images: use multi-input.")
         sizes = [*shape, *self.hidden]
         layers = [Linear(population, f"{name}.{i}", *pair) for i, pair in enumerate(itertools.pairwise(sizes))]
         norms = [LayerNorm(population, n) for n in self.hidden] if self.layer_norm else []

@@ -66,6 +66,20 @@ def compared(task: ControlTask) -> tuple[int, int]:
     return SEEDS, task.steps
 
 
+def suited(method: Method, task: ControlTask) -> tuple[Method, str]:
+    """With `multi-input` in the place of perceptrons, and vectors normalised, where a task shows more than a vector."""
+    from etude.experience.spaces import observation_shape
+    from etude.policies.control.inputs import suited as suit
+
+    environment = task.make([0], 1)
+    environment.close()
+    changed = suit(method, observation_shape(environment.observation_space))
+    if changed == method:
+        return method, ""
+    paths = ", ".join(f"{path}=multi-input" for path, part in changed.parts().items() if part.name == "multi-input")
+    return changed, f"{task.id} shows more than a vector: {paths} (`etude check {task.id}` says how each leaf is read)."
+
+
 def prepare(method: Method, task: ControlTask, options: Options) -> None:
     """Refuse members that cannot be; make and end an environment, so that one that cannot be made is found here."""
     members(method, options)
