@@ -98,6 +98,10 @@ class StepRegularizer(Part, abstract=True):
     def observe(self, measured: Mapping[str, Tensor]) -> None:
         """Learn from what an update measured, [P] each ('kl' for a part that needs it)."""
 
+    def enough(self, batch: Transitions, policy: ActionLogProbs) -> Tensor | None:
+        """[P] which members take no more steps in this update, that on this minibatch included; None: never any."""
+        return None
+
 
 class Lagrangian(Part, abstract=True):
     """A term of the loss, an objective or a regularizer, with Lagrange multipliers of every member's own.
