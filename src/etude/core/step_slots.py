@@ -126,9 +126,9 @@ LEAST = 1e-8
 
 
 class Network(Part, abstract=True):
-    """Layers between what is seen and what is said."""
+    """Layers between what is seen and what is said. A `torch.nn.Module` of a user's own becomes an `own-module`."""
 
-    slot = "network"
+    slot, foreign = "network", "own-module"
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         """The module [P, N, *shape] -> [P, N, width], with random numbers of streams named `name`, and its width."""

@@ -176,13 +176,15 @@ def compose_task(
 ) -> Task:
     """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
     composed = resolve_task(task) if isinstance(task, str) else task
+    values: dict[str, Any] = {}
     for change in assignments(changes):
         name, equals, text = change.removeprefix("task.").partition("=")
         if not equals:
             raise ConfigError(f"--set takes PATH=VALUE, as in task.levels=2,3; got {change!r}.")
         if name not in hints(type(composed)):
             raise UnknownNameError(f"field of task {composed.id}", name, hints(type(composed)))
-        composed = composed.replace(**{name: parse(f"{composed.id}.{name}", hints(type(composed))[name], text)})
+        values[name] = parse(f"{composed.id}.{name}", hints(type(composed))[name], text)
+    composed = composed.replace(**values) if values else composed
     return composed.replace(scored=False) if reward is not None and "scored" in composed.fields() else composed
 
 

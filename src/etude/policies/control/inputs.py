@@ -41,7 +41,7 @@ class SizedCNN(Network):
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         if len(shape) != 3:
-            raise ConfigError(f"SizedCNN reads images [C, H, W], and observations have shape {list(shape)}.")
+            raise ConfigError(f"{name}: SizedCNN reads images [C, H, W], and observations have shape {list(shape)}.")
         side = min(shape[1:])
         sized = CNN(hidden=self.hidden, activation=self.activation)
         if side < MIDDLE:
