@@ -115,3 +115,25 @@ class Masked(gym.Env):
         given = mask[:2] if self.fault == "too short" and self.time >= 3 else mask
         said = self.where == "info" and not (self.fault == "forgotten" and self.time >= 3)
         return seen, {"action_mask": given} if said else {}
+
+
+class Several:
+    """As PettingZoo's are: of several agents."""
+
+
+Several.__module__ = "pettingzoo.toys"  # which is how they are told
+
+
+def several() -> Several:
+    return Several()
+
+
+def returns_class() -> type[Masked]:
+    return Masked
+
+
+def returns_itself() -> Any:
+    return returns_itself
+
+
+def returns_nothing() -> None: ...

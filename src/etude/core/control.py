@@ -113,6 +113,11 @@ class ControlTask(Task, abstract=True):
     def splits(self) -> tuple[str, ...]:
         return ("test",)
 
+    @property
+    def runs_on(self) -> str:
+        """Who steps it; the task itself, unless it says another."""
+        return "built-in"
+
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
         """`count` environments for each member; other purposes ('test') have other random numbers."""
         raise NotImplementedError

@@ -37,6 +37,8 @@ WORDING = Wording(
 )
 EVALUATED = 20
 """Episodes of each member that are played before and after training; `etude evaluate` plays more."""
+LONGEST = 10_000
+"""Steps after which an episode of these is cut, or a tenth of the training, if that is more."""
 POINTS = 100
 """Points of a learning curve."""
 
@@ -144,7 +146,8 @@ def evaluation(loop: OnPolicyLoop, task: ControlTask, options: Options, when: st
 
     episodes = options.evaluate or EVALUATED
     say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
-    return Measured({"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}})
+    found = _returns(loop, task, episodes, "test", _longest(options))
+    return Measured({"test": {k: v.to_json() for k, v in found.items()}})
 
 
 def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> dict[str, dict[str, list[float]]]:
@@ -153,15 +156,24 @@ def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> dict[str, d
 
     episodes = options.evaluate or EVALUATED
     modes = {"return": False, "return/deterministic": True}
-    return {"test": {k: play(loop, task, episodes, deterministic=d).mean(1).tolist() for k, d in modes.items()}}
+    longest = _longest(options)
+    returns = {k: play(loop, task, episodes, deterministic=d, longest=longest) for k, d in modes.items()}
+    return {"test": {k: found.mean(1).tolist() for k, found in returns.items()}}
 
 
-def _returns(policies: Acting, task: ControlTask, episodes: int, purpose: str) -> dict[str, Interval]:
+def _longest(options: Options) -> int:
+    """Steps after which an episode of an evaluation in a run is cut."""
+    return max(LONGEST, (options.steps or 0) // 10)
+
+
+def _returns(
+    policies: Acting, task: ControlTask, episodes: int, purpose: str, longest: int | None = None
+) -> dict[str, Interval]:
     from etude.evaluation.control import play, summary
 
     intervals: dict[str, Interval] = {}
     for name, deterministic in {"return": False, "return/deterministic": True}.items():
-        returns = play(policies, task, episodes, deterministic=deterministic, purpose=purpose)
+        returns = play(policies, task, episodes, deterministic=deterministic, purpose=purpose, longest=longest)
         intervals |= summary(name, returns, policies.population.members)
     return intervals
 
