@@ -166,6 +166,11 @@ def test_the_verb_does_not_praise_what_it_warned_of(cli: Cli) -> None:
     assert "No faults" not in answer.out
 
 
+def test_the_verb_takes_an_id_with_the_module_that_registers_it(cli: Cli) -> None:
+    answer = cli("check", "gymnasium.envs:CartPole-v1", "--steps", 100)
+    assert answer.code == 0 and "etude train ppo --task gymnasium.envs:CartPole-v1" in answer.out
+
+
 def test_the_verb_prints_json(cli: Cli) -> None:
     answer = cli("check", "cartpole", "--steps", 100, "--json")
     assert answer.code == 0

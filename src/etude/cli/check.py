@@ -57,10 +57,11 @@ def check(
 def _thing(name: str) -> object:
     """What a file or module has under that name, or the built-in method of that name; None for a task by its name."""
     from etude.core.registry import files, get_method, load_attribute
+    from etude.tasks.control._names import is_id
 
     if name in files("methods"):
         return get_method(name)
-    if name.startswith("reasoning-gym:") or not (":" in name or name.endswith(".py")):
+    if name.startswith("reasoning-gym:") or is_id(name) or not (":" in name or name.endswith(".py")):
         return None
     return load_attribute(name if ":" in name else f"{name}:{Path(name).stem}")
 
