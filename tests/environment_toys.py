@@ -148,7 +148,7 @@ class Nested(gym.Env):
             "arm": spaces.Tuple((spaces.Box(-1, 1, (2, 2)), spaces.Discrete(4, start=2))),
             "keys": spaces.MultiBinary(3),
             "dials": spaces.MultiDiscrete([2, 3]),
-            "eye": spaces.Box(0, 255, (2, 2, 3), np.uint8),
+            "eye": spaces.Box(0, 255, (3, 2, 2), np.uint8),
         }
     )
     action_space = spaces.Dict(

@@ -11,7 +11,9 @@ from command import Cli
 
 from environment_toys import TOYS
 from etude.evaluation.environment_check import check_environment
+from etude.evaluation.environment_findings import Episode, of_ends
 from etude.tasks.control.environment import EnvironmentTask
+from leaf_toys import GRID
 
 MODULE = TOYS.rpartition(":")[0]
 STEPS = 600
@@ -30,7 +32,6 @@ def found(fault: str = "", steps: int = STEPS, **arguments: Any) -> dict[str, li
 SAME = "seeding: The same seed and actions in a new environment give another observation"
 FAULTS = [
     ("constructor", "running: ", "cannot be made: ValueError: no licence ("),
-    ("text", "spaces: Observations must be made of Box, Discrete, MultiDiscrete and MultiBinary", "under ['said']"),
     ("integers", "spaces: Actions must be a Box of floats", "int64"),
     ("no space", "spaces: action_space must be one of gymnasium.spaces, got 3 (int)", ""),
     ("reset raises", "reset: reset raised RuntimeError: cannot begin (", "environment_toys.py, line"),
@@ -66,6 +67,7 @@ def test_each_planted_fault_is_found(fault: str, beginning: str, inside: str) ->
 
 
 WARNINGS = [
+    ("text", {"fault": "text"}, "observation: observation['said'] is text, which no policy here reads: it is left out"),
     ("time limit", {"length": 60}, "ends: Every episode terminated after exactly 60 steps, which looks like a time"),
     ("endless", {"length": 10**9}, "ends: No episode ended in 600 steps"),
     ("both", {"fault": "both"}, "ends: terminated and truncated are always set together"),
@@ -90,6 +92,34 @@ def test_a_limit_that_is_truncated_is_no_matter() -> None:
     assert "ends: 10 episodes of 60 steps; 0 terminated, 10 truncated." in sentences["fact"]
 
 
+@pytest.mark.parametrize(("capped", "falls", "found_out"), [(4, 12, True), (1, 12, False), (0, 200, False)])
+def test_a_limit_that_some_episodes_reach_is_found(capped: int, falls: int, found_out: bool) -> None:
+    """Some terminate by themselves at many lengths, others all at the same greatest one."""
+    episodes = [Episode(20 + 7 * i % 170, True, False) for i in range(falls)]
+    ends = [*episodes, *[Episode(200, True, False)] * capped]
+    said = [f.sentence for f in of_ends(ends, 10_000) if f.level == "warning"]
+    assert said == (
+        ["4 of 16 episodes terminated after exactly 200 steps, the most that any took, which looks like a time limit: "
+         "report it as truncated, or the values of states before it are learned wrong."] if found_out else []
+    )  # fmt: skip
+
+
+def test_each_leaf_is_said_with_what_becomes_of_it() -> None:
+    said = [(f.level, f.sentence) for f in check_environment(GRID, steps=60) if f.about == "observation"]
+    assert said == [
+        ("warning", "observation['mission'] is text, which no policy here reads: it is left out. If episodes differ in "
+         "it, say it in numbers."),
+        ("fact", "observation['camera']: an image of 3 x 7 x 7 (channels, height, width), [0, 255] scaled to [0, 1], "
+         "through a CNN."),
+        ("fact", "observation['depth']: an image of 1 x 5 x 5 (channels, height, width), [-2, 6] scaled to [0, 1], "
+         "through a CNN."),
+        ("fact", "observation['direction']: choices one-hot, 4 numbers, through a perceptron."),
+        ("fact", "observation['plan']: an image of 2 x 4 x 4 (channels, height, width), [0, 1] scaled to [0, 1], "
+         "through a CNN."),
+        ("fact", "observation['speed']: 2 numbers, normalised, through a perceptron."),
+    ]  # fmt: skip
+
+
 def test_environments_that_influence_each_other_are_found() -> None:
     assert any("Environments influence each other" in s or "another observation" in s for s in found("shared")["fault"])
 
@@ -110,7 +140,7 @@ SOUND = [
 def test_sound_environments_pass(name: str) -> None:
     findings = check_environment(name, steps=STEPS)
     assert not [f for f in findings if f.level != "fact"]
-    assert {f.about for f in findings} == {"spaces", "ends", "speed"}
+    assert {f.about for f in findings} - {"observation"} == {"spaces", "ends", "speed"}
 
 
 # The verb
@@ -128,6 +158,17 @@ def test_the_verb_says_how_to_go_on(cli: Cli) -> None:
     answer = cli("check", TOYS, "--steps", 100)
     assert answer.code == 0
     assert "No faults." in answer.out and "etude train ppo --task" in answer.out and "steps per second" in answer.out
+
+
+def test_the_verb_does_not_praise_what_it_warned_of(cli: Cli) -> None:
+    answer = cli("check", TOYS, "--set", 'task.arguments={"length": 60}', "--steps", 300)
+    assert answer.code == 0 and "1 warning, no fault. Train on it with:" in answer.out
+    assert "No faults" not in answer.out
+
+
+def test_the_verb_takes_an_id_with_the_module_that_registers_it(cli: Cli) -> None:
+    answer = cli("check", "gymnasium.envs:CartPole-v1", "--steps", 100)
+    assert answer.code == 0 and "etude train ppo --task gymnasium.envs:CartPole-v1" in answer.out
 
 
 def test_the_verb_prints_json(cli: Cli) -> None:

@@ -68,6 +68,19 @@ def test_every_task_is_shown(cli: Cli, task: str) -> None:
     assert etude.task(task).problems("train")[0].id in answer.out
 
 
+@pytest.mark.parametrize(
+    ("slot", "names"),
+    [
+        ("network", ("mlp", "cnn", "sized-cnn", "multi-input", "own-module")),
+        ("observations", ("frame-stack", "normalize-observations")),
+        ("memory", ("gru", "lstm")),
+    ],
+)
+def test_what_a_policy_of_control_is_made_of_is_listed(cli: Cli, slot: str, names: tuple[str, ...]) -> None:
+    listed = [line.split()[0] for line in cli("parts", slot).out.splitlines() if line[2:3].strip()]
+    assert {*names} <= {*listed}
+
+
 def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     answer = cli("parts")
     heads = [line for line in answer.out.splitlines() if line and not line.startswith(" ")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from etude.core.edit import assignments, set_value, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check as check_fit
 from etude.core.part import Part
+from etude.policies.control.networks import CNN
 from etude.regularizers.kl import KLToReference
 from etude.runs.training import compose_method, compose_task
 from etude.tasks import resolve_task
@@ -36,6 +38,21 @@ def test_sets_slots_fields_nested_parts_and_lists(grpo: etude.Method) -> None:
     )
     assert set_value(grpo, "advantages.scale=none").advantages.scale is None
     assert set_value(grpo, "regularizers=kl-to-reference,entropy-bonus").regularizers[0] == KLToReference()
+
+
+def test_fields_that_belong_together_are_set_in_any_order_and_then_checked() -> None:
+    """Three lists of a CNN must be of one length: any order, and any two of three are refused by the part's path."""
+    ppo = etude.method("ppo", world="control")
+    lists = ["policy.network.channels=16,32", "policy.network.kernels=3,3", "policy.network.strides=2,1"]
+    for order in itertools.permutations(lists):
+        network = set_values(ppo, ["policy.network=cnn", *order]).policy.network
+        assert (network.channels, network.kernels, network.strides) == ((16, 32), (3, 3), (2, 1))
+    with pytest.raises(
+        ConfigError, match=r"^critic\.network: CNN needs a kernel and a stride for each of its channels"
+    ):
+        set_values(ppo, ["critic.network=cnn", "critic.network.channels=16,32"])
+    with pytest.raises(ConfigError, match=r"^CNN needs a kernel"):  # made outside, a part is checked at once
+        CNN(channels=(16,))
 
 
 def test_finds_parts_of_a_list_by_name_and_by_index(grpo: etude.Method) -> None:

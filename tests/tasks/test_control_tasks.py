@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from etude.core.errors import ConfigError, EnvironmentFault, MissingExtraError, 
 from etude.core.part import from_json, to_json
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.evaluation.control import play
 from etude.experience.envpool_vector import EnvPoolVector
 from etude.experience.gymnasium_vector import GymnasiumVector
 from etude.loops.on_policy import OnPolicyLoop
@@ -28,9 +30,11 @@ from etude.tasks.control import _names
 from etude.tasks.control.cartpole import CartPoleArrays
 from etude.tasks.control.environment import EnvironmentTask
 from etude.tasks.control.pendulum import PendulumArrays
+from leaf_toys import MASKED
 from solo_runs import alike
 
-MODULE = TOYS.rpartition(":")[0]
+MODULE, OTHERS = TOYS.rpartition(":")[0], MASKED.rpartition(":")[0]
+BROKEN = str(Path(MODULE).parent / "broken_import.py")
 
 
 def kind(task: ControlTask) -> type:
@@ -118,7 +122,16 @@ def test_fields_are_set_from_the_command_line() -> None:
         ("nowhere:Foo-v0", "Cannot import 'nowhere'"),
         ("cartpol", "Did you mean 'cartpole'"),
         (f"{MODULE}:Neste", "Did you mean 'Nested'"),
-        (f"{MODULE}:not_one", "must be a Task or a Task class, got function"),
+        (f"{MODULE}:not_one", "not_one is a function that returns int (3); it must return a gymnasium.Env"),
+        (f"{OTHERS}:returns_class", "returns the class Masked, not an environment: name the class itself"),
+        (
+            f"{OTHERS}:returns_itself",
+            "is a function that returns a function: name the one that returns the env",
+        ),
+        (f"{OTHERS}:returns_nothing", "is a function that returns nothing; it must return a gymnasium.Env"),
+        (f"{OTHERS}:Several", "is a PettingZoo environment, of several agents, and a policy here is one agent's"),
+        (f"{OTHERS}:several", "is a PettingZoo environment, of several agents, and a policy here is one agent's"),
+        (f"{BROKEN}:X", "broken_import.py, line 3: from pathlib import Nothing"),
         (f"{MODULE}:BOX", "must be a Task or a Task class, got Box"),
         ("gymnasium:make", "must be a Task or a Task class, got function"),
     ],
@@ -133,8 +146,19 @@ def test_what_is_no_environment_is_refused_in_a_sentence(name: str, sentence: st
     ("name", "fields", "sentence"),
     [
         ("CartPole-v1", {"backend": "envpool", "workers": True}, "takes no workers here"),
-        ("CartPole-v1", {"backend": "envpool", "arguments": {"a": 1}}, "takes no arguments here"),
-        ("Pong-v5", {"arguments": {"a": 1}}, "Pong-v5 is EnvPool's, which takes no arguments here"),
+        ("Pong-v5", {"workers": True}, "Pong-v5 is EnvPool's, which takes no workers here"),
+        (
+            "Pong-v5",
+            {"arguments": {"reward_clap": True}},
+            "Did you mean 'reward_clip'? It takes: difficulty",
+        ),
+        ("Pong-v5", {"arguments": {"num_envs": 3}}, "argument of EnvPool's Pong-v5"),
+        (
+            "Pong-v5",
+            {"arguments": {"reward_clip": "yes"}},
+            "reward_clip of Pong-v5 must be true or false (EnvPool's",
+        ),
+        ("CartPole-v1", {"backend": "envpool", "arguments": {"a": 1}}, "argument of EnvPool's CartPole-v1"),
         ("Pong-v5", {"backend": "gymnasium"}, "EnvPool has it: leave task.backend out"),
         ("FrozenLake8x8-v9", {"backend": "envpool"}, "There is no environment of EnvPool named"),
         (TOYS, {"backend": "envpool"}, "is not an id of EnvPool"),
@@ -276,3 +300,37 @@ def test_a_discarded_episode_has_no_weight_and_the_run_goes_on(tmp_path: Path, o
     assert loop.collector.faults == 1
     assert torch.isfinite(loop.parameters.values).all() and loop.step().metrics["return"] > 0
     assert torch.isfinite(loop.parameters.values).all()
+
+
+def test_envpools_options_are_reached_one_at_a_time() -> None:
+    """Clipped rewards are -1, 0 or 1 whatever the game pays; episodes end after the steps that were asked for."""
+    changes = ["task.arguments.max_episode_steps=7", "task.arguments.stack_num=2", "task.arguments.reward_clip=true"]
+    task: Any = compose_task("Pong-v5", changes)
+    assert task.arguments == {"max_episode_steps": 7, "stack_num": 2, "reward_clip": True} and task.runs_on == "envpool"
+    vector = task.make([0], 1)
+    assert vector.reset().shape == (1, 1, 2, 84, 84)
+    ends = [bool(vector.step(np.zeros((1, 1, 1), np.float32)).truncated[0, 0]) for _ in range(14)]
+    vector.close()
+    assert [i + 1 for i, end in enumerate(ends) if end] == [7, 14]
+    with pytest.raises(ConfigError, match=r"task\.workers of .* is a value, so it has no entry 'x'"):
+        compose_task(TOYS, ["task.workers.x=1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [("cartpole", "built-in"), ("Acrobot-v1", "envpool"), (TOYS, "gymnasium")]
+)
+def test_who_steps_it_is_known(name: str, backend: str) -> None:
+    task = resolve_task(name)
+    assert isinstance(task, ControlTask) and task.runs_on == backend
+
+
+def test_episodes_that_never_end_are_cut_where_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Toy's rewards are the number of the step: 1 + 2 + ... + 30."""
+    task = EnvironmentTask(TOYS, arguments={"length": 10**9})
+    loop = OnPolicyLoop(get_method("ppo", "control"), task, [Member(0), Member(1)], 1)
+    with caplog.at_level(logging.WARNING):
+        found = play(loop, task, 20, longest=30)
+    assert found.shape == (2, 10) and np.all(found == 465.0)
+    assert "20 episodes had not ended after 30 steps and were cut there" in caplog.text
+    short = EnvironmentTask(TOYS, arguments={"length": 29})
+    assert np.array_equal(play(loop, short, 20, longest=30), play(loop, short, 20)) and "29" not in caplog.text

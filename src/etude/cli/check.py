@@ -57,10 +57,11 @@ def check(
 def _thing(name: str) -> object:
     """What a file or module has under that name, or the built-in method of that name; None for a task by its name."""
     from etude.core.registry import files, get_method, load_attribute
+    from etude.tasks.control._names import is_id
 
     if name in files("methods"):
         return get_method(name)
-    if name.startswith("reasoning-gym:") or not (":" in name or name.endswith(".py")):
+    if name.startswith("reasoning-gym:") or is_id(name) or not (":" in name or name.endswith(".py")):
         return None
     return load_attribute(name if ":" in name else f"{name}:{Path(name).stem}")
 
@@ -115,8 +116,10 @@ def _show(environment: str, findings: list[Finding], faults: int) -> None:
     if faults:
         console.print(f"\n{faults} fault{'s' if faults > 1 else ''}: repair {'them' if faults > 1 else 'it'} first.")
         return
+    warnings = sum(f.level == "warning" for f in findings)
+    none = f"{warnings} warning{'s' if warnings > 1 else ''}, no fault" if warnings else "No faults"
     if (method := _trains(environment)) is None:
-        console.print("\nNo faults.")
+        console.print(f"\n{none}.")
         return
-    console.print("\nNo faults. Train on it with:")
+    console.print(f"\n{none}. Train on it with:")
     console.print(f"  etude train {method} --task {quote(environment)}", style="bold", markup=False, soft_wrap=True)

@@ -40,7 +40,9 @@ class Step:
 
 
 class VectorEnvironment(Protocol):
-    """E environments for each of M members. Observations are flat vectors, or images [C, H, W] of uint8.
+    """E environments for each of M members. Observations are flat vectors, or images [C, H, W].
+
+    Of several leaves they hold one after another, a mask of the allowed actions last (`policies/control/leaves.py`).
 
     Actions are float32 [M, E, A] as in `policies/control/distributions.py`. Environment e of member m depends on the
     member's seed and e alone.
@@ -110,6 +112,11 @@ class ControlTask(Task, abstract=True):
 
     def splits(self) -> tuple[str, ...]:
         return ("test",)
+
+    @property
+    def runs_on(self) -> str:
+        """Who steps it; the task itself, unless it says another."""
+        return "built-in"
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
         """`count` environments for each member; other purposes ('test') have other random numbers."""

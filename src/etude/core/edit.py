@@ -10,8 +10,8 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import parse
 from etude.core.kinds import all_slots
 from etude.core.method import Method
-from etude.core.part import Part, hints, part_class, part_classes, part_types
-from etude.core.registry import compositions, files, get_method, parent_of
+from etude.core.part import Part, hints, part_class, part_classes, part_types, together
+from etude.core.registry import compositions, files, get_method, load_attribute, parent_of
 
 
 def set_value(method: Method, assignment: str) -> Method:
@@ -31,9 +31,18 @@ def set_value(method: Method, assignment: str) -> Method:
 
 
 def set_values(method: Method, changes: Sequence[str] | Mapping[str, Any]) -> Method:
-    """Several assignments, given as text or as `{path: value}`."""
-    for item in assignments(changes):
-        method = set_value(method, item)
+    """Several assignments, given as text or as `{path: value}`; all are made, then the parts are checked.
+
+    Raises ConfigError as `set_value` does; what contradicts itself within a part of a part is named by its path.
+    """
+    with together():
+        for item in assignments(changes):
+            method = set_value(method, item)
+    for path, part in method.parts().items():
+        try:
+            part.check()
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}" if "." in path else str(error)) from None
     return method
 
 
@@ -47,7 +56,17 @@ def assignments(changes: str | Sequence[str] | Mapping[str, Any]) -> list[str]:
 def _text(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ",".join(map(str, value)) or "none"
-    return str(value)
+    return reference(value) if isinstance(value, type) else str(value)
+
+
+def reference(cls: type) -> str:
+    """A class of somebody's own as 'module:Class'. Raises ConfigError for one that no other process can import."""
+    if cls.__module__ == "__main__" or "." in cls.__qualname__:
+        raise ConfigError(
+            f"{cls.__qualname__} is only known here, so a run could not be resumed: put it at the top level of a file "
+            f"and name it as file.py:{cls.__name__}."
+        )
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _edited(value: object, hint: object, rest: list[str], text: str, where: str, method: Method) -> Any:
@@ -101,7 +120,15 @@ def _one(classes: tuple[type[Part], ...], name: str, where: str) -> Part:
     fitting = [n for n, c in part_classes().items() if issubclass(c, classes)]
     if name not in fitting and ":" not in name:
         raise UnknownNameError(f"part for {where}", name, fitting, f"There are: {', '.join(sorted(fitting))}.")
+    wrapper = next((cls.foreign for cls in classes if cls.foreign), "")
+    if wrapper and ":" in name and not _is_part(name):
+        return part_class(wrapper)(name)  # type: ignore[call-arg]  # its first field
     return _made(name)
+
+
+def _is_part(name: str) -> bool:
+    thing = load_attribute(name)
+    return isinstance(thing, type) and issubclass(thing, Part)
 
 
 def _made(name: str) -> Part:

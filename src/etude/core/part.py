@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -36,6 +38,19 @@ class Need(StrEnum):
     COSTS = "costs"  # what the environment says in `info["cost"]`
 
 
+_together: ContextVar[bool] = ContextVar("together", default=False)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Parts that are made inside may contradict themselves while several fields change; whoever changes them checks."""
+    token = _together.set(True)
+    try:
+        yield
+    finally:
+        _together.reset(token)
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Part:
     """Base of all parts. Pure where it can be; what it learns or counts lives in `state`."""
@@ -51,6 +66,8 @@ class Part:
     abstract: ClassVar[bool] = True
     """Whether only classes below it can fill a slot."""
 
+    foreign: ClassVar[str] = ""
+    """Name of the part that makes one of this kind of what a user names and that is no part; '' where nothing can."""
     uses_behaviour: ClassVar[bool] = False
     """Whether it takes `behaviour_logp` for the policy's own log-probabilities (importance ratios, estimates of a KL
     divergence or an entropy), so that what is sampled otherwise would bias it."""
@@ -73,10 +90,11 @@ class Part:
         for field, hint in hints(type(self)).items():
             checked = check_field(f"{type(self).__name__}.{field}", hint, getattr(self, field))
             object.__setattr__(self, field, checked)
-        self.check()
+        if not _together.get():
+            self.check()
 
     def check(self) -> None:
-        """Raise ConfigError if the fields contradict each other. Called when the part is made."""
+        """Raise ConfigError if the fields contradict each other. Called when the part is made (but see `together`)."""
 
     def objection(self, method: Method) -> str | None:
         """Why this part cannot work in `method`, as the rest of a sentence; None if it can."""

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import re
 import sys
+import traceback
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from etude.core.worlds import World
 
 ROOT = Path(__file__).resolve().parent.parent
+_HERE = str(Path(__file__).resolve())
 Shelf = Literal["methods", "tasks"]
 METHOD = re.compile(r'^(\w+) = [\w.]+\(\s*id="([^"]+)"', re.MULTILINE)
 """A method at the top level of a file: the variable, and the id that comes first."""
@@ -143,6 +145,10 @@ def import_source(source: str) -> ModuleType:
     except SyntaxError as error:
         place = f"{error.filename}:{error.lineno}:{error.offset}"
         raise ConfigError(f"Cannot import {source!r}: {place}: {error.msg}: {(error.text or '').strip()!r}.") from None
+    except ImportError as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", _HERE))]
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+        raise ConfigError(f"Cannot import {source!r}: {error}{place}.") from error
 
 
 def _import_file(path: Path) -> ModuleType:

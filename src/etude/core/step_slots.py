@@ -98,6 +98,10 @@ class StepRegularizer(Part, abstract=True):
     def observe(self, measured: Mapping[str, Tensor]) -> None:
         """Learn from what an update measured, [P] each ('kl' for a part that needs it)."""
 
+    def enough(self, batch: Transitions, policy: ActionLogProbs) -> Tensor | None:
+        """[P] which members take no more steps in this update, that on this minibatch included; None: never any."""
+        return None
+
 
 class Lagrangian(Part, abstract=True):
     """A term of the loss, an objective or a regularizer, with Lagrange multipliers of every member's own.
@@ -122,9 +126,9 @@ LEAST = 1e-8
 
 
 class Network(Part, abstract=True):
-    """Layers between what is seen and what is said."""
+    """Layers between what is seen and what is said. A `torch.nn.Module` of a user's own becomes an `own-module`."""
 
-    slot = "network"
+    slot, foreign = "network", "own-module"
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         """The module [P, N, *shape] -> [P, N, width], with random numbers of streams named `name`, and its width."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,18 +20,29 @@ from etude.policies.control.actor import Player
 if TYPE_CHECKING:
     from etude.evaluation.restored import Acting
 
+_log = logging.getLogger("etude.evaluation")
 SIDE_BY_SIDE = 10
 """Environments of each member that are played at a time, if there are no more than a hundred episodes."""
 
 
 @torch.no_grad()
 def play(
-    loop: Acting, task: ControlTask, episodes: int, *, deterministic: bool = False, purpose: str = "test"
+    loop: Acting,
+    task: ControlTask,
+    episodes: int,
+    *,
+    deterministic: bool = False,
+    purpose: str = "test",
+    longest: int | None = None,
 ) -> NDArray[np.float64]:
     """Returns [members, episodes] of the loop's policy: likeliest actions, or sampled ones.
 
     Every environment plays the same number of episodes, so that short episodes do not count more often. Starts and
     actions are drawn from the members' own seeds: before and after training they are the same.
+
+    Args:
+        longest: steps after which an episode is cut, its return being what it has earned by then; once one is cut
+            every environment plays one episode only, and a warning says so. None: none is.
     """
     population, actor = loop.population, loop.actor
     count = min(episodes, max(SIDE_BY_SIDE, episodes // SIDE_BY_SIDE))
@@ -39,7 +51,7 @@ def play(
     player = Player(actor, population.size, count)
     streams = [s.split("evaluation", "actions").torch for s in population.streams]
     returns: list[list[list[float]]] = [[[] for _ in range(count)] for _ in range(population.size)]
-    running = np.zeros((population.size, count))
+    running, age, cut = np.zeros((population.size, count)), np.zeros((population.size, count), np.int64), 0
     observations = environment.reset()
     while any(len(each) < rounds for member in returns for each in member):
         parameters = player.act(torch.from_numpy(observations))
@@ -51,14 +63,24 @@ def play(
         step = environment.step(actions.numpy())
         observations = step.observations
         running += step.rewards
+        age += 1
         done = step.terminated | step.truncated
         if step.final is not None:
             player.ended(torch.from_numpy(done))
         for m, e in np.argwhere(done):
             if step.faulty is None or not step.faulty[m, e]:  # what failed is played again
                 returns[m][e].append(float(running[m, e]))
-            running[m, e] = 0.0
+            running[m, e], age[m, e] = 0.0, 0
+        for m, e in np.argwhere(age == longest) if longest is not None else ():
+            if not returns[m][e]:
+                returns[m][e].append(float(running[m, e]))
+                cut, rounds = cut + 1, 1
     environment.close()
+    if cut:
+        _log.warning(
+            "%s: %d episodes had not ended after %d steps and were cut there: their returns are what they had earned "
+            "by then, and each environment played one. `etude evaluate` plays to the end.", task.id, cut, longest,
+        )  # fmt: skip
     return np.array([[x for each in zip(*(e[:rounds] for e in member)) for x in each] for member in returns])[
         :, :episodes
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,9 +29,10 @@ from etude.evaluation.environment_findings import (
     random_actions,
     same,
 )  # fmt: skip
+from etude.experience.action_masks import allowed, allowed_flat, has_mask, mask_of, options
 from etude.experience.deadline import deadline
 from etude.experience.environment_faults import Guard, culprit, shown, wrong_reset, wrong_rewards, wrong_step
-from etude.experience.spaces import batch_of
+from etude.experience.spaces import MASK, batch_of, readable, without_text
 from etude.tasks.control import _names
 from etude.tasks.control.environment import EnvironmentTask
 
@@ -148,7 +149,7 @@ class _Single:
 
     def _play(self, env: gym.Env) -> None:
         """Episodes with random actions; every answer is looked at."""
-        guard, until, raised = Guard(env.observation_space), time.monotonic() + SECONDS, 0
+        guard, until, raised = Guard(readable(env.observation_space)), time.monotonic() + SECONDS, 0
         actions = random_actions(env.action_space)
         while self.played < self.steps and time.monotonic() < until and raised < RAISED:
             where = f"after reset of episode {len(self.episodes)}"
@@ -165,19 +166,19 @@ class _Single:
             if wrong := wrong_reset(env.observation_space, begun):
                 self.add("fault", "reset", f"{capital(wrong)} ({where}).")
                 return
-            self._numbers(guard, begun[0], None, where)
-            if not self._episode(env, begun[0], guard, actions, until):
+            self._numbers(guard, without_text(env.observation_space, begun[0]), None, where)
+            if not self._episode(env, begun, guard, actions, until):
                 raised += 1
 
     def _episode(
-        self, env: gym.Env, observation: object, guard: Guard, actions: Iterator[Any], until: float
-    ) -> bool:  # fmt: skip
+        self, env: gym.Env, begun: tuple[Any, Any], guard: Guard, actions: Iterator[Any], until: float
+    ) -> bool:
         """Play until the episode ends; False if it cannot be gone on with."""
-        length = 0
+        length, (observation, info) = 0, begun
         while self.played < self.steps and time.monotonic() < until:
-            action, before = next(actions), deepcopy(observation)
+            action, before = self._allowed(env, next(actions), observation, info), deepcopy(observation)
             where = f"step {length + 1} of episode {len(self.episodes)}, action {plain(action)}"
-            begun = time.perf_counter()
+            since = time.perf_counter()
             try:
                 answer = self._call("a step", lambda: env.step(action))  # noqa: B023 (called at once)
             except EtudeError:
@@ -185,7 +186,7 @@ class _Single:
             except (Exception, SystemExit) as error:
                 self.add("fault", "step", f"step raised {culprit(error)} ({where}).", key=type(error).__name__)
                 return False
-            self.seconds += time.perf_counter() - begun
+            self.seconds += time.perf_counter() - since
             if wrong := wrong_step(env.observation_space, answer):
                 self.add("fault", "step", f"{capital(wrong)} ({where}).", key=wrong)
                 return False
@@ -194,14 +195,31 @@ class _Single:
                     "warning", "observation",
                     "step writes into the observation that it returned before; return a new array each time.",
                 )  # fmt: skip
-            observation, reward, terminated, truncated, _ = answer
-            self._numbers(guard, observation, float(reward), where)
+            observation, reward, terminated, truncated, info = answer
+            self._numbers(guard, without_text(env.observation_space, observation), float(reward), where)
             length += 1
             self.played += 1
             if terminated or truncated:
                 self.episodes.append(Episode(length, bool(terminated), bool(truncated)))
                 return True
         return True
+
+    def _allowed(self, env: gym.Env, action: Any, observation: Any, info: Mapping[str, Any]) -> Any:
+        """The action, or one that the environment allows if it says which."""
+        inside = has_mask(env.observation_space)
+        if not options(env.action_space) or not (inside or MASK in info):
+            return action
+        mask = mask_of({MASK: observation[MASK]} if inside else info, env.action_space)
+        if isinstance(mask, str):
+            self.add("fault", "mask", f"{capital(mask)}.", "size")
+            return action
+        if not inside:
+            told = f"info['{MASK}'] says which of {len(mask)} options are allowed; others get probability 0."
+            self.add("fact", "mask", told, "info")
+        if not all(part.any() for part in np.split(mask, np.cumsum(options(env.action_space))[:-1])):
+            where = f"after step {self.played} of random play"
+            self.add("fault", "mask", f"The {MASK} allows no action, and the episode goes on ({where}).", "none")
+        return allowed(action, env.action_space, mask)
 
     def _numbers(self, guard: Guard, observation: object, reward: float | None, where: str) -> None:
         """Finite, and inside of the space."""
@@ -250,10 +268,11 @@ class _Single:
 
     def _trace(self, env: gym.Env, seed: int, actions: list[Any]) -> list[tuple[Any, ...]]:
         """(observation, reward, terminated, truncated) of an episode, and of the next one if it is a short one."""
-        observation, _ = self._call("reset", lambda: env.reset(seed=seed))
+        observation, info = self._call("reset", lambda: env.reset(seed=seed))
         trace: list[tuple[Any, ...]] = [(deepcopy(observation), 0.0, False, False)]
-        for action in actions:
-            observation, reward, terminated, truncated, _ = self._call("a step", lambda: env.step(action))  # noqa: B023
+        for sampled in actions:
+            action = self._allowed(env, sampled, observation, info)
+            observation, reward, terminated, truncated, info = self._call("a step", lambda: env.step(action))  # noqa: B023
             trace.append((deepcopy(observation), float(reward), bool(terminated), bool(truncated)))
             if terminated or truncated:
                 break
@@ -265,6 +284,8 @@ class _Single:
         """What `gymnasium.utils.env_checker` finds besides."""
         from gymnasium.utils.env_checker import check_env
 
+        if has_mask(env.observation_space) or ("mask", "info") in self.found:
+            return  # it acts as it likes
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             objection = ""
@@ -328,19 +349,22 @@ def _together(task: ControlTask) -> list[Finding]:
     try:
         both, alone, resumed = task.make(seeds, count, "check"), task.make(seeds[1:], count, "check"), None
         actions = flat_actions(both.action_space, 2, count)
-        here, there = both.reset()[1:], alone.reset()
-        differs = not np.array_equal(here, there)
+        shown, there = both.reset(), alone.reset()
+        differs = not np.array_equal(shown[1:], there)
         for t in range(REPEATED // 3):
             if t == REPEATED // 6:
                 resumed = task.make(seeds, count, "check")
                 resumed.reset()
                 resumed.restore(both.state())
             action = next(actions)
+            if has_mask(both.observation_space):
+                action = allowed_flat(action, shown, both.action_space)
             step, own = both.step(action), alone.step(action[1:])
             differs |= not (
                 np.array_equal(step.observations[1:], own.observations)
                 and np.array_equal(step.rewards[1:], own.rewards)
             )
+            shown = step.observations
             later = None if resumed is None else resumed.step(action)
             if later is not None and not differs and not np.array_equal(later.observations, step.observations):
                 return [Finding("fault", "resuming", "A run that is stopped and resumed would see other observations.")]

@@ -12,7 +12,8 @@ from gymnasium import spaces
 
 from etude.core.errors import ConfigError
 from etude.core.streams import Stream
-from etude.experience.spaces import action_size, leaf_values, leaves, observation_shape
+from etude.experience.spaces import action_size, is_text, leaf_values, leaves, observation_shape
+from etude.policies.control.leaves import Leaf, Leaves
 
 SHORTEST_LIMIT = 50
 """Episodes that always end after the same number of steps, at least this many, end because of a time limit."""
@@ -58,6 +59,7 @@ def of_spaces(observations: spaces.Space[Any], actions: spaces.Space[Any]) -> It
         yield Finding("fault", "spaces", str(error))
         return
     yield Finding("fact", "spaces", f"observations {shape} from {_short(observations)}; actions {_short(actions)}.")
+    yield from of_leaves(observations, shape)
     for key, leaf in leaves(actions):
         if isinstance(leaf, spaces.Box) and (odd := _odd_range(leaf)):
             yield Finding(
@@ -65,6 +67,35 @@ def of_spaces(observations: spaces.Space[Any], actions: spaces.Space[Any]) -> It
                 f"Actions{key} {odd}, and a new policy's have mean 0 and standard deviation 1: "
                 "gymnasium.wrappers.RescaleAction(env, -1, 1) makes them fit.",
             )  # fmt: skip
+
+
+def of_leaves(observations: spaces.Space[Any], shape: tuple[int, ...]) -> Iterator[Finding]:
+    """What will be done with each leaf of observations that are more than a vector."""
+    for key, space in leaves(observations):
+        if is_text(space):
+            yield Finding(
+                "warning", "observation",
+                f"observation{key} is text, which no policy here reads: it is left out. If episodes differ in it, say "
+                "it in numbers.",
+            )  # fmt: skip
+    for leaf in shape.leaves if isinstance(shape, Leaves) else ():
+        yield Finding("fact", "observation", f"observation{leaf.key}: {_use(leaf)}.")
+
+
+def _use(leaf: Leaf) -> str:
+    """What becomes of a leaf, by the networks that a run takes where nothing else is said."""
+    size = f"{leaf.size} number{'s' if leaf.size > 1 else ''}"
+    match leaf.kind:
+        case "image":
+            bounds = f"[{leaf.low:g}, {leaf.high:g}] scaled to [0, 1]"
+            if leaf.high <= leaf.low:
+                bounds = "as it is, since its space has no bounds"
+            return f"an image of {' x '.join(map(str, leaf.shape))} (channels, height, width), {bounds}, through a CNN"
+        case "vector":
+            return f"{size}, normalised, through a perceptron"
+        case "choice":
+            return f"choices one-hot, {size}, through a perceptron"
+    return f"which of the {leaf.size} options are allowed; others get probability 0, and the policy does not see it"
 
 
 def _odd_range(box: spaces.Box) -> str:
@@ -93,11 +124,17 @@ def of_ends(episodes: list[Episode], played: int) -> Iterator[Finding]:
     yield Finding(
         "fact", "ends", f"{len(episodes)} episodes of {span} steps; {ended} terminated, {cut} truncated.",
     )  # fmt: skip
-    if len(episodes) >= 3 and len(set(lengths)) == 1 and lengths[0] >= SHORTEST_LIMIT and ended == len(episodes):
+    if limit := _likely_limit(episodes):
+        every = f"Every episode terminated after exactly {limit} steps"
+        if ended < len(episodes) or min(lengths) < limit:
+            number = sum(e.length == limit for e in episodes)
+            every = (
+                f"{number} of {len(episodes)} episodes terminated after exactly {limit} steps, the most that any took"
+            )
         yield Finding(
             "warning", "ends",
-            f"Every episode terminated after exactly {lengths[0]} steps, which looks like a time limit: report it as "
-            "truncated, or the values of states before it are learned wrong.",
+            f"{every}, which looks like a time limit: report it as truncated, or the values of states before it are "
+            "learned wrong.",
         )  # fmt: skip
     elif len(episodes) >= 3 and ended == cut == len(episodes):
         yield Finding(
@@ -105,6 +142,18 @@ def of_ends(episodes: list[Episode], played: int) -> Iterator[Finding]:
             "terminated and truncated are always set together: terminated is for ends after which nothing follows, "
             "truncated for a time limit.",
         )  # fmt: skip
+
+
+def _likely_limit(episodes: list[Episode]) -> int:
+    """Length at which so many episodes terminated, and none went on, that it looks like a time limit; 0 for none.
+
+    At least three, and five times as many as at a step of the fifth of the length before it.
+    """
+    longest = max(e.length for e in episodes)
+    last = [e for e in episodes if e.length == longest]
+    before = sum(longest * 0.8 <= e.length < longest for e in episodes)
+    suspect = longest >= SHORTEST_LIMIT and len(last) >= 3 and all(e.terminated and not e.truncated for e in last)
+    return longest if suspect and len(last) >= 5 * before / (0.2 * longest) else 0
 
 
 def random_actions(space: spaces.Space[Any]) -> Iterator[Any]:

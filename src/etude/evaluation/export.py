@@ -27,7 +27,17 @@ from torch.utils._pytree import tree_map
 
 from etude.core.errors import ConfigError
 from etude.core.population import PerMember
-from etude.experience.spaces import action_size, batch_of, channels_last, is_image, observation_shape
+from etude.experience.spaces import (
+    MASK,
+    action_size,
+    batch_of,
+    channels_last,
+    in_bytes,
+    is_image,
+    leaf_values,
+    leaves,
+    observation_shape,
+)  # fmt: skip
 from etude.policies.control.actor import Actor, ActorPolicy, Player
 from etude.policies.control.frames import FrameStack
 from etude.policies.control.memory import Past
@@ -55,7 +65,7 @@ class PlainPolicy(nn.Module):
         tensors = {}
         if self.frames > 1:
             first, *rest = observation_shape(self.observations)
-            dtype = torch.uint8 if is_image(self.observations) else torch.float32
+            dtype = torch.uint8 if in_bytes(self.observations) else torch.float32
             tensors["frames"] = torch.zeros(count, self.frames * first, *rest, dtype=dtype)
         if self.actor.memory is not None:
             tensors["memory"] = Player(self.actor, 1, count).memory[0]
@@ -69,9 +79,10 @@ class PlainPolicy(nn.Module):
             assert begins is not None
             past = Past(state["memory"][None], begins[None, None])
         features, memory = self.actor.features(self.actor.see(seen[None]), past)
+        said = self.actor.say(features, self.actor.allowed(seen[None]))
         if memory is not None:
             kept["memory"] = memory[0]
-        action = decode(self.actions, self.actor.distribution.mode(self.actor.say(features)[0]))
+        action = decode(self.actions, self.actor.distribution.mode(said[0]))
         return action if state is None else (action, kept)
 
     def _stacked(self, seen: Tensor, begins: Tensor | None, frames: Tensor) -> Tensor:
@@ -166,22 +177,31 @@ def _plain(value: object) -> Any:
 def encode(space: spaces.Space[Any], batch: Any) -> Tensor:
     """A batch of raw observations as [N, *observation_shape]."""
     if is_image(space):
-        images: Tensor = batch.permute(0, 3, 1, 2) if channels_last(space.shape) else batch
-        return images
-    match space:
+        return _pictures(space, batch).to(torch.uint8 if in_bytes(space) else torch.float32)
+    found = [(key, _flat(leaf, x)) for (key, leaf), x in zip(leaves(space), leaf_values(space, batch))]
+    found.sort(key=lambda pair: pair[0] == f"[{MASK!r}]")
+    return torch.cat([x for _, x in found], 1)
+
+
+def _pictures(space: spaces.Box, batch: Tensor) -> Tensor:
+    """[N, C, H, W]."""
+    return batch.permute(0, 3, 1, 2) if channels_last(space.shape) else batch
+
+
+def _flat(leaf: spaces.Space[Any], batch: Tensor) -> Tensor:
+    """One leaf as [N, D]."""
+    match leaf:
+        case spaces.Box() if is_image(leaf):
+            return _pictures(leaf, batch).flatten(1).float()
         case spaces.Box() | spaces.MultiBinary():
-            flat: Tensor = batch.flatten(1) if space.shape else batch[:, None]
+            flat = batch.flatten(1) if leaf.shape else batch[:, None]
             return flat.float()
         case spaces.Discrete():
-            return _one_hot(batch, int(space.n), int(space.start))
+            return _one_hot(batch, int(leaf.n), int(leaf.start))
         case spaces.MultiDiscrete():
-            each = zip(batch.flatten(1).unbind(1), space.nvec.flatten(), space.start.flatten(), strict=True)
+            each = zip(batch.flatten(1).unbind(1), leaf.nvec.flatten(), leaf.start.flatten(), strict=True)
             return torch.cat([_one_hot(x, int(n), int(start)) for x, n, start in each], 1)
-        case spaces.Dict():
-            return torch.cat([encode(s, batch[k]) for k, s in space.spaces.items()], 1)
-        case spaces.Tuple():
-            return torch.cat([encode(s, b) for s, b in zip(space.spaces, batch, strict=True)], 1)
-    raise AssertionError(space)
+    raise AssertionError(leaf)
 
 
 def _one_hot(values: Tensor, count: int, start: int) -> Tensor:

@@ -8,17 +8,21 @@ environments together: finite, inside of the space's bounds, a few numpy operati
 from __future__ import annotations
 
 import numbers
+import signal
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from etude.experience.spaces import leaf_values, leaves
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 FAILURES = 3
 """Episodes in a row that one environment may fail before the run stops."""
@@ -228,3 +232,16 @@ def culprit(error: BaseException) -> str:
         return message
     frame = (users or frames)[-1]
     return f"{message} ({frame.filename}, line {frame.lineno}: {(frame.line or '').strip()})"
+
+
+def noted(infos: Mapping[str, Any], key: str) -> dict[int, Any]:
+    """What infos of a vector say under a key, by environment."""
+    return {int(i): infos[key][i] for i in np.flatnonzero(infos[f"_{key}"])} if key in infos else {}
+
+
+def ending(process: BaseProcess) -> str:
+    """How a process ended."""
+    code = process.exitcode
+    if code is not None and code < 0:
+        return f"lost its process, which was killed by {signal.Signals(-code).name}"
+    return f"lost its process, which ended with exit code {code}"

@@ -20,7 +20,7 @@ from etude.core.errors import ConfigError, EnvironmentFault
 from etude.core.streams import Stream
 from etude.experience.environment_faults import Guard, wrong_rewards
 from etude.experience.episodes import LONGEST, check_fits, seed_of
-from etude.experience.spaces import action_decoder, is_image, observation_encoder, observation_shape
+from etude.experience.spaces import action_decoder, in_bytes, observation_encoder, observation_shape
 
 GENERATION = 8192
 """Steps after which new episodes begin in a new pool: what a resumed run repeats is about this long."""
@@ -59,14 +59,16 @@ class EnvPoolVector:
         count: E.
         purpose: 'train', 'test', ...: other purposes have other seeds.
         step_timeout: seconds that one step of all environments may take.
+        arguments: EnvPool's options of this environment.
 
     Raises: EnvironmentFault if it cannot be made; ConfigError for several players and spaces without a flat form.
     """
 
     def __init__(
-        self, name: str, seeds: Sequence[int], count: int, purpose: str = "train", *, step_timeout: float = 60.0
-    ) -> None:
-        self.name, self.grid = name, (len(seeds), count)
+        self, name: str, seeds: Sequence[int], count: int, purpose: str = "train", *, step_timeout: float = 60.0,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.grid, self.arguments = name, (len(seeds), count), dict(arguments or {})
         self.streams = [Stream(s).split("environment", purpose, e) for s in seeds for e in range(count)]
         self.watchdog = Watchdog(name, step_timeout)
         self._start_over()
@@ -156,7 +158,7 @@ class EnvPoolVector:
 
     def _reset(self, ids: np.ndarray) -> np.ndarray:
         """Begin an episode of each of these environments, ids ascending; the first observations [K, ...]."""
-        first = np.zeros((len(ids), *self.shape), np.uint8 if is_image(self.observation_space) else np.float32)
+        first = np.zeros((len(ids), *self.shape), np.uint8 if in_bytes(self.observation_space) else np.float32)
         for number in np.unique(self.generation[ids]):
             raw, info = self._call("reset", int(number), ids[self.generation[ids] == number])
             if wrong := self.guard(raw):
@@ -189,8 +191,9 @@ class EnvPoolVector:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     pool = import_envpool().make(
-                        self.name, env_type="gymnasium", num_envs=len(seeds), env_seed=seeds, num_threads=1
-                    )
+                        self.name, env_type="gymnasium", num_envs=len(seeds), env_seed=seeds, num_threads=1,
+                        **self.arguments,
+                    )  # fmt: skip
                     assert pool.observation_space is not None and pool.action_space is not None  # both warn, once
             except Exception as error:
                 raise EnvironmentFault(f"EnvPool cannot make {self.name}: {error}") from None

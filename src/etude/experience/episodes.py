@@ -15,8 +15,9 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from etude.core.errors import CheckpointError
 from etude.core.streams import Stream
+from etude.experience.action_masks import has_mask, mask_of, options, with_mask
 from etude.experience.environment_faults import FAILURES, culprit, quick, wrong_reset, wrong_step
-from etude.experience.spaces import action_decoder, batch_of, observation_encoder
+from etude.experience.spaces import MASK, action_decoder, batch_of, observation_encoder, readable, without_text
 
 LONGEST = 65_536
 """Steps after which an episode is truncated, in every run alike: a run is resumed by repeating its episodes."""
@@ -46,18 +47,20 @@ class Episodes(gym.Env):
     It never raises because of the environment. A step that raised ends the episode as truncated, with
     `info["failed"]` (how often) and `info["cause"]`; the environment is made anew for the next episode. What returns
     something that cannot be used says why in `info["wrong"]`. Every reset tells the episode's number in
-    `info["episode"]`. Of the environment's own infos only a step's `info["cost"]` is passed on.
+    `info["episode"]`. Of the environment's own infos only a step's `info["cost"]` is passed on, and
+    `info["action_mask"]` as a part of the observation. Text in observations is left out.
 
     Args:
         make: makes the environment.
         stream: the environment's own.
         running: `running[0]` is set to `index` before each call, so that a call that hangs can be told.
         owner: process id of who made the vector; in another process this is a worker, which leaves interrupts to it.
+        masked: whether infos say which actions are allowed.
     """
 
     def __init__(
         self, make: Callable[[], gym.Env], stream: Stream, index: int = 0, running: list[int] | None = None,
-        owner: int | None = None,
+        owner: int | None = None, masked: bool = False,
     ) -> None:  # fmt: skip
         if owner is not None and os.getpid() != owner:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -65,9 +68,13 @@ class Episodes(gym.Env):
         self.make, self.stream, self.index = make, stream, index
         self.running = [0] if running is None else running
         self.environment: gym.Env | None = make()
-        self.observation_space, self.action_space = self.environment.observation_space, self.environment.action_space
+        self.returned, self.action_space = self.environment.observation_space, self.environment.action_space
+        self.observation_space, self.masked = readable(self.returned), masked
+        self.silent = self.observation_space is not self.returned  # about the text in it
+        if masked:
+            self.observation_space = with_mask(self.observation_space, self.action_space)
         self.encode, self.decode = observation_encoder(self.observation_space), action_decoder(self.action_space)
-        self.usual = quick(self.observation_space)
+        self.usual = quick(self.returned)
         self.observation: Any = None
         self.episode, self.elapsed = -1, 0
         self.journal: Journal | None = None
@@ -95,11 +102,15 @@ class Episodes(gym.Env):
         except (Exception, SystemExit) as error:
             self._drop()
             return self.observation, 0.0, False, True, {"failed": 1, "cause": f"step raised {culprit(error)}"}
-        if not self.usual(answer) and (wrong := wrong_step(self.observation_space, answer)):
+        if not self.usual(answer) and (wrong := wrong_step(self.returned, answer)):
             return self.observation, 0.0, False, True, {"wrong": wrong}
         observation, reward, terminated, truncated, info = answer
         self.elapsed += 1
         terminated, truncated = bool(terminated), bool(truncated) or (self.elapsed >= LONGEST and not terminated)
+        if self.silent or self.masked:
+            observation = self._shown(observation, info, terminated or truncated)
+            if isinstance(observation, str):
+                return self.observation, 0.0, False, True, {"wrong": observation}
         # the reset that follows may write into the same array
         self.observation = deepcopy(observation) if terminated or truncated else observation
         costs = {"cost": float(info["cost"])} if "cost" in info else {}
@@ -122,10 +133,37 @@ class Episodes(gym.Env):
                     return self._placeholder(), info
                 episode += 1
                 continue
-            if wrong := wrong_reset(self.observation_space, answer):
+            if wrong := wrong_reset(self.returned, answer):
                 return self._placeholder(), info | {"wrong": wrong}
-            self.observation = answer[0]
+            shown = self._shown(*answer)
+            if self.masked and isinstance(shown, str):
+                return self._placeholder(), info | {"wrong": shown}
+            self.observation = shown
             return self.observation, info
+
+    def _shown(self, observation: Any, info: Mapping[str, Any], over: bool = False) -> Any:
+        """What policies get of it, or a sentence about its mask; nobody acts when the episode is over."""
+        if self.silent:
+            observation = without_text(self.returned, observation)
+        if not self.masked:
+            return observation
+        mask = mask_of(info, self.action_space)
+        if isinstance(mask, str) and not over:
+            return mask
+        everything = np.ones(sum(options(self.action_space)), np.int8)
+        return {"observation": observation, MASK: everything if isinstance(mask, str) else mask}
+
+    def masks(self) -> bool:
+        """Whether infos say which actions are allowed: resets once, to see one."""
+        self.running[0] = self.index
+        if not options(self.action_space) or has_mask(self.observation_space) or self.environment is None:
+            return False
+        try:
+            answer = self.environment.reset(seed=seed_of(self.stream, "masks"))
+        except (Exception, SystemExit):
+            self._drop()
+            return False
+        return wrong_reset(self.returned, answer) is None and MASK in answer[1]
 
     def _repeat(self, episode: int, actions: np.ndarray | None, expected: np.ndarray | None) -> tuple[Any, Any]:
         """Go to where these actions lead in this episode; if they lead elsewhere, the next episode, marked as lost."""

@@ -8,11 +8,10 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -21,13 +20,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from etude.core.control import Step
 from etude.core.errors import EnvironmentFault, EtudeError
 from etude.core.streams import Stream
+from etude.experience.action_masks import has_mask, nowhere_to_go, options
 from etude.experience.deadline import deadline
-from etude.experience.environment_faults import FAILURES, Guard, culprit, wrong_rewards
+from etude.experience.environment_faults import FAILURES, Guard, culprit, ending, noted, wrong_rewards
 from etude.experience.episodes import Episodes, Journal, check_fits
 from etude.experience.spaces import action_decoder, action_size, batch_of, observation_encoder
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 GRACE = 5.0
 """Seconds that environments get to close."""
@@ -84,9 +81,14 @@ class GymnasiumVector:
             functools.partial(Episodes, make, stream, i, self.running, os.getpid()) for i, stream in enumerate(streams)
         ]
         self.envs = self._build()
+        if self._masks():
+            self._end(kill=True)
+            self.makers = [functools.partial(maker, masked=True) for maker in self.makers]
+            self.envs = self._build()
         self.observation_space, self.action_space = self.envs.single_observation_space, self.envs.single_action_space
         self.encode, self.decode = observation_encoder(self.observation_space), action_decoder(self.action_space)
         self.guard, self.width = Guard(self.observation_space, bounds), action_size(self.action_space)
+        self.stuck = nowhere_to_go(self.observation_space, self.action_space)
         self.warned = False
         self._start_over()
 
@@ -138,13 +140,15 @@ class GymnasiumVector:
         self._refuse(self.guard(raw), flat)
         if len(done):
             self._renew(done, infos, faulty, flat)
+        observations = self.encode(raw)
+        self._refuse(self.stuck(observations), flat)
         costs = self._costs(infos, faulty, flat)
         self.steps += 1
         self.lost[:] = False
         self.log.append(flat)
         if len(self.log) % 1024 == 0:
             self._forget()
-        shape, observations = self.grid, self.encode(raw)
+        shape = self.grid
         return Step(
             observations.reshape(*shape, *observations.shape[1:]), rewards.astype(np.float32).reshape(shape),
             terminated.reshape(shape), truncated.reshape(shape), final,
@@ -153,24 +157,24 @@ class GymnasiumVector:
 
     def _costs(self, infos: dict[str, Any], faulty: np.ndarray | None, flat: np.ndarray) -> np.ndarray | None:
         """What every environment says that its step cost [M, E]; None if they say nothing."""
-        noted = _noted(infos, "cost") | _noted(infos.get("final_info", {}), "cost")
-        if not noted:
+        said = noted(infos, "cost") | noted(infos.get("final_info", {}), "cost")
+        if not said:
             return None
         for i in range(len(flat)):
-            if i not in noted and (faulty is None or not faulty[i]):
+            if i not in said and (faulty is None or not faulty[i]):
                 self._refuse((i, "info has no 'cost', which another environment's has: every step must say it"), flat)
         costs = np.zeros(len(flat))
-        costs[[*noted]] = [*noted.values()]
+        costs[[*said]] = [*said.values()]
         self._refuse(wrong_rewards(costs, "cost"), flat)
         return costs.astype(np.float32).reshape(self.grid)
 
     def _ended(self, done: np.ndarray, infos: dict[str, Any], flat: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Last observations of the episodes that ended, [K, ...], and which of all environments failed, [N]."""
         last = infos.get("final_info", {})
-        for wrong in (_noted(last, "wrong"), _noted(infos, "wrong")):
+        for wrong in (noted(last, "wrong"), noted(infos, "wrong")):
             for i, sentence in wrong.items():
                 self._refuse((i, sentence), flat)
-        failed = [*_noted(last, "failed"), *_noted(last, "lost")]
+        failed = [*noted(last, "failed"), *noted(last, "lost")]
         faulty = None
         if failed:
             faulty = np.zeros(len(flat), bool)
@@ -184,8 +188,8 @@ class GymnasiumVector:
         """Note which episodes failed, and that others have begun."""
         self.failures[done if faulty is None else done[~faulty[done]]] = 0
         for where in (infos.get("final_info", {}), infos):
-            causes = _noted(where, "cause")
-            for i, times in _noted(where, "failed").items():
+            causes = noted(where, "cause")
+            for i, times in noted(where, "failed").items():
                 self._count(i, causes[i], flat, int(times))
         self.episode[done] = infos["episode"][done]
         self.begun[done] = self.steps + 1
@@ -243,7 +247,7 @@ class GymnasiumVector:
             dead = {i: p for i, p in enumerate(processes) if p.sentinel in ready}
             for process in dead.values():
                 process.join(GRACE)
-            raise _Lost({i: _ending(p) for i, p in dead.items()}) from None
+            raise _Lost({i: ending(p) for i, p in dead.items()}) from None
 
     def _recover(self, causes: dict[int, str], journals: list[Journal], flat: np.ndarray | None) -> None:
         """Make everything anew and go back to before the step; those that were lost begin their next episode."""
@@ -274,23 +278,24 @@ class GymnasiumVector:
         except _Lost as lost:
             self._recover(lost.causes, journals, None)
             return self._shaped()
-        for i, sentence in _noted(infos, "wrong").items():
+        for i, sentence in noted(infos, "wrong").items():
             self._refuse((i, sentence), None)
-        causes = _noted(infos, "cause")
-        for i, times in _noted(infos, "failed").items():
+        causes = noted(infos, "cause")
+        for i, times in noted(infos, "failed").items():
             self._count(i, causes[i], None, int(times))
         self._refuse(self.guard(raw), None)
         self.episode = np.array(infos["episode"], np.int64)
         self.lost[:] = [actions is None for _, actions, _ in journals]
-        self.lost[[*_noted(infos, "strayed")]] = True
+        self.lost[[*noted(infos, "strayed")]] = True
         self.begun[self.lost] = self.steps
-        if _noted(infos, "strayed") and not self.warned:
+        if noted(infos, "strayed") and not self.warned:
             self.warned = True
             _log.warning(
                 "%s did not repeat itself under the same seed and actions, so an episode that was running could not be "
                 "resumed and is discarded; `etude check` shows what is not deterministic.", self.name,
             )  # fmt: skip
         self.observations = self.encode(raw).copy()
+        self._refuse(self.stuck(self.observations), None)
         return self._shaped()
 
     def _shaped(self) -> np.ndarray:
@@ -345,6 +350,23 @@ class GymnasiumVector:
 
     # The environments themselves
 
+    def _masks(self) -> bool:
+        """Whether infos say which actions are allowed; what goes wrong in finding out will again, and is told then."""
+        envs = self.envs
+        if not options(envs.single_action_space) or has_mask(envs.single_observation_space):
+            return False
+        try:
+            if isinstance(envs, SyncVectorEnv):
+                with self._limit(self.step_timeout):
+                    return bool(envs.call("masks")[0])
+            with self._watched(envs):
+                envs.call_async("masks")
+                return bool(envs.call_wait(timeout=self.step_timeout)[0])
+        except _Lost:
+            self._end(kill=True)
+            self.envs = self._build()
+            return False
+
     def _build(self) -> SyncVectorEnv | AsyncVectorEnv:
         vector_class = AsyncVectorEnv if self.workers else SyncVectorEnv
         limit = self.step_timeout * len(self.makers)
@@ -375,16 +397,3 @@ class GymnasiumVector:
                 process.kill()
             for process in processes:
                 process.join(max(0.0, until - time.monotonic()))
-
-
-def _noted(infos: Mapping[str, Any], key: str) -> dict[int, Any]:
-    """What infos of a vector say under a key, by environment."""
-    return {int(i): infos[key][i] for i in np.flatnonzero(infos[f"_{key}"])} if key in infos else {}
-
-
-def _ending(process: BaseProcess) -> str:
-    """How a process ended."""
-    code = process.exitcode
-    if code is not None and code < 0:
-        return f"lost its process, which was killed by {signal.Signals(-code).name}"
-    return f"lost its process, which ended with exit code {code}"

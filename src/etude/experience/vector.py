@@ -86,7 +86,7 @@ class RolloutCollector:
             shown.copy_(torch.from_numpy(self.observations))
             seen = self.actor.see(shown)
             features = self.player.features(seen)
-            parameters = self.actor.say(features)
+            parameters = self.actor.say(features, self.actor.allowed(shown))
             actions = space.sample(parameters, chance).numpy()
             step = self.environment.step(actions)
             read.append(features if self.shared else seen)

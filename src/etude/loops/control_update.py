@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -14,9 +15,10 @@ from etude.core.learners import Joint, StepHead
 from etude.core.method import Method
 from etude.core.part import Need
 from etude.core.population import FlatParameters, Number, Numbers, PerMember, Population
-from etude.core.step_slots import LEAST
+from etude.core.step_slots import LEAST, StepRegularizer
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
 from etude.loops.agreement import Noise
+from etude.loops.halting import Halting
 from etude.loops.learning import Learners
 from etude.policies.control.actor import Actor
 from etude.policies.control.memory import Past
@@ -47,31 +49,54 @@ class ControlUpdater:
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
         self.noise, self.agreement = Noise(population.size), dict[str, Tensor]()
+        self.halts = _halts(method)
 
     def follow(self, method: CompleteRolloutMethod) -> None:
         """Go on as the next stage says, whose critic and optimizer are the same."""
         self.method, self.needs, self.heads = method, method.needs(), _heads(method)
+        self.halts = _halts(method)
         self.length = 1 if self.actor.memory is None else method.experience.steps
 
     def run(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
         method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
-        for epoch in range(method.epochs):
-            reports: list[dict[str, Tensor]] = []
-            for i, piece in enumerate(self._pieces(batch, number, epoch)):
-                surrogate = Minibatch(self, piece, fresh=epoch == i == 0, reports=epoch == method.epochs - 1)
-                reports.append(self.optimizer.step(surrogate, rate))
-                for columns in self.multipliers.values():
-                    self.parameters.values[:, columns].clamp_(min=LEAST)
-        each = {k: torch.stack([m[k] for m in reports], 1) for k in reports[0]}  # [P, minibatches]
-        self._check_moved(before, each, rate)
-        metrics = {k: v.mean(1) for k, v in each.items()}
+        metrics = self._halting(batch, number, rate) if self.halts else self._epochs(batch, number, rate)
+        self._check_moved(before, metrics, rate)
         if "kl" in self.needs and "kl" not in metrics:
             metrics["kl"] = self._divergence(batch)
         for part in method.regularizers:
             part.observe(metrics)
         metrics |= self._multipliers()
         return first | metrics | self.agreement | self.learners.run(batch, number, "after")
+
+    def _epochs(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
+        """All epochs; means over the last one."""
+        for epoch in range(self.method.epochs):
+            reports: list[dict[str, Tensor]] = []
+            for i, piece in enumerate(self._pieces(batch, number, epoch)):
+                surrogate = Minibatch(self, piece, fresh=epoch == i == 0, reports=epoch == self.method.epochs - 1)
+                reports.append(self.optimizer.step(surrogate, rate))
+                self._bring_back()
+        return {k: torch.stack([m[k] for m in reports], 1).mean(1) for k in reports[0]}
+
+    def _halting(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
+        """Epochs until every member has enough; means over the last one of each."""
+        halting = Halting(self.population.size)
+        for epoch in range(self.method.epochs):
+            halting.begin()
+            for i, piece in enumerate(self._pieces(batch, number, epoch)):
+                surrogate = Minibatch(self, piece, fresh=epoch == i == 0, reports=True)
+                take = partial(self.optimizer.step, surrogate, rate)
+                halting.step(self.parameters, self.optimizer, take, surrogate.enough)
+                self._bring_back()
+                if not bool(halting.going.any()):
+                    return halting.metrics()
+        return halting.metrics()
+
+    def _bring_back(self) -> None:
+        """Lagrange multipliers to where they may be."""
+        for columns in self.multipliers.values():
+            self.parameters.values[:, columns].clamp_(min=LEAST)
 
     def _multipliers(self) -> dict[str, Tensor]:
         """[P] each multiplier as the update left it."""
@@ -107,13 +132,14 @@ class ControlUpdater:
                 "with an older policy than the one being trained. Nothing was updated; resume from the last checkpoint."
             )
 
-    def _check_moved(self, before: Tensor, each: dict[str, Tensor], rate: Number) -> None:
+    def _check_moved(self, before: Tensor, means: dict[str, Tensor], rate: Number) -> None:
         """Invariant 2: a gradient changed the weights."""
         rates = rate.values[:, 0] if isinstance(rate, PerMember) else torch.tensor([rate])
-        moving = (each["gradient_norm"] > 0).any(1) & (rates > 0)
-        if "accepted" in each:
-            moving = moving & (each["accepted"] > 0).any(1)
-        stuck = moving & (before == self.parameters.values).all(1) & ~(each["skipped_steps"] > 0).any(1)
+        moving = (means["gradient_norm"] > 0) & (rates > 0)
+        for name in ("accepted", "optimizer_steps"):
+            if name in means:
+                moving = moving & (means[name] > 0)
+        stuck = moving & (before == self.parameters.values).all(1) & ~(means["skipped_steps"] > 0)
         if bool(stuck.any()):
             raise InvariantError(
                 f"The update had a gradient but left every weight of member {int(stuck.nonzero()[0, 0])} as it was: "
@@ -153,6 +179,11 @@ def _heads(method: Method) -> dict[str, StepHead]:
     return {part.name: part for part in method.slots()["learners"] if part.joint}
 
 
+def _halts(method: Method) -> bool:
+    """Whether a part may end an update early."""
+    return any(type(part).enough is not StepRegularizer.enough for part in method.slots()["regularizers"])
+
+
 class Minibatch:
     """One minibatch as an optimizer sees it: its loss, gradient and divergence from what acted."""
 
@@ -160,13 +191,14 @@ class Minibatch:
         self.updater, self.fresh, self.reports = updater, fresh, reports
         assert batch.advantages is not None
         self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages, batch.weights))
+        self.halted = torch.zeros(updater.population.size, dtype=torch.bool)
         self.seen, self.past = updater.actor.see(batch.observations), updater.past(batch)
 
     def evaluate(self) -> ActionLogProbs:
         """The current policy on the minibatch, with gradient."""
         updater, space = self.updater, self.updater.actor.distribution
         features, _ = updater.actor.features(self.seen, self.past)
-        parameters = updater.actor.say(features)
+        parameters = updater.actor.say(features, updater.actor.allowed(self.batch.observations))
         if "entropy" in updater.needs:
             out = ActionLogProbs(*space.logp_and_entropy(parameters, self.batch.actions), parameters=parameters)
         else:
@@ -212,9 +244,17 @@ class Minibatch:
 
     def gradient(self) -> dict[str, Tensor]:
         """Put the gradient of the members' losses into `FlatParameters.gradient`."""
-        total, report = self.loss(self.evaluate())
+        policy = self.evaluate()
+        for part in self.updater.method.regularizers if self.updater.halts else ():
+            if (found := part.enough(self.batch, policy)) is not None:
+                self.halted = self.halted | found
+        total, report = self.loss(policy)
         self.updater.parameters.differentiate(total)
         return report
+
+    def enough(self) -> Tensor:
+        """[P] which members take no more steps, as the gradient was computed."""
+        return self.halted
 
     def _check(self, logp: Tensor) -> None:
         """Invariant 1: what acted is what learns, but for the rounding measured so far."""

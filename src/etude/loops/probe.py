@@ -59,6 +59,8 @@ def _random(loop: OnPolicyLoop) -> Transitions:
     observations = torch.randn(*shape, *shown.shape[2:], generator=g)
     if shown.dtype == torch.uint8:
         observations = observations.mul(64).clamp(0, 255).to(torch.uint8)
+    if loop.actor.leaves is not None and loop.actor.leaves.masked:
+        observations[..., -loop.actor.leaves.masked :] = 1
     parameters = torch.randn(*shape, space.parameters, generator=g)
     actions = space.sample(parameters, space.noise(shape, g))
     rewards, values, advantages, returns = torch.randn(4, *shape, generator=g)

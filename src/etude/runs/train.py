@@ -91,6 +91,7 @@ def _start(
     """Make the folder of a run, with all that it was told, and train."""
     goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
     composed = compose_method(method, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
+    composed, suited = world_of(goal).suited(composed, goal)
     check(composed, goal)
     check_options(chosen, composed, goal)
     world = world_of(goal)
@@ -120,7 +121,7 @@ def _start(
         disk.replace_file(where / FILE, _repeats(where, method, config, parts, [*own_fields, *fields], chosen).encode())
         unnamed = {k: v for k, v in (("task", task), ("reward", reward)) if str(config[k]).startswith("<")}
         given.keep_sources(where, unnamed)
-        for sentence in goal.warnings():
+        for sentence in (*goal.warnings(), *([suited] if suited else [])):
             say(sentence)
         try:
             return _run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -196,14 +197,33 @@ def compose_task(
 ) -> Task:
     """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
     composed = resolve_task(task) if isinstance(task, str) else task
+    values: dict[str, Any] = {}
     for change in assignments(changes):
         name, equals, text = change.removeprefix("task.").partition("=")
         if not equals:
             raise ConfigError(f"--set takes PATH=VALUE, as in task.levels=2,3; got {change!r}.")
+        name, dot, key = name.partition(".")
         if name not in hints(type(composed)):
             raise UnknownNameError(f"field of task {composed.id}", name, hints(type(composed)))
-        composed = composed.replace(**{name: parse(f"{composed.id}.{name}", hints(type(composed))[name], text)})
+        if dot:
+            values[name] = _with_entry(composed, values.get(name, composed.fields()[name]), name, key, text)
+            continue
+        values[name] = parse(f"{composed.id}.{name}", hints(type(composed))[name], text)
+    composed = composed.replace(**values) if values else composed
     return composed.replace(scored=False) if reward is not None and "scored" in composed.fields() else composed
+
+
+def _with_entry(task: Task, before: object, name: str, key: str, text: str) -> dict[str, Any]:
+    """A table of a task with one entry set, as in `task.arguments.gravity=1.6`: JSON where it is that, else text."""
+    if not isinstance(before, dict):
+        raise ConfigError(
+            f"task.{name} of {task.id} is a value, so it has no entry {key!r}; set it as in task.{name}=VALUE."
+        )
+    try:
+        value = json.loads({"True": "true", "False": "false", "None": "null"}.get(text.strip(), text))
+    except ValueError:
+        value = text.strip()
+    return {**before, key: value}
 
 
 def say(sentence: str, quiet: bool = False) -> None:

@@ -86,6 +86,8 @@ def _as_task(name: str, thing: object) -> Task:
         except TypeError as error:
             raise ConfigError(f"{name} cannot be made without arguments ({error}): name an instance.") from None
     if not isinstance(thing, Task):
+        if why := _names.no_environment(thing, name):
+            raise ConfigError(why)
         raise ConfigError(
             f"{name} must be a Task or a Task class, got {type(thing).__name__}. (A gymnasium.Env class, or a function "
             "without arguments that returns an environment, would do too.)"

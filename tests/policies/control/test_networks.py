@@ -171,11 +171,11 @@ def test_weights_start_orthogonal_and_are_the_members_own() -> None:
 
 
 def test_networks_refuse_what_they_cannot_read() -> None:
-    with pytest.raises(ConfigError, match="MLP reads vectors, and observations are images"):
+    with pytest.raises(ConfigError, match="x: MLP reads vectors, and observations are images"):
         MLP().build((3, 10, 10), PEOPLE, "x")
-    with pytest.raises(ConfigError, match="CNN reads images"):
+    with pytest.raises(ConfigError, match="x: CNN reads images"):
         CNN().build((5,), PEOPLE, "x")
-    with pytest.raises(ConfigError, match="convolution 0 is 5 x 9, smaller than its kernel of 8"):
+    with pytest.raises(ConfigError, match="x: what reaches convolution 0 of the CNN is 5 x 9, smaller than its kern"):
         CNN().build((1, 5, 9), PEOPLE, "x")
     with pytest.raises(ConfigError, match="a kernel and a stride for each"):
         CNN(channels=(4,))

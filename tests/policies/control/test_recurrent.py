@@ -21,7 +21,7 @@ from etude.learners.state import StateValue
 from etude.loops.control_update import Minibatch
 from etude.loops.on_policy import OnPolicyLoop, credited
 from etude.policies.control.actor import Player
-from etude.policies.control.memory import GRU, Gated, Past
+from etude.policies.control.memory import GRU, LSTM, Gated, Past
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations
 from etude.rewards.running import NormalizeRewards
@@ -64,7 +64,9 @@ class Cue(ControlTask):
         return CueArrays(seeds, count, purpose)
 
 
-def method(memory: GRU | None, environments: int = 4, steps: int = 16, minibatches: int = 2, epochs: int = 3) -> Method:
+def method(
+    memory: GRU | LSTM | None, environments: int = 4, steps: int = 16, minibatches: int = 2, epochs: int = 3
+) -> Method:
     found: Any = get_method("ppo", "control")
     return found.replace(
         policy=found.policy.replace(
@@ -109,6 +111,32 @@ def test_it_is_torchs_gru(member: int) -> None:
     exact, last = torch_gru(x[member].view(7, 5, 4), before.memory[member][None])
     torch.testing.assert_close(said[member].view(7, 5, 6), exact, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(states[member, -5:], last[0], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("member", range(3))
+def test_the_other_is_torchs_lstm(member: int) -> None:
+    """On the same weights, with h and c side by side in what is remembered; an episode that begins starts from 0."""
+    module, size = LSTM(width=6).build(4, PEOPLE, "x")
+    generator, torch_lstm = torch.Generator().manual_seed(3), nn.LSTM(4, 6)
+    for parameter in module.parameters():
+        parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
+    for name, weight, bias in (("ih", module.input.weight, module.input.bias), ("hh", module.weight, module.bias)):
+        getattr(torch_lstm, f"weight_{name}_l0").data = weight[member].detach().T.clone()
+        getattr(torch_lstm, f"bias_{name}_l0").data = bias[member, 0].detach().clone()
+    before, x = past(3, 7, 5, 12, chance=0.0), torch.randn(3, 35, 4, generator=generator)
+    said, states = module(x, before)
+    h, c = (z.contiguous()[None] for z in before.memory[member].chunk(2, -1))
+    exact, (last_h, last_c) = torch_lstm(x[member].view(7, 5, 4), (h, c))
+    assert size == 6 and module.size == 12
+    torch.testing.assert_close(said[member].view(7, 5, 6), exact, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(states[member, -5:], torch.cat([last_h[0], last_c[0]], -1), atol=1e-6, rtol=1e-5)
+    before.begins[:, 4] = True
+    fresh, _ = torch_lstm(x[member].view(7, 5, 4)[4:])
+    torch.testing.assert_close(module(x, before)[0][member].view(7, 5, 6)[4:], fresh, atol=1e-6, rtol=1e-5)
+
+
+def test_members_with_an_lstm_are_as_they_would_be_alone() -> None:
+    assert_members_are_alone(method(LSTM(width=8)), Cue(), [Member(s) for s in range(3)], (1, 3))
 
 
 def test_an_episode_remembers_nothing_of_the_one_before() -> None:

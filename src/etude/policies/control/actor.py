@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.control import VectorEnvironment
+from etude.core.errors import ConfigError
 from etude.core.fields import Positive
 from etude.core.population import Population
 from etude.core.step_slots import Memory, Network, Observations, Policy
-from etude.policies.control.distributions import Distribution, distribution
+from etude.policies.control.distributions import Categorical, Distribution, distribution
+from etude.policies.control.leaves import Leaves
 from etude.policies.control.memory import Past
 from etude.policies.control.networks import MLP, Linear
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from gymnasium import spaces
 
     from etude.core.method import Method
+
+FORBIDDEN = -1e8
+"""Logit of what a mask does not allow (arXiv:2006.14171): exp of it is 0 beside any other, and 0 times it is 0."""
 
 
 class ActorPolicy(Policy):
@@ -58,6 +63,10 @@ class ActorPolicy(Policy):
         )
 
     def build(self, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population) -> Actor:
+        spread, taken = distribution(actions, self.squash), shape
+        if isinstance(shape, Leaves):
+            _check_mask(shape, spread, actions)
+            shape = shape.seen
         transforms = []
         for part in self.observations:
             module, shape = part.build(shape, population)
@@ -66,10 +75,9 @@ class ActorPolicy(Policy):
         memory = None
         if self.memory is not None:
             memory, width = self.memory.build(width, population, "policy.memory")
-        spread = distribution(actions, self.squash)
         head = Linear(population, "policy.head", width, spread.parameters - spread.free, self.gain)
         log_std = torch.zeros(population.size, 1, spread.free) + self.log_std
-        return Actor(transforms, body, memory, head, spread, log_std, shape, width)
+        return Actor(transforms, body, memory, head, spread, log_std, taken, shape, width)
 
     def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
         for part in self.observations:
@@ -90,23 +98,25 @@ class Actor(nn.Module):
     """Observations [P, N, ...] to parameters [P, N, K] of `distribution`, in three steps: `see`, `features`, `say`.
 
     Args:
-        shape: of what the body (and a critic) sees of one observation.
+        taken: the shape of one observation as the environment gives it.
+        shape: of what the body (and a critic) sees of it.
         width: of the features, which a critic may share.
     """
 
     def __init__(
         self, transforms: list[nn.Module], body: nn.Module, memory: nn.Module | None, head: nn.Module,
-        distribution: Distribution, log_std: Tensor, shape: tuple[int, ...], width: int,
+        distribution: Distribution, log_std: Tensor, taken: tuple[int, ...], shape: tuple[int, ...], width: int,
     ) -> None:  # fmt: skip
         super().__init__()
         self.transforms, self.body, self.memory, self.head = nn.ModuleList(transforms), body, memory, head
         self.distribution, self.shape, self.width = distribution, shape, width
+        self.leaves = taken if isinstance(taken, Leaves) else None
         if distribution.free:
             self.log_std = nn.Parameter(log_std)
 
     def see(self, observations: Tensor) -> Tensor:
         """What the body gets: images in [0, 1], everything else as it is, then the transforms."""
-        x = _scaled(observations)
+        x = self._scaled(observations)
         for transform in self.transforms:
             x = transform(x)
         return x
@@ -121,9 +131,15 @@ class Actor(nn.Module):
         outputs, states = self.memory(features, past)
         return outputs, states
 
-    def say(self, features: Tensor) -> Tensor:
-        """Parameters [P, N, K]."""
+    def allowed(self, observations: Tensor) -> Tensor | None:
+        """[P, N, K] which options the environment allows after observations [P, N, ...]; None where it says nothing."""
+        return None if self.leaves is None else self.leaves.allowed(observations)
+
+    def say(self, features: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Parameters [P, N, K]; the logits of options that are not allowed are so low that their probability is 0."""
         parameters: Tensor = self.head(features)
+        if allowed is not None:
+            return torch.where(allowed, parameters, FORBIDDEN)
         if not self.distribution.free:
             return parameters
         return torch.cat([parameters, self.log_std.expand(-1, parameters.shape[1], -1)], -1)
@@ -134,16 +150,30 @@ class Actor(nn.Module):
     @torch.no_grad()
     def observe(self, observations: Tensor, weights: Tensor | None = None) -> None:
         """Let the transforms that learn from observations [P, N, ...] do so, from those whose weight [P, N] is 1."""
-        x = _scaled(observations)
+        x = self._scaled(observations)
         for transform in self.transforms:
             seen = transform(x)
             if isinstance(transform, Observing):
                 transform.observe(x, weights)
             x = seen
 
+    def _scaled(self, observations: Tensor) -> Tensor:
+        if self.leaves is not None:
+            return self.leaves.see(observations)
+        return observations.float() / 255 if observations.dtype == torch.uint8 else observations
 
-def _scaled(observations: Tensor) -> Tensor:
-    return observations.float() / 255 if observations.dtype == torch.uint8 else observations
+
+def _check_mask(shape: Leaves, spread: Distribution, actions: spaces.Space[Any]) -> None:
+    """Raise ConfigError for a mask that does not say of each option of the actions whether it is allowed."""
+    if not shape.masked:
+        return
+    if not isinstance(spread, Categorical):
+        raise ConfigError(f"Masks say which choices are allowed, of Discrete and MultiDiscrete actions; got {actions}.")
+    if shape.masked != spread.parameters:
+        raise ConfigError(
+            f"The action_mask has {shape.masked} numbers, and there are {spread.parameters} options in {actions}: it "
+            "needs one for each."
+        )
 
 
 class Player:
@@ -169,7 +199,7 @@ class Player:
 
     def act(self, observations: Tensor) -> Tensor:
         """Parameters [P, E, K] of the next actions after observations [P, E, ...]."""
-        return self.actor.say(self.features(self.actor.see(observations)))
+        return self.actor.say(self.features(self.actor.see(observations)), self.actor.allowed(observations))
 
     def ended(self, done: Tensor) -> None:
         """Forget where episodes ended, [P, E]: what is seen next begins another."""

@@ -10,9 +10,11 @@ import numpy as np
 from torch import nn
 
 from etude.core.control import Step, VectorEnvironment
+from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.population import Population
 from etude.core.step_slots import Observations
+from etude.policies.control.leaves import Leaves
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -32,7 +34,15 @@ class FrameStack(Observations):
     count: Count = 4
 
     def build(self, shape: tuple[int, ...], population: Population) -> tuple[nn.Module, tuple[int, ...]]:
-        return nn.Identity(), (self.count * shape[0], *shape[1:])
+        stacked = (self.count * shape[0], *shape[1:])
+        if not isinstance(shape, Leaves):
+            return nn.Identity(), stacked
+        if not shape.lone:
+            raise ConfigError(
+                "FrameStack stacks a vector or an image, and observations have several leaves: let the policy remember "
+                "them (--set policy.memory=gru), or stack one of them in the environment."
+            )
+        return nn.Identity(), Leaves([dataclasses.replace(shape.leaves[0], shape=stacked)])
 
     def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
         return Stacked(environment, self.count)

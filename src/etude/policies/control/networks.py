@@ -139,7 +139,13 @@ class MLP(Network):
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         if len(shape) != 1:
-            raise ConfigError(f"MLP reads vectors, and observations are images {list(shape)}: use a cnn as network.")
+            raise ConfigError(
+                f"{name}: MLP reads vectors, and observations are images {list(shape)}: use a cnn or multi-input."
+            )
+        if any(leaf.kind == "image" for leaf in getattr(shape, "leaves", ())):
+            raise ConfigError(
+                f"{name}: MLP reads vectors, and some leaves of the observations are images: use multi-input."
+            )
         sizes = [*shape, *self.hidden]
         layers = [Linear(population, f"{name}.{i}", *pair) for i, pair in enumerate(itertools.pairwise(sizes))]
         norms = [LayerNorm(population, n) for n in self.hidden] if self.layer_norm else []
@@ -214,13 +220,14 @@ class CNN(Network):
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         if len(shape) != 3:
-            raise ConfigError(f"CNN reads images [C, H, W], and observations have shape {list(shape)}: use an mlp.")
+            raise ConfigError(f"{name}: CNN reads images [C, H, W], and observations are {list(shape)}: use an mlp.")
         layers, (inputs, *size) = [], shape
         for i, (outputs, kernel, stride) in enumerate(zip(self.channels, self.kernels, self.strides)):
             if min(size) < kernel:
                 raise ConfigError(
-                    f"CNN: what reaches convolution {i} is {size[0]} x {size[1]}, smaller than its kernel of {kernel}; "
-                    f"observations are {list(shape)}. Set kernels and strides, as in kernels=4,3 strides=2,1."
+                    f"{name}: what reaches convolution {i} of the CNN is {size[0]} x {size[1]}, smaller than "
+                    f"its kernel of {kernel}; observations are {list(shape)}. Set kernels and strides, as in "
+                    "kernels=4,3 strides=2,1."
                 )
             layers.append(Conv(population, f"{name}.conv{i}", inputs, outputs, kernel, stride))
             inputs, size = outputs, [(n - kernel) // stride + 1 for n in size]

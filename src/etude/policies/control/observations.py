@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from etude.core.fields import Positive
 from etude.core.population import Population
 from etude.core.step_slots import Observations
+from etude.policies.control.leaves import Leaves
 
 
 def moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -83,11 +84,35 @@ class Normalize(nn.Module):
         self.moments.observe(x, weights)
 
 
+class NormalizeVectors(nn.Module):
+    """The vectors among several leaves [P, N, D] normalised, everything else as it is."""
+
+    def __init__(self, members: int, shape: Leaves, clip: float, epsilon: float) -> None:
+        super().__init__()
+        self.shape = shape
+        self.inside = Normalize(members, (sum(x.size for x in shape.leaves if x.kind == "vector"),), clip, epsilon)
+
+    def _vectors(self, x: Tensor) -> Tensor:
+        pieces = zip(self.shape.leaves, self.shape.split(x))
+        return torch.cat([values for leaf, values in pieces if leaf.kind == "vector"], -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = [leaf.size for leaf in self.shape.leaves if leaf.kind == "vector"]
+        normal = iter(self.inside(self._vectors(x)).split(sizes, -1))
+        pieces = zip(self.shape.leaves, self.shape.split(x))
+        return torch.cat([next(normal) if leaf.kind == "vector" else values for leaf, values in pieces], -1)
+
+    def observe(self, x: Tensor, weights: Tensor | None = None) -> None:
+        """Learn from [P, N, D], of which those count whose weight [P, N] is 1."""
+        self.inside.observe(self._vectors(x), weights)
+
+
 class NormalizeObservations(Observations):
     """Observations with mean 0 and variance 1 over all that the member has seen, cut at `clip`.
 
     The moments stand still during a rollout and its update, so the update sees what the policy saw; they learn from
-    the rollout afterwards. In the first rollout observations are as they come.
+    the rollout afterwards. In the first rollout observations are as they come. Of several leaves the vectors are
+    normalised: images are scaled by their bounds, and choices are one-hot.
 
     Shapes: [P, N, ...] -> the same; moments [P, 1, ...].
 
@@ -102,4 +127,8 @@ class NormalizeObservations(Observations):
     epsilon: Positive = 1e-8
 
     def build(self, shape: tuple[int, ...], population: Population) -> tuple[nn.Module, tuple[int, ...]]:
+        if isinstance(shape, Leaves) and not shape.lone:
+            if not any(leaf.kind == "vector" for leaf in shape.leaves):
+                return nn.Identity(), shape
+            return NormalizeVectors(population.size, shape, self.clip, self.epsilon), shape
         return Normalize(population.size, shape, self.clip, self.epsilon), shape

@@ -55,5 +55,7 @@ class RolloutRun(RunOfKind[RolloutMethod, "OnPolicyLoop"]):
         )
 
     def promises(self, loop: OnPolicyLoop) -> dict[str, Any]:
-        """`members`: whether each equals its own run, 'exact' or 'to rounding', as tried at the start."""
-        return {} if loop.exact is None else {"members": "exact" if loop.exact else "to rounding"}
+        """`members`: whether each equals its own run, 'exact' or 'to rounding', as tried at the start; `backend`: who
+        steps the environments."""
+        tried = {} if loop.exact is None else {"members": "exact" if loop.exact else "to rounding"}
+        return {**tried, "backend": loop.task.runs_on}

@@ -98,6 +98,9 @@ class WorldOf(Protocol):
     def compared(self, task: Task) -> tuple[int, int]:
         """Seeds and budget of each arm of a comparison where nothing else is said."""
 
+    def suited(self, method: Method, task: Task) -> tuple[Method, str]:
+        """The method as what this task shows asks for, and a sentence about what was changed; '' for nothing."""
+
     def prepare(self, method: Method, task: Task, options: Options) -> None:
         """Do what may fail before anything is written or a large model loads."""
 

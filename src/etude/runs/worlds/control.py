@@ -42,6 +42,8 @@ WORDING = Wording(
 )
 EVALUATED = 20
 """Episodes of each member that are played before and after training; `etude evaluate` plays more."""
+LONGEST = 10_000
+"""Steps after which an episode of these is cut, or a tenth of the training, if that is more."""
 POINTS = 100
 """Points of a learning curve."""
 
@@ -69,6 +71,20 @@ def budget(task: ControlTask) -> int:
 def compared(task: ControlTask) -> tuple[int, int]:
     """Members and environment steps of each."""
     return SEEDS, task.steps
+
+
+def suited(method: Method, task: ControlTask) -> tuple[Method, str]:
+    """With `multi-input` in the place of perceptrons, and vectors normalised, where a task shows more than a vector."""
+    from etude.experience.spaces import observation_shape
+    from etude.policies.control.inputs import suited as suit
+
+    environment = task.make([0], 1)
+    environment.close()
+    changed = suit(method, observation_shape(environment.observation_space))
+    if changed == method:
+        return method, ""
+    paths = ", ".join(f"{path}=multi-input" for path, part in changed.parts().items() if part.name == "multi-input")
+    return changed, f"{task.id} shows more than a vector: {paths} (`etude check {task.id}` says how each leaf is read)."
 
 
 def prepare(method: Method, task: ControlTask, options: Options) -> None:
@@ -145,7 +161,7 @@ def evaluation(
     episodes = options.evaluate or EVALUATED
     if known is None:
         say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
-    returns = _played(loop, task, episodes, "test") if known is None else known.found
+    returns = _played(loop, task, episodes, "test", _longest(options)) if known is None else known.found
     return Measured({"test": {k: v.to_json() for k, v in _intervals(loop, returns).items()}})
 
 
@@ -153,19 +169,28 @@ def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> Look:
     """Mean returns of every member, of sampled and of likeliest actions."""
     from etude.evaluation.intervals import bootstrap_interval, mean
 
-    returns = _played(loop, task, options.evaluate or EVALUATED, "test")
+    returns = _played(loop, task, options.evaluate or EVALUATED, "test", _longest(options))
     means = {k: v.mean(1) for k, v in returns.items()}
     intervals = {k: bootstrap_interval(v, mean) for k, v in means.items()} if loop.population.size > 1 else {}
     ends = {k: [i.low, i.high] for k, i in intervals.items()}
     return Look({"test": {k: v.tolist() for k, v in means.items()}}, ends, returns)
 
 
-def _played(policies: Acting, task: ControlTask, episodes: int, purpose: str) -> dict[str, NDArray[np.float64]]:
+def _played(
+    policies: Acting, task: ControlTask, episodes: int, purpose: str, longest: int | None = None
+) -> dict[str, NDArray[np.float64]]:
     """Returns [members, episodes] of sampled and of likeliest actions."""
     from etude.evaluation.control import play
 
     modes = {"return": False, "return/deterministic": True}
-    return {k: play(policies, task, episodes, deterministic=d, purpose=purpose) for k, d in modes.items()}
+    return {
+        k: play(policies, task, episodes, deterministic=d, purpose=purpose, longest=longest) for k, d in modes.items()
+    }
+
+
+def _longest(options: Options) -> int:
+    """Steps after which an episode of an evaluation in a run is cut."""
+    return max(LONGEST, (options.steps or 0) // 10)
 
 
 def _intervals(policies: Acting, returns: Mapping[str, NDArray[np.float64]]) -> dict[str, Interval]:

@@ -64,6 +64,11 @@ def compared(task: Task) -> tuple[int, int]:
     return SEEDS, COMPARED_STEPS
 
 
+def suited(method: Method, task: Task) -> tuple[Method, str]:
+    """The method as it is."""
+    return method, ""
+
+
 def prepare(method: Method, task: Task, options: Options) -> None:
     """Nothing can fail here that has not been checked."""
 

@@ -74,6 +74,11 @@ def compared(task: LanguageTask) -> tuple[int, int]:
     return SEEDS, COMPARED_STEPS
 
 
+def suited(method: Method, task: LanguageTask) -> tuple[Method, str]:
+    """The method as it is."""
+    return method, ""
+
+
 def prepare(method: Method, task: LanguageTask, options: Options) -> None:
     """Read the data. Raises UnknownNameError for a split to evaluate on that the task has not."""
     task.problems("train")

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.core.errors import ConfigError, EnvironmentFault, EtudeError, MissingExtraError, UnknownNameError
+from etude.core.fields import describe
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -60,9 +61,39 @@ def returns_environment(thing: object, name: str) -> bool:
     made = _call(thing, name, {})
     gym = sys.modules.get("gymnasium")
     if gym is None or not isinstance(made, gym.Env):
+        if why := _returned(made, name):
+            raise ConfigError(why)
         return False
     made.close()
     return True
+
+
+def no_environment(thing: object, name: str) -> str:
+    """Why something that looks like an environment is none; '' for all else."""
+    if _of_several(thing):
+        return (
+            f"{name} is a PettingZoo environment, of several agents, and a policy here is one agent's: write a "
+            "gymnasium.Env in which the others act by fixed policies, and name that."
+        )
+    return ""
+
+
+def _of_several(thing: object) -> bool:
+    """Whether it is one of PettingZoo's, a class or an instance; nothing is imported to find out."""
+    cls = thing if isinstance(thing, type) else type(thing)
+    return any(c.__module__.partition(".")[0] == "pettingzoo" for c in cls.__mro__)
+
+
+def _returned(made: object, name: str) -> str:
+    """What is wrong with what a function returned instead of an environment."""
+    if _of_several(made):
+        return no_environment(made, name)
+    if is_environment(made):
+        return f"{name} returns the class {getattr(made, '__name__', made)}, not an environment: name the class itself."
+    if callable(made) and not isinstance(made, type):
+        return f"{name} is a function that returns a function: name the one that returns the environment."
+    got = "nothing" if made is None else f"{type(made).__name__} ({str(made)[:60]})"
+    return f"{name} is a function that returns {got}; it must return a gymnasium.Env, or be a Task itself."
 
 
 def built_in(name: str) -> Any:
@@ -79,6 +110,31 @@ def envpool_ids() -> frozenset[str]:
     from etude.experience.envpool_vector import import_envpool
 
     return frozenset(import_envpool().list_all_envs())
+
+
+RESERVED = frozenset({
+    "num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path", "seed",
+    "env_seed", "gym_reset_return_info", "task", "task_name",
+})  # fmt: skip
+"""Options of EnvPool that are decided here."""
+
+
+def check_envpool_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise UnknownNameError, with the closest, for options that EnvPool's environment has not; ConfigError for values
+    of another kind than theirs."""
+    from etude.experience.envpool_vector import import_envpool
+
+    known = {k: v for k, v in import_envpool().make_spec(name).config._asdict().items() if k not in RESERVED}
+    for key, value in arguments.items():
+        if key not in known:
+            listed = ", ".join(sorted(known))
+            raise UnknownNameError(f"argument of EnvPool's {name}", key, known, f"It takes: {listed}.")
+        kind = type(known[key])
+        number = kind is float and type(value) is int
+        if kind in (bool, int, float, str) and type(value) is not kind and not number:
+            raise ConfigError(
+                f"task.arguments.{key} of {name} must be {describe(kind)} (EnvPool's is {known[key]!r}), got {value!r}."
+            )
 
 
 def gymnasium_ids() -> frozenset[str]:

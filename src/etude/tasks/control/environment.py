@@ -25,7 +25,8 @@ class EnvironmentTask(ControlTask):
             gymnasium.Env class, or of a function that returns such an environment.
         backend: where neither arguments nor workers are asked for, 'auto' takes the built-in arrays for CartPole-v1 and
             Pendulum-v1, and EnvPool where it is installed and has the id; Gymnasium otherwise.
-        arguments: what the environment is made with, as in task.arguments={"gravity":1.6}.
+        arguments: what the environment is made with, as in task.arguments={"gravity":1.6} or, one at a time,
+            task.arguments.gravity=1.6; of EnvPool's environments its options (reward_clip, episodic_life, ...).
         workers: each environment in a process of its own: for slow ones, and those that may crash.
         step_timeout: seconds that one step of all environments may take.
         bounds: whether observations outside of the space's bounds stop the run. By default they do, unless the
@@ -61,12 +62,22 @@ class EnvironmentTask(ControlTask):
             _names.check_known(self.environment, self.backend)
         elif self.backend == "envpool":
             raise ConfigError(f"{self.environment} is not an id of EnvPool: set task.backend=gymnasium.")
-        only = self.backend == "envpool" or (self.backend == "auto" and _names.only_envpool(self.environment))
-        if only and (self.arguments or self.workers):
-            what = "arguments" if self.arguments else "workers"
-            raise ConfigError(f"{self.environment} is EnvPool's, which takes no {what} here: leave task.{what} out.")
+        if self._only_pool and self.workers:
+            raise ConfigError(f"{self.environment} is EnvPool's, which takes no workers here: leave task.workers out.")
         if self.pooled and self.bounds:
             raise ConfigError("EnvPool's bounds are not those of its environments: leave task.bounds out.")
+        if self.pooled and self.arguments:
+            _names.check_envpool_arguments(self.environment, self.arguments)
+
+    @property
+    def _only_pool(self) -> bool:
+        """Whether nobody but EnvPool can run it."""
+        return self.backend == "envpool" or (self.backend == "auto" and _names.only_envpool(self.environment))
+
+    @property
+    def runs_on(self) -> str:
+        """Who steps it: 'built-in', 'envpool' or 'gymnasium'."""
+        return "built-in" if self.built_in else "envpool" if self.pooled else "gymnasium"
 
     @property
     def plain(self) -> bool:
@@ -81,8 +92,8 @@ class EnvironmentTask(ControlTask):
     @property
     def pooled(self) -> bool:
         """Whether EnvPool runs it."""
-        if self.backend != "auto":
-            return self.backend == "envpool"
+        if self.backend != "auto" or (self.arguments and not self.workers and self._only_pool):
+            return self.backend != "gymnasium"
         plain = self.plain and not self.built_in and _names.is_id(self.environment)
         return plain and self.environment in _names.envpool_ids()
 
@@ -93,7 +104,9 @@ class EnvironmentTask(ControlTask):
         if self.pooled:
             from etude.experience.envpool_vector import EnvPoolVector
 
-            return EnvPoolVector(self.environment, seeds, count, purpose, step_timeout=self.step_timeout)
+            return EnvPoolVector(
+                self.environment, seeds, count, purpose, step_timeout=self.step_timeout, arguments=self.arguments
+            )
         from etude.experience.gymnasium_vector import GymnasiumVector
 
         bounds = _names.own_bounds(self.environment) if self.bounds is None else self.bounds

@@ -1,0 +1,5 @@
+"""A module whose import fails, that tests name by its file."""
+
+from pathlib import Nothing  # type: ignore[attr-defined]  # which is the fault
+
+X = Nothing
