@@ -11,7 +11,7 @@ from etude.core.fields import parse
 from etude.core.kinds import all_slots
 from etude.core.method import Method
 from etude.core.part import Part, hints, part_class, part_classes, part_types, together
-from etude.core.registry import compositions, files, get_method, load_attribute, parent_of
+from etude.core.registry import compositions, files, get_method, load_attribute, parent_of, reference
 
 
 def set_value(method: Method, assignment: str) -> Method:
@@ -56,17 +56,17 @@ def assignments(changes: str | Sequence[str] | Mapping[str, Any]) -> list[str]:
 def _text(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ",".join(map(str, value)) or "none"
-    return reference(value) if isinstance(value, type) else str(value)
+    return _importable(value) if isinstance(value, type) else str(value)
 
 
-def reference(cls: type) -> str:
+def _importable(cls: type) -> str:
     """A class of somebody's own as 'module:Class'. Raises ConfigError for one that no other process can import."""
-    if cls.__module__ == "__main__" or "." in cls.__qualname__:
+    if (name := reference(cls)) is None:
         raise ConfigError(
             f"{cls.__qualname__} is only known here, so a run could not be resumed: put it at the top level of a file "
             f"and name it as file.py:{cls.__name__}."
         )
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return name
 
 
 def _edited(value: object, hint: object, rest: list[str], text: str, where: str, method: Method) -> Any:
