@@ -121,7 +121,8 @@ def test_two_factories_of_one_name_are_kept_apart(tmp_path: Path) -> None:
     [
         (Corridor(), r"Corridor was given as one that is made already.*lambda: Corridor\(\.\.\.\)"),
         (gym.make_vec("CartPole-v1", 2), "made already, and many are needed"),
-        (lambda: 3, r"<lambda> is no class of gymnasium\.Env, nor a function"),
+        (lambda: 3, r"<lambda> is a function that returns int \(3\); it must return a gymnasium\.Env"),
+        (int, r"<int> is no class of gymnasium\.Env, nor a function"),
         (3, "A task is its name, a Task, an environment's class.*got int"),
     ],
 )
