@@ -29,7 +29,7 @@ def train(
     out: str | None = None,
     set: Repeated = (),
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
-    reward: str | None = None,
+    reward: Repeated = (),
     config: str | None = None,
     skip_bad_rows: Flag = False,
     resume: str | None = None,
@@ -79,7 +79,8 @@ def train(
     with_
         A part or another method's change to stack, as in kl-to-reference. Repeatable.
     reward
-        A Python function over completions: my_rewards.py:score or module:function.
+        A Python function over completions: my_rewards.py:score or module:function, with a weight as in
+        my_rewards.py:score=0.2. Repeatable: they are added up.
     config
         A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
     skip_bad_rows

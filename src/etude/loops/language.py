@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from etude.core import stages
 from etude.core.batches import TokenBatch
 from etude.core.complete import complete_token
 from etude.core.episodes import Problem
+from etude.core.errors import EtudeError
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.slots import Context
@@ -94,9 +97,12 @@ class LanguageLoop:
         begun = time.monotonic()
         self.policy.check_sampler()
         self.dropped.clear()
-        assessed, batch = gathered(
-            method, method.problems, lambda count, number: self._assess(method, count, stream.split("round", number))
-        )
+        with self._untouched(method):
+            assessed, batch = gathered(
+                method,
+                method.problems,
+                lambda count, number: self._assess(method, count, stream.split("round", number)),
+            )
         gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
         if method.experience.samples:
@@ -113,6 +119,17 @@ class LanguageLoop:
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
         metrics["seconds/experience"], metrics["seconds/update"] = gathering, ended - begun - gathering
         return StepReport(metrics, [record(e, batch, i) for i, e in enumerate(batch.episodes)])
+
+    @contextmanager
+    def _untouched(self, method: CompleteTokenMethod) -> Iterator[None]:
+        """Where gathering fails, the parts go back to what they knew before, and the error says that it is so."""
+        before = copy.deepcopy(method.state_dict())
+        try:
+            yield
+        except EtudeError as error:
+            method.load_state_dict(before)
+            error.intact = True
+            raise
 
     def _assess(self, method: CompleteTokenMethod, count: int, stream: Stream) -> TokenBatch:
         """Gather rows for `count` problems, and score them."""

@@ -98,7 +98,9 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
     return curves
 
 
-def _compose_arms(methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None) -> dict[str, Method]:
+def _compose_arms(
+    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | Sequence[str] | None
+) -> dict[str, Method]:  # fmt: skip
     """The method of each arm, with its parts stacked: one of any kind that learns in the task's world.
 
     Raises: ConfigError unless there are two, and all of them can be trained on the task.
@@ -152,8 +154,8 @@ class Compared:
 def compare(
     methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int | None = None,
     steps: int | None = None, metric: str | None = None, split: str | None = None, out: Path | str = "runs",
-    set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | None = None, workers: int | None = None,
-    evaluate_every: int | None = None, quiet: bool = False,
+    set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | Sequence[str] | None = None,
+    workers: int | None = None, evaluate_every: int | None = None, quiet: bool = False,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -162,7 +164,8 @@ def compare(
         seeds: runs of each, 3 by default; in control members of each, 10 by default.
         steps: 100 training steps by default; in control environment steps of each member, by default the task's.
         metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
-        reward: the function that scores, for all of them: 'file.py:function' or 'module:function'.
+        reward: the function that scores, for all of them: 'file.py:function' or 'module:function'; several in a list,
+            with weights as in 'file.py:function=0.2'.
         evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
@@ -179,10 +182,11 @@ def compare(
     metric, split = metric or known[0], split or splits[0]
     composed = _compose_arms(methods, goal, fields, reward)
     _check_measures(composed, goal, Options(model=model), metric, split)
+    rewards = [reward] if isinstance(reward, str) else list(reward or ())
     flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()
     arms = {
         arm: jobs_for(
-            arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=goal.together, flags=flags
+            arm, task, model, seeds, steps, fields, Path(out), rewards=rewards, together=goal.together, flags=flags
         )
         for arm in methods
     }

@@ -48,11 +48,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
         if isinstance(told.get(key), str):
             told[key] = [told[key]]
     for key in ("method", "task", "reward"):
-        if not isinstance(told.get(key, ""), str):
-            raise ConfigError(f"{place}: {key} must be a name, got {told[key]!r}.")
-        if str(told.get(key, "")).startswith("<"):
+        said = told.get(key, "")
+        names = said if key == "reward" and isinstance(said, list) else [said]
+        if not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"{place}: {key} must be a name, got {said!r}.")
+        if lost := next((name for name in names if name.startswith("<")), None):
             raise ConfigError(
-                f"{place}: the {key} was {told[key]}, which only lived in Python: put it in a file and name it as "
+                f"{place}: the {key} was {lost}, which only lived in Python: put it in a file and name it as "
                 f"file.py:name."
             )
     if "set" in told:
@@ -93,7 +95,7 @@ def merged(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_toml(
-    method: str, task: str, set: Sequence[str], parts: Sequence[str], reward: str | None, options: Options
+    method: str, task: str, set: Sequence[str], parts: Sequence[str], reward: str | list[str] | None, options: Options
 ) -> str:
     """The file of a run: names, what was set, and every option that is not the default.
 

@@ -16,9 +16,11 @@ from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.task import Task
 from etude.loops import loop_class
+from etude.rewards import given
+from etude.rewards.given import Scoring
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
-from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
+from etude.runs.training import Options, Result, compose_method, compose_task, options_of, say
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.stopping import Stopping, StopWhen
@@ -46,14 +48,15 @@ def train(
             default.
         set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
         with_: parts or methods to stack on the method.
-        reward: 'module:function', 'file.py:function', or a Python function over completions.
+        reward: 'module:function', 'file.py:function', or a Python function over completions; several in a list, with
+            weights as in ['a.py:f=1.0', 'b.py:g=0.2'] or [(f, 1.0), (g, 0.2)].
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...
 
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
-    given = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
-    told: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, ())} | options
+    named = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
+    told: dict[str, Any] = {k: v for k, v in named.items() if v not in (None, ())} | options
     if config is not None:
         told = merged(config, told)
     fields, parts = assignments(told.pop("set", ())), told.pop("with", ())
@@ -86,7 +89,7 @@ def _start(
         "out": str(where),
         "task": task if isinstance(task, str) else _reference(task),
         "task_fields": [f for f in fields if f.startswith("task.")],
-        "reward": _text(reward),
+        "reward": given.text(reward),
         "world": goal.world,
     }
     code = [s for s in (method, *parts) if isinstance(s, str)]
@@ -138,10 +141,10 @@ def resume(
         started = sources.opened(opened.path)
         opened.notes += started.notes
         config = started.config
-        for what in ("task", "reward"):
-            if str(config[what]).startswith("<"):
+        for what, said in (("task", config["task"]), ("reward", given.only_python(config["reward"]))):
+            if str(said).startswith("<"):
                 raise CheckpointError(
-                    f"{folder} was trained with the {what} {config[what]}, which only lived in Python: put it in a "
+                    f"{folder} was trained with the {what} {said}, which only lived in Python: put it in a "
                     f"file and name it as file.py:name to make runs that can be resumed."
                 )
         known = {f.name for f in dataclasses.fields(Options)}
@@ -281,7 +284,3 @@ def _reference(task: Task) -> str:
         return task.id if resolve_task(task.id) == task else f"<{type(task).__qualname__}>"
     except ConfigError:
         return f"<{type(task).__qualname__}>"
-
-
-def _text(reward: Scoring | None) -> str | None:
-    return reward if reward is None or isinstance(reward, str) else f"<{getattr(reward, '__qualname__', reward)}>"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
@@ -14,15 +14,12 @@ from etude.core.fields import Count, Positive, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
-from etude.core.slots import Reward
 from etude.core.task import Task
 from etude.core.worlds import World
+from etude.rewards.given import Scoring
 from etude.runtime.sinks import SINKS
 from etude.runtime.stopping import StopWhen
 from etude.tasks import resolve_task
-
-Scoring: TypeAlias = str | Callable[..., Any] | Reward
-"""A reward as users give it: 'module:function', 'file.py:function', a function over completions, or a part."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +147,12 @@ def compose_method(
     composed = stack(composed, parts)
     if reward is not None:
         from etude.core.slots import TokenReward
-        from etude.rewards.function import reward_part
+        from etude.rewards.given import reward_parts
 
         kept = tuple(
             p for p in composed.slots()["rewards"] if not (isinstance(p, TokenReward) and p.name == "task-reward")
         )
-        composed = composed.replace(rewards=(reward_part(reward), *kept))
+        composed = composed.replace(rewards=(*reward_parts(reward), *kept))
     composed = set_values(composed, changes)
     composed.check()
     return composed

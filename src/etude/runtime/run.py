@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -103,7 +103,8 @@ class Run:
         """Train to the last step, or until it is to stop.
 
         Raises Interrupted, after saving, on Ctrl-C or SIGTERM; RunFolderError if the disk is full; whatever the
-        loop raises, with a sentence added that says which checkpoint is safe.
+        loop raises, with a sentence added that says which checkpoint is safe: one of this step where the loop says
+        that it is as it was before it (`EtudeError.intact`).
         """
         with self._explained(), Interrupts() as interrupts, self.progress:
             try:
@@ -112,7 +113,7 @@ class Run:
                     if interrupts.requested:
                         self._save()
                         raise self._interrupted(interrupts.requested)
-                    report = self.loop.step()
+                    report = self._step()
                     self._log(report)
                     self._look()
                     why = self.stopping.why(report.metrics, monotonic() - self._began)
@@ -138,6 +139,16 @@ class Run:
         if self.loop.finished < self.steps:
             self.folder.reopen()
         self.progress.start(self.loop.finished, self.seconds)
+
+    def _step(self) -> StepReport:
+        """One step; if it fails before anything was learned, the steps before it are saved."""
+        try:
+            return self.loop.step()
+        except EtudeError as error:
+            if error.intact:
+                with suppress(Exception):  # the first error is the one to tell, with the checkpoint that there is
+                    self._save()
+            raise
 
     def _log(self, report: StepReport) -> None:
         step, seconds = self.loop.finished, self.seconds

@@ -16,7 +16,8 @@ from etude.core.method import Method
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
-from etude.runs.training import Options, Result, Scoring
+from etude.rewards.given import Scoring
+from etude.runs.training import Options, Result
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
@@ -45,7 +46,7 @@ class EvaluationOptions:
         problems: how many of each split (language).
         samples: completions per problem; None: the largest k (language).
         split: one split; None: all that are not trained on (language).
-        reward: a function that scores, as in `train`; None: the run's own, if the task is the run's (language).
+        reward: what scores, as in `train`; None: the run's own, if the task is the run's (language).
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
         episodes: of each member (control).
         video: a file for an animated picture (GIF) of one episode of `member` (control).

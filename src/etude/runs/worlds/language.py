@@ -16,6 +16,7 @@ from etude.core.slots import Reward
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task
 from etude.evaluation.report import Wording
+from etude.rewards.given import only_python
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured
 
@@ -193,7 +194,7 @@ def evaluate(
     """pass@k, avg@k, maj@k and reward, over problems."""
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
-    from etude.rewards.function import reward_part
+    from etude.rewards.given import reward_parts
 
     most = max(options.k)
     count = check("samples", Count, most if options.samples is None else options.samples)
@@ -205,7 +206,7 @@ def evaluate(
         task.problems(name)
     if options.reward is None and (sentence := task.needs_reward()):
         raise ConfigError(sentence)
-    rewards = () if options.reward is None else (reward_part(options.reward).bind(),)
+    rewards = () if options.reward is None else tuple(part.bind() for part in reward_parts(options.reward))
     policy = restore(checkpoint, config, task)
     measures = {}
     for split in splits:
@@ -252,10 +253,12 @@ def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tu
 def comparison(done: Result, method: str, config: Mapping[str, Any], seeds: int) -> list[tuple[str, str]]:
     """Another method on the same task, where one can be trained on it."""
     learns = json.loads((done.folder / "method.json").read_text()).get("advantages") is not None
-    named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
+    named = not any(str(said).startswith("<") for said in (config.get("task"), only_python(config.get("reward"))))
     if not learns or not named or done.notes:
         return []
     other = "dr-grpo" if method != "dr-grpo" else "grpo"
-    task = quote(config.get("task", done.task)) + (f" --reward {quote(r)}" if (r := config.get("reward")) else "")
+    rewards = config.get("reward") or []
+    scored = "".join(f" --reward {quote(r)}" for r in ([rewards] if isinstance(rewards, str) else rewards))
+    task = quote(config.get("task", done.task)) + scored
     line = f"etude compare {quote(method)} {other} --task {task} --seeds {seeds}"
     return [(line, "whether another method is better, with statistics")]
