@@ -105,7 +105,7 @@ def _compose_arms(
 
     Raises: ConfigError unless there are two, and all of them can be trained on the task.
     """
-    from etude.runs.training import compose_method
+    from etude.runs.training import compose_method, of_method
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
@@ -114,7 +114,7 @@ def _compose_arms(
     arms = {}
     for arm in methods:
         name, *parts = arm.split("+")
-        arms[arm] = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
+        arms[arm] = compose_method(name, of_method(fields), parts, reward, goal.world)
         check_fit(arms[arm], goal)
     return arms
 
@@ -170,18 +170,18 @@ def compare(
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
-    from etude.runs.training import Options, compose_task
+    from etude.runs.training import Options, compose_task, of, with_adapter
     from etude.runs.worlds import world_of
 
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers, "evaluate_every": evaluate_every}.items():
         check(name, Count, 1 if number is None else number)
-    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
+    goal = compose_task(task, of("task", fields), reward)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
     seeds, steps = seeds or usual[0], steps or usual[1]
     metric, split = metric or known[0], split or splits[0]
     composed = _compose_arms(methods, goal, fields, reward)
-    _check_measures(composed, goal, Options(model=model), metric, split)
+    _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
     rewards = [reward] if isinstance(reward, str) else list(reward or ())
     flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()
     arms = {

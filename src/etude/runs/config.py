@@ -23,6 +23,7 @@ from typing import Any
 
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.policies.adapters import named
 from etude.runs.training import Options
 
 FILE = "run.toml"
@@ -115,6 +116,10 @@ def to_toml(
         if option.name not in (*kept, "out", "quiet") and value not in (None, option.default):
             kept[option.name] = list(value) if isinstance(value, tuple) else value
     said = {"method": method, "task": task, "with": list(parts), "reward": reward, **kept}
+    set = [item for item in set if not item.startswith("adapter.")]
+    if options.adapter is not None:
+        said["adapter"], differing = named(options.adapter)
+        set += assignments({f"adapter.{k}": v for k, v in differing.items()})
     lines = ["# What this run was told. `etude train --config FILE` does it again; flags beside it win."]
     lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in said.items() if v not in (None, [])]
     pairs = [item.partition("=")[::2] for item in set]

@@ -20,7 +20,17 @@ from etude.rewards import given
 from etude.rewards.given import Scoring
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
-from etude.runs.training import Options, Result, compose_method, compose_task, options_of, say
+from etude.runs.training import (
+    Options,
+    Result,
+    compose_method,
+    compose_task,
+    of,
+    of_method,
+    options_of,
+    say,
+    with_adapter,
+)
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.stopping import Stopping, StopWhen
@@ -71,8 +81,9 @@ def _start(
     chosen: Options,
 ) -> Result:  # fmt: skip
     """Make the folder of a run, with all that it was told, and train."""
-    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
+    goal = compose_task(task, of("task", fields), reward)
+    composed = compose_method(method, of_method(fields), parts, reward, goal.world)
+    chosen = with_adapter(chosen, of("adapter", fields))
     check(composed, goal)
     check_options(chosen, composed, goal)
     world = world_of(goal)
@@ -88,7 +99,7 @@ def _start(
         **dataclasses.asdict(chosen),
         "out": str(where),
         "task": task if isinstance(task, str) else _reference(task),
-        "task_fields": [f for f in fields if f.startswith("task.")],
+        "task_fields": of("task", fields),
         "reward": given.text(reward),
         "world": goal.world,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
@@ -16,6 +16,7 @@ from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
 from etude.core.task import Task
 from etude.core.worlds import World
+from etude.policies.adapters import NAMED, Adapter, adapter_of
 from etude.rewards.given import Scoring
 from etude.runtime.sinks import SINKS
 from etude.runtime.stopping import StopWhen
@@ -40,7 +41,8 @@ class Options:
         stop_when: end the run before its last step once this holds: 'test/pass@1 > 0.9' of those evaluations (in
             control the mean over members), 'reward >= 0.8' of a training step.
         minutes: end it after so many minutes of a session.
-        adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
+        adapter: train a low-rank adapter: 'lora', 'rslora', 'dora', or an `Adapter`; `set` reaches its fields
+            (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
     """
 
@@ -58,7 +60,7 @@ class Options:
     minutes: Positive | None = None
     checkpoint_every: Count | None = None
     micro_tokens: Count = 8192
-    adapter: Literal["lora", "rslora", "dora"] | None = None
+    adapter: Adapter | None = None
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     autocast: bool = False
@@ -68,6 +70,7 @@ class Options:
     quiet: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "adapter", adapter_of(self.adapter))
         for name, hint in get_type_hints(Options, include_extras=True).items():
             object.__setattr__(self, name, check(name, hint, getattr(self, name)))
         for sink in self.sinks:
@@ -126,6 +129,36 @@ def options_of(kind: type[T], values: Mapping[str, Any]) -> T:
         if key not in names:
             raise UnknownNameError("option", key, names, f"There are: {', '.join(names)}.")
     return kind(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()})
+
+
+OUTSIDE = ("task", "adapter")
+"""What `set` reaches that is no slot of a method."""
+
+
+def of_method(fields: Sequence[str]) -> list[str]:
+    """The assignments to fields of the method."""
+    return [f for f in fields if f.partition(".")[0] not in OUTSIDE]
+
+
+def of(what: str, fields: Sequence[str]) -> list[str]:
+    """The assignments to fields of the task, or of the adapter."""
+    return [f for f in fields if f.startswith(f"{what}.")]
+
+
+def with_adapter(options: Options, fields: Sequence[str]) -> Options:
+    """The options with fields of the adapter set, of LoRA where no other was asked for (`adapter.rank=8`).
+
+    Raises: UnknownNameError for a field that it does not have, ConfigError for a value that it cannot have.
+    """
+    chosen = options.adapter or NAMED["lora"]
+    for change in fields:
+        name, equals, text = change.removeprefix("adapter.").partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes PATH=VALUE, as in adapter.rank=8; got {change!r}.")
+        if name not in hints(Adapter):
+            raise UnknownNameError("field of Adapter", name, hints(Adapter), f"It has: {', '.join(hints(Adapter))}.")
+        chosen = chosen.replace(**{name: parse(f"Adapter.{name}", hints(Adapter)[name], text)})
+    return replace(options, adapter=chosen) if fields else options
 
 
 def compose_method(

@@ -13,6 +13,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.method import Method
 from etude.core.slots import Reward
+from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task
 from etude.evaluation.report import Wording
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop
     from etude.policies.language import LanguagePolicy
-    from etude.policies.loading import Adapter
 
 SMALL = 20_000_000
 """Parameters up to which one thread is faster than several: the products are too small to divide."""
@@ -75,6 +75,19 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
     task.problems("train")
     if options.evaluate_split not in (None, *task.splits()):
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
+    if options.adapter is not None and options.adapter.dropout:
+        _check_dropout(method, options)
+
+
+def _check_dropout(method: Method, options: Options) -> None:
+    """Raise ConfigError where an adapter's dropout would contradict something."""
+    if any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
+        raise ConfigError(
+            f"{method.id} compares what its samples were drawn with to what is trained, and adapter.dropout makes "
+            "these two: leave it at 0. It is for methods that learn from data (sft, dpo)."
+        )
+    if options.gradient_checkpointing:
+        raise ConfigError("Layers that are computed again would drop out anew: adapter.dropout needs them kept.")
 
 
 def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str, Any]:
@@ -85,24 +98,12 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
 
     pool = task.problems("train")
     policy = LanguagePolicy.load(
-        options.model, device=options.device, dtype=options.dtype, adapter=adapter(options.adapter),
+        options.model, device=options.device, dtype=options.dtype, adapter=options.adapter,
         gradient_checkpointing=options.gradient_checkpointing, autocast=options.autocast,
         stream=Stream(options.seed).split("adapter"),
     )  # fmt: skip
     torch.set_num_threads(options.threads or threads(policy))
     return {"policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens}
-
-
-def adapter(name: str | None) -> Adapter | None:
-    """The low-rank adapter that a name asks for."""
-    if name is None:
-        return None
-    from etude.policies.loading import Adapter
-
-    known = {"lora": Adapter(), "rslora": Adapter(rank_stabilized=True), "dora": Adapter(weight_decomposed=True)}
-    if name not in known:
-        raise UnknownNameError("adapter", name, known)
-    return known[name]
 
 
 def threads(policy: LanguagePolicy) -> int:
