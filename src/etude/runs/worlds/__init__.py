@@ -127,8 +127,11 @@ class WorldOf(Protocol):
     def about(self, options: EvaluationOptions) -> str:
         """What such an evaluation was made of, in a few words."""
 
-    def export(self, checkpoint: str, config: Mapping[str, Any], task: Task, out: Path, member: int) -> None:
-        """Write a policy as a program that runs without etude. Raises ConfigError where it is one already."""
+    def export(self, checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
+        """Write a policy so that it runs without etude; with `merge`, an adapter folded into its base.
+
+        Raises: ConfigError where there is no such member or adapter.
+        """
 
     def preview(self, task: Task, split: str | None, count: int) -> Iterable[str]:
         """A task on the terminal, line by line: what is in it, and a few examples."""

@@ -196,11 +196,16 @@ def about(options: EvaluationOptions) -> str:
     return f"{options.episodes} episodes of each member"
 
 
-def export(checkpoint: str, config: Mapping[str, Any], task: ControlTask, out: Path, member: int) -> None:
+def export(checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
     """Write a member's policy, with its normaliser, as a `torch.export` program."""
     from etude.evaluation.export import export_policy
+    from etude.runs.training import compose_task
 
-    export_policy(restore(checkpoint, config, task), member, out)
+    if merge:
+        raise ConfigError(f"--merge is for adapters of language models, and {checkpoint} is a run of control.")
+    goal = compose_task(config["task"], config["task_fields"])
+    assert isinstance(goal, ControlTask)
+    export_policy(restore(checkpoint, config, goal), member, out)
 
 
 # For people

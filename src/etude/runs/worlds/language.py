@@ -224,9 +224,24 @@ def about(options: EvaluationOptions) -> str:
     return f"{options.problems} problems per split"
 
 
-def export(checkpoint: str, config: Mapping[str, Any], task: LanguageTask, out: Path, member: int) -> None:
-    """Refused: checkpoints are Hugging Face folders already."""
-    raise ConfigError(f"{checkpoint} is no run of control; models of language are in checkpoints/step-N/model.")
+def export(checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
+    """Write a plain Hugging Face folder: the checkpoint's model as it is, or its adapter folded into the base."""
+    import shutil
+
+    from etude.policies.adapters import is_adapter
+    from etude.policies.language import LanguagePolicy
+
+    model = Path(checkpoint) / "model"
+    if member:
+        raise ConfigError(f"--member is for populations of control, and {checkpoint} is a run of language.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already: name a folder that is empty, or not there yet.")
+    if merge and not is_adapter(model):
+        raise ConfigError(f"{checkpoint} holds the whole model, and no adapter to fold into it: leave out --merge.")
+    if merge:
+        LanguagePolicy.load(str(model), device="cpu", dtype=config.get("dtype", "auto")).save(out)
+    else:
+        shutil.copytree(model, out, dirs_exist_ok=True)
 
 
 # For people
