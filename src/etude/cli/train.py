@@ -63,7 +63,8 @@ def train(
         A name (`etude tasks`), data.jsonl, reasoning-gym:NAME, an environment of EnvPool or Gymnasium, or file.py:name.
     model
         'tiny', 'blank:LAYERSxWIDTH' (random weights), 'two-matrices:N', 'path-table:N' or 'linear-attention:N' (tables
-        of a graph of N nodes), a local folder, or a causal language model of the hub.
+        of a graph of N nodes), a local folder, a causal language model of the hub, or a run's folder: its newest whole
+        checkpoint; in control a run alone, whose policies the members begin with.
     steps
         Training steps, 150 by default; in control environment steps of each member, by default the task's.
     seed

@@ -171,6 +171,7 @@ def compare(
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
     from etude.runs.training import Options, compose_task, of, with_adapter
+    from etude.runs.warm import start_of
     from etude.runs.worlds import world_of
 
     fields = assignments(set)
@@ -181,6 +182,7 @@ def compare(
     seeds, steps = seeds or usual[0], steps or usual[1]
     metric, split = metric or known[0], split or splits[0]
     composed = _compose_arms(methods, goal, fields, reward)
+    model = model if model == Options.model else start_of(model, goal.world)[0]
     _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
     rewards = [reward] if isinstance(reward, str) else list(reward or ())
     flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()

@@ -20,6 +20,8 @@ from etude.core.errors import EtudeError
 from etude.runtime.interrupts import Interrupted
 
 POLL = 0.2
+DEFAULT = "tiny"
+"""The model where no other is named, which means nothing in control."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Job:
         name, *parts = self.arm.split("+")
         extra = [x for p in parts for x in ("--with", p)] + [x for f in self.fields for x in ("--set", f)]
         extra += [x for r in self.rewards for x in ("--reward", r)]
-        extra += ["--seeds", str(self.members)] if self.members else ["--model", self.model]
+        extra += ["--seeds", str(self.members)] if self.members else []
+        extra += ["--model", self.model] if not self.members or self.model != DEFAULT else []
         return [
             "train", name, "--task", self.task, "--seed", str(self.seed), "--steps", str(self.steps), "--out",
             str(self.folder), "--threads", "1", "--quiet", *extra, *self.flags,
@@ -93,7 +96,7 @@ def jobs_for(
     from etude.runtime import sources
 
     values = [part for f in fields for part in f.partition("=")[2].split(",")]
-    start = "" if together or is_shipped(model) else model
+    start = "" if is_shipped(model) else model
     own = sources.key([task, *names(list(rewards) or None), *values], arm.split("+"), start)
     matters = [arm, task, model, steps, list(fields), *rewards, *own, *flags]
     key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]

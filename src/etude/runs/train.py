@@ -31,6 +31,7 @@ from etude.runs.training import (
     say,
     with_adapter,
 )
+from etude.runs.warm import start_of
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.stopping import Stopping, StopWhen
@@ -87,6 +88,11 @@ def _start(
     check(composed, goal)
     check_options(chosen, composed, goal)
     world = world_of(goal)
+    if chosen.model != Options.model:
+        start, notes = start_of(chosen.model, goal.world)
+        chosen = dataclasses.replace(chosen, model=start)
+        for note in notes:
+            say(note)
     evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
     chosen = dataclasses.replace(chosen, steps=chosen.steps or world.budget(goal), evaluate=evaluate)
     _prepare(composed, goal, chosen)
@@ -206,6 +212,8 @@ def _run(
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
         folder.record_environment(options.seed, kind.promises(loop))  # again, now that the threads are chosen
+        for sentence in world_of(task).begin(loop, options):
+            say(sentence, options.quiet)
     if inputs is not None:
         record(folder.path, inputs())
     say(kind.sentence(loop, method, task), options.quiet)

@@ -104,6 +104,9 @@ class WorldOf(Protocol):
     def arguments(self, method: Method, task: Task, options: Options) -> dict[str, Any]:
         """What a loop is built from besides method, task and steps; also chooses the number of threads."""
 
+    def begin(self, loop: Loop, options: Options) -> list[str]:
+        """Give a loop at its first step what another run learned, if that was asked for; sentences about it."""
+
     def size(self, loop: Loop, method: Method, task: Task) -> str:
         """How much is trained, for people."""
 

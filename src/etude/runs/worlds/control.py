@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEEDS = 10
 """Members of a population where nothing else is said."""
-READS = frozenset({"seeds", "population"})
+READS = frozenset({"model", "seeds", "population"})
 EVALUATION_READS = frozenset({"seed", "episodes", "video", "member"})
 WORDING = Wording(
     budget="environment steps each",
@@ -81,6 +81,13 @@ def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, 
     keep_freed()
     torch.set_num_threads(options.threads or 1)
     return {"members": members(method, options)}
+
+
+def begin(loop: OnPolicyLoop, options: Options) -> list[str]:
+    """Give the members the policies of another run, if that was asked for."""
+    from etude.runs.warm import take_over
+
+    return [] if options.model == Options.model else take_over(loop, Path(options.model))
 
 
 def members(method: Method, options: Options) -> list[Member]:

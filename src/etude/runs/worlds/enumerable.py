@@ -124,6 +124,11 @@ def about(options: EvaluationOptions) -> str:
     return "exact, means over the seeds"
 
 
+def begin(loop: EnumerableLoop, options: Options) -> list[str]:
+    """Nothing: tables begin as the task has them."""
+    return []
+
+
 def export(checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
     """Refused: there is nothing to run."""
     raise ConfigError(

@@ -106,6 +106,11 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     return {"policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens}
 
 
+def begin(loop: LanguageLoop, options: Options) -> list[str]:
+    """Nothing: the model that it begins with is loaded already."""
+    return []
+
+
 def threads(policy: LanguagePolicy) -> int:
     """CPU threads that serve a model of this size best."""
     import os
