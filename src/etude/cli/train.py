@@ -48,6 +48,8 @@ def train(
     micro_tokens: int = 8192,
     threads: int | None = None,
     checkpoint_every: int | None = None,
+    keep: int = 2,
+    keep_best: str | None = None,
     sink: Repeated = (),
     quiet: Flag = False,
 ) -> None:
@@ -119,6 +121,10 @@ def train(
         CPU threads; by default one for small models, all cores for others.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
+    keep
+        How many checkpoints stay, the newest.
+    keep_best
+        A metric of --evaluate-every, as in test/pass@1: the checkpoint with the highest stays beside them.
     sink
         Also log to tensorboard, wandb or trackio. Repeatable.
     quiet
@@ -141,7 +147,7 @@ def train(
         "stop_when": stop_when, "minutes": minutes,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
-        "checkpoint_every": checkpoint_every, "sinks": sink, "quiet": quiet,
+        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink, "quiet": quiet,
     }  # fmt: skip
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")

@@ -17,7 +17,7 @@ from etude.core.episodes import Problem
 from etude.core.errors import EtudeError
 from etude.core.loop import StepReport
 from etude.core.method import Method
-from etude.core.slots import Context
+from etude.core.slots import Context, Reference
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.loops.credit import gathered
@@ -31,6 +31,7 @@ from etude.loops.states import join_tensors, split_tensors
 from etude.loops.token_learning import TokenLearners, own_needs
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
+from etude.policies.sparing import checkpoint_bytes, mark, recalled, spared
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
 if TYPE_CHECKING:
@@ -164,13 +165,21 @@ class LanguageLoop:
 
     # Checkpoints
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint will take on the disk, about."""
+        references = [m.reference for _, m in self.stages if m.reference is not None]
+        moves = len(self.stages) > 1 or any(type(r).refresh is not Reference.refresh for r in references)
+        return checkpoint_bytes(self.policy, moves)
+
     def save(self, folder: Path) -> None:
-        """Weights (also in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
+        """Weights (in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
         self.policy.save(folder / "model")
         learned, found = split_tensors([m.state_dict() for _, m in self.stages])
         tensors, counters = saved(self.players)
-        save_tensors(folder / "state.safetensors", {**tensors, **found})
-        counters |= {"finished": self.finished, **self.differences.state_dict()}
+        left = spared(self.policy)
+        save_tensors(folder / "state.safetensors", {k: v for k, v in {**tensors, **found}.items() if k not in left})
+        counters |= {"finished": self.finished, "reference": mark(self.policy), **self.differences.state_dict()}
         save_json(folder / "state.json", {"counters": counters, "parts": learned})
 
     def load(self, folder: Path) -> None:
@@ -182,7 +191,8 @@ class LanguageLoop:
             player.updater.learners = self._learners(self.method, player.policy)
             player.updater.restart(self.method)
             player.updater.length = self._limit()
-        restore(self.players, tensors, counters)
+        whole = recalled(self.policy, tensors, folder / "model", counters.get("reference"))
+        restore(self.players, whole, counters)
         for (_, method), learned in zip(self.stages, join_tensors(data["parts"], tensors), strict=True):
             method.load_state_dict(learned)
         self.differences.load_state_dict(counters)

@@ -84,6 +84,7 @@ class LanguagePolicy:
         self.config = model.config.get_text_config()
         self.value_head: nn.Linear | None = None
         self.reference: Model | None = None
+        self.reference_moved = False
         self.version = 0
         self.emitted: set[int] = set()
         self.shadow = self._shadow_pays() if shadow is None else shadow
@@ -238,6 +239,7 @@ class LanguagePolicy:
         if self.has_adapter:
             raise ConfigError("A reference that moves needs full weights: with an adapter the reference is the base.")
         assert self.reference is not None
+        self.reference_moved = True
         if self._reference_masters is None:  # of a 16-bit reference a small fraction would be lost to rounding
             self._reference_masters = Masters(self.reference.named_parameters())
         exact = self.masters.parameters

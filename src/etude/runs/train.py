@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core.edit import assignments
-from etude.core.errors import CheckpointError, ConfigError
+from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
 from etude.core.fit import check
 from etude.core.loop import Loop
 from etude.core.method import Method
@@ -34,6 +34,7 @@ from etude.runs.training import (
 from etude.runs.warm import start_of
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
+from etude.runtime.keeping import Best
 from etude.runtime.stopping import Stopping, StopWhen
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def _prepare(method: Method, task: Task, options: Options) -> None:
     """Do what may fail before anything is written or a large model loads."""
     loop_class(type(method), task.world)
     _stopping(task, options)
+    _best(task, options)
     world_of(task).prepare(method, task, options)
     run_of(method).prepare(method, task)
 
@@ -217,6 +219,7 @@ def _run(
     if inputs is not None:
         record(folder.path, inputs())
     say(kind.sentence(loop, method, task), options.quiet)
+    _say_disk(folder, loop, options)
     evaluated = bool(options.evaluate) and kind.acts(method) and not task.needs_reward()
     if evaluated and folder.checkpoint is None:
         _evaluate(folder, loop, task, options, "before")
@@ -228,7 +231,7 @@ def _run(
     done = Run(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
         look=(lambda: world_of(task).look(loop, task, options)) if evaluated else None, look_every=every,
-        stopping=_stopping(task, options),
+        stopping=_stopping(task, options), keep=options.keep, best=_best(task, options),
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
@@ -254,6 +257,30 @@ def _stopping(task: Task, options: Options) -> Stopping:
     if when is not None and when.name in evaluated and options.evaluate_every is None:
         raise ConfigError(f"{when.name} is known after an evaluation: say how often with --evaluate-every N.")
     return Stopping(when, options.minutes, evaluated if options.evaluate_every else ())
+
+
+def _best(task: Task, options: Options) -> Best | None:
+    """Which checkpoint stays for what it scored. Raises ConfigError for a metric that no evaluation on the way has."""
+    if options.keep_best is None:
+        return None
+    metrics, splits = world_of(task).measured(task)
+    known = [f"{split}/{metric}" for split in splits for metric in metrics]
+    if options.keep_best not in known:
+        raise UnknownNameError(
+            "metric to keep the best by", options.keep_best, known, f"There are: {', '.join(known)}."
+        )
+    if options.evaluate_every is None:
+        raise ConfigError(f"{options.keep_best} is known after an evaluation: say how often with --evaluate-every N.")
+    return Best(options.keep_best)
+
+
+def _say_disk(folder: RunFolder, loop: Loop, options: Options) -> None:
+    """How much the checkpoints will take, with a warning if the disk has less."""
+    from etude.runtime import disk
+
+    if size := getattr(loop, "checkpoint_bytes", 0):
+        count = options.keep + (options.keep_best is not None)
+        say(disk.sentence(folder.path, size, count), options.quiet)
 
 
 def _open_sink(name: str, folder: RunFolder) -> list[Any]:

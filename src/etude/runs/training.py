@@ -42,6 +42,8 @@ class Options:
             environment steps of each member): lines of `evaluations.jsonl`. None: only before and after.
         stop_when: end the run before its last step once this holds: 'test/pass@1 > 0.9' of those evaluations (in
             control the mean over members), 'reward >= 0.8' of a training step.
+        keep: how many checkpoints stay, the newest.
+        keep_best: a metric of those evaluations, 'test/pass@1': the checkpoint with the highest stays beside them.
         minutes: end it after so many minutes of a session.
         adapter: train a low-rank adapter: 'lora', 'rslora', 'dora', or an `Adapter`; `set` reaches its fields
             (adapter.rank=8).
@@ -61,6 +63,8 @@ class Options:
     stop_when: str | None = None
     minutes: Positive | None = None
     checkpoint_every: Count | None = None
+    keep: Count = 2
+    keep_best: str | None = None
     micro_tokens: Count = 8192
     adapter: Adapter | None = None
     device: str = "auto"
@@ -85,8 +89,8 @@ class Options:
 
 
 EVERYWHERE = frozenset({
-    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "checkpoint_every", "threads",
-    "sinks", "quiet",
+    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "checkpoint_every", "keep",
+    "keep_best", "threads", "sinks", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 

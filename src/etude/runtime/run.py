@@ -15,6 +15,8 @@ from etude.core.loop import Loop, StepReport
 from etude.runtime import checkpoints, disk
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
+from etude.runtime.jsonl import JsonLines
+from etude.runtime.keeping import Best
 from etude.runtime.progress import Progress
 from etude.runtime.sinks import Guarded, Sink
 from etude.runtime.stopping import Stopping
@@ -57,7 +59,8 @@ class Run:
         steps: training steps of the whole run.
         checkpoint_every: steps between checkpoints; None: as often as costs at most 2% of the time, and not more
             often than every 10 s. There is one at step 0 and one at the end in any case.
-        keep: how many checkpoints stay; more than one, so that a damaged one has a predecessor.
+        keep: how many checkpoints stay; of one alone, none is left if it is damaged.
+        best: the one that stays beside them, saved when a look finds it.
         episodes_per_step: rollouts of each step that go into `episodes.jsonl`.
         sinks: where else metrics go; closed at the end of the session.
         progress: what shows it; a bar on stderr by default.
@@ -75,6 +78,7 @@ class Run:
         *,
         checkpoint_every: int | None = None,
         keep: int = 2,
+        best: Best | None = None,
         episodes_per_step: int = 4,
         sinks: Sequence[Sink] = (),
         progress: Progress | None = None,
@@ -84,6 +88,7 @@ class Run:
     ) -> None:
         self.folder, self.loop, self.steps = folder, loop, steps
         self.checkpoint_every, self.keep, self.episodes_per_step = checkpoint_every, keep, episodes_per_step
+        self.best = best
         self.progress = progress or Progress(steps, loop.headline)
         self.sinks = Guarded(sinks, self.progress.note)
         self.look, self.look_every, self.stopping = look, look_every, stopping or Stopping()
@@ -136,6 +141,8 @@ class Run:
             self._save()
         else:
             self._load(self.checkpoint)
+        if self.best is not None:
+            self.best.recall(JsonLines.read(self.folder.path / "evaluations.jsonl"))
         if self.loop.finished < self.steps:
             self.folder.reopen()
         self.progress.start(self.loop.finished, self.seconds)
@@ -168,6 +175,8 @@ class Run:
         found = self.look()
         self.folder.log("evaluations").append({"step": step, **found})
         self.stopping.look(found)
+        if self.best is not None and self.best.look(step, found):
+            self._save()
         self.folder.lock.beat()
 
     def _finish(self) -> RunResult:
@@ -195,7 +204,7 @@ class Run:
         for log in self.folder.logs.values():
             log.sync()
         self.checkpoint = checkpoints.write(self._root, self.loop.finished, self._write)
-        checkpoints.prune(self._root, self.keep)
+        checkpoints.prune(self._root, self.keep, self.best.step if self.best else None)
         self._saved_at = monotonic()
         self._cost = self._saved_at - began
 

@@ -43,6 +43,12 @@ class StopWhen:
         return self.name in numbers and OPERATORS[self.operator](numbers[self.name], self.number)
 
 
+def numbers_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """What an evaluation measured by 'split/metric': of a population, the mean over members."""
+    pairs = [(f"{split}/{k}", v) for split, metrics in found.items() for k, v in metrics.items()]
+    return {name: fmean(v) if isinstance(v, list) else float(v) for name, v in pairs}
+
+
 class Stopping:
     """Says after each step whether a run ends there, and why.
 
@@ -60,8 +66,7 @@ class Stopping:
 
     def look(self, found: Mapping[str, Mapping[str, Any]]) -> None:
         """Take down what an evaluation measured: of a population, the mean over members."""
-        for split, metrics in found.items():
-            self.numbers |= {f"{split}/{k}": fmean(v) if isinstance(v, list) else float(v) for k, v in metrics.items()}
+        self.numbers |= numbers_of(found)
 
     def why(self, metrics: Mapping[str, float], seconds: float) -> str | None:
         """A sentence if the run ends after this step.
