@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import ConfigError
-from etude.runtime import checkpoints
+from etude.runtime import checkpoints, environment
 from etude.runtime.jsonl import JsonLines
 
 HEADER = "| split | metric | before | after |\n|---|---|---|---|"
@@ -40,8 +40,6 @@ def card(name: str, run: Path, checkpoint: Path, config: Mapping[str, Any], adap
     Args:
         adapter: whether it is an adapter alone.
     """
-    from etude import __version__
-
     method = json.loads((run / "method.json").read_text())
     step, language = checkpoints.step_of(checkpoint), config["world"] == "language"
     base = str(config["model"]) if language else ""
@@ -55,7 +53,7 @@ def card(name: str, run: Path, checkpoint: Path, config: Mapping[str, Any], adap
     said = [
         f"# {name.rpartition('/')[2]}",
         f"{what} trained by `{method['id']}`{paper} on `{_shown(str(config['task']))}`{start}: {step} training steps, "
-        f"seed {config['seed']}, with etude {__version__}.",
+        f"seed {config['seed']}, with etude {environment.version('etude')}.",
         *_measured(run, step),
     ]
     front = "\n".join(["---", *lines, "---"])
