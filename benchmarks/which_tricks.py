@@ -28,7 +28,8 @@ from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
 from etude.runs.beds import Bed, load_bed
 from etude.runs.claims import PUBLISHED, TUNED
-from etude.runs.contest import Arm, Row, both, compete, failures, kept_in, read, settings_of, table
+from etude.runs.contest import Arm, Row, both, compete, failures, kept_in, settings_of, table
+from etude.runtime.jsonl import JsonLines
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PICTURES = ROOT / "docs" / "which-tricks-help.md", ROOT / "docs" / "images"
@@ -90,7 +91,7 @@ class Columns(NamedTuple):
 
 def columns(bed: Bed) -> dict[str, Columns]:
     """Every arm that has runs, the largest difference after tuning first."""
-    lines = read(ROOT / kept_in(bed))
+    lines = list(JsonLines.read(ROOT / kept_in(bed)))
     found = {setting: {row.arm: row for row in table(bed, lines, setting)} for setting in settings_of(lines)}
     arms = dict.fromkeys(name for rows in found.values() for name in rows)
     made = {arm: Columns(*(found.get(s, {}).get(arm) for s in (PUBLISHED, TUNED))) for arm in arms}
@@ -138,7 +139,7 @@ def section(bed: Bed, arms: dict[str, Columns], costs: dict[str, float]) -> str:
     interval_bars(bars, picture, x_label=label)
     head = ["arm", "as published", "", "after tuning", "", "tuned to", "ceiling", "rate", "time", "samples", "runs"]
     rows = [head, ["---"] * len(head), *(_cells(arm, c, costs) for arm, c in arms.items())]
-    out = [f"\n{arm} was left out: {why}" for arm, why in failures(read(ROOT / kept_in(bed))).items()]
+    out = [f"\n{arm} was left out: {why}" for arm, why in failures(list(JsonLines.read(ROOT / kept_in(bed)))).items()]
     text = "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
     return f"## {bed.name}\n\n{bed.about}\n\n![{bed.name}](images/{picture.name})\n\n{text}\n" + "".join(out)
 
@@ -162,7 +163,7 @@ def _cell(row: Row | None) -> tuple[str, str]:
 
 def write(beds: Sequence[Bed]) -> None:
     """The page and its pictures, from the runs that are there."""
-    found = {bed.name: columns(bed) for bed in beds if read(ROOT / kept_in(bed))}
+    found = {bed.name: columns(bed) for bed in beds if list(JsonLines.read(ROOT / kept_in(bed)))}
     costs = json.loads(COSTS.read_text())["ratios"] if COSTS.is_file() else {}
     sections = [section(bed, found[bed.name], costs) for bed in beds if bed.name in found]
     PAGE.write_text(TEXT.format(monday=monday(found), beds="\n".join(sections)))

@@ -253,7 +253,8 @@ def test_what_was_stopped_goes_on(cli: Cli, project: Path, monkeypatch: pytest.M
     assert cli("claims", "run", "mine.py:mine").code == 0
     whole, count = (folder / "runs.jsonl").read_text(), len(asked)
     verdict = json.loads((folder / "verdict.json").read_text())
-    (folder / "runs.jsonl").write_text("".join(line + "\n" for line in whole.splitlines()[:4]))
+    kept = "".join(line + "\n" for line in whole.splitlines()[:4])
+    (folder / "runs.jsonl").write_text(kept + whole.splitlines()[4][:30])  # killed in the middle of a line
     (folder / "verdict.json").unlink()
     del asked[:]
     assert cli("claims", "run", "mine.py:mine").code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ mine = grpo.replace(id="mine", advantages=grpo.advantages, claim=Claim(**SAID, e
 same = grpo.replace(id="same", claim=Claim(**SAID, sweep={}))
 STILL = {"optimizer.lr": 1e-9}
 dead = grpo.replace(id="dead", claim=Claim(**SAID, changes=STILL, baseline_changes=STILL, sweep={}))
+twice = grpo.replace(id="twice", claim=Claim(**SAID, sweep={}, runs=2))
 more = grpo.replace(id="more", epochs=4, claim=Claim(**SAID, equal=("updates",), sweep={}))
 """
 
@@ -56,7 +58,7 @@ def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "small.toml").write_text(BED)
     (tmp_path / ".gitignore").write_text("__pycache__\nruns\n")
     git("init", "-q")
-    for name in ("mine", "same", "dead", "more"):
+    for name in ("mine", "same", "dead", "more", "twice"):
         assert cli("claims", "plan", f"mine.py:{name}").code == 0
     commit("plans")
     return tmp_path
@@ -85,6 +87,23 @@ def test_arms_are_tuned_by_their_areas_and_paired_by_seed(cli: Cli, project: Pat
     assert [p["arm"]["end"] for p in pairs["tuned"]] in ends
     assert [p["baseline"]["end"] for p in pairs["published"]] in ends
     assert all(p["budgets"]["updates"] == [6.0, 6.0] for p in pairs["tuned"])
+
+
+def test_a_score_may_be_the_mean_of_several_runs(cli: Cli, project: Path) -> None:
+    assert "runs = 2" in Path("claims/twice/plan.toml").read_text()
+    assert "runs" not in Path("claims/same/plan.toml").read_text()
+    each, both = ({r["pair"]["seed"]: r["pair"] for r in rows(cli, name)} for name in ("same", "twice"))
+    assert sorted(each) == sorted(both) == list(range(1000, 1006))
+    # runs 1000 to 1011 make the six pairs, and 1000 to 1005 are those of the other claim's
+    for pair in range(3):
+        runs = [each[1000 + 2 * pair + i]["arm"]["area"] for i in range(2)]
+        assert both[1000 + pair]["arm"]["area"] == pytest.approx(sum(runs) / 2, abs=1e-9)
+
+
+def rows(cli: Cli, name: str) -> list[dict[str, Any]]:
+    """Lines of a claim's runs."""
+    assert cli("claims", "run", f"mine.py:{name}").code == 0
+    return [json.loads(line) for line in Path(f"claims/{name}/runs.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(("name", "gate"), [("same", "identical"), ("dead", "learned"), ("more", "budget")])

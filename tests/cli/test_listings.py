@@ -16,19 +16,21 @@ def test_methods_json(cli: Cli) -> None:
     assert {e["id"] for e in entries} == set(etude.methods())
     for entry in entries:
         assert list(entry) == [
-            "id", "title", "family", "row", "kinds", "worlds", "parent", "paper", "changes", "claim"
+            "id", "title", "family", "row", "kinds", "worlds", "parent", "paper", "changes", "claims", "claim"
         ]  # fmt: skip
         for name in ("id", "title", "family", "row", "paper"):
             assert isinstance(entry[name], str) and entry[name], (entry["id"], name)
         assert entry["parent"] is None or entry["parent"] in etude.methods()
         assert bool(entry["changes"]) == (entry["parent"] is not None)
         assert entry["worlds"] in (["control"], ["enumerable", "language"], ["control", "enumerable", "language"])
-        if entry["claim"] is not None:
-            assert set(entry["claim"]) == {"statement", "verdict", "stale"}
-            assert entry["claim"]["verdict"] in (
+        assert entry["claim"] == (entry["claims"][0] if entry["claims"] else None)
+        for claim in entry["claims"]:
+            assert set(claim) == {"name", "statement", "verdict", "stale"} and claim["statement"]
+            assert claim["verdict"] in (
                 None, "held", "reversed", "equivalent", "inconclusive", "void", "not held",
             )  # fmt: skip
     changed = {e["id"]: e["changes"] for e in entries}
+    assert [c["name"] for e in entries if e["id"] == "ppo" for c in e["claims"]] == ["ppo", "ppo/control"]
     assert changed["dr-grpo"] == ["advantages", "aggregation"]
     assert [e["id"] for e in entries if e["claim"] is None] == ["planning-q-learning"]
 

@@ -9,6 +9,7 @@ from scipy import stats
 from etude.core.claims import Measure
 from etude.core.errors import ConfigError, DataError
 from etude.evaluation.gates import Gate, Results, conclude, overall, sequential
+from etude.evaluation.pairs import Pair
 from etude.evaluation.verdicts import ALPHA, LOOKS, Outcome, judge, paired_interval, pairs_needed, score_interval
 
 HELD, REVERSED, EQUIVALENT = Outcome.HELD, Outcome.REVERSED, Outcome.EQUIVALENT
@@ -272,3 +273,8 @@ def test_all_core_measures_must_hold() -> None:
         conclude([Measure(name="score", role="mechanism")], learning(), learned_on=None)
     mechanism = Measure(name="late", role="mechanism", direction="lower", smallest=0.02)
     assert conclude([SCORE, mechanism], learning(), learned_on="score").outcome is HELD, "it decides nothing"
+
+
+def test_a_score_that_is_not_finite_is_refused_before_it_is_recorded() -> None:
+    with pytest.raises(DataError, match=r"end of the baseline with seed 3 is nan: a score must be finite"):
+        Pair(seed=3, arm={"end": 0.5}, baseline={"end": float("nan")})

@@ -27,7 +27,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.rewards.calls import InvalidReturn, components
 from etude.rewards.function import CallableReward, FunctionReward
-from etude.rewards.given import reward_part
+from etude.rewards.several import reward_part
 
 SOURCE = """
 import math, os, random, subprocess, sys, time

@@ -15,7 +15,8 @@ from test_beds import RECIPE
 from etude.core.errors import ConfigError
 from etude.runs.beds import CONFIRMING, Bed, load_bed
 from etude.runs.claims import PUBLISHED, TUNED
-from etude.runs.contest import Arm, both, compete, failures, read, settings_of, table
+from etude.runs.contest import Arm, both, compete, failures, settings_of, table
+from etude.runtime.jsonl import JsonLines
 
 SEEDS = 12
 
@@ -95,7 +96,7 @@ def test_what_is_there_is_not_trained_again_and_what_cannot_be_is_said(bed: Bed,
     assert set(failures(lines)) == {"dpo"}
     trained = {p: p.stat().st_mtime_ns for p in root.rglob("metrics.jsonl")}
     lines = compete(bed, arms, path, seeds=2, root=root, workers=1)
-    assert lines == read(path)
+    assert lines == list(JsonLines.read(path))
     assert len({p.parent for p in root.rglob("metrics.jsonl")} - {p.parent for p in trained}) == 1
     assert all(p.stat().st_mtime_ns == when for p, when in trained.items())
     assert {row.arm for row in table(bed, lines, PUBLISHED)} == {"reinforce", "fast"}

@@ -43,8 +43,32 @@ def test_a_method_changed_by_replace_on_a_task_object(tmp_path: Path) -> None:
     stored = json.loads((result.folder / "method.json").read_text())
     assert stored["objective"] == {"part": "clipped-surrogate", "low": 0.3, "high": 0.4}
     assert stored["parent"] == "grpo"
-    with pytest.raises(CheckpointError, match="the task <Echo>, which only lived in Python"):
-        etude.resume(result.folder)
+    config = json.loads((result.folder / "config.json").read_text())
+    assert (config["task"], config["task_fields"]) == (f"{__name__}:Echo", ["task.letters=xyz"])
+    assert etude.resume(result.folder, quiet=True).steps == 2
+
+
+@pytest.mark.slow
+def test_a_task_and_a_reward_that_have_no_name_are_given_again(tmp_path: Path) -> None:
+    class Shout(Echo):
+        """Louder."""
+
+    def length(completions: list[str]) -> list[float]:
+        return [float(len(c)) for c in completions]
+
+    task, options = Shout(letters="xyz"), {"set": SMALL, "evaluate": 0, "quiet": True}
+    stopped, whole = (
+        etude.train("grpo", task, reward=length, steps=n, out=tmp_path / str(n), **options) for n in (1, 2)
+    )
+    with pytest.raises(CheckpointError, match=r"the task <.*Shout>, which only lived in Python"):
+        etude.resume(stopped.folder, steps=2, reward=length)
+    with pytest.raises(CheckpointError, match=r"the reward <.*length>, which only lived in Python"):
+        etude.resume(stopped.folder, steps=2, task=task)
+    with pytest.raises(CheckpointError, match=r"source of the task .* is not what"):
+        etude.resume(stopped.folder, steps=2, task=Shout(letters="xy"), reward=length)
+    done = etude.resume(stopped.folder, steps=2, task=task, reward=length, quiet=True)
+    weights = [(r.checkpoint / "state.safetensors").read_bytes() for r in (done, whole)]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow

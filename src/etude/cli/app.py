@@ -15,6 +15,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     config=from_file,
 )
+app.register_install_completion_command()
 VERBS = {
     "train": ("etude.cli.train:train", "Train a method on a task."),
     "evaluate": ("etude.cli.evaluate:evaluate", "pass@k, avg@k and maj@k of a model, with intervals."),
@@ -24,7 +25,9 @@ VERBS = {
     "parts": ("etude.cli.parts:parts", "List what can fill each slot of a method."),
     "claims": ("etude.cli.claims:claims", "The table of claims and verdicts; `claims run ID` checks one."),
     "beds": ("etude.cli.beds:beds", "What methods are compared on; `beds make NAME` measures one."),
+    "new": ("etude.cli.new:new", "A commented start of your own task, reward, method, environment or config."),
     "check": ("etude.cli.check:check", "What is wrong with an environment, a task or a part, before a run."),
+    "doctor": ("etude.cli.doctor:doctor", "What there is on this machine, and what to install for what."),
     "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
     "export": ("etude.cli.export:export", "Write a policy of control as a program that runs without etude."),
     "report": ("etude.cli.report:report", "Write the page of a run."),

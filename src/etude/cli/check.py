@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -19,18 +20,19 @@ def check(
     steps: int = 10_000,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Say what is wrong with an environment, a task or a part, one sentence each.
+    """Say what is wrong with an environment, a task, a part, a reward function or a method, one sentence each.
 
     An environment is played with random actions: spaces that can be learned, what reset and step return, bounds and
     dtypes, finite numbers, the same numbers under the same seed, terminated apart from truncated, independence of
     environments, resuming, speed. Of a task: problems, splits, scores, demonstrations, reset and step. Of a part:
-    fields, JSON, state, what it returns on a small batch. The exit code is 1 if there are faults.
+    fields, JSON, state, what it returns on a small batch. Of a reward function: what it returns for six completions. Of
+    a method: its own parts, and what keeps it from being trained. The exit code is 1 if there are faults.
 
     Parameters
     ----------
     environment
-        file.py:Thing or module:Thing of an environment, task or part, an id of Gymnasium or EnvPool (CartPole-v1), or a
-        built-in task.
+        file.py:Thing or module:Thing of an environment, task, part, reward function or method, an id of Gymnasium or
+        EnvPool (CartPole-v1), a built-in task or method.
     set
         Fields of the task, as in task.arguments={"gravity":1.6}. Repeatable.
     steps
@@ -52,30 +54,49 @@ def check(
         raise SystemExit(1)
 
 
-def _part(name: str) -> bool:
-    """Whether a file or module has a part of that name which fills a slot of a method."""
-    from etude.core.part import Part
-    from etude.core.registry import load_attribute
-    from etude.core.task import Task
+def _thing(name: str) -> object:
+    """What a file or module has under that name, or the built-in method of that name; None for a task by its name."""
+    from etude.core.registry import files, get_method, load_attribute
 
-    if ":" not in name or name.startswith("reasoning-gym:"):
-        return False
-    thing = load_attribute(name)
-    cls = thing if isinstance(thing, type) else type(thing)
-    return issubclass(cls, Part) and not issubclass(cls, Task)
+    if name in files("methods"):
+        return get_method(name)
+    if name.startswith("reasoning-gym:") or not (":" in name or name.endswith(".py")):
+        return None
+    return load_attribute(name if ":" in name else f"{name}:{Path(name).stem}")
+
+
+def _trains(name: str) -> str | None:
+    """What trains on a task or environment; None for what is neither."""
+    from etude.core.control import ControlTask
+    from etude.core.errors import ConfigError
+    from etude.runs.training import compose_task
+
+    try:
+        return "ppo" if isinstance(compose_task(name), ControlTask) else "grpo"
+    except ConfigError:
+        return None
 
 
 def _findings(name: str, changes: tuple[str, ...], steps: int) -> list[Finding]:
     """What the check of this kind of thing finds."""
     from etude.core.control import ControlTask
-    from etude.core.registry import load_attribute
+    from etude.core.method import Method
+    from etude.core.part import Part
+    from etude.core.task import Task
     from etude.evaluation.environment_check import check_environment
+    from etude.evaluation.method_check import check_method, check_reward, scores_completions
     from etude.evaluation.part_check import check_part
     from etude.evaluation.task_check import check_task
     from etude.runs.training import compose_task
 
-    if _part(name):
-        return check_part(load_attribute(name))
+    thing = _thing(name)
+    cls = thing if isinstance(thing, type) else type(thing)
+    if isinstance(thing, Method):
+        return check_method(thing)
+    if issubclass(cls, Part) and not issubclass(cls, Task):
+        return check_part(thing)  # type: ignore[arg-type]  # a part or a class of them
+    if scores_completions(thing):
+        return check_reward(name)
     task = compose_task(name, changes)
     return check_environment(task, steps=steps) if isinstance(task, ControlTask) else check_task(task)
 
@@ -94,8 +115,8 @@ def _show(environment: str, findings: list[Finding], faults: int) -> None:
     if faults:
         console.print(f"\n{faults} fault{'s' if faults > 1 else ''}: repair {'them' if faults > 1 else 'it'} first.")
         return
-    if _part(environment):
+    if (method := _trains(environment)) is None:
         console.print("\nNo faults.")
         return
     console.print("\nNo faults. Train on it with:")
-    console.print(f"  etude train ppo --task {quote(environment)}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"  etude train {method} --task {quote(environment)}", style="bold", markup=False, soft_wrap=True)

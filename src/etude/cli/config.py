@@ -20,7 +20,8 @@ def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     from etude.runs.config import read_config
 
     path = asked.tokens[-1].value
-    for key, value in read_config(path).items():
+    typed = [key for key in ("task", "reward") if named[f"--{key}"].tokens]
+    for key, value in read_config(path, typed).items():
         flag = FLAGS.get(key, f"--{key.replace('_', '-')}")
         argument = named[flag]
         if key == "set" or not argument.tokens:

@@ -23,7 +23,7 @@ def list_methods(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
     Parameters
     ----------
     json
-        Print id, title, family, row, kinds, worlds, parent, paper, changes and claim of each as JSON.
+        Print id, title, family, row, kinds, worlds, parent, paper, changes and claims of each as JSON.
     """
     from etude.core.registry import family, files, summary
 
@@ -44,23 +44,28 @@ def list_methods(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
 def entry(name: str) -> dict[str, Any]:
     """A method as `etude methods --json` shows it."""
     from etude.core.registry import compositions, family, files
-    from etude.runs.claims import before, recorded
-    from etude.runs.claims import stale as changed
+    from etude.runs.claims import claims_in
 
     methods = compositions(name)
-    method, claim = methods[0], None
-    if method.claim is not None:
-        verdict = recorded(name)
-        claim = {
-            "statement": method.claim.statement,
-            "verdict": verdict["verdict"] if verdict else before(name),
-            "stale": bool(changed(name, verdict)) if verdict else before(name) is not None,
-        }
+    method, claims = methods[0], [_claimed(label, made) for label, made in claims_in(name).items()]
     return {
         "id": method.id, "title": method.title, "family": family("methods", name) if name in files("methods") else "",
         "row": method.row, "kinds": [type(m).__name__ for m in methods],
         "worlds": sorted({w for m in methods for w in m.worlds}), "parent": method.parent, "paper": method.paper,
-        "changes": list(dict.fromkeys(path.split(".")[0] for path in _changes(method))), "claim": claim,
+        "changes": list(dict.fromkeys(path.split(".")[0] for path in _changes(method))), "claims": claims,
+        "claim": next(iter(claims), None),
+    }  # fmt: skip
+
+
+def _claimed(name: str, method: Method) -> dict[str, Any]:
+    """A claim, and what came out."""
+    from etude.runs.claims import before, recorded, stale
+
+    verdict = recorded(name)
+    return {
+        "name": name, "statement": method.claim.statement if method.claim else "",
+        "verdict": verdict["verdict"] if verdict else before(name),
+        "stale": bool(stale(name, verdict)) if verdict else before(name) is not None,
     }  # fmt: skip
 
 

@@ -75,6 +75,7 @@ class Claim:
         learned_on: the measure on which the baseline must have learned; None where nothing is trained.
         paper_effect: what the paper reports.
         most_seeds: 6, 12, 24 or 48: the last look.
+        runs: on a bed whose runs are far apart, how many of each arm make one score of a pair, their mean.
 
     Raises: ConfigError unless one to three measures are core ones, and names are given once.
     """
@@ -93,8 +94,11 @@ class Claim:
     learned_on: str | None = "end"
     paper_effect: str = ""
     most_seeds: int = 48
+    runs: int = 1
 
     def __post_init__(self) -> None:
+        if self.runs < 1 or (self.runs > 1 and not self.bed):
+            raise ConfigError(f"A claim on a bed may take the mean of several runs as one score, got runs={self.runs}.")
         core_measures(self.measures)
         names = [m.name for m in self.measures]
         if len(set(names)) < len(names):

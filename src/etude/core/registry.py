@@ -111,6 +111,19 @@ def load_attribute(reference: str) -> Any:
     return getattr(module, attribute)
 
 
+def reference(thing: Any) -> str | None:
+    """'module:name' if importing that gives this very class or function. Importing a running script would run it again.
+
+    >>> reference(Listing), reference(lambda: 1)
+    ('etude.core.registry:Listing', None)
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
+    home = sys.modules.get(module or "")
+    if module == "__main__" or getattr(home, name, None) is not thing or getattr(home, "__spec__", None) is None:
+        return None
+    return f"{module}:{name}"
+
+
 def _load_outside(name: str) -> Any:
     if name.endswith(".py"):
         return load_attribute(f"{name}:{Path(name).stem}")

@@ -17,7 +17,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("stages", "planners"),
     ("methods", "loops"),
     ("evaluation",),
-    ("experiments",),
+    ("experiments", "starts"),
     ("runs",),
     ("cli", "board"),
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from etude.core.errors import DataError
+
+SIDES = ("arm", "baseline", "start")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,8 @@ class Pair:
         weights: hashes of what the two runs ended with; empty where they were not taken.
         solved: how many samples of each problem of the test set were right at the end, of the arm and of the baseline
             [problems] each; empty where that was not counted.
+
+    Raises: DataError for a score that is not finite, which no statistics can use.
     """
 
     seed: int
@@ -30,9 +35,29 @@ class Pair:
     weights: tuple[str, ...] = ()
     solved: tuple[Sequence[int], ...] = ()
 
+    def __post_init__(self) -> None:
+        for side in SIDES:
+            for name, value in getattr(self, side).items():
+                if not math.isfinite(value):
+                    raise DataError(f"{name} of the {side} with seed {self.seed} is {value}: a score must be finite.")
+
     def to_json(self) -> dict[str, Any]:
         """JSON values, what is empty left out."""
         return {k: v for k, v in asdict(self).items() if v not in ({}, ())}
+
+    @staticmethod
+    def mean(seed: int, pairs: Sequence[Pair]) -> Pair:
+        """Mean scores of several pairs as one, by another seed; budgets are those of a run.
+
+        >>> Pair.mean(5, [Pair(seed=1, arm={"end": 0.1}), Pair(seed=2, arm={"end": 0.5})]).arm["end"] == 0.6 / 2
+        True
+        """
+        arm, baseline, start = (
+            {k: _mean([getattr(p, side)[k] for p in pairs]) for k in getattr(pairs[0], side)} for side in SIDES
+        )
+        budgets = {k: (_mean([p.budgets[k][0] for p in pairs]), _mean([p.budgets[k][1] for p in pairs]))
+                   for k in pairs[0].budgets}  # fmt: skip
+        return Pair(seed=seed, arm=arm, baseline=baseline, start=start, budgets=budgets)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Pair:
@@ -78,4 +103,5 @@ class Results:
         )
 
 
-SIDES = ("arm", "baseline", "start")
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -50,6 +50,8 @@ from etude.evaluation.small_batch import (
 )
 
 Batch: TypeAlias = TokenBatch | Transitions
+ORDER = {"fault": 0, "warning": 1, "fact": 2}
+"""Of findings."""
 
 
 def check_part(part: Part | type[Part]) -> list[Finding]:
@@ -64,23 +66,23 @@ def check_part(part: Part | type[Part]) -> list[Finding]:
         name, fields = part.__name__, dataclasses.fields(part)
         if missing := [f.name for f in fields if f.init and not _has_default(f)]:
             given = ", ".join(f"{field}=..." for field in missing)
-            return [_fault("fields", f"{name} has no default for {' and '.join(missing)}: check {name}({given}).")]
+            return [fault("fields", f"{name} has no default for {' and '.join(missing)}: check {name}({given}).")]
         try:
             part = part()
         except EtudeError as error:
-            return [_fault("fields", f"{name} refuses its own defaults: {error}")]
+            return [fault("fields", f"{name} refuses its own defaults: {error}")]
     findings = [*_fields(part), *_state(part)]
     if not any(f.level == "fault" for f in findings):
         findings += _called(part)
-    order = {"fault": 0, "warning": 1, "fact": 2}
-    return sorted(findings, key=lambda f: order[f.level])
+    return sorted(findings, key=lambda f: ORDER[f.level])
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
-def _fault(about: str, sentence: str) -> Finding:
+def fault(about: str, sentence: str) -> Finding:
+    """What keeps something from being trained."""
     return Finding("fault", about, sentence)
 
 
@@ -94,7 +96,7 @@ def _fields(part: Part) -> Iterator[Finding]:
         where = f"{name}.{field}"
         if isinstance(value, (list, dict, set, Tensor)):
             type_name = type(value).__name__
-            yield _fault(
+            yield fault(
                 "fields",
                 f"{where} holds a {type_name}, which can change while a part may not: make it a tuple or a part.",
             )
@@ -105,9 +107,7 @@ def _fields(part: Part) -> Iterator[Finding]:
     try:
         text = json.dumps({k: v for k, v in part.to_json().items() if k != "part"})
     except TypeError as error:
-        yield _fault(
-            "json", f"{name} cannot be written into method.json: {error}. Fields are numbers, text, and parts."
-        )
+        yield fault("json", f"{name} cannot be written into method.json: {error}. Fields are numbers, text, and parts.")
         return
     if "<locals>" in type(part).__qualname__:
         yield Finding(
@@ -121,7 +121,7 @@ def _fields(part: Part) -> Iterator[Finding]:
         yield Finding("warning", "json", f"{name} cannot be read back from method.json: {error}")
         return
     if again != part:
-        yield _fault("json", f"{name} is another part after it was written to method.json and read back.")
+        yield fault("json", f"{name} is another part after it was written to method.json and read back.")
 
 
 def _state(part: Part) -> Iterator[Finding]:
@@ -130,21 +130,21 @@ def _state(part: Part) -> Iterator[Finding]:
     try:
         first, second = part.bind().initial_state(), part.bind().initial_state()
     except EtudeError as error:
-        yield _fault("state", f"{name} cannot begin a run: {error}")
+        yield fault("state", f"{name} cannot begin a run: {error}")
         return
     except Exception as error:
-        yield _fault("state", f"{name}.initial_state raised {type(error).__name__}: {error}{_place(error)}.")
+        yield fault("state", f"{name}.initial_state raised {type(error).__name__}: {error}{_place(error)}.")
         return
     if not isinstance(first, dict):
-        yield _fault("state", f"{name}.initial_state must return a dictionary, got {first!r}.")
+        yield fault("state", f"{name}.initial_state must return a dictionary, got {first!r}.")
         return
     for key, value in first.items():
         if wrong := _unsaved(value):
-            yield _fault(
+            yield fault(
                 "state", f"The state {key!r} of {name} holds {wrong}: checkpoints keep JSON values and tensors."
             )
         elif isinstance(value, (list, dict, Tensor)) and value is second.get(key):
-            yield _fault("state", f"The state {key!r} of {name} is one object for all runs: make it in initial_state.")
+            yield fault("state", f"The state {key!r} of {name} is one object for all runs: make it in initial_state.")
 
 
 def _unsaved(value: object) -> str | None:
@@ -263,10 +263,10 @@ def _tried(
     except (NotHere, ConfigError) as error:
         return Finding("fact", "calls", f"{where} was not judged: {error}")
     except NotImplementedError:
-        return _fault("calls", f"{where} is not written: the slot {part.slot} calls it.")
+        return fault("calls", f"{where} is not written: the slot {part.slot} calls it.")
     except Exception as error:
         told = f"{where} raised {type(error).__name__} on {on}: {str(error).rstrip('.')}{_place(error)}."
-        return _fault("calls", told + hint())
+        return fault("calls", told + hint())
 
 
 def _place(error: BaseException) -> str:
@@ -290,23 +290,21 @@ def _returned(part: Part, where: str, value: object, contract: Contract, batch: 
     """Shape, kind and size of what came back."""
     shape, sizes = contract.shape, SIZES[contract.shape]
     if not isinstance(value, Tensor):
-        yield _fault("returns", f"{where} must return a tensor {shape}, got {type(value).__name__}.")
+        yield fault("returns", f"{where} must return a tensor {shape}, got {type(value).__name__}.")
         return
     if tuple(value.shape) != sizes:
         per_row = isinstance(part, TokenObjective) and value.shape == (ROWS,)
         hint = " A loss per row is said by per_row = True in the class." if per_row else ""
-        yield _fault("returns", f"{where} must return {shape}, here {sizes}, got {tuple(value.shape)}.{hint}")
+        yield fault("returns", f"{where} must return {shape}, here {sizes}, got {tuple(value.shape)}.{hint}")
         return
     if not (value.is_floating_point() or value.dtype == torch.bool):
-        yield _fault("returns", f"{where} must return numbers as the batch has them (float32), got {value.dtype}.")
+        yield fault("returns", f"{where} must return numbers as the batch has them (float32), got {value.dtype}.")
         return
     counted = value[batch.action_mask] if isinstance(batch, TokenBatch) and shape == "[B, T]" else value
     if not bool(counted.isfinite().all()):
-        yield _fault(
-            "numbers", f"{where} returned numbers that are not finite: look for a division by 0 or a log of 0."
-        )
+        yield fault("numbers", f"{where} returned numbers that are not finite: look for a division by 0 or a log of 0.")
     if isinstance(part, Filter) and bool((counted < 0).any()):
-        yield _fault("numbers", f"{where} returned weights below 0: a filter weighs rows from 0 (dropped) up.")
+        yield fault("numbers", f"{where} returned weights below 0: a filter weighs rows from 0 (dropped) up.")
     if contract.gradient and not value.requires_grad:
         yield Finding(
             "fault" if isinstance(part, Objective) else "warning", "gradient",
@@ -319,7 +317,7 @@ def _written(where: str, batch: Batch, before: Batch) -> Iterator[Finding]:
     for field in (f.name for f in dataclasses.fields(before)):
         now, then = getattr(batch, field), getattr(before, field)
         if isinstance(then, Tensor) and not torch.equal(now, then):
-            yield _fault("calls", f"{where} writes into batch.{field}: return a new tensor and leave the batch alone.")
+            yield fault("calls", f"{where} writes into batch.{field}: return a new tensor and leave the batch alone.")
 
 
 def _declared(part: Part, contract: Contract, where: str, value: Tensor) -> Iterator[Finding]:
@@ -329,7 +327,7 @@ def _declared(part: Part, contract: Contract, where: str, value: Tensor) -> Iter
         assert batch.advantages is not None
         batch.advantages = torch.zeros_like(batch.advantages)
         if bool((_call(part, contract, batch, policy) != 0).any()):
-            yield _fault(
+            yield fault(
                 "declared",
                 f"{where} is not 0 where advantages are, and vanishes_with_advantage says so: rows without advantage "
                 "would be skipped. Leave it at False.",
@@ -370,11 +368,11 @@ def _scored(part: Reward) -> Iterator[Finding]:
         return
     if not isinstance(scores, Sequence) or len(scores) != len(episodes):
         got = f"{len(scores)} of them" if isinstance(scores, Sequence) else type(scores).__name__
-        yield _fault("returns", f"{where} must return a number or None for each of 6 episodes, got {got}.")
+        yield fault("returns", f"{where} must return a number or None for each of 6 episodes, got {got}.")
         return
     wrong = [s for s in scores if s is not None and not (isinstance(s, (int, float)) and math.isfinite(s))]
     if wrong:
-        yield _fault("numbers", f"{where} must return finite numbers, or None where none applies; got {wrong[0]!r}.")
+        yield fault("numbers", f"{where} must return finite numbers, or None where none applies; got {wrong[0]!r}.")
     yield Finding("fact", "calls", f"{where} was called on {len(episodes)} episodes.")
 
 
@@ -389,7 +387,7 @@ def _chosen(part: Curriculum) -> Iterator[Finding]:
         return
     first, second = chosen
     if not isinstance(first, list) or len(first) != count or any(p not in pool for p in first):
-        yield _fault("returns", f"{where} must return a list of {count} problems of the pool, got {first!r}.")
+        yield fault("returns", f"{where} must return a list of {count} problems of the pool, got {first!r}.")
     elif first != second:
-        yield _fault("returns", f"{where} chooses others for the same stream: draw from it, stream.numpy or split().")
+        yield fault("returns", f"{where} chooses others for the same stream: draw from it, stream.numpy or split().")
     yield Finding("fact", "calls", f"{where} was called on {len(pool)} problems.")

@@ -23,9 +23,12 @@ from etude.evaluation.gates import Verdict, sequential
 from etude.evaluation.pairs import Pair, Results
 from etude.runs.code import code_of, text_hash
 from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan
+from etude.runtime.jsonl import JsonLines, append
 
-PLACES = (Path("claims"), ROOT.parent.parent / "claims")
-"""Where claims are: in the folder that one works in, or beside the source."""
+SHIPPED = next((p for p in (ROOT / "claims", ROOT.parent.parent / "claims") if p.is_dir()), ROOT / "claims")
+"""etude's own: inside an installed package, or beside the source."""
+PLACES = (Path("claims"), SHIPPED)
+"""Where claims are: in the folder that one works in, or etude's own."""
 KEPT = Path("runs")
 """Where runs are kept."""
 PUBLISHED, TUNED = "published", "tuned"
@@ -139,9 +142,7 @@ class Lines:
 
     def read(self) -> list[dict[str, Any]]:
         """Every line. Raises ConfigError for one of another plan."""
-        if not self.path.is_file():
-            return []
-        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        lines = list(JsonLines.read(self.path))
         others = {line["plan"] for line in lines} - {self.plan.hash}
         if others:
             raise ConfigError(
@@ -162,10 +163,7 @@ class Lines:
 
     def add(self, commit: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Append lines."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            for line in lines:
-                file.write(json.dumps({"plan": self.plan.hash, "commit": commit, **line}) + "\n")
+        append(self.path, ({"plan": self.plan.hash, "commit": commit, **line} for line in lines))
 
 
 Collect = Callable[[str, Sequence[int]], list[Pair]]
@@ -264,11 +262,18 @@ def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers
         best: Mapping[str, Any] = {}
         if setting == TUNED:
             best = _tuned(lines, commit, partial(tune, bed, arm, claim, root=runs / "beds", workers=workers))
-        jobs = arms_of(bed, arm, claim, seeds, best, root=runs / "beds")
+        jobs = arms_of(bed, arm, claim, seeds_of(plan, seeds), best, root=runs / "beds")
         run_jobs([*jobs[0], *jobs[1]], workers)
-        return pairs_of(bed, [m.name for m in claim.measures], *jobs)
+        pairs, count = pairs_of(bed, [m.name for m in claim.measures], *jobs), claim.runs
+        return [pairs[i] if count == 1 else Pair.mean(s, pairs[i * count :][:count]) for i, s in enumerate(seeds)]
 
     return collect
+
+
+def seeds_of(plan: Plan, pairs: Sequence[int]) -> list[int]:
+    """Seeds of the runs that pairs are made of: the next ones of each arm, so many for each pair."""
+    count, first = plan.claim.runs, plan.first_seed
+    return [first + (pair - first) * count + i for pair in pairs for i in range(count)]
 
 
 def _tuned(lines: Lines, commit: str, tune: Callable[[], dict[str, Any]]) -> dict[str, Any]:

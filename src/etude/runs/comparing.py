@@ -13,6 +13,9 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
+from etude.rewards import several
+from etude.rewards.several import Scoring
+from etude.runs import given
 from etude.runs.jobs import Job, jobs_for, run_jobs
 
 if TYPE_CHECKING:
@@ -152,15 +155,16 @@ class Compared:
 
 
 def compare(
-    methods: Sequence[str], task: str = "compose", *, model: str = "tiny", seeds: int | None = None,
-    steps: int | None = None, metric: str | None = None, split: str | None = None, out: Path | str = "runs",
-    set: str | Sequence[str] | Mapping[str, Any] = (), reward: str | Sequence[str] | None = None,
+    methods: Sequence[str], task: Any = "compose", *, model: Any = "tiny", tokenizer: object = None,
+    seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
+    out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
     workers: int | None = None, evaluate_every: int | None = None, quiet: bool = False,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
     Args:
         methods: names; parts stack with +, as in 'grpo+kl-to-reference'. The first is the baseline.
+        task, model: all that `etude.train` takes and that has a name, or gets one.
         seeds: runs of each, 3 by default; in control members of each, 10 by default.
         steps: 100 training steps by default; in control environment steps of each member, by default the task's.
         metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
@@ -177,14 +181,15 @@ def compare(
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers, "evaluate_every": evaluate_every}.items():
         check(name, Count, 1 if number is None else number)
-    goal = compose_task(task, of("task", fields), reward)
+    task, own, rewards, model = _with_names(task, reward, model, tokenizer, Path(out) / given.FOLDER)
+    fields, scored = [*own, *fields], rewards or None
+    goal = compose_task(task, of("task", fields), scored)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
     seeds, steps = seeds or usual[0], steps or usual[1]
     metric, split = metric or known[0], split or splits[0]
-    composed = _compose_arms(methods, goal, fields, reward)
+    composed = _compose_arms(methods, goal, fields, scored)
     model = model if model == Options.model else start_of(model, goal.world)[0]
     _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
-    rewards = [reward] if isinstance(reward, str) else list(reward or ())
     flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()
     arms = {
         arm: jobs_for(
@@ -199,6 +204,23 @@ def compare(
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
     written = comparison.write(folder)
     return Compared(comparison, folder, list(written.files), list(written.notes))
+
+
+def _with_names(
+    task: Any, reward: Scoring | None, model: Any, tokenizer: object, where: Path
+) -> tuple[str, list[str], list[str], str]:
+    """Names of what was given, and fields of the task. Raises ConfigError for what only lives in this program."""
+    found = given.task_of(task, where)
+    name, fields = (found, []) if isinstance(found, str) else given.named(found)
+    scored = several.text(reward)
+    for what, label in {"task": name, "reward": several.only_python(scored)}.items():
+        if str(label).startswith("<"):
+            raise ConfigError(
+                f"Runs that are compared are trained by processes of their own, which cannot be given the {what} "
+                f"{label}: put it in a file and name it as file.py:name."
+            )
+    listed = [scored] if isinstance(scored, str) else scored or []
+    return name, fields, listed, given.model_of(model, tokenizer, where)
 
 
 def _comparison(

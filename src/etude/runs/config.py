@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,11 @@ OWN = ("method", "task", "set", "with", "reward")
 LISTS = ("with", "population", "sinks")
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
+def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]:
     """What a file says, by name; `set` as a list of assignments, `with` and other lists as lists.
+
+    Args:
+        given: what is given beside it, and wins.
 
     Raises: ConfigError if there is no such file or it cannot be read; UnknownNameError, with the nearest names, for a
     key that nothing reads.
@@ -53,10 +56,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
         names = said if key == "reward" and isinstance(said, list) else [said]
         if not all(isinstance(name, str) for name in names):
             raise ConfigError(f"{place}: {key} must be a name, got {said!r}.")
-        if lost := next((name for name in names if name.startswith("<")), None):
+        lost = next((name for name in names if name.startswith("<")), None)
+        if key not in given and lost is not None:
             raise ConfigError(
-                f"{place}: the {key} was {lost}, which only lived in Python: put it in a file and name it as "
-                f"file.py:name."
+                f"{place}: the {key} was {lost}, which only lived in Python: give it again there, or put it in a "
+                "file and name it as file.py:name."
             )
     if "set" in told:
         told["set"] = assignments(told["set"])
@@ -88,7 +92,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def merged(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a file says, with what is given beside it: that wins, and `set` adds to the file's, field by field."""
-    told = read_config(path)
+    told = read_config(path, given)
     both = {**told, **{k: v for k, v in given.items() if k != "set"}}
     if "set" in told or "set" in given:
         both["set"] = [*told.get("set", ()), *assignments(given.get("set", ()))]

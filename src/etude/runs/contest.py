@@ -5,7 +5,6 @@ A file has a line for each run; everything that a table says is derived from the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from etude.runs.measuring import budgets
 from etude.runs.tuning import SEEDS as SWEPT
 from etude.runs.tuning import TOGETHER, combinations
 from etude.runtime.interrupts import Interrupted
+from etude.runtime.jsonl import JsonLines, append
 
 SEEDS = 12
 KEPT = Path("studies")
@@ -72,7 +72,7 @@ def compete(
     Raises: ConfigError if the file is of another recipe, or of code or a machine whose runs could not be equal.
     """
     here = {"bed": bed.name, "recipe": text_hash(repr(bed)), "state": state()}
-    lines = read(path)
+    lines = list(JsonLines.read(path))
     if lines and (other := {k: lines[0][k] for k in here}) != here:
         differs = ", ".join(k for k in here if here[k] != other[k])
         raise ConfigError(
@@ -91,7 +91,7 @@ def compete(
             label = {**here, "arm": arm.label, "setting": setting}
             made = _runs(bed, arm, arm.sweeps[setting], seeds, root, pool)
             new = [{**label, **x} for x in made if (arm.label, setting, x.get("seed")) not in there]
-            _add(path, new)
+            append(path, new)
             lines += new
     return lines
 
@@ -131,17 +131,6 @@ def _lines(bed: Bed, jobs: Sequence[Job], best: Fields) -> Iterator[dict[str, An
             "area": round(float(scores.area[i]), 6), "end": round(float(scores.end[i]), 6),
             **{k: v[i] for k, v in counts.items()},
         }  # fmt: skip
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file; none if it is not there."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-
-
-def _add(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(line) + "\n" for line in lines))
 
 
 # What follows from them

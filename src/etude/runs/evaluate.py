@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.task import Task
-from etude.rewards.given import only_python
+from etude.rewards.several import only_python
+from etude.runs import given
 from etude.runs.saved import locate
 from etude.runs.training import compose_task, options_of
 from etude.runs.worlds import EvaluationOptions, WorldOf, check_evaluation, world_of
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    checkpoint: str | Path,
-    task: str | Task | None = None,
+    checkpoint: Any,
+    task: Any = None,
     *,
+    tokenizer: object = None,
     set: str | Sequence[str] | Mapping[str, Any] = (),
     **options: object,
 ) -> dict[str, dict[str, Any]]:
@@ -32,14 +34,18 @@ def evaluate(
     likeliest actions, interquartile means over members.
 
     Args:
-        checkpoint: a run folder (its newest checkpoint), a checkpoint folder, or any causal LM by name or path.
-        task: by default the one the run was trained on.
+        checkpoint: a run folder (its newest checkpoint), a checkpoint folder, or any causal LM by name or path, or one
+            that transformers loaded, with its `tokenizer`.
+        task: by default the one the run was trained on; all that `etude.train` takes.
         set: fields of the task, as in `{"task.levels": (3,)}`.
         options: see `etude.runs.worlds.EvaluationOptions`: k, problems, split, reward, temperature, episodes, ...
 
     Returns: {split: {metric: Interval}}.
     """
-    return evaluation_of(checkpoint, task, options_of(EvaluationOptions, options), set).scores
+    where = given.home(None)
+    place = given.model_of(checkpoint, tokenizer, where)
+    goal = None if task is None else given.task_of(task, where)
+    return evaluation_of(place, goal, options_of(EvaluationOptions, options), set).scores
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,8 @@ def evaluation_of(
     if task is None and "task" not in config:
         raise ConfigError(f"{checkpoint} does not say which task it was trained on: name one with --task.")
     said = {"task": (task, config.get("task")), "reward": (options.reward, only_python(config.get("reward")))}
-    for what, (given, own) in said.items():
-        if given is None and task is None and str(own).startswith("<"):
+    for what, (named, own) in said.items():
+        if named is None and task is None and str(own).startswith("<"):
             raise ConfigError(f"{checkpoint} has the {what} {own}, which only Python can give.")
     fields, reward = assignments(changes), options.reward
     if task is None:

@@ -92,7 +92,7 @@ def jobs_for(
     import hashlib
 
     from etude.policies.loading import is_shipped
-    from etude.rewards.given import names
+    from etude.rewards.several import names
     from etude.runtime import sources
 
     values = [part for f in fields for part in f.partition("=")[2].split(",")]

@@ -136,7 +136,10 @@ def _values(plan: Plan) -> dict[str, Any]:
     said: dict[str, Any] = {"method": plan.method, "statement": claim.statement, "recipe": plan.recipe}
     said |= {f.name: getattr(claim, f.name) for f in fields(Claim) if f.name not in ("statement", "measures")}
     said |= {"first_seed": plan.first_seed, "reason": plan.reason}
-    kept = {k: v for k, v in said.items() if v not in ("", (), None) and (v != {} or k == "sweep")}
+    usual = {"runs": 1}
+    kept = {
+        k: v for k, v in said.items() if v not in ("", (), None) and (v != {} or k == "sweep") and usual.get(k) != v
+    }
     return {**kept, "measures": [_measure(m) for m in claim.measures]}
 
 

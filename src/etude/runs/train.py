@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core.edit import assignments
-from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
+from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.task import Task
 from etude.loops import loop_class
-from etude.rewards import given
-from etude.rewards.given import Scoring
+from etude.rewards import several
+from etude.rewards.function import CallableReward
+from etude.rewards.several import Scoring
+from etude.runs import given
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
 from etude.runs.training import (
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 def train(
     method: str | Method | None = None,
-    task: str | Task | None = None,
+    task: Any = None,
     *,
     set: str | Sequence[str] | Mapping[str, Any] = (),
     with_: str | Sequence[str] = (),
@@ -56,24 +58,32 @@ def train(
 
     Args:
         method: a name (`etude methods`), a Method, 'file.py:name', or a run's method.json; 'grpo' by default.
-        task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'; 'compose' by
-            default.
+        task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'; a gymnasium.Env
+            class, a function that makes such environments, or one that `gym.make` made; rows: dicts, a
+            `datasets.Dataset`, or either by split. 'compose' by default.
         set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
         with_: parts or methods to stack on the method.
         reward: 'module:function', 'file.py:function', or a Python function over completions; several in a list, with
             weights as in ['a.py:f=1.0', 'b.py:g=0.2'] or [(f, 1.0), (g, 0.2)].
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
-        options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...
+        options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
+            that transformers loaded serves with its `tokenizer`.
+
+    Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an
+    environment of a notebook) is kept as its source, and `resume` asks for it.
 
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
-    named = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
-    told: dict[str, Any] = {k: v for k, v in named.items() if v not in (None, ())} | options
+    own = {"method": method, "task": task, "set": set, "with": with_, "reward": reward}
+    told: dict[str, Any] = {k: v for k, v in own.items() if v is not None and v != ()} | options
     if config is not None:
         told = merged(config, told)
+    where = given.home(told.get("out"))
+    if "model" in told or "tokenizer" in told:
+        told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
     fields, parts = assignments(told.pop("set", ())), told.pop("with", ())
     return _start(
-        told.pop("method", "grpo"), told.pop("task", "compose"), told.pop("reward", None), fields,
+        told.pop("method", "grpo"), given.task_of(told.pop("task", "compose"), where), told.pop("reward", None), fields,
         [parts] if isinstance(parts, str) else list(parts), options_of(Options, told),
     )  # fmt: skip
 
@@ -102,12 +112,13 @@ def _start(
     from etude.runtime.folder import RunFolder, default_name
 
     where = Path(chosen.out) if chosen.out else default_name(composed.id, goal.id, chosen.seed)
+    name, own_fields = (task, []) if isinstance(task, str) else given.named(task)
     config = {
         **dataclasses.asdict(chosen),
         "out": str(where),
-        "task": task if isinstance(task, str) else _reference(task),
-        "task_fields": of("task", fields),
-        "reward": given.text(reward),
+        "task": name,
+        "task_fields": [*own_fields, *of("task", fields)],
+        "reward": several.text(reward),
         "world": goal.world,
     }
     code = [s for s in (method, *parts) if isinstance(s, str)]
@@ -115,7 +126,13 @@ def _start(
     new = not where.exists()
     with RunFolder.create(where, composed.to_json(), config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
-        disk.replace_file(where / FILE, _repeats(where, method, config, parts, fields, chosen).encode())
+        disk.replace_file(where / FILE, _repeats(where, method, config, parts, [*own_fields, *fields], chosen).encode())
+        lost = {
+            "task": (config["task"], task),
+            "reward": (several.only_python(config["reward"]), several.unnamed(reward)),
+        }
+        unnamed = {k: thing for k, (said, thing) in lost.items() if str(said).startswith("<")}
+        given.keep_sources(where, unnamed)
         for sentence in goal.warnings():
             say(sentence)
         try:
@@ -139,12 +156,19 @@ def _repeats(
 
 
 def resume(
-    folder: str | Path, *, steps: int | None = None, accept_changes: bool = False, quiet: bool = False
+    folder: str | Path,
+    *,
+    steps: int | None = None,
+    accept_changes: bool = False,
+    quiet: bool = False,
+    task: Any = None,
+    reward: Scoring | None = None,
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
     Args:
         steps: train to this many steps instead (schedules follow the new number).
+        task, reward: what the run was given in Python and has no name, once more.
         accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
             the run records what changed, and at which step.
 
@@ -159,17 +183,24 @@ def resume(
         started = sources.opened(opened.path)
         opened.notes += started.notes
         config = started.config
-        for what, said in (("task", config["task"]), ("reward", given.only_python(config["reward"]))):
-            if str(said).startswith("<"):
-                raise CheckpointError(
-                    f"{folder} was trained with the {what} {said}, which only lived in Python: put it in a "
-                    f"file and name it as file.py:name to make runs that can be resumed."
-                )
+        wanted = {"task": (config["task"], task), "reward": (several.only_python(config["reward"]), reward)}
+        for what, (name, thing) in wanted.items():
+            if str(name).startswith("<"):
+                thing = several.unnamed(thing) if what == "reward" else thing
+                given.given_again(opened.path, what, str(name), thing, accept_changes)
+                if what == "reward":
+                    _with(started.method, reward or [])  # refuses too few of them before any is kept
+                given.keep_sources(opened.path, {what: thing})
+            elif thing is not None:
+                raise ConfigError(f"{folder} knows its {what} by name, {config[what]}: leave {what} out.")
         known = {f.name for f in dataclasses.fields(Options)}
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
         options = options_of(Options, {**values, "quiet": quiet, "steps": config["steps"] if steps is None else steps})
-        method = Method.from_json(started.method)
-        goal = compose_task(config["task"], config["task_fields"], config["reward"])
+        method = Method.from_json(started.method if reward is None else _with(started.method, reward))
+        goal = compose_task(
+            config["task"] if task is None else given.task_of(task, given.home(folder)), config["task_fields"],
+            config["reward"],
+        )  # fmt: skip
         if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
             raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
         _prepare(method, goal, options)
@@ -323,10 +354,14 @@ def _save_evaluation(folder: Path, scores: dict[str, Any]) -> None:
     disk.replace_file(folder / "evaluation.json", json.dumps(scores, indent=1).encode())
 
 
-def _reference(task: Task) -> str:
-    from etude.tasks import resolve_task
-
-    try:
-        return task.id if resolve_task(task.id) == task else f"<{type(task).__qualname__}>"
-    except ConfigError:
-        return f"<{type(task).__qualname__}>"
+def _with(written: Mapping[str, Any], rewards: Scoring) -> dict[str, Any]:
+    """A method as it was written down, with the functions that its rewards had, in their order."""
+    functions = several.unnamed(rewards) or ()
+    wanted = [r for r in written["rewards"] if r["part"] == CallableReward.name]
+    if len(functions) != len(wanted):
+        raise ConfigError(
+            f"The run had {len(wanted)} rewards that only lived in Python, and was given {len(functions)}."
+        )
+    left = iter(functions)
+    own = [{**r, "function": next(left)} if r in wanted else r for r in written["rewards"]]
+    return {**written, "rewards": own}

@@ -17,7 +17,7 @@ from etude.core.registry import compositions, files, get_method, not_for
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.policies.adapters import NAMED, Adapter, adapter_of
-from etude.rewards.given import Scoring
+from etude.rewards.several import Scoring
 from etude.runtime.sinks import SINKS
 from etude.runtime.stopping import StopWhen
 from etude.tasks import resolve_task
@@ -186,7 +186,7 @@ def compose_method(
     composed = stack(composed, parts)
     if reward is not None:
         from etude.core.slots import TokenReward
-        from etude.rewards.given import reward_parts
+        from etude.rewards.several import reward_parts
 
         kept = tuple(
             p for p in composed.slots()["rewards"] if not (isinstance(p, TokenReward) and p.name == "task-reward")

@@ -6,7 +6,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,20 @@ class JsonLines:
                         return
                     raise DataError(f"{path}:{number} is not a JSON object: {error}.") from None
                 yield record
+
+
+def append(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Append a line for each record to a file that nobody holds open, after whole lines; its folder is made.
+
+    Raises: as `JsonLines.append`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = JsonLines(path)
+    try:
+        for record in records:
+            lines.append(record)
+    finally:
+        lines.close()
 
 
 def plain(value: object) -> Any:

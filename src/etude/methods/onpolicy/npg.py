@@ -40,5 +40,6 @@ npg = a2c.replace(
         equal=("steps",),
         sweep={"optimizer.delta": (0.003, 0.01, 0.03, 0.1)},
         baseline_sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3, 1e-2)},
+        runs=8,
     ),
 )

@@ -161,6 +161,7 @@ v_mpo = a2c.replace(
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),
         sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3, 1e-2)},
+        runs=8,
         paper_effect="learning curves on four MuJoCo tasks: what holds the policy's step back helps (arXiv:2401.13662)",
     ),
 )

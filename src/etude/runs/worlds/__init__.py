@@ -16,7 +16,7 @@ from etude.core.method import Method
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
-from etude.rewards.given import Scoring
+from etude.rewards.several import Scoring
 from etude.runs.training import Options, Result
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class EvaluationOptions:
     member: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "k", tuple(self.k))
+        object.__setattr__(self, "k", (self.k,) if isinstance(self.k, int) else tuple(self.k))
         for name in ("problems", "episodes"):
             check(name, Count, getattr(self, name))
 

@@ -17,7 +17,7 @@ from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task
 from etude.evaluation.report import Wording
-from etude.rewards.given import only_python
+from etude.rewards.several import only_python
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured
 
@@ -200,7 +200,7 @@ def evaluate(
     """pass@k, avg@k, maj@k and reward, over problems."""
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
-    from etude.rewards.given import reward_parts
+    from etude.rewards.several import reward_parts
 
     most = max(options.k)
     count = check("samples", Count, most if options.samples is None else options.samples)

@@ -23,6 +23,18 @@ EXTRAS = {"mujoco": "control", "imageio": "control", "pygame": "control", "box2d
 BUILT_IN = {"CartPole-v1": "cartpole.CartPoleArrays", "Pendulum-v1": "pendulum.PendulumArrays"}
 """Ids whose environment is built in, over arrays, with the same spaces, starts, dynamics, rewards and time limits."""
 
+GIVEN: dict[str, Callable[..., Any]] = {}
+"""What makes environments that only live in this program, by what they are called: `<MyEnv>`."""
+
+
+def give(name: str, make: Callable[..., Any]) -> str:
+    """Let environments be made by a class or function without a name; returns the name that it got, `<MyEnv 2>` say."""
+    label, n = name, 1
+    while GIVEN.setdefault(label, make) is not make:
+        n += 1
+        label = f"{name[:-1]} {n}>"
+    return label
+
 
 def is_id(name: str) -> bool:
     """Whether a name looks like an id; nothing is imported to find out."""
@@ -129,7 +141,7 @@ def open_environment(name: str, arguments: Mapping[str, Any]) -> gym.Env:
         return _registered(name, arguments)
     from etude.core.registry import load_task
 
-    task = load_task(name)
+    task = GIVEN[name] if name in GIVEN else load_task(name)
     if not callable(task):
         advice = ": name its class, many are made of it" if isinstance(task, gym.Env) else ""
         raise ConfigError(f"{name} must be a gymnasium.Env class or a function, got {type(task).__name__}{advice}.")

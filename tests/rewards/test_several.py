@@ -9,10 +9,10 @@ import pytest
 
 import etude
 from etude.core.edit import set_values
-from etude.core.errors import ConfigError, RewardError, UnknownNameError
+from etude.core.errors import CheckpointError, ConfigError, RewardError, UnknownNameError
 from etude.core.slots import Reward
 from etude.rewards.function import CallableReward, FunctionReward
-from etude.rewards.given import names, only_python, reward_parts, text
+from etude.rewards.several import names, only_python, reward_parts, text
 from etude.runs.training import compose_method
 
 
@@ -70,7 +70,8 @@ def test_what_is_no_reward(given: Any, sentence: str) -> None:
 def test_what_a_run_records() -> None:
     assert text(None) is None
     assert text("m.py:f=0.2") == "m.py:f=0.2"
-    assert text([("m.py:f", 0.2), shown]) == ["m.py:f=0.2", "<shown>"]
+    assert text([("m.py:f", 0.2), (shown, 2), len]) == ["m.py:f=0.2", f"{__name__}:shown=2.0", "builtins:len"]
+    assert text(lambda completions: [0.0]) == "<test_what_a_run_records.<locals>.<lambda>>"
     assert names(["m.py:f=0.2", "n:g"]) == ["m.py:f", "n:g"]
     assert only_python(["m.py:f=0.2", "<g>"]) == "<g>" and only_python("m.py:f") is only_python(None) is None
 
@@ -114,6 +115,27 @@ def test_a_run_of_two_rewards_is_repeated_and_evaluated(tmp_path: Path, monkeypa
     assert plain(done) == plain(again)
     monkeypatch.chdir("/")  # the run's files are found from anywhere
     assert "reward" in etude.evaluate(tmp_path / "a", problems=4, k=(1,), split="test")["test"]
+
+
+def test_rewards_that_only_live_in_python_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(REWARDS)
+
+    def short(completions: list[str]) -> list[float]:
+        return [float(len(c) < 9) for c in completions]
+
+    def vowels(completions: list[str]) -> list[float]:
+        return [c.count("a") / 9 for c in completions]
+
+    given: Any = ["mine.py:right", (short, 0.5), (vowels, 0.25)]
+    told: dict[str, Any] = {"evaluate": 0, "set": SMALL, "quiet": True}
+    whole = etude.train("grpo", reward=given, out="whole", steps=2, **told)
+    etude.train("grpo", reward=given, out="half", steps=1, **told)
+    with pytest.raises(CheckpointError, match=r"which only lived in Python: give it again, as in etude.resume"):
+        etude.resume("half", steps=2, quiet=True)
+    with pytest.raises(ConfigError, match=r"The run had 2 rewards that only lived in Python, and was given 1"):
+        etude.resume("half", steps=2, reward=short, accept_changes=True, quiet=True)
+    assert plain(etude.resume("half", steps=2, reward=given, quiet=True)) == plain(whole)
 
 
 FAILING = """

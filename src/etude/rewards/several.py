@@ -8,13 +8,13 @@ reward=[(format_score, 0.2), score]
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from etude.core.errors import ConfigError
+from etude.core.registry import reference
 from etude.core.slots import Reward
 from etude.rewards.function import CallableReward, FunctionReward
 
@@ -63,7 +63,14 @@ def text(given: Scoring | None) -> str | list[str] | None:
 
 
 def _named(one: One) -> str:
-    return one if isinstance(one, str) else f"<{getattr(one, '__qualname__', one)}>"
+    return one if isinstance(one, str) else reference(one) or f"<{getattr(one, '__qualname__', one)}>"
+
+
+def unnamed(given: Scoring | None) -> list[Any] | None:
+    """The functions and parts that have no name, in their order."""
+    if given is None:
+        return None
+    return [one for one, _ in _pairs(given) if not isinstance(one, str) and reference(one) is None]
 
 
 def only_python(said: str | Sequence[str] | None) -> str | None:
@@ -143,14 +150,5 @@ def reward_part(function: One) -> Reward:
         return function
     if isinstance(function, str):
         return FunctionReward(function)
-    name = _importable(function)
+    name = reference(function)
     return FunctionReward(name) if name else CallableReward(function)
-
-
-def _importable(function: Callable[..., Any]) -> str | None:
-    """'module:name' if importing that gives this very function. Importing a running script would run it again."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    home = sys.modules.get(module or "")
-    if module == "__main__" or getattr(home, name, None) is not function or getattr(home, "__spec__", None) is None:
-        return None
-    return f"{module}:{name}"

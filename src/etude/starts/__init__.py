@@ -1,0 +1,1 @@
+"""What `etude new` writes: a commented start of each kind, which `etude check` finds nothing wrong with."""

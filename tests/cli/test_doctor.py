@@ -1,0 +1,43 @@
+"""`etude doctor`: what there is, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+
+import pytest
+from command import Cli
+
+from etude.runs import doctor
+
+
+def test_it_says_what_there_is(cli: Cli) -> None:
+    answer = cli("doctor")
+    assert answer.code == 0, answer.out
+    assert "All is well." in answer.out or "last digits" in answer.out or "GB are free" in answer.out
+    found = json.loads(cli("doctor", "--json").out)
+    assert found["here"]["versions"]["torch"] in answer.out.replace("\n", "")
+    assert {e["name"] for e in found["extras"]} == {
+        *(metadata.metadata("etude").get_all("Provides-Extra") or ())
+    } - {"dev"}  # fmt: skip
+    assert all(e["name"] in doctor.FOR for e in found["extras"]), "every extra says what it is for"
+    assert all(p["fits"] for p in found["packages"])
+
+
+def test_what_is_missing_or_too_old_is_a_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = doctor.version
+    planted = {"transformers": "4.1", "scipy": None, "peft": None}
+    monkeypatch.setattr(doctor, "version", lambda name: planted[name] if name in planted else there(name))
+    monkeypatch.setattr(doctor, "members_equal_their_own_runs", lambda: False)
+    answer = cli("doctor")
+    assert answer.code == 1
+    assert "transformers 4.1 is installed, and etude needs transformers>=4.56: pip install 'trans" in answer.out
+    assert "scipy is not installed, and etude needs scipy>=1.11" in answer.out
+    assert "pip install 'etude[peft]'" in answer.out and "(lacks peft)" in " ".join(answer.out.split())
+    assert "Members of a population are not bit for bit their own runs" in answer.out
+
+
+def test_little_room_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**9}))
+    monkeypatch.setattr(doctor, "members_equal_their_own_runs", lambda: True)
+    assert doctor.examine().sentences == ["1.0 GB are free here: checkpoints may not find room."]
