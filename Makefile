@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast test-kernels lint format types docs bench bench-foundation clean
+.PHONY: help env demo test test-fast test-kernels test-package lint format types docs site bench bench-foundation clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -45,6 +45,15 @@ format: env  ## Rewrite the code in the project's style
 docs: env  ## Write the generated pages again
 	$(BIN)/python docs/make_methods.py
 	$(BIN)/python benchmarks/claims_vs_peers.py page
+
+# needs neither torch nor etude: the reference is read from the source
+site:  ## The documentation as a site, in site/
+	test -x .venv-site/bin/mkdocs || { $(PYTHON) -m venv .venv-site && .venv-site/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs>=1.6,<2' 'mkdocs-material>=9.5,<10'; }
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet
+	@echo "Read it with: $(PYTHON) -m http.server --directory site"
+
+test-package: env  ## The wheel and the sdist, installed and used in an environment of their own
+	PYTHON=$(PYTHON) .ci/package
 
 bench: env  ## Every speed claim, side by side with its peer
 	$(BIN)/python benchmarks/run.py
