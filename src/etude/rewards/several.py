@@ -53,8 +53,8 @@ def names(given: Scoring | None) -> list[str]:
 def text(given: Scoring | None) -> str | list[str] | None:
     """What a run records of its rewards; a function that has no name is in angle brackets.
 
-    >>> text([("a.py:score", 0.5), len])
-    ['a.py:score=0.5', '<len>']
+    >>> text([("a.py:score", 0.5), lambda completions: [0.0]])
+    ['a.py:score=0.5', '<<lambda>>']
     """
     if given is None:
         return None
