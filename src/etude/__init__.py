@@ -27,18 +27,22 @@ if TYPE_CHECKING:
     from etude.runs.comparing import compare
     from etude.runs.evaluate import evaluate
     from etude.runs.export import export
+    from etude.runs.search import tune
     from etude.runs.train import resume, train
     from etude.runs.training import Result
+    from etude.runtime.callbacks import Callback
 
 _HOMES = {
     "train": "etude.runs.train",
     "resume": "etude.runs.train",
+    "tune": "etude.runs.search",
     "evaluate": "etude.runs.evaluate",
     "export": "etude.runs.export",
     "check_part": "etude.evaluation.part_check",
     "check_task": "etude.evaluation.task_check",
     "compare": "etude.runs.comparing",
     "Result": "etude.runs.training",
+    "Callback": "etude.runtime.callbacks",
     "Method": "etude.core.method",
     "Task": "etude.core.task",
 }
@@ -84,6 +88,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method", "methods",
-    "resume", "task", "tasks", "train",
+    "Callback", "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method",
+    "methods", "resume", "task", "tasks", "train", "tune",
 ]  # fmt: skip

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from etude.core.errors import RunFolderError
+from etude.core.worlds import World
 from etude.evaluation import report_curves, report_evaluation, report_rollouts
 from etude.evaluation.page import duration, escape, visible
 from etude.evaluation.report import write_report
+from etude.runs.worlds import world_of
 
 METHOD = {
     "id": "dapo", "title": "Decoupled clip", "paper": "arXiv:2503.14476", "kind": "method", "parent": "grpo",
@@ -77,7 +79,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         config={"task": "compose", "model": "models/tiny", "seed": 7, "steps": 50},
         environment={"versions": {"torch": "2.13"}, "commit": "abc"},
         evaluation={"before": {"test": {"pass@1": 0.0}}, "after": {"test": {"pass@1": entry}}},
-        metrics=[{"step": s, "seconds": 2.0 * s, "reward": s / 50, "reward/task": s / 50, "reward/format": 1 - s / 50,
+        metrics=[{"step": s, "seconds": 2.0 * s, "reward": s / 50, "reward/task": s / 60, "reward/format": 1 - s / 50,
                   "test/pass@1": s / 100, "lr": 0.001} for s in range(1, 51)],
         episodes=[{"step": s, **EPISODE} for s in (1, 25, 50)],
         FINISHED={"step": 50, "seconds": 100.0},
@@ -152,7 +154,8 @@ def test_visible_and_escape() -> None:
 def test_curves_are_collected_by_name() -> None:
     rows = [{"step": 10, "seconds": 1, "a": 1, "stop": {"eos": 0.5}, "note": "x"}, {"step": 20, "a": None, "b": True}]
     curves = report_curves.collect(rows)
-    assert curves == {"a": ([10, 20], [1.0, None]), "stop/eos": ([10], [0.5]), "b": ([20], [1.0])}
+    found = {name: curve[:2] for name, curve in curves.items()}
+    assert found == {"a": ([10, 20], [1.0, None]), "stop/eos": ([10], [0.5]), "b": ([20], [1.0])}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,8 @@ def test_metrics_find_their_group(name: str, group: str) -> None:
 
 def test_every_metric_is_shown_once() -> None:
     names = ["reward", "reward/a", "reward/b", "stop/x", "kl", "odd"]
-    html = report_curves.render(report_curves.collect([{"step": s, **dict.fromkeys(names, s)} for s in (1, 2)]))
+    rows = [{"step": s, **{name: s + i for i, name in enumerate(names)}} for s in (1, 2)]
+    html = report_curves.render(report_curves.collect(rows))
     assert html.count("<svg") == 5  # reward's two components share one
     for label in ("reward by component", "stop/x", "kl", "odd"):
         assert html.count(f"<b>{label}</b>") == 1
@@ -180,7 +184,7 @@ def test_smoothing_and_thinning_by_hand() -> None:
     assert report_curves.smooth([1, 2, 6, None, 4], 3) == [1.5, 3.0, 4.0, 5.0, 4.0]
     assert report_curves.smooth([None, None, 3], 1) == [None, None, 3.0]
     long = report_curves.Curve([float(i) for i in range(1, 11)], [1.0, 3.0, None, 5.0, 7.0, 9.0, None, None, 2.0, 4.0])
-    assert report_curves.thin(long, 5) == ([1.5, 3.5, 5.5, 7.5, 9.5], [2.0, 5.0, 8.0, None, 3.0])
+    assert report_curves.thin(long, 5)[:2] == ([1.5, 3.5, 5.5, 7.5, 9.5], [2.0, 5.0, 8.0, None, 3.0])
     assert report_curves.thin(long, 10) is long
 
 
@@ -234,3 +238,59 @@ def test_several_turns_are_shown_in_order_and_once() -> None:
 
 def test_durations() -> None:
     assert [duration(s) for s in (0.5, 48, 200, 7500)] == ["0.5 s", "48 s", "3 min 20 s", "2 h 5 min"]
+
+
+# What is not drawn
+
+
+def test_rounding_and_repetitions_are_named_not_drawn() -> None:
+    rows = [
+        {"step": s, "reward": 0.1 * s, "reward/task": 0.1 * s, "accuracy": 0.1 * s, "loss": s * 1e-9,
+         "logp_gap": s * 1e-5,
+         "weights_moved": 1 - s * 1e-5, "learning_rate": s * 1e-7, "kl": 0.01 * s, "cut": 0.0}
+        for s in range(1, 6)
+    ]  # fmt: skip
+    html = report_curves.render(report_curves.collect(rows))
+    assert html.count("<svg") == 3
+    for drawn in ("reward", "learning rate", "kl"):
+        assert html.count(f"<b>{drawn}</b>") == 1
+    assert '<h3>The same at every step</h3><p class="soft">cut 0.</p>' in html
+    assert "logp gap at most 5.0e-05, loss at most 5.0e-09, weights moved 1.000." in html
+    assert "accuracy is reward, reward/task is reward." in html
+
+
+def test_evaluations_in_between_are_drawn_with_their_intervals_and_the_best_is_named(tmp_path: Path) -> None:
+    looks = [{"step": s, "test": {"pass@1": v}, "intervals": {"pass@1": [v - 0.1, v + 0.1]}}
+             for s, v in ((10, 0.5), (20, 0.75), (30, 0.7))]  # fmt: skip
+    after = {"test": {"pass@1": 0.7, "reward": 0.7}}
+    folder = run_folder(tmp_path, method=METHOD, metrics=[{"step": 1}], evaluation={"after": after})
+    (folder / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in looks))
+    page = read(write_report(folder))
+    best = "Best of 3 evaluations by test/pass@1: 0.75 [0.65, 0.85] after step 20; the last, after step 30, 0.7."
+    assert best in page.text
+    assert "0.500 → 0.700" in page.text and page.tags.count("svg") == 2  # after, and the curve
+    assert "test reward" not in page.text  # it is pass@1
+
+
+def test_control_has_no_language_in_it(tmp_path: Path) -> None:
+    config = {"task": "cartpole", "world": "control", "model": "tiny", "seeds": 3, "evaluate_samples": 8}
+    episodes = [{"step": 1, "member": 0, "return": 9.0, "length": 9}]
+    rows = [{"step": s, "return": 1.0 * s, "members": {"return": [1.0 * s]}} for s in (1, 2)]
+    folder = run_folder(tmp_path, method=METHOD, config=config, metrics=rows, episodes=episodes)
+    text = read(write_report(folder, world_of(World.CONTROL).WORDING)).text
+    assert "seeds" in text
+    assert not any(word in text for word in ("tiny", "Rollouts", "evaluate samples", "(nothing)"))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B"),
+        ("tiny", "tiny"),
+        ("runs/sft-a/checkpoints/step-40/model", "sft-a at step 40"),
+    ],
+)
+def test_the_model_is_named(model: str, said: str, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, method=METHOD, config={"task": "compose", "model": model})
+    html = write_report(folder).read_text()
+    assert f"<dt>model</dt><dd>{said}</dd>" in html

@@ -43,6 +43,14 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if "second" not in k} for line in JsonLines.read(folder / name)]
 
 
+def weights(folder: Path) -> dict[str, bytes]:
+    """Every tensor of the last checkpoint: what is trained, its optimizer, what parts learned."""
+    last = max((folder / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
+    found = {str(p.relative_to(last)): p.read_bytes() for p in last.rglob("*.safetensors")}
+    assert found
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("world", RUNS)
 def test_looking_changes_nothing_and_ends_where_the_run_does(world: str, tmp_path: Path) -> None:
@@ -51,10 +59,11 @@ def test_looking_changes_nothing_and_ends_where_the_run_does(world: str, tmp_pat
     etude.train(method, task, out=plain, steps=steps, quiet=True, **options)
     etude.train(method, task, out=looked, steps=steps, evaluate_every=every, quiet=True, **options)
     assert lines(plain, "metrics.jsonl") == lines(looked, "metrics.jsonl")
+    assert weights(plain) == weights(looked)
     assert not (plain / "evaluations.jsonl").exists()
     found = lines(looked, "evaluations.jsonl")
     assert [line["step"] for line in found] == looks
-    (split,) = set(found[-1]) - {"step"}
+    (split,) = set(found[-1]) - {"step", "intervals"}
     sides = json.loads((looked / "evaluation.json").read_text())
     before, after = (
         {k: np.mean(sides[when][split][k].get("members", sides[when][split][k]["value"])) for k in found[-1][split]}
@@ -62,6 +71,53 @@ def test_looking_changes_nothing_and_ends_where_the_run_does(world: str, tmp_pat
     )
     assert {k: np.mean(v) for k, v in found[-1][split].items()} == pytest.approx(after)
     assert before != pytest.approx(after), "what is looked at must be the policy of that step"
+
+
+@pytest.mark.parametrize(("every", "times"), [(32, 2 + 3 * 2), (64, 2 + 1 * 2 + 2)])
+def test_the_last_step_is_evaluated_once(
+    every: int, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = []
+    monkeypatch.setattr(control, "play", lambda *a, **k: [played.append(1), play(*a, **k)][1])
+    method, task, options, steps, _, _ = RUNS["control"]
+    etude.train(method, task, out=tmp_path / "run", steps=steps, evaluate_every=every, quiet=True, **options)
+    assert len(played) == times  # of sampled and of likeliest actions: before, in between, and after if not known
+
+
+def test_greedy_completions_are_one_of_each_problem_and_named_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**RUNS["language"][2], "evaluate_split": "test", "evaluate_every": 1, "evaluate_temperature": 0}
+    del options["evaluate_samples"]
+    done = etude.train("grpo", "compose", out=tmp_path / "run", steps=2, **options)
+    found = lines(done.folder, "evaluations.jsonl")
+    names = {"pass@1/greedy", "reward/greedy"}
+    assert all(set(line["test"]) == names == set(line["intervals"]) for line in found)
+    assert set(done.evaluation["after"]["test"]) == names
+    assert all(count in (0, 1) for count in done.evaluation["solved"]["after"]["test"])
+    assert done.best is not None and done.best.name == "test/pass@1/greedy" and done.best.among == 2
+    last = done.score("pass@1/greedy")
+    assert f"step 2/2  evaluated: test/pass@1/greedy {last:.3g}" in capsys.readouterr().err
+    with pytest.raises(UnknownNameError, match=r"no metric of the split test named 'pass@1'. Did you mean 'pass@1/gr"):
+        done.score("pass@1")
+    same = etude.evaluate(done.folder, k=(1,), problems=8, temperature=0, split="test")["test"]
+    assert same["pass@1/greedy"].value == last
+    assert etude.evaluate(done.folder, problems=8, temperature=0, split="test", seed=7)["test"] == same  # no chance
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"samples": 4}, "leave out --samples"), ({"k": (8,)}, "leave out --k"), ({"top_p": 0.9}, "leave out --top-p")],
+)
+def test_what_a_greedy_completion_has_no_use_for_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        etude.evaluate("tiny", "compose", temperature=0, **options)
+    with pytest.raises(ConfigError, match="leave out evaluate_samples"):
+        etude.train("grpo", "compose", evaluate_temperature=0, evaluate_samples=4)
+    with pytest.raises(ConfigError, match="--evaluate-temperature means nothing for cartpole"):
+        etude.train("ppo", "cartpole", evaluate_temperature=0)
+    with pytest.raises(ConfigError, match=r"stop at test/\.\.\., or --evaluate-split heldout"):
+        etude.train("grpo", "compose", evaluate_every=1, stop_when="heldout/pass@1 > 0.5")
 
 
 @pytest.mark.slow
@@ -122,7 +178,7 @@ def test_the_split_that_was_asked_for_alone_is_evaluated(split: str, tmp_path: P
     sides = json.loads((folder / "evaluation.json").read_text())
     assert [list(sides[when]) for when in ("before", "after")] == [[split], [split]]
     (line,) = lines(folder, "evaluations.jsonl")
-    assert set(line) == {"step", split}
+    assert set(line) == {"step", split, "intervals"}
     whole = etude.train("grpo", "compose", out=tmp_path / "both", steps=1, quiet=True, **RUNS["language"][2]).folder
     assert json.loads((whole / "evaluation.json").read_text())["before"][split] == sides["before"][split]
 

@@ -15,6 +15,7 @@ from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.runtime.checkpoints import load_tensors
 from etude.runtime.jsonl import JsonLines
+from etude.runtime.looks import Look
 from language_toys import random_model, tokenizer
 
 SMALL = {"problems": 2, "experience.size": 4, "optimizer.lr": 1e-2}
@@ -58,7 +59,7 @@ def test_the_best_stays_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from etude.runs.worlds import language
 
     scores = {1: 0.1, 2: 0.6, 3: 0.6, 4: 0.2, 5: 0.3}
-    monkeypatch.setattr(language, "look", lambda loop, task, options: {"test": {"pass@1": scores[loop.finished]}})
+    monkeypatch.setattr(language, "look", lambda *given: Look({"test": {"pass@1": scores[given[0].finished]}}))
     told = {**TOLD, "evaluate": 2, "evaluate_samples": 1, "evaluate_every": 1, "keep": 1, "keep_best": "test/pass@1"}
     whole = etude.train("grpo", out=tmp_path / "whole", steps=5, checkpoint_every=5, **told)
     assert steps(whole.folder) == [2, 5]

@@ -92,3 +92,27 @@ def test_time_left_follows_the_recent_pace_and_a_resumed_start() -> None:
     for i in range(30):
         shown.update(102 + i, {}, 5001.0 + 3 * (i + 1))
     assert shown.left(131) == pytest.approx(69 * 3.0)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "line"),
+    [
+        ({"loss": 0.5, "rows": 2}, "loss 0.5"),  # demonstrations
+        ({"preference_accuracy": 0.75, "loss": 0.5}, "preference_accuracy 0.75"),  # a reward model
+        ({"accuracy": 0.25, "reward": 0.25, "loss": 0.5}, "accuracy 0.25"),  # the reward is whether it is right
+        ({"accuracy": 0.25, "reward": -0.5, "loss": 0.5}, "accuracy 0.25  reward -0.5"),
+    ],
+)
+def test_one_number_leads(metrics: dict[str, float], line: str) -> None:
+    shown = Progress(10, "accuracy", quiet=True)
+    shown.update(1, metrics, 1.0)
+    assert shown.line(1, metrics, 1.0) == f"{line}  0:00:01"
+
+
+def test_an_evaluation_has_a_line_and_stays_in_view() -> None:
+    out = io.StringIO()
+    shown = Progress(10, "accuracy", stream=out)
+    shown.looked(5, {"test/pass@1": 0.5, "test/reward": 0.25})
+    assert out.getvalue() == "step 5/10  evaluated: test/pass@1 0.5  test/reward 0.25\n"
+    shown.update(6, {"accuracy": 0.75}, 1.0)
+    assert out.getvalue().splitlines()[1] == "step 6/10  accuracy 0.75  test/pass@1 0.5  0:00:01"

@@ -18,7 +18,8 @@ from etude.core.errors import RunFolderError
 from etude.runtime import checkpoints, disk, environment
 from etude.runtime.folder import RunFolder
 from etude.runtime.jsonl import JsonLines
-from etude.runtime.keeping import Best
+from etude.runtime.keeping import Kept
+from etude.runtime.looks import Look
 from etude.runtime.run import RunResult
 
 HALVES = ("write", "write_tensors", "remove")
@@ -113,7 +114,10 @@ SCORES = {1: 0.1, 2: 0.6, 3: 0.2, 4: 0.6, 5: 0.3}
 def with_best(path: Path) -> RunResult:
     """A run that keeps its newest checkpoint and the best, of step 2."""
     loop = ToyLoop()
-    best, options = Best("test/score"), {"look": lambda: {"test": {"score": SCORES[loop.finished]}}, "look_every": 1}
+    best, options = (
+        Kept("test/score"),
+        {"look": lambda: Look({"test": {"score": SCORES[loop.finished]}}), "look_every": 1},
+    )
     return go(path, every=3, loop=loop, keep=1, best=best, **options)
 
 

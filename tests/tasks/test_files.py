@@ -24,6 +24,11 @@ FOUR = {"role": "assistant", "content": "4"}
 FIVE = {"role": "assistant", "content": "5"}
 WORKED = {"completion": "4", "demonstration": "4"}
 PAIR = {"chosen": "4", "rejected": "5"}
+DEVELOPER = {"role": "developer", "content": "Be brief."}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "2+"}, {"type": "text", "text": "2?"}]}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "add"}}]}
+CALLED = {k: v for which in ("completion", "demonstration") for k, v in ((which, ""), (f"{which}_message", CALL))}
 
 
 def write(folder: Path, *rows: Any, name: str = "data.jsonl") -> Path:
@@ -61,15 +66,26 @@ def test_id_and_solution_columns(tmp_path: Path) -> None:
 
 
 def test_named_columns(tmp_path: Path) -> None:
-    row = {"question": "q", "answer": "a", "target": "t"}
-    problem = only(tmp_path, row, prompt_column="question", answer_column="target")
-    assert (problem.prompt, problem.answer) == ("q", "t")
-    assert "lacks the column 'questoin', which prompt_column names" in refusal(
-        write(tmp_path, row), prompt_column="questoin"
-    )
-    assert "lacks the column 'x', which answer_column names; it has: answer, prompt." in refusal(
-        write(tmp_path, {"prompt": "p", "answer": "a"}), answer_column="x"
-    )
+    row = {"question": "q", "answer": "a", "target": "t", "source": "s"}
+    problem = only(tmp_path, row, columns=("prompt=question", "answer=target", "source="))
+    assert (problem.prompt, problem.answer, problem.level) == ("q", "t", "")
+    assert problem.info == {"answer": "t"}, "a new name takes the place of an old one, and what is left out is gone"
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        ("prompt=questoin", "has no column 'questoin'. Did you mean 'question'? It has: answer, question."),
+        ("images=", "has no column 'images'. It has: answer, question."),
+        ("promt=question", "There is no column with a meaning named 'promt'. Did you mean 'prompt'?"),
+        ("question", "task.columns takes NAME=COLUMN, as in prompt=question; got 'question'."),
+    ],
+)
+def test_columns_that_are_not_there(tmp_path: Path, column: str, sentence: str) -> None:
+    path = write(tmp_path, {"question": "q", "answer": "a"})
+    with pytest.raises((DataError, ConfigError)) as error:
+        DataFile(str(path), columns=(column,)).problems("train")
+    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +101,13 @@ def test_named_columns(tmp_path: Path) -> None:
         ({"prompt": "2+2?", "chosen": [FOUR], "rejected": [FIVE]}, "2+2?", PAIR),
         ({"chosen": [USER, FOUR], "rejected": [USER, FIVE]}, [USER], PAIR),
         ({"messages": [USER, FOUR]}, [USER], WORKED),
+        ({"messages": [DEVELOPER, USER, FOUR]}, [DEVELOPER, USER], WORKED),
+        ({"prompt": [PARTS], "answer": "4", "images": []}, [PARTS], {"answer": "4"}),
+        ({"messages": [USER, CALL]}, [USER], CALLED),
+        ({"prompt": "p", "tools": [TOOL]}, "p", {"template_arguments": {"tools": [TOOL]}}),
+        ({"prompt": "p", "tools": json.dumps([TOOL])}, "p", {"template_arguments": {"tools": [TOOL]}}),
+        ({"prompt": "p", "tools": None}, "p", {}),
+        ({"prompt": "p", "chat_template_kwargs": {"a": 1}}, "p", {"template_arguments": {"a": 1}}),
     ],
 )  # fmt: skip
 def test_formats(tmp_path: Path, row: dict[str, Any], prompt: Any, info: dict[str, Any]) -> None:
@@ -116,9 +139,17 @@ def test_shared_beginning_of_text(
         ({"prompt": "  "}, "prompt is empty."),
         ({"prompt": []}, "prompt is empty."),
         ({"prompt": ["x"]}, "prompt[0] must be a message with role and content, got str 'x'."),
-        ({"prompt": [{"role": "bot", "content": "x"}]}, "prompt[0].role must be one of system, user,"),
-        ({"prompt": [{"role": "user", "content": None}]}, "prompt[0].content must be text, got null."),
-        ({"prompt": [{**USER, "tool_calls": [1]}]}, "prompt[0].tool_calls is not supported"),
+        ({"prompt": [{"role": "bot", "content": "x"}]}, "prompt[0].role must be one of system, developer,"),
+        ({"prompt": [{"role": "user", "content": None}]}, "prompt[0].content must be text or a list of parts, got"),
+        ({"prompt": [{**USER, "tool_calls": [1]}]}, "prompt[0].tool_calls must be a list of objects, got list [1]."),
+        ({"prompt": [{**USER, "weight": 2}]}, "prompt[0].weight is not supported: of a message are read role,"),
+        ({"prompt": [{"role": "user", "content": ["x"]}]}, "prompt[0].content[0] must be {'type': 'text', "),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "prompt[0].content[0] is an image, which no"),
+        ({"prompt": "p", "images": ["a.png"]}, "images holds images, which no policy of text can see: leave them out"),
+        ({"prompt": "p", "tools": "{"}, "tools must be a list of JSON schemas, got '{'."),
+        ({"prompt": "p", "tools": [3]}, "tools must be a list of JSON schemas, got list [3]."),
+        ({"prompt": "p", "chat_template_kwargs": [1]}, "chat_template_kwargs must be an object, got list [1]."),
+        ({"messages": [USER, {"role": "assistant", "content": None}]}, "messages[1].content must be text or a list"),
         ({"prompt": "p", "completion": ""}, "completion is empty."),
         ({"prompt": [USER], "completion": [USER]}, "completion must be the assistant's, got 'user'."),
         ({"prompt": "p", "chosen": "x", "rejected": [FOUR]}, "must both be text, or both be messages."),
@@ -234,11 +265,8 @@ def test_duplicate_ids_name_both_lines(tmp_path: Path) -> None:
     assert len(DataFile(str(path), skip_bad_rows=True, test_fraction=0.0).problems("train")) == 2
 
 
-@pytest.mark.parametrize(("name", "reader"), [("d.parquet", "read_parquet"), ("d.csv", "read_csv")])
-def test_other_kinds_of_file_say_how_to_convert(name: str, reader: str) -> None:
-    with pytest.raises(DataError, match=f"convert it with pandas.{reader}.*to_json.*lines=True"):
-        DataFile(name)
-    with pytest.raises(DataError, match=r"must be a .jsonl or .json file, got .txt."):
+def test_other_kinds_of_file_are_refused() -> None:
+    with pytest.raises(DataError, match=r"^d.txt must be a file of .jsonl, .json, .csv, .*, .parquet, got .txt.$"):
         DataFile("d.txt")
 
 
@@ -267,6 +295,9 @@ def test_division_is_by_text_and_keeps_equal_prompts_together() -> None:
     assert len(splits["train"]) == 90
     assert {int(p.id) % 50 for p in splits["test"]}.isdisjoint(int(p.id) % 50 for p in splits["train"])
     assert divide(problems[::-1], 0.1)["test"] == splits["test"][::-1]
+    other = divide(problems, 0.1, seed=1)
+    assert len(other["test"]) == 10 and other["test"] != splits["test"]
+    assert divide(problems, 0.1, seed=1) == other
 
 
 def test_division_of_few() -> None:
@@ -290,7 +321,7 @@ def test_folder_with_test_rows_in_the_training_set(tmp_path: Path) -> None:
 
 def test_folder_without_training_set(tmp_path: Path) -> None:
     write(tmp_path, {"prompt": "a"}, name="test.jsonl")
-    assert "must hold train.jsonl" in refusal(tmp_path)
+    assert "must have a split to train on, as in train.jsonl; it has: test." in refusal(tmp_path)
 
 
 # Limits
@@ -298,16 +329,16 @@ def test_folder_without_training_set(tmp_path: Path) -> None:
 
 def test_fit_prompts() -> None:
     problems = [Problem(str(n), "x" * n) for n in (1, 5, 9)]
-    kept, sentence = fit_prompts(problems, lambda p: len(p.prompt), 5, "drop")
+    kept, sentence = fit_prompts(problems, [1, 5, 9], 5, "drop")
     assert [p.id for p in kept] == ["1", "5"]
     assert sentence == (
         "1 of 3 prompts are longer than 5 tokens; the longest, of problem '9', has 9. They were left out."
     )
-    assert fit_prompts(problems, lambda p: len(p.prompt), 9, "error") == (problems, None)
+    assert fit_prompts(problems, [1, 5, 9], 9, "error") == (problems, None)
     with pytest.raises(DataError, match=r"1 of 3 prompts are longer than 5 tokens.*on_long_prompt be 'drop'"):
-        fit_prompts(problems, lambda p: len(p.prompt), 5, "error")
+        fit_prompts(problems, [1, 5, 9], 5, "error")
     with pytest.raises(DataError, match="nothing is left of 3 rows: 3 longer than 0 tokens"):
-        fit_prompts(problems, lambda p: len(p.prompt), 0, "drop")
+        fit_prompts(problems, [1, 5, 9], 0, "drop")
 
 
 def test_check_left_counts_per_filter() -> None:

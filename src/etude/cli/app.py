@@ -20,6 +20,7 @@ VERBS = {
     "train": ("etude.cli.train:train", "Train a method on a task."),
     "evaluate": ("etude.cli.evaluate:evaluate", "pass@k, avg@k and maj@k of a model, with intervals."),
     "compare": ("etude.cli.compare:compare", "Train what is missing, then compare methods with statistics."),
+    "tune": ("etude.cli.tune:tune", "Look for better settings, by successive halving."),
     "methods": ("etude.cli.methods:methods", "List the methods; `methods show ID` explains one."),
     "tasks": ("etude.cli.tasks:tasks", "List the tasks; `tasks show ID` gives examples of one."),
     "parts": ("etude.cli.parts:parts", "List what can fill each slot of a method."),
@@ -30,7 +31,7 @@ VERBS = {
     "doctor": ("etude.cli.doctor:doctor", "What there is on this machine, and what to install for what."),
     "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
     "export": ("etude.cli.export:export", "Write a policy of control as a program that runs without etude."),
-    "report": ("etude.cli.report:report", "Write the page of a run."),
+    "report": ("etude.cli.report:report", "Write the page of a run, or of several."),
 }
 for name, (home, summary) in VERBS.items():
     app.command(home, name=name, help=summary)

@@ -52,7 +52,7 @@ def evaluate(
     reward
         A Python function over completions that scores; by default those that the run was trained with. Repeatable.
     temperature
-        Logits are divided by it.
+        Logits are divided by it; 0 for one greedy completion of each problem, whose metrics are named pass@1/greedy.
     top_p
         Sample only from the likeliest tokens that have this probability together.
     max_tokens

@@ -35,6 +35,8 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
         config = json.loads((done.folder / "config.json").read_text())
         wording = world_of(run_world(done.folder)).WORDING
         console.print(_scores(done.evaluation, wording, bool(config.get("reward"))))
+    if done.best is not None:
+        console.print(done.best.sentence(), markup=False, soft_wrap=True)
     console.print(f"{done.method} on {done.task}: {done.steps} training steps in {done.seconds:.0f} s")
     console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
     console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
@@ -86,9 +88,10 @@ def _scores(evaluation: dict[str, Any], wording: Wording, rewarded: bool = False
     for split, after in evaluation["after"].items():
         old = evaluation["before"][split]
         shown = [m for m in after if m.startswith(wording.leading)]
-        same = all(e.get("reward") == e.get("pass@1") for e in (old, after))
-        if "reward" in after and (rewarded or not same):
-            shown.append("reward")
+        reward, first = next((m for m in after if m.partition("/")[0] == "reward"), ""), next(iter(after))
+        same = all(e.get(reward) == e.get(first) for e in (old, after))
+        if reward and (rewarded or not same):
+            shown.append(reward)
         for metric in [*shown, *(m for m in wording.also if m in after)]:
             table.add_row(split, metric, _interval(old.get(metric)), _interval(after[metric]))
     return table
@@ -111,9 +114,10 @@ def seeds(results: Sequence[Result]) -> None:
     from etude.evaluation.intervals import bootstrap_interval
 
     console = Console(highlight=False)
-    for split in results[0].evaluation.get("after", {}):
-        interval = bootstrap_interval([r.score("pass@1", split) for r in results])
+    for split, measured in results[0].evaluation.get("after", {}).items():
+        metric = next(iter(measured))
+        interval = bootstrap_interval([r.score(metric, split) for r in results])
         console.print(
-            f"{split}: interquartile mean of pass@1 over {len(results)} seeds {interval.value:.3f} "
+            f"{split}: interquartile mean of {metric} over {len(results)} seeds {interval.value:.3f} "
             f"(95% bootstrap interval {interval.low:.3f} to {interval.high:.3f})"
         )

@@ -33,7 +33,7 @@ def list_tasks(*, json: Annotated[bool, Parameter(negative=())] = False) -> None
     for name in files("tasks"):
         table.add_row(name, family("tasks", name), summary("tasks", name))
     table.add_row(
-        "data.jsonl", "", "Your own file: prompt/answer, prompt/completion, prompt/chosen/rejected, messages."
+        "data.jsonl", "", "Your own file (also .csv, .parquet, .gz), a folder of them, or owner/name of the hub."
     )
     table.add_row("CartPole-v1", "", "Any environment of EnvPool or Gymnasium, or your own as file.py:Class.")
     table.add_row("reasoning-gym:NAME", "", "Any data set of the package reasoning-gym (extra 'tasks').")
@@ -57,7 +57,13 @@ def show(
     *,
     split: str | None = None,
     count: int = 5,
+    model: str | None = None,
+    set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    columns: str | None = None,
     skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
+    chat: str | None = None,
+    system: str | None = None,
+    template_arguments: str | None = None,
 ) -> None:
     """A task's splits and a few of its problems; of an environment its spaces.
 
@@ -69,15 +75,33 @@ def show(
         Which split to show; the first by default.
     count
         How many problems.
+    model
+        Also show the exact text that this model sees of the first problem.
+    set
+        Fields of the task, as in levels=3. Repeatable.
+    columns
+        Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution.
     skip_bad_rows
         Leave out rows of a data file that cannot be read.
+    chat
+        Whether text is shown through the model's chat template: auto (if it has one), always or never.
+    system
+        A file with the system's message.
+    template_arguments
+        What the chat template is given besides, as in enable_thinking=false.
     """
     from rich.console import Console
 
+    from etude.runs import shorthands
+    from etude.runs.seen import seen
     from etude.runs.training import compose_task
     from etude.runs.worlds import world_of
 
-    made = compose_task(task, ["task.skip_bad_rows=true"] if skip_bad_rows else ())
+    told = {"columns": columns, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
+            "template_arguments": template_arguments}  # fmt: skip
+    made = compose_task(task, [*shorthands.taken(told), *set])
     console = Console(highlight=False)
     for line in world_of(made).preview(made, split, count):
+        console.print(line, markup=False, soft_wrap=True)
+    for line in seen(made, model, split) if model else ():
         console.print(line, markup=False, soft_wrap=True)

@@ -31,16 +31,23 @@ def train(
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
     reward: Repeated = (),
     config: str | None = None,
+    columns: str | None = None,
+    answer: str | None = None,
     skip_bad_rows: Flag = False,
+    chat: str | None = None,
+    system: str | None = None,
+    template_arguments: str | None = None,
     resume: str | None = None,
     accept_changes: Flag = False,
     adapter: str | None = None,
     evaluate: int | None = None,
     evaluate_samples: int = 8,
     evaluate_split: str | None = None,
+    evaluate_temperature: float = 1.0,
     evaluate_every: int | None = None,
     stop_when: str | None = None,
     minutes: float | None = None,
+    until: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
     autocast: Flag = False,
@@ -51,6 +58,7 @@ def train(
     keep: int = 2,
     keep_best: str | None = None,
     sink: Repeated = (),
+    callback: Repeated = (),
     quiet: Flag = False,
 ) -> None:
     """Train a method on a task. Without arguments: grpo on `compose`, from the shipped base model, in a minute.
@@ -86,10 +94,20 @@ def train(
         my_rewards.py:score=0.2. Repeatable: they are added up.
     config
         A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
+    columns
+        Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution.
+    answer
+        How a data file's answers are found in completions: auto, boxed, last-number, choice or exact.
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
+    chat
+        Whether text is shown through the model's chat template: auto (if it has one), always or never.
+    system
+        A file with the system's message.
+    template_arguments
+        What the chat template is given besides, as in enable_thinking=false.
     resume
-        Go on with a run that was stopped; only --steps, --accept-changes and --quiet can be given with it.
+        Go on with a run that was stopped; only --steps, --until, --accept-changes, --callback, --quiet go with it.
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
@@ -101,12 +119,17 @@ def train(
         Completions of each of those problems.
     evaluate_split
         The split to evaluate on; by default all that are not trained on.
+    evaluate_temperature
+        Of those completions; 0 for one greedy completion of each problem, whose metrics are named pass@1/greedy.
     evaluate_every
         Also evaluate in between, each time after so many steps (of the unit of --steps), into evaluations.jsonl.
     stop_when
-        End the run once this holds, as in 'test/pass@1 > 0.9' (with --evaluate-every) or 'reward >= 0.8' (of a step).
+        End the run once this holds, as in 'test/pass@1 > 0.9' (with --evaluate-every) or 'reward >= 0.8' (of a step);
+        or once nothing improves, as in 'no better test/pass@1 in 5' (evaluations) or 'no lower loss in 20' (steps).
     minutes
         End it after so many minutes; --resume goes on.
+    until
+        End it for now after so many of its --steps, by which its schedules go; --resume goes on.
     device
         cpu, cuda, cuda:1, mps; by default the accelerator if there is one.
     dtype
@@ -127,6 +150,8 @@ def train(
         A metric of --evaluate-every, as in test/pass@1: the checkpoint with the highest stays beside them.
     sink
         Also log to tensorboard, wandb or trackio. Repeatable.
+    callback
+        What is told how the run goes, and may end it: my.py:Slack, a class with on_step, on_evaluation, ... Repeatable.
     quiet
         Print only warnings and, at the end, the run's folder.
     """
@@ -137,22 +162,28 @@ def train(
 
     if resume is not None:
         _refuse_changes(given)
-        shows.result(go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet), quiet)
+        shows.result(
+            go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet, callbacks=callback, until=until),
+            quiet,
+        )
         return
     if accept_changes:
         raise ConfigError("--accept-changes is for going on with a run: give it with --resume DIR.")
     options: dict[str, Any] = {
         "model": model, "steps": steps, "population": population, "evaluate": evaluate,
         "evaluate_samples": evaluate_samples, "evaluate_split": evaluate_split, "evaluate_every": evaluate_every,
-        "stop_when": stop_when, "minutes": minutes,
+        "evaluate_temperature": evaluate_temperature,
+        "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
-        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink, "quiet": quiet,
+        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
+        "callbacks": callback, "quiet": quiet,
     }  # fmt: skip
+    of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
+               "template_arguments": template_arguments}  # fmt: skip
+    options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
-    if skip_bad_rows:
-        set = (*set, "task.skip_bad_rows=true")
     if _together(task):
         result = run(method, task, seed=seed, seeds=seeds, out=out, set=set, with_=with_, reward=reward, **options)
         shows.result(result, quiet, method)
@@ -175,11 +206,11 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "accept_changes", "quiet")
+    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)
         raise ConfigError(
-            f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only --steps can. "
-            "Start a new run for other settings."
+            f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only "
+            "--steps, --until and --callback can. Start a new run for other settings."
         )

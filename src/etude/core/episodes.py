@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from etude.core.draws import Draw
 
-Role = Literal["system", "user", "assistant", "tool", "summary", "critique", "subgoal"]
-Message = Mapping[str, str]
+Role = Literal["system", "developer", "user", "assistant", "tool", "summary", "critique", "subgoal"]
+Message = Mapping[str, Any]
+"""`role` and `content`, as text or as parts `{"type": "text", "text": ...}`; what else chat templates read, such as
+`tool_calls`, may be there too."""
 
 
 class StopReason(StrEnum):
@@ -49,7 +51,9 @@ class Problem:
         prompt: text, or chat messages (`[{"role": ..., "content": ...}]`).
         answer: what the verifier needs; never shown to the policy.
         level: the distribution or difficulty it was drawn from, for curricula and reports.
-        info: anything else (demonstrations, chosen/rejected answers, user columns).
+        info: anything else (demonstrations, chosen/rejected answers, user columns). `template_arguments` are given to
+            the model's chat template (`tools`, switches); `demonstration_message` is the worked answer where that is
+            more than text (`tool_calls`).
     """
 
     id: str

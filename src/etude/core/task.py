@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-from etude.core.episodes import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Message, Problem, Segment, StopReason
 from etude.core.part import Part
 from etude.core.worlds import World
 
@@ -81,9 +81,16 @@ class LanguageTask(Task, abstract=True):
     Args:
         add_bos: whether plain-text prompts begin with the tokenizer's beginning-of-text token; None for as the
             tokenizer does it by itself. A conversation begins as its chat template says.
+        chat: whether prompts that are text are shown as a user's message, through the model's chat template: 'auto',
+            if it has one; 'always', or stop; 'never', as plain text.
+        system: a file whose text is the system's message, before all others.
+        template_arguments: what the chat template is given besides, as in 'enable_thinking=false'.
     """
 
     add_bos: bool | None = field(default=None, kw_only=True)
+    chat: Literal["auto", "always", "never"] = field(default="auto", kw_only=True)
+    system: str | None = field(default=None, kw_only=True)
+    template_arguments: tuple[str, ...] = field(default=(), kw_only=True)
 
     max_tokens: ClassVar[int] = 64
     """Default limit of one completion."""
@@ -130,6 +137,26 @@ class LanguageTask(Task, abstract=True):
         return None if worked is None else str(worked)
 
 
+def spoken(message: Message) -> Segment:
+    """A message as a segment: its text, and in `info` that it is a message, whole where it is more than its text."""
+    content = message.get("content")
+    info: dict[str, Any] = {"message": True}
+    if not isinstance(content, str) or message.keys() - {"role", "content"}:
+        info["said"] = dict(message)
+    return Segment(message["role"], plain(content), info=info)
+
+
+def plain(content: object) -> str:
+    """The text of a message's content; its parts are joined.
+
+    >>> plain([{"type": "text", "text": "2 + "}, {"type": "text", "text": "2"}]), plain(None)
+    ('2 + 2', '')
+    """
+    if isinstance(content, str):
+        return content
+    return "".join(str(part["text"]) for part in content) if isinstance(content, Sequence) else ""
+
+
 class SingleTurn:
     """The environment of a task that ends after one completion."""
 
@@ -139,11 +166,18 @@ class SingleTurn:
     def reset(self, problem: Problem, seed: int) -> list[Segment]:
         self.problem = problem
         if isinstance(problem.prompt, str):
-            return [Segment("user", problem.prompt)]
-        return [Segment(m["role"], m["content"], info={"message": True}) for m in problem.prompt]  # type: ignore[arg-type]  # data may say any
+            opening = [Segment("user", problem.prompt)]
+        else:
+            opening = [spoken(m) for m in problem.prompt]
+        if arguments := problem.info.get("template_arguments"):
+            opening[0].info["arguments"] = dict(arguments)
+        return opening
 
     def step(self, segment: Segment) -> StepResult:
         return StepResult([], reward=self.task.score(self.problem, segment.text), terminated=True)
 
 
-__all__ = ["Environment", "Episode", "LanguageTask", "Problem", "SingleTurn", "StepResult", "StopReason", "Task"]
+__all__ = [
+    "Environment", "Episode", "LanguageTask", "Problem", "SingleTurn", "StepResult", "StopReason", "Task", "plain",
+    "spoken",
+]  # fmt: skip

@@ -15,6 +15,7 @@ from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
 from etude.policies.chat import opening
 from etude.policies.sampling import Sampling
+from etude.policies.showing import shown
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -70,7 +71,7 @@ def forced(
         return []
     views = []
     for problem, text in asked:
-        prompt = opening(SingleTurn(task).reset(problem, 0), policy, task.add_bos)
+        prompt = opening(shown(SingleTurn(task).reset(problem, 0), task, policy), policy, task.add_bos)
         views.append([t for part in prompt for t in part] + policy.encode(text))
     completions = policy.generate(views, Sampling(max_tokens=tokens, stop=tuple(task.stop)), draws)
     right = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from etude.experience.groups import Groups
     from etude.policies.language import LanguagePolicy
 
+T = TypeVar("T")
+
 BATCH = 512
 """Rollouts sampled at a time."""
+GREEDY = "/greedy"
+"""What metrics of greedy completions are called behind their names."""
 
 
 @dataclass
@@ -31,7 +35,7 @@ class Evaluation:
     """What was sampled on one split.
 
     Shapes: correct, rewards [problems, samples], nan where no reward applies; `episodes[i][j]` is sample j of problem
-    i.
+    i. `greedy`: whether completions are the likeliest token by token; metrics are then named apart.
     """
 
     split: str
@@ -39,6 +43,7 @@ class Evaluation:
     rewards: NDArray[np.float64]
     episodes: list[list[Episode]]
     answers: list[list[str]]
+    greedy: bool = False
 
     def summary(self, ks: Sequence[int], majority: bool = False) -> dict[str, Interval]:
         """pass@k (and maj@k) for each k, and the mean reward, with bootstrap intervals over problems.
@@ -48,7 +53,9 @@ class Evaluation:
         fitting = [k for k in ks if k <= self.correct.shape[1]]
         intervals = summary(self.correct, self.answers if majority else None, tuple(fitting))
         rewarded = self.rewards[~np.isnan(self.rewards).all(1)]
-        return {**intervals, "reward": over_problems(np.nanmean(rewarded, 1))} if len(rewarded) else intervals
+        if len(rewarded):
+            intervals["reward"] = over_problems(np.nanmean(rewarded, 1))
+        return self._named(intervals)
 
     def means(self, ks: Sequence[int]) -> dict[str, float]:
         """pass@k for each k that there are samples for, and the mean reward: as in `summary`, without intervals."""
@@ -56,7 +63,12 @@ class Evaluation:
 
         found = {f"pass@{k}": float(pass_at_k(self.correct, k).mean()) for k in ks if k <= self.correct.shape[1]}
         rewarded = self.rewards[~np.isnan(self.rewards).all(1)]
-        return {**found, "reward": float(np.nanmean(rewarded, 1).mean())} if len(rewarded) else found
+        if len(rewarded):
+            found["reward"] = float(np.nanmean(rewarded, 1).mean())
+        return self._named(found)
+
+    def _named(self, found: dict[str, T]) -> dict[str, T]:
+        return {f"{k}{GREEDY}": v for k, v in found.items() if not k.startswith("avg@")} if self.greedy else found
 
 
 def evaluate_split(
@@ -68,6 +80,7 @@ def evaluate_split(
     samples: int = 8,
     seed: int = 0,
     experience: Groups | None = None,
+    temperature: float | None = None,
     rewards: Sequence[Reward | TokenReward] = (),
 ) -> Evaluation:
     """Sample `samples` episodes for each of the first `problems` problems of a split.
@@ -77,6 +90,7 @@ def evaluate_split(
 
     Args:
         experience: how completions come about; temperature 1 by default.
+        temperature: another one than the experience's; at 0 each problem has one completion, the greedy one.
         rewards: parts that score in place of the task's own environment. What is correct the task says all the same;
             where only rewards can tell, problems that none of them applies to are left out.
 
@@ -87,15 +101,18 @@ def evaluate_split(
     from etude.experience.rollout import fresh, rollout
     from etude.rewards.scoring import score
 
-    how = experience or Groups()
+    how, greedy = experience or Groups(), temperature == 0
+    samples = 1 if greedy else samples
     pool = task.problems(split)
     chosen = [pool[i] for i in range(min(problems, len(pool)))]
     stream = Stream(seed).split("evaluation", split)
     context = Context(task, policy, stream, max_tokens=how.max_tokens or task.max_tokens)
-    starts = fresh(chosen, samples, stream)
+    starts, sampling = fresh(chosen, samples, stream), how.sampling(context)
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
     played: list[Episode] = []
     for place in range(0, len(starts), BATCH):
-        episodes = rollout(starts[place : place + BATCH], context, how.sampling(context))
+        episodes = rollout(starts[place : place + BATCH], context, sampling)
         if rewards:
             score(to_batch(episodes, policy.tokenizer.pad_token_id, 1.0, policy.device), rewards, context)
         played += episodes
@@ -112,6 +129,7 @@ def evaluate_split(
         np.array([[_reward(e, bool(rewards)) for e in g] for g in grouped]),
         grouped,
         [[task.answer(e.completion) for e in g] for g in grouped],
+        greedy,
     )
 
 

@@ -38,7 +38,8 @@ code, pre, .mono { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "
 .card > header b { font-weight: 600; overflow-wrap: anywhere; }
 .card > header span { color: var(--soft); font-variant-numeric: tabular-nums; white-space: nowrap; font-size: 13px; }
 .tiles { display: flex; flex-wrap: wrap; gap: 14px; margin: 0 0 14px; }
-.tile { flex: 0 1 260px; } .tile .big { font-size: 30px; font-weight: 650; letter-spacing: -.02em; line-height: 1.2;
+.tile { flex: 0 1 auto; min-width: min(230px, 100%); } .tile .big { white-space: nowrap;
+  font-size: clamp(20px, 7vw, 30px); font-weight: 650; letter-spacing: -.02em; line-height: 1.2;
   font-variant-numeric: tabular-nums; } .tile .arrow { color: var(--soft); font-weight: 400; }
 .up { color: var(--up); } .down { color: var(--down); }
 .wide { overflow-x: auto; }

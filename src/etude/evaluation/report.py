@@ -15,6 +15,7 @@ from etude.core.errors import RunFolderError
 from etude.evaluation import report_curves, report_evaluation, report_rollouts
 from etude.evaluation.page import duration, escape, facts, page, plain, rows
 from etude.runtime import disk
+from etude.runtime.stopping import best_by, parse_stop
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Wording:
         scores: title of the scores before and after training.
         leading, also: how the names of the metrics begin that stand in it first, and those that come last.
         digits: behind the point, of a score.
+        unread: settings that runs of this world have no use for.
     """
 
     budget: str = "steps"
@@ -35,6 +37,7 @@ class Wording:
     leading: tuple[str, ...] = ("pass@",)
     also: tuple[str, ...] = ()
     digits: int = 3
+    unread: tuple[str, ...] = ()
 
 
 META = ("id", "title", "paper", "type", "row", "kind", "parent", "claim")
@@ -53,22 +56,40 @@ def write_report(folder: Path, wording: Wording = Wording()) -> Path:
     if not any((folder / name).exists() for name in files):
         raise RunFolderError(f"{folder} holds no run to report on: none of {', '.join(files)} is there.")
     torn: dict[str, int] = {}
-    records = {name: list(read_lines(folder / f"{name}.jsonl", torn)) for name in ("metrics", "episodes")}
+    records = {
+        name: list(read_lines(folder / f"{name}.jsonl", torn)) for name in ("metrics", "episodes", "evaluations")
+    }
     run = {name: read_object(folder / f"{name}.json") for name in ("method", "config", "environment", "evaluation")}
     run["finished"] = read_object(folder / "FINISHED")
+    curves = report_curves.collect(records["metrics"])
+    looks = report_curves.collect_looks(records["evaluations"], records["metrics"])
     sections = [
         _header(run, records["metrics"], wording),
-        _section("Before and after", report_evaluation.render(run["evaluation"])),
-        _section("Training", report_curves.render(report_curves.collect(records["metrics"]))),
-        _section("Rollouts", report_rollouts.render(records["episodes"]) if records["episodes"] else ""),
+        _section(
+            "Before and after", report_evaluation.render(run["evaluation"]) + _best(run, records["evaluations"])
+        ),
+        _section("Training", report_curves.render(curves, looks)),
+        _section("Rollouts", report_rollouts.render(spoken(records["episodes"]))),
         _section("Method", _method(run["method"])),
-        _section("Settings", _settings(run["config"])),
+        _section("Settings", _settings({k: v for k, v in run["config"].items() if k not in wording.unread})),
         _section("Environment", _settings(run["environment"])),
         _footer(torn),
-    ]
+    ]  # fmt: skip
     path = folder / "report.html"
     disk.replace_file(path, page(_title(run), "\n".join(filter(None, sections))).encode())
     return path
+
+
+def _best(run: Mapping[str, Any], looks: list[dict[str, Any]]) -> str:
+    """Which evaluation was the best, if there were several."""
+    when = parse_stop(run["config"]["stop_when"]) if run["config"].get("stop_when") else None
+    found = best_by(looks, when)
+    return f"<p>{escape(found.sentence())}</p>" if found is not None and found.among > 1 else ""
+
+
+def spoken(episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rollouts with something to read; episodes of control have none."""
+    return [e for e in episodes if any(e.get(k) for k in ("segments", "prompt", "completion"))]
 
 
 # Reading
@@ -126,7 +147,7 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Word
         f'<p class="soft">{escape(" · ".join(str(a) for a in about if a))}</p>',
         facts([
             ("method", method.get("id")), ("task", _named(config.get("task"))),
-            ("model", None if members else _named(config.get("model"))),
+            ("model", None if "model" in wording.unread else _model(config.get("model"))),
             ("seed", config.get("seed", run["environment"].get("seed"))),
             ("members", len(next(iter(members.values()), ())) or None),
             (wording.budget, steps),
@@ -134,6 +155,15 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Word
             ("status", "finished" if run["finished"] else "not finished"),
         ]),
     ])  # fmt: skip
+
+
+def _model(value: object) -> str:
+    """A model by its name; one from a run's checkpoint by the run and its step."""
+    parts = Path(str(value)).parts
+    if "checkpoints" in parts[1:]:
+        place = parts.index("checkpoints", 1)
+        return " ".join((parts[place - 1], *parts[place + 1 : place + 2])).replace("step-", "at step ")
+    return _named(value)
 
 
 def _named(value: object) -> str:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from etude.evaluation.page import escape
 from etude.evaluation.svg import Series, svg_curve
 from etude.evaluation.ticks import number
+from etude.runtime.callbacks import flat
+from etude.runtime.looks import INTERVALS, splits_of
 
 GROUPS = (
     ("Checks", r"fault|fail|timeout|dropped|discard|skipp|stale|invariant|check|nonfinite|out_of_|error|no_reward"),
@@ -37,15 +39,22 @@ NOTE = (
     "Figures compare the first tenth of the run with the last.</p>"
 )
 MOST_LINES = 7
+FEW = 12
+"""Points of an evaluation's curve below which each is marked."""
 POINTS = 400
 """Points of one line; longer runs are averaged in stretches."""
 
 
 class Curve(NamedTuple):
-    """One metric: the steps at which it was logged, its values there (None where they were not finite)."""
+    """One metric: the steps at which it was logged, its values there (None where they were not finite).
+
+    `low` and `high` are the ends of intervals, of what was evaluated.
+    """
 
     steps: list[float]
     values: list[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
 
 
 def collect(records: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
@@ -66,24 +75,97 @@ def collect(records: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
     return {name: c for name, c in curves.items() if any(v is not None for v in c.values)}
 
 
-def render(curves: Mapping[str, Curve]) -> str:
-    """All curves as HTML, group by group; those that never change are listed in a line instead."""
+def collect_looks(lines: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]] = ()) -> dict[str, Curve]:
+    """Every metric of `evaluations.jsonl` by split ('test/pass@1'): of a population the mean over its members.
+
+    Args:
+        records: of `metrics.jsonl`, whose axis in control is environment steps.
+    """
+    axis = {r["step"]: r["environment_steps"] for r in records if "step" in r and "environment_steps" in r}
+    points: dict[str, list[tuple[float, float, float | None, float | None]]] = {}
+    for line in lines:
+        step = float(axis.get(line["step"], line["step"]))
+        for name, value in flat(splits_of(line)).items():
+            low, high = line.get(INTERVALS, {}).get(name.partition("/")[2], (None, None))
+            points.setdefault(name, []).append((step, value, low, high))
+    columns = {name: list(zip(*each)) for name, each in points.items()}
+    return {name: Curve(list(x), list(y), low, high) for name, (x, y, low, high) in columns.items()}
+
+
+def render(curves: Mapping[str, Curve], looks: Mapping[str, Curve] = {}) -> str:
+    """All curves as HTML, group by group.
+
+    Those that never change, are rounding alone, or repeat another are named in a line instead.
+
+    Args:
+        looks: of evaluations in the middle of training; they come first.
+    """
     members = {k: c for k, c in curves.items() if k.startswith("members/")}
-    curves = {k: c for k, c in curves.items() if k not in members}
-    constant = {k: c for k, c in curves.items() if len(set(c.values)) == 1 and len(c.values) > 1}
-    moving = {k: c for k, c in curves.items() if k not in constant}
-    sections = []
+    own = {k: c for k, c in curves.items() if k not in members}
+    constant = {k: c for k, c in own.items() if len(set(c.values)) == 1 and len(c.values) > 1}
+    noise = {k: c for k, c in own.items() if k not in constant and _is_noise(k, c)}
+    looks = {k: c for k, c in looks.items() if len(c.values) == 1 or not is_flat(k, c)}
+    looks = {k: c for k, c in looks.items() if k not in repeats_of([looks])}
+    repeats = repeats_of([{k: c for k, c in own.items() if k not in (*constant, *noise)}])
+    moving = {k: c for k, c in own.items() if k not in (*constant, *noise, *repeats)}
+    sections = [_group("Evaluation", [card(*chart) for chart in _charts(looks)])] if looks else []
     for title in ORDER:
         inside = {k: c for k, c in moving.items() if group_of(k) == title}
         cards = [
-            _card(name, lines, list(members.values()) if name == "return" else []) for name, lines in _charts(inside)
+            card(name, lines, list(members.values()) if name == "return" else []) for name, lines in _charts(inside)
         ]
-        if cards:
-            sections.append(f'<h3>{title}</h3><div class="grid">{"".join(cards)}</div>')
-    if constant:
-        listed = ", ".join(f"{escape(k)} {number(c.values[0] or 0.0)}" for k, c in sorted(constant.items()))
-        sections.append(f'<h3>The same at every step</h3><p class="soft">{listed}.</p>')
+        sections += [_group(title, cards)] if cards else []
+    said = [
+        ("The same at every step", [f"{k} {number(c.values[0] or 0.0)}" for k, c in sorted(constant.items())]),
+        ("Only rounding", [f"{k} {_about(c)}" for k, c in sorted(noise.items())]),
+        ("The same curve as another", [f"{k} is {of}" for k, of in sorted(repeats.items())]),
+    ]
+    for title, names in said:
+        listed = ", ".join(escape(name.replace("_", " ")) for name in names)
+        sections += [f'<h3>{title}</h3><p class="soft">{listed}.</p>'] if names else []
     return NOTE + "".join(sections) if sections else ""
+
+
+def _group(title: str, cards: Sequence[str]) -> str:
+    return f'<h3>{title}</h3><div class="grid">{"".join(cards)}</div>'
+
+
+NOISE = 1e-6
+"""Numbers up to this are rounding, but for rates and sizes of steps, which may be as small."""
+STEADY = 1e-3
+"""A curve whose largest and smallest value are within this part of each other shows nothing."""
+
+
+def is_flat(name: str, curve: Curve) -> bool:
+    """Whether a chart of it would show nothing."""
+    return len(set(curve.values)) == 1 or _is_noise(name, curve)
+
+
+def _is_noise(name: str, curve: Curve) -> bool:
+    """Whether a chart of it would only show rounding."""
+    values = [v for v in curve.values if v is not None]
+    most = max(map(abs, values))
+    if name.startswith("logp_gap"):  # what sampling and training may differ by; a run ends where it is more
+        return True
+    small = most <= NOISE and not re.search(r"rate|lr$|delta|step", name)
+    return small or max(values) - min(values) <= STEADY * most
+
+
+def _about(curve: Curve) -> str:
+    values = [abs(v) for v in curve.values if v is not None]
+    return f"at most {max(values):.1e}" if max(values) <= NOISE or min(values) < max(values) / 2 else number(values[-1])
+
+
+def repeats_of(sides: Sequence[Mapping[str, Curve]]) -> dict[str, str]:
+    """Which metrics are another one, number by number, in each of several runs: by name, the one that is drawn."""
+    drawn: dict[tuple[object, ...], str] = {}
+    repeats: dict[str, str] = {}
+    for name in sorted(dict.fromkeys(k for side in sides for k in side), key=lambda k: "/" in k):
+        found = [side.get(name) for side in sides]
+        first = drawn.setdefault(tuple(c and (tuple(c.steps), tuple(c.values)) for c in found), name)
+        if first != name:
+            repeats[name] = first
+    return repeats
 
 
 def group_of(name: str) -> str:
@@ -122,9 +204,10 @@ def _charts(curves: Mapping[str, Curve]) -> list[tuple[str, dict[str, Curve]]]:
     return alone + [(TOGETHER[prefix], members) for prefix, members in shared.items()]
 
 
-def _card(title: str, members: Mapping[str, Curve], behind: Sequence[Curve] = ()) -> str:
+def card(title: str, members: Mapping[str, Curve], behind: Sequence[Curve] = ()) -> str:
+    """A chart of one metric, or of several lines by name; `behind`: pale lines of members."""
     alone = len(members) == 1 and not behind
-    series = [Series(title, *thin(curve), faint=True) for curve in behind]
+    series = [Series(title, *thin(curve)[:2], faint=True) for curve in behind]
     series += [line for name, curve in members.items() for line in _lines(name, curve, alone)]
     label = title.replace("_", " ")
     chart = svg_curve(series, title=label, y_label=UNITS.get(title.rpartition("/")[2], ""))
@@ -132,11 +215,15 @@ def _card(title: str, members: Mapping[str, Curve], behind: Sequence[Curve] = ()
 
 
 def _lines(name: str, curve: Curve, alone: bool) -> list[Series]:
+    if curve.low:
+        known = any(v is not None for v in curve.low)
+        low, high = (curve.low, curve.high) if known else (None, None)
+        return [Series(name, curve.steps, curve.values, low, high, marked=len(curve.steps) <= FEW)]
     thinned = thin(curve)
     window = 2 * (len(thinned.steps) // 40) + 1
     name = name.replace("_", " ")
     mean = Series(name, thinned.steps, smooth(thinned.values, window) if window > 1 else thinned.values)
-    return [Series(name, *thinned, faint=True), mean] if alone and window > 1 else [mean]
+    return [Series(name, *thinned[:2], faint=True), mean] if alone and window > 1 else [mean]
 
 
 def _ends(members: Mapping[str, Curve]) -> str:

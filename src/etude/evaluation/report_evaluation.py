@@ -29,17 +29,26 @@ def render(evaluation: Mapping[str, Any]) -> str:
     keys = sorted(dict.fromkeys([*after, *before]), key=lambda k: k[0] == "train")
     if not keys:
         return ""
-    lead = next((m for m in HEADLINE if any(m == metric for _, metric in keys)), keys[0][1])
+    named = {metric.partition("/")[0]: metric for _, metric in reversed(keys)}  # 'pass@1/greedy' leads as 'pass@1'
+    lead = next((named[m] for m in HEADLINE if m in named), keys[0][1])
     tiles = [_tile(k, before.get(k), after.get(k)) for k in keys if k[1] == lead]
-    lines = [[escape(_name(k)), *(_cell(k, side.get(k)) for side in (before, after))] for k in keys]
+    keys = [k for k in keys if not _repeats(k, lead, before, after)]
+    lines = [[escape(name_of(k)), *(cell(k, side.get(k)) for side in (before, after))] for k in keys]
     table = rows(["", "before", "after"], lines)
-    bars = [Bar(_name(k), *side[k], series=i) for k in keys if _is_share(k)
+    bars = [Bar(name_of(k), *side[k], series=i) for k in keys if _is_share(k)
             for i, side in enumerate((before, after)) if k in side]  # fmt: skip
     if bars:
         chart = svg_bars(bars, title="Before and after", legend=("before", "after"), span=(0, 1), width=460)
         table = f'<div class="beside"><div class="card">{chart}</div>{table}</div>'
     note = '<p class="soft">Bars and brackets are 95% intervals.</p>'
     return f'<div class="tiles">{"".join(tiles[:TILES])}</div>{table}{note}'
+
+
+def _repeats(key: Key, lead: str, before: Mapping[Key, Found], after: Mapping[Key, Found]) -> bool:
+    """Whether a reward is nothing but the metric that leads, as where it is 1 for what is right."""
+    first = (key[0], lead)
+    of = [(side[key][0], side[first][0]) for side in (before, after) if key in side and first in side]
+    return key[1].partition("/")[0] == "reward" and key != first and bool(of) and all(a == b for a, b in of)
 
 
 def measured(side: object) -> dict[Key, Found]:
@@ -76,19 +85,20 @@ def _tile(key: Key, before: Found | None, after: Found | None) -> str:
         gained = f"{100 * gain:+.1f} points" if _is_share(key) else ("+" if gain >= 0 else "") + number(gain)
         change = f'<div class="{"up" if gain >= 0 else "down"}">{gained}</div>'
     big = ' <span class="arrow">→</span> '.join(numbers)
-    return (
-        f'<div class="card tile"><div class="soft">{escape(_name(key))}</div><div class="big">{big}</div>{change}</div>'
-    )
+    name = escape(name_of(key))
+    return f'<div class="card tile"><div class="soft">{name}</div><div class="big">{big}</div>{change}</div>'
 
 
-def _cell(key: Key, side: Found | None) -> str:
+def cell(key: Key, side: Found | None) -> str:
+    """A value with its interval; empty where there is none."""
     if side is None:
         return ""
     value, low, high = (_said(key, v) for v in side)
     return value if side[1] == side[2] else f'{value} <span class="soft">[{low}, {high}]</span>'
 
 
-def _name(key: Key) -> str:
+def name_of(key: Key) -> str:
+    """Split and metric in words."""
     return " ".join(key).strip().replace("_", " ")
 
 

@@ -17,6 +17,8 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
     by_step: dict[Any, list[Mapping[str, Any]]] = {}
     for record in records:
         by_step.setdefault(record.get("step", 0), []).append(record)
+    if not by_step:
+        return ""
     steps = list(by_step)
     chosen = dict(zip(("Early", "Halfway", "Late"), sorted({0, len(steps) // 2, len(steps) - 1})))
     if len(chosen) == 2:

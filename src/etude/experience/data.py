@@ -9,8 +9,9 @@ from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
-from etude.core.task import LanguageTask, SingleTurn, Task
+from etude.core.task import LanguageTask, SingleTurn, Task, spoken
 from etude.experience.rollout import occurrences
+from etude.policies.showing import shown
 from etude.policies.written import written
 
 
@@ -90,8 +91,9 @@ class Pairs(TokenExperience):
                 raise DataError(sentence)
             pair = []
             for which, reward in (("chosen", 1.0), ("rejected", 0.0)):
-                answer = Segment("assistant", str(problem.info[which]), reward=reward)
-                segments = [*SingleTurn(context.task).reset(problem, 0), answer]
+                answer = _answer(problem, which, str(problem.info[which]))
+                answer.reward = reward
+                segments = [*_opening(problem, context), answer]
                 pair.append(written(problem, segments, group, context.policy, context.task.add_bos))
             complete = all(e.action_count for e in pair)
             episodes += pair if complete else [Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)] * 2
@@ -102,8 +104,18 @@ def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:
     """Every segment of a demonstration."""
     task = context.task
     if script := getattr(task, "script", None):
-        return list(script(problem, stream))
-    return [*SingleTurn(task).reset(problem, 0), Segment("assistant", str(task.demonstration(problem)))]
+        return shown(list(script(problem, stream)), task, context.policy)
+    return [*_opening(problem, context), _answer(problem, "demonstration", str(task.demonstration(problem)))]
+
+
+def _opening(problem: Problem, context: Context) -> list[Segment]:
+    return shown(SingleTurn(context.task).reset(problem, 0), context.task, context.policy)
+
+
+def _answer(problem: Problem, which: str, text: str) -> Segment:
+    """A written answer; its message where that is more than text, as one with `tool_calls` is."""
+    said = problem.info.get(f"{which}_message")
+    return spoken(said) if said else Segment("assistant", text)
 
 
 def _name(task: Task) -> str:

@@ -19,8 +19,9 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import Environment, StepResult
 from etude.experience.deadline import deadline
-from etude.policies.chat import conversational, opening, reply
+from etude.policies.chat import arguments, conversational, opening, reply
 from etude.policies.sampling import Completion, Sampling
+from etude.policies.showing import shown
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -136,7 +137,9 @@ class _Openings:
 
     def tokens(self, segments: Sequence[Segment]) -> list[list[int]]:
         """Tokens of each segment."""
-        key = tuple((s.role, s.text, bool(s.info.get("message"))) for s in segments)
+        key = tuple(
+            (s.role, s.text, *(repr(s.info.get(k)) for k in ("message", "said", "arguments"))) for s in segments
+        )
         if key not in self.known:
             self.known[key] = opening(segments, self.context.policy, self.context.task.add_bos)
         return [list(tokens) for tokens in self.known[key]]
@@ -155,6 +158,7 @@ def _start(
         return faults.lost(episode, error)
     faults.fine()
     _check_observations(segments, episode, context)
+    segments = shown(segments, context.task, context.policy)
     for segment, tokens in zip(segments, openings.tokens(segments)):
         _observe(episode, segment, tokens)
     if not episode.tokens:
@@ -252,7 +256,7 @@ def _respond(
 def _encode(segments: Sequence[Segment], episode: Episode, stop: StopReason, policy: LanguagePolicy) -> list[list[int]]:
     """Tokens of the environment's answer: through the chat template in a conversation, else as they are."""
     if conversational(episode.segments):
-        return reply(segments, policy, closed=stop is StopReason.END_OF_TEXT)
+        return reply(segments, policy, stop is StopReason.END_OF_TEXT, arguments(episode.segments))
     return [policy.encode(s.text) for s in segments]
 
 

@@ -13,8 +13,8 @@ from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
-from etude.policies.chat import opening
 from etude.policies.language import LanguagePolicy
+from etude.policies.lengths import prompt_lengths
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -46,12 +46,11 @@ class Gatherer:
             return pool
         from etude.tasks.language.files import fit_prompts
 
-        def size(problem: Problem) -> int:
-            segments = self.task.environment().reset(problem, 0)
-            return sum(map(len, opening(segments, self.policy, self.task.add_bos)))
-
+        lengths = prompt_lengths(pool, self.task, self.policy)
         limit = self.task.prompt_limit or self.policy.context - self.limit
-        kept, sentence = fit_prompts(pool, size, max(1, min(limit, self.policy.context - 1)), self.task.on_long_prompt)
+        kept, sentence = fit_prompts(
+            pool, lengths, max(1, min(limit, self.policy.context - 1)), self.task.on_long_prompt
+        )
         if sentence:
             warnings.warn(sentence, stacklevel=4)
         return kept

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from etude.core.batches import TokenBatch
+from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.episodes import Episode
+from etude.core.slots import TokenExperience
 from etude.core.task import LanguageTask
+from etude.regularizers.kl import kl_estimate
 
 
 def describe(
@@ -32,6 +35,7 @@ def describe(
         "reward": float(torch.cat([b.scores for b in batches])[torch.tensor(attempts)].mean()),
         "accuracy": sum(map(task.success, episodes)) / len(episodes),
         "completion_length": float(length),
+        "entropy_estimate": _surprise(batches),
         "cut": sum(e.stop.cut for e, _ in rows) / len(rows),
         "truncated": sum(e.stop.truncated for e, _ in rows) / len(rows),
         "rows": float(len(rows)),
@@ -45,6 +49,29 @@ def describe(
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
     return metrics
+
+
+def _surprise(batches: Sequence[TokenBatch]) -> float:
+    """Mean of -log p of the tokens that were sampled, in nats: an unbiased estimate of what they were drawn from."""
+    drawn = [b.behaviour_logp[b.action_mask & b.sampled[:, None]] for b in batches]
+    return -float(torch.cat(drawn).mean())
+
+
+def divergences(batch: TokenBatch, policy: TokenLogProbs, experience: TokenExperience) -> dict[str, Tensor]:
+    """[B, T] how far the policy is from others, in nats: k3 estimates from what the step has computed anyway.
+
+    `behaviour_kl`: KL(pi_old || pi) from the policy that sampled, without one where that sampled from a truncated
+    distribution. `reference_kl`: KL(pi || reference), from the starting weights unless the method moves its reference;
+    without one if the method has none. Nothing where the tokens are not the policy's own samples.
+    """
+    logp, found = policy.logp.detach(), dict[str, Tensor]()
+    if not experience.samples:
+        return found
+    if not experience.truncates_distribution:
+        found["behaviour_kl"] = kl_estimate(batch.behaviour_logp, logp, "k3")
+    if batch.reference_logp is not None:
+        found["reference_kl"] = kl_estimate(logp, batch.reference_logp, "k3")
+    return found
 
 
 def record(episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:

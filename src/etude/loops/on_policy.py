@@ -69,6 +69,11 @@ class OnPolicyLoop:
         return self.updater.actor
 
     @property
+    def policy(self) -> Actor:
+        """The same, by the name that every loop has for what it trains."""
+        return self.actor
+
+    @property
     def critic(self) -> nn.Module | None:
         """The critic's module; None without one."""
         return self.updater.critic

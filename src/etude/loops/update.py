@@ -14,6 +14,7 @@ from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise
+from etude.loops.language_report import divergences
 from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_shares
 from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
@@ -179,7 +180,11 @@ class Updater:
         if self.row_loss is not None:
             self.row_loss[rows] = per_row(summands["objective"].values.detach(), mask)
         known, learned = method.objective.zero_without_advantage, "/learned" if _skips(method) else ""
-        for name, value in method.objective.metrics(batch, policy).items():
+        found = method.objective.metrics(batch, policy)
+        for name, value in divergences(batch, policy, method.experience).items():
+            if name not in found:
+                tally.add_tensor(name + learned, value, mask & batch.sampled[:, None])
+        for name, value in found.items():
             if name in known:
                 tally.add_tensor(name, value * _weighed(batch), mask)
             else:

@@ -105,6 +105,21 @@ def moments(gradient: Tensor, first: Tensor, second: Tensor, beta1: float, beta2
     return torch.lerp(gradient, first, beta1), torch.lerp(gradient * gradient, second, beta2)
 
 
+def rate_sentence(part: object, rate: float, rule: str) -> str:
+    """The learning rate that was taken, and by which rule; empty if the user or the method chose it.
+
+    >>> rate_sentence(AdamW(), automatic_rate(500_000), SIZES)
+    'Learning rate 0.0001: 1e-4 up to a million trained parameters, then by their number to the power -0.63.'
+    """
+    if not isinstance(part, TorchAdamW | AdamW) or part.lr is not None:
+        return ""
+    return f"Learning rate {rate:.3g}: {rule}."
+
+
+SIZES = "1e-4 up to a million trained parameters, then by their number to the power -0.63"
+"""The rule of `automatic_rate`."""
+
+
 def automatic_rate(parameters: int) -> float:
     """A learning rate for fine-tuning by reinforcement: 1e-4 up to a million trained parameters, 1e-6 at 1.5 billion.
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from etude.core.episodes import Segment
+from etude.core.episodes import Message, Segment
 from etude.core.errors import ConfigError
-from etude.policies.templates import WORDS, after_words, beginning, first_special, render
+from etude.policies.templates import EMPTY, WORDS, after_words, beginning, first_special, render
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
+    from etude.policies.protocols import Speaker
 
 
-def opening(segments: Sequence[Segment], policy: LanguagePolicy, add_bos: bool | None = None) -> list[list[int]]:
+def opening(segments: Sequence[Segment], policy: Speaker, add_bos: bool | None = None) -> list[list[int]]:
     """Tokens of each opening segment.
 
     Plain text is encoded as it is, after what the tokenizer begins texts with (`add_bos`: None as the tokenizer says,
@@ -30,7 +31,8 @@ def opening(segments: Sequence[Segment], policy: LanguagePolicy, add_bos: bool |
             "The problems are conversations but the model's tokenizer has no chat template: set `chat_template` in "
             "its tokenizer_config.json, or give prompts as plain text."
         )
-    return [[] for _ in segments[:-1]] + [policy.encode(render(_messages(segments), policy.tokenizer, opened=True))]
+    text = render(_messages(segments), policy.tokenizer, True, arguments(segments))
+    return [[] for _ in segments[:-1]] + [policy.encode(text)]
 
 
 def _begun(texts: list[list[int]], begin: list[int]) -> list[list[int]]:
@@ -56,10 +58,10 @@ def turn(segments: Sequence[Segment], segment: Segment, policy: LanguagePolicy) 
     opening's last, the two are encoded apart, as they are when the policy samples. A template that marks no end gets
     the tokenizer's end token.
     """
-    words, history = policy.tokenizer, _messages(segments)
-    shown = render([*history, {"role": "assistant", "content": WORDS}], words, opened=False)
-    whole = render([*history, *_messages([segment])], words, opened=False)
-    before = render(history, words, opened=True)
+    words, history, given = policy.tokenizer, _messages(segments), arguments(segments)
+    shown = render([*history, {"role": "assistant", "content": WORDS}], words, False, given)
+    whole = render([*history, *_messages([segment])], words, False, given)
+    before = render(history, words, True, given)
     before = before if whole.startswith(before) else shown.partition(WORDS)[0]
     tail = after_words(shown)
     text = whole.removeprefix(before)
@@ -72,20 +74,23 @@ def turn(segments: Sequence[Segment], segment: Segment, policy: LanguagePolicy) 
     return Turn(first, rest[:cut], rest[cut:])
 
 
-def reply(segments: Sequence[Segment], policy: LanguagePolicy, closed: bool) -> list[list[int]]:
+def reply(
+    segments: Sequence[Segment], policy: LanguagePolicy, closed: bool, given: Mapping[str, Any] = EMPTY
+) -> list[list[int]]:
     """Tokens of what the environment answered in a conversation, the assistant's next turn opened.
 
     The policy's own turn stands in the history as the tokens that it sampled, so only what a template puts after it
     is wanted: the rendering of (turn, answer) after the turn's words. If the policy closed its turn itself (`closed`:
     its last token ended the completion), the end mark that a rendering of the turn alone shows is left out, and what
-    follows that mark (often a line break) is not. The whole is attributed to the last segment.
+    follows that mark (often a line break) is not. The whole is attributed to the last segment. `given` are the
+    conversation's `arguments`.
     """
     if not segments:
         return []
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": WORDS}]
-    after = after_words(render([*messages, *_messages(segments)], policy.tokenizer, opened=True))
+    after = after_words(render([*messages, *_messages(segments)], policy.tokenizer, True, given))
     if closed:
-        alone = after_words(render(messages, policy.tokenizer, opened=False))
+        alone = after_words(render(messages, policy.tokenizer, False, given))
         after = after.removeprefix(alone[: _past_end_mark(alone, policy)])
     return [[] for _ in segments[:-1]] + [policy.encode(after)]
 
@@ -95,8 +100,13 @@ def conversational(segments: Sequence[Segment]) -> bool:
     return any(s.info.get("message") for s in segments)
 
 
-def _messages(segments: Sequence[Segment]) -> list[dict[str, str]]:
-    return [{"role": s.role, "content": s.text} for s in segments]
+def arguments(segments: Sequence[Segment]) -> Mapping[str, Any]:
+    """What the chat template is given in this conversation, besides its messages."""
+    return segments[0].info.get("arguments", EMPTY) if segments else EMPTY
+
+
+def _messages(segments: Sequence[Segment]) -> list[Message]:
+    return [s.info.get("said") or {"role": s.role, "content": s.text} for s in segments]
 
 
 def _past_end_mark(text: str, policy: LanguagePolicy) -> int:

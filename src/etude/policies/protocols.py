@@ -9,11 +9,21 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import TypeIs
 
 Model: TypeAlias = "PreTrainedModel | PeftModel"
 """A causal language model, or peft's wrapper around one."""
+
+
+class Speaker(Protocol):
+    """What texts are encoded by: a policy, or its tokenizer alone."""
+
+    tokenizer: PreTrainedTokenizerBase
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, no special tokens added."""
+        ...
 
 
 class States(Protocol):

@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from etude.core.episodes import Message
 from etude.core.errors import ConfigError
+from etude.core.task import plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 WORDS = "\u2060words\u2060"
 """Stands for the assistant's words when a template is rendered around them: nothing that a template contains."""
 
 
-def render(messages: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, opened: bool) -> str:
-    """A conversation as text, the assistant's next turn `opened` or not. Raises ConfigError if the template refuses."""
+def render(
+    messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, opened: bool, arguments: Mapping[str, Any] = EMPTY
+) -> str:  # fmt: skip
+    """A conversation as text, the assistant's next turn `opened` or not.
+
+    Args:
+        arguments: what the template is given besides: `tools`, switches such as `enable_thinking`.
+
+    Raises: ConfigError if the template refuses.
+    """
     from jinja2 import TemplateError
 
+    joins = any(isinstance(m.get("content"), list) for m in messages) and not takes_parts(tokenizer)
+    said = [_joined(m) if joins else dict(m) for m in messages]
     try:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
-    except TemplateError as error:
+        shown = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=opened, **arguments)
+        return str(shown)
+    except (TemplateError, TypeError) as error:
         roles = ", ".join(m["role"] for m in messages)
         raise ConfigError(f"The model's chat template refuses a conversation of the roles {roles}: {error}.") from None
+
+
+def takes_parts(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the template shows content that comes in parts (`[{"type": "text", "text": ...}]`) as their text."""
+    from jinja2 import TemplateError
+
+    ask = [{"role": "user", "content": [{"type": "text", "text": WORDS}]}]
+    try:
+        shown = str(tokenizer.apply_chat_template(ask, tokenize=False))  # type: ignore[arg-type]  # parts of models that see
+    except (TemplateError, TypeError):
+        return False
+    return WORDS in shown and "'text'" not in shown
+
+
+def _joined(message: Message) -> dict[str, Any]:
+    """A message whose content is text, for templates that know no parts; content that is null stays null."""
+    content = message.get("content")
+    return {**message, "content": plain(content)} if isinstance(content, list) else dict(message)
+
+
+def uses(tokenizer: PreTrainedTokenizerBase, name: str) -> bool:
+    """Whether the template reads a variable or field of this name."""
+    return re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)) is not None
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:

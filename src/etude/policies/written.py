@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from etude.core.episodes import Episode, Problem, Segment, StopReason
-from etude.policies.chat import conversational, opening, reply, turn
+from etude.policies.chat import arguments, conversational, opening, reply, turn
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -59,7 +59,7 @@ def _conversation(segments: Sequence[Segment], start: int, opened: list[list[int
         made = turn(segments[:place], segments[place], policy)
         if place == start and place:
             encoded[-1] = (made.before, 0)
-        answer = reply(segments[place + 1 : following], policy, closed=True)
+        answer = reply(segments[place + 1 : following], policy, True, arguments(segments))
         encoded.append((made.said if answer else made.said + made.after, len(made.said)))
         encoded += [(tokens, 0) for tokens in answer]
     return encoded

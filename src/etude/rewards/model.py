@@ -14,6 +14,7 @@ from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.rows import last_action, micro_batches, to_batch
 from etude.core.slots import Context, Reward
+from etude.policies.showing import TEXT
 from etude.policies.written import written
 
 if TYPE_CHECKING:
@@ -86,4 +87,6 @@ def values(scorer: LanguagePolicy, episodes: Sequence[Episode]) -> list[float]:
 def _rewritten(episode: Episode, scorer: LanguagePolicy) -> Episode:
     """The episode's text in the scorer's tokens."""
     copies = [replace(s, tokens=[], action_mask=[], behaviour_logp=[]) for s in episode.segments]
+    if not scorer.tokenizer.chat_template:
+        copies = [replace(s, info={}) if s.info.get("message") == TEXT else s for s in copies]
     return written(episode.problem, copies, episode.group, scorer)

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.evaluation.verdicts import ALPHA, LOOKS
-from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Scores, beds, runs_of, scores_of, start_of, state
+from etude.runs.beds import CONFIRMING, RUNS, Bed, Scores, beds, runs_of, scores_of, start_of, state
 from etude.runs.jobs import run_jobs
-from etude.runs.tuning import SEEDS as SWEPT
-from etude.runs.tuning import TOGETHER, combinations
+from etude.runs.tuning import combinations, sweep_jobs, swept
 
 SEEDS = 12
 """Seeds of the baseline."""
@@ -43,13 +42,10 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
     from etude.runtime.environment import record
 
     began = time.monotonic()
-    settings, seeds = combinations(bed.sweep), TOGETHER if bed.goal.together else SWEPT
-    swept = {
-        label: runs_of(bed, bed.baseline, seeds, each, first=TUNING, root=root) for label, each in settings.items()
-    }
-    run_jobs([j for jobs in swept.values() for j in jobs], workers)
-    areas = {label: scores_of(bed, jobs) for label, jobs in swept.items()}
-    best = max(areas, key=lambda label: float(areas[label].area.mean()))
+    settings = combinations(bed.sweep)
+    each = sweep_jobs(bed, bed.baseline, settings, {}, root)
+    run_jobs([j for jobs in each.values() for j in jobs], workers)
+    areas, best = swept(bed, each)
     jobs = runs_of(bed, bed.baseline, SEEDS, settings[best], first=CONFIRMING, root=root)
     run_jobs(jobs, workers)
     found, here = scores_of(bed, jobs), record(0)

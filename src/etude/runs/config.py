@@ -24,12 +24,13 @@ from typing import Any
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.policies.adapters import named
+from etude.runs import shorthands
 from etude.runs.training import Options
 
 FILE = "run.toml"
 """In the folder of a run: what repeats it."""
 OWN = ("method", "task", "set", "with", "reward")
-LISTS = ("with", "population", "sinks")
+LISTS = ("with", "population", "sinks", "callbacks")
 
 
 def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]:
@@ -43,11 +44,12 @@ def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]
     """
     place = Path(path)
     told = _parsed(place)
-    names = [*OWN, *(f.name for f in fields(Options))]
+    names = [*OWN, *shorthands.NAMES, *(f.name for f in fields(Options))]
     for key in told:
         if key.replace("-", "_") not in names:
             raise UnknownNameError(f"key of {place}", key, names, f"There are: {', '.join(names)}.")
     told = {key.replace("-", "_"): value for key, value in told.items()}
+    told |= {key: shorthands.text(told[key]) for key in shorthands.NAMES if isinstance(told.get(key), (dict, list))}
     for key in LISTS:
         if isinstance(told.get(key), str):
             told[key] = [told[key]]
@@ -117,7 +119,7 @@ def to_toml(
     kept: dict[str, Any] = {"seed": options.seed, "steps": options.steps}
     for option in fields(Options):
         value = getattr(options, option.name)
-        if option.name not in (*kept, "out", "quiet") and value not in (None, option.default):
+        if option.name not in (*kept, "out", "quiet", "until") and value not in (None, option.default):
             kept[option.name] = list(value) if isinstance(value, tuple) else value
     said = {"method": method, "task": task, "with": list(parts), "reward": reward, **kept}
     set = [item for item in set if not item.startswith("adapter.")]

@@ -16,13 +16,12 @@ from etude.core.errors import ConfigError, EtudeError
 from etude.evaluation.intervals import Interval
 from etude.evaluation.learning import fit_curve
 from etude.evaluation.verdicts import differences, paired_interval
-from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, Fields, runs_of, scores_of, state
+from etude.runs.beds import CONFIRMING, RUNS, Bed, Fields, runs_of, scores_of, state
 from etude.runs.claims import PUBLISHED, TUNED
 from etude.runs.code import text_hash
 from etude.runs.jobs import Job, Workers, run_jobs
 from etude.runs.measuring import budgets
-from etude.runs.tuning import SEEDS as SWEPT
-from etude.runs.tuning import TOGETHER, combinations
+from etude.runs.tuning import combinations, sweep_jobs, swept
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.jsonl import JsonLines, append
 
@@ -114,13 +113,9 @@ def _best(bed: Bed, arm: Arm, sweep: Sweep, root: Path, pool: Workers) -> Fields
     settings = combinations(sweep)
     if len(settings) == 1:
         return next(iter(settings.values()))
-    count = TOGETHER if bed.goal.together else SWEPT
-    jobs = {
-        label: runs_of(bed, arm.method, count, {**arm.changes, **each}, first=TUNING, root=root)
-        for label, each in settings.items()
-    }
+    jobs = sweep_jobs(bed, arm.method, settings, arm.changes, root)
     run_jobs([job for each in jobs.values() for job in each], pool)
-    return settings[max(jobs, key=lambda label: float(scores_of(bed, jobs[label]).area.mean()))]
+    return settings[swept(bed, jobs)[1]]
 
 
 def _lines(bed: Bed, jobs: Sequence[Job], best: Fields) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -64,6 +64,11 @@ class Job:
         """Whether the run is there, with this many steps."""
         needed = [self.folder / name for name in ("FINISHED", "evaluation.json", "config.json")]
         return all(p.is_file() for p in needed) and json.loads(needed[2].read_text())["steps"] == self.steps
+
+    @property
+    def target(self) -> int:
+        """Steps that are to be had."""
+        return self.steps
 
     @property
     def done_steps(self) -> int:
@@ -134,16 +139,30 @@ def run_jobs(jobs: Sequence[Job], workers: int | Workers | None = None, quiet: b
                 _train(missing, own, advance)
 
 
+def run_each(jobs: Sequence[Job], pool: Workers, quiet: bool = False) -> dict[Job, str]:
+    """Train what is missing, whatever becomes of the others; returns why, of those that failed."""
+    missing = [j for j in jobs if not j.finished]
+    if not missing:
+        return {}
+    with _bar(sum(j.target for j in missing), quiet) as advance:
+        return {job: str(_failure(job)) for job, status in _ended(missing, pool, advance) if status}
+
+
 def _train(missing: Sequence[Job], pool: Workers, advance: Callable[[int], None]) -> None:
+    for job, status in _ended(missing, pool, advance):
+        if status:
+            raise _failure(job)
+
+
+def _ended(missing: Sequence[Job], pool: Workers, advance: Callable[[int], None]) -> Iterator[tuple[Job, int]]:
+    """Runs as they end, with their exit status."""
     waiting = list(missing)
     while waiting or pool.busy:
         while waiting and len(pool.busy) < pool.count:
             pool.start(waiting.pop(0))
         time.sleep(POLL)
-        advance(sum(min(j.done_steps, j.steps) for j in missing))
-        for job, status in pool.done():
-            if status:
-                raise _failure(job)
+        advance(sum(min(j.done_steps, j.target) for j in missing))
+        yield from pool.done()
 
 
 class Workers:

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, Positive, WholeNumber, check, parse
+from etude.core.fields import Count, Ge, Positive, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
@@ -18,8 +18,9 @@ from etude.core.task import Task
 from etude.core.worlds import World
 from etude.policies.adapters import NAMED, Adapter, adapter_of
 from etude.rewards.several import Scoring
+from etude.runtime.looks import Best
 from etude.runtime.sinks import SINKS
-from etude.runtime.stopping import StopWhen
+from etude.runtime.stopping import parse_stop
 from etude.tasks import resolve_task
 
 
@@ -38,16 +39,21 @@ class Options:
             20; 0 for none.
         evaluate_samples: completions of each of those problems (language).
         evaluate_split: only this split; None: all that are not trained on (language).
+        evaluate_temperature: of those completions; at 0 each problem has one, the greedy one, and the metrics are named
+            apart, as 'pass@1/greedy' (language).
         evaluate_every: also evaluate on the first of these splits each time after so many training steps (in control
             environment steps of each member): lines of `evaluations.jsonl`. None: only before and after.
         stop_when: end the run before its last step once this holds: 'test/pass@1 > 0.9' of those evaluations (in
-            control the mean over members), 'reward >= 0.8' of a training step.
+            control the mean over members), 'reward >= 0.8' of a training step; or once nothing improves, as in 'no
+            better test/pass@1 in 5' evaluations, 'no lower loss in 20' steps.
+        minutes: end it after so many minutes of a session.
+        until: end it for now after so many of `steps`, by which its schedules go; `--resume` goes on.
         keep: how many checkpoints stay, the newest.
         keep_best: a metric of those evaluations, 'test/pass@1': the checkpoint with the highest stays beside them.
-        minutes: end it after so many minutes of a session.
         adapter: train a low-rank adapter: 'lora', 'rslora', 'dora', or an `Adapter`; `set` reaches its fields
             (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
+        callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
     """
 
     model: str = "tiny"
@@ -59,9 +65,11 @@ class Options:
     evaluate: WholeNumber | None = None
     evaluate_samples: Count = 8
     evaluate_split: str | None = None
+    evaluate_temperature: Annotated[float, Ge(0)] = 1.0
     evaluate_every: Count | None = None
     stop_when: str | None = None
     minutes: Positive | None = None
+    until: Count | None = None
     checkpoint_every: Count | None = None
     keep: Count = 2
     keep_best: str | None = None
@@ -73,6 +81,7 @@ class Options:
     gradient_checkpointing: bool = False
     threads: Count | None = None
     sinks: tuple[str, ...] = ()
+    callbacks: tuple[str, ...] = ()
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -84,13 +93,17 @@ class Options:
                 raise UnknownNameError("sink", sink, SINKS)
         if self.evaluate_every is not None and self.evaluate == 0:
             raise ConfigError("evaluate_every says when, and evaluate=0 that nothing is evaluated: leave one out.")
+        if self.evaluate_temperature == 0 and self.evaluate_samples != Options.evaluate_samples:
+            raise ConfigError(
+                "evaluate_temperature=0 takes one completion of each problem: leave out evaluate_samples."
+            )
         if self.stop_when is not None:
-            StopWhen.parse(self.stop_when)
+            parse_stop(self.stop_when)
 
 
 EVERYWHERE = frozenset({
-    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "checkpoint_every", "keep",
-    "keep_best", "threads", "sinks", "quiet",
+    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every", "keep",
+    "keep_best", "threads", "sinks", "callbacks", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 
@@ -102,6 +115,7 @@ class Result:
     Args:
         evaluation: {'before': {split: {metric: Interval JSON}}, 'after': ...}; empty if nothing was sampled.
         notes: sentences about what went wrong without stopping the run.
+        best: the best evaluation, of a run with `evaluate_every`.
     """
 
     folder: Path
@@ -112,6 +126,7 @@ class Result:
     checkpoint: Path
     evaluation: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    best: Best | None = None
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -122,7 +137,12 @@ class Result:
 
     def score(self, metric: str = "pass@1", split: str = "test", when: str = "after") -> float:
         """One number of the evaluation; of control, 'return' (sampled actions) or 'return/deterministic'."""
-        return float(self.evaluation[when][split][metric]["value"])
+        measured = self.evaluation[when][split]
+        if metric not in measured:
+            raise UnknownNameError(
+                f"metric of the split {split}", metric, measured, f"There are: {', '.join(measured)}."
+            )
+        return float(measured[metric]["value"])
 
 
 T = TypeVar("T")

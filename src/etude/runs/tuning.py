@@ -11,7 +11,7 @@ import numpy as np
 
 from etude.core.claims import Claim
 from etude.evaluation.pairs import Pair, Results
-from etude.runs.beds import RUNS, TUNING, Bed, runs_of, scores_of
+from etude.runs.beds import RUNS, TUNING, Bed, Fields, Scores, runs_of, scores_of
 from etude.runs.jobs import Job, run_jobs
 
 SEEDS, TOGETHER = 2, 6
@@ -34,6 +34,31 @@ def arms_of(
     return arms[0], arms[1]
 
 
+def best_setting(values: Mapping[str, float]) -> str:
+    """The label of the largest value, the first of equal ones; one that is not a number is worse than any.
+
+    >>> best_setting({"lr=0.1": 0.5, "lr=0.2": float("nan"), "lr=0.4": 0.5})
+    'lr=0.1'
+    """
+    return max(values, key=lambda label: -np.inf if np.isnan(values[label]) else values[label])
+
+
+def sweep_jobs(
+    bed: Bed, method: str, settings: Mapping[str, Fields], own: Fields, root: Path = RUNS
+) -> dict[str, list[Job]]:
+    """Runs of every setting of a sweep, on seeds that nothing else uses; `own`: fields that all have."""
+    seeds = TOGETHER if bed.goal.together else SEEDS
+    return {
+        label: runs_of(bed, method, seeds, {**own, **each}, first=TUNING, root=root) for label, each in settings.items()
+    }
+
+
+def swept(bed: Bed, jobs: Mapping[str, Sequence[Job]]) -> tuple[dict[str, Scores], str]:
+    """What finished runs of a sweep came to, and the setting with the largest mean area under its curve."""
+    scores = {label: scores_of(bed, each) for label, each in jobs.items()}
+    return scores, best_setting({label: float(each.area.mean()) for label, each in scores.items()})
+
+
 def tune(bed: Bed, method: str, claim: Claim, *, root: Path = RUNS, workers: int | None = None) -> dict[str, Any]:
     """Both arms over the same sweep, each with its own best: the setting with the largest mean area under its curve.
 
@@ -42,18 +67,13 @@ def tune(bed: Bed, method: str, claim: Claim, *, root: Path = RUNS, workers: int
     sweep = bed.sweep if claim.sweep is None else claim.sweep
     other = sweep if claim.baseline_sweep is None else claim.baseline_sweep
     settings = {"arm": combinations(sweep), "baseline": combinations(other)}
-    seeds = TOGETHER if bed.goal.together else SEEDS
-    runs = {
-        side: {label: runs_of(bed, name, seeds, {**own, **each}, first=TUNING, root=root)
-               for label, each in settings[side].items()}
-        for side, name, own in _sides(method, claim)
-    }  # fmt: skip
+    runs = {side: sweep_jobs(bed, name, settings[side], own, root) for side, name, own in _sides(method, claim)}
     run_jobs([job for arms in runs.values() for jobs in arms.values() for job in jobs], workers)
     areas = {
-        side: {label: float(scores_of(bed, jobs).area.mean()) for label, jobs in arms.items()}
+        side: {label: float(scores.area.mean()) for label, scores in swept(bed, arms)[0].items()}
         for side, arms in runs.items()
     }
-    return {"seeds": seeds, **_chosen(settings, areas)}
+    return {"seeds": TOGETHER if bed.goal.together else SEEDS, **_chosen(settings, areas)}
 
 
 def tune_own(experiment: Callable[..., list[Pair]], claim: Claim) -> dict[str, Any]:
@@ -76,7 +96,7 @@ def _chosen(
     settings: Mapping[str, Mapping[str, dict[str, Any]]], found: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
     """The best setting of each side, and what each came to."""
-    best = {side: settings[side][max(means, key=lambda label: means[label])] for side, means in found.items()}
+    best = {side: settings[side][best_setting(means)] for side, means in found.items()}
     rounded = {side: {label: round(mean, 4) for label, mean in means.items()} for side, means in found.items()}
     return {"areas": rounded, "best": best}
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from etude.runtime.stopping import numbers_of
+from etude.runtime.callbacks import flat
+from etude.runtime.looks import splits_of
 
 
-class Best:
+class Kept:
     """The step whose evaluation was the highest in one metric; the first of those that are equal.
 
     Args:
         metric: 'split/metric', as 'test/pass@1'; of a population the mean over members.
 
-    >>> best = Best("test/pass@1")
+    >>> best = Kept("test/pass@1")
     >>> [best.look(step, {"test": {"pass@1": score}}) for step, score in ((10, 0.2), (20, 0.5), (30, 0.5))]
     [True, True, False]
     >>> best.step
@@ -28,7 +29,7 @@ class Best:
 
     def look(self, step: int, found: Mapping[str, Mapping[str, Any]]) -> bool:
         """Take down what an evaluation after this step measured; whether it is the best so far."""
-        value = numbers_of(found).get(self.metric, float("-inf"))
+        value = flat(found).get(self.metric, float("-inf"))
         if not value > self.value:
             return False
         self.step, self.value = step, value
@@ -37,4 +38,4 @@ class Best:
     def recall(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Take down the evaluations that a run wrote before it was stopped, up to its checkpoint."""
         for line in lines:
-            self.look(int(line["step"]), {k: v for k, v in line.items() if k != "step"})
+            self.look(int(line["step"]), splits_of(line))

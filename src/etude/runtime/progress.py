@@ -21,7 +21,9 @@ PLAIN_EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
 DRAW_EVERY = 0.1
 """Seconds between two drawings of the bar."""
-SHOWN = {"reward": "reward", "accuracy": "accuracy", "tokens_per_second": "tok/s"}
+LEADING = ("accuracy", "preference_accuracy", "return", "reward", "loss")
+"""What leads where a step has no headline: of what learns from data the accuracy on pairs, or the loss."""
+SHOWN = {"reward": "reward", "tokens_per_second": "tok/s"}
 """Metrics shown beside the headline, where a loop reports them, and what they are called there."""
 
 # Control characters except tab and newline, C1, marks that reverse the direction of text, line separators.
@@ -62,6 +64,7 @@ class Progress:
         self._stream = stream or sys.stderr
         self._bar: rich.progress.Progress | None = None
         self._shown_at, self._shown_step = -PLAIN_EVERY, 0
+        self._looked: dict[str, float] = {}
         self._pace: deque[tuple[int, float]] = deque(maxlen=20)
 
     def __enter__(self) -> Self:
@@ -93,6 +96,12 @@ class Progress:
         else:
             self._bar.update(self._bar.task_ids[0], completed=step, line=line, refresh=True)
 
+    def looked(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Show what an evaluation after this step found; its first number stays in the line."""
+        self._looked = dict(list(numbers.items())[:1])
+        if not self.quiet:
+            self.note(f"step {step}/{self.steps}  evaluated: " + "  ".join(f"{k} {v:.3g}" for k, v in numbers.items()))
+
     def note(self, sentence: str) -> None:
         """Show a sentence above the bar; shown even when quiet, for it says what went wrong."""
         if self._bar is None:
@@ -108,8 +117,11 @@ class Progress:
 
     def line(self, step: int, metrics: Mapping[str, Any], seconds: float) -> str:
         """What is shown of a step: `pass@1 0.31  reward 0.28  1,234 tok/s  0:01:02, 0:05:00 left`."""
-        names = {self.headline: self.headline, **{k: v for k, v in SHOWN.items() if k != self.headline}}
+        lead = next((k for k in (self.headline, *LEADING) if _is_number(metrics.get(k))), self.headline)
+        same = metrics.get("reward") == metrics.get(lead)  # as where the reward is whether it is right
+        names = {lead: lead, **{k: v for k, v in SHOWN.items() if k != lead and not (same and k == "reward")}}
         parts = [_entry(label, metrics[name]) for name, label in names.items() if _is_number(metrics.get(name))]
+        parts += [_entry(name, value) for name, value in self._looked.items()]
         left = self.left(step)
         return "  ".join([*parts, _clock(seconds) + (f", {_clock(left)} left" if left is not None else "")])
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Literal
 
 from etude.core.errors import CheckpointError, EtudeError, NonFiniteError, RunFolderError
 from etude.core.loop import Loop, StepReport
 from etude.runtime import checkpoints, disk
+from etude.runtime.callbacks import Callbacks, RunState, flat
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
 from etude.runtime.jsonl import JsonLines
-from etude.runtime.keeping import Best
+from etude.runtime.keeping import Kept
+from etude.runtime.looks import Look
 from etude.runtime.progress import Progress
 from etude.runtime.sinks import Guarded, Sink
 from etude.runtime.stopping import Stopping
@@ -64,10 +66,10 @@ class Run:
         episodes_per_step: rollouts of each step that go into `episodes.jsonl`.
         sinks: where else metrics go; closed at the end of the session.
         progress: what shows it; a bar on stderr by default.
-        look: evaluates what is being trained, {split: {metric: number, or a list over members}}; logged to
-            `evaluations.jsonl`.
+        look: evaluates what is being trained; logged to `evaluations.jsonl`.
         look_every: training steps between two looks.
         stopping: says after each step whether the run ends there.
+        callbacks: told of steps, evaluations and checkpoints; they may end the run and add metrics.
     """
 
     def __init__(
@@ -78,13 +80,14 @@ class Run:
         *,
         checkpoint_every: int | None = None,
         keep: int = 2,
-        best: Best | None = None,
+        best: Kept | None = None,
         episodes_per_step: int = 4,
         sinks: Sequence[Sink] = (),
         progress: Progress | None = None,
-        look: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None,
+        look: Callable[[], Look] | None = None,
         look_every: int | None = None,
         stopping: Stopping | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.folder, self.loop, self.steps = folder, loop, steps
         self.checkpoint_every, self.keep, self.episodes_per_step = checkpoint_every, keep, episodes_per_step
@@ -92,6 +95,7 @@ class Run:
         self.progress = progress or Progress(steps, loop.headline)
         self.sinks = Guarded(sinks, self.progress.note)
         self.look, self.look_every, self.stopping = look, look_every, stopping or Stopping()
+        self.callbacks = callbacks or Callbacks([], RunState(folder.path, loop, steps), self.progress.note)
         if look is not None and look_every is not None:
             folder.log("evaluations")  # before a checkpoint is loaded, so that it is cut back with the others
         self.checkpoint = folder.checkpoint
@@ -114,19 +118,20 @@ class Run:
         with self._explained(), Interrupts() as interrupts, self.progress:
             try:
                 self._begin()
+                why = self.callbacks.why
                 while self.loop.finished < self.steps:
                     if interrupts.requested:
                         self._save()
                         raise self._interrupted(interrupts.requested)
+                    if why:
+                        self._save()
+                        return replace(self._result("stopped"), why=why)
                     report = self._step()
                     self._log(report)
                     self._look()
-                    why = self.stopping.why(report.metrics, monotonic() - self._began)
-                    if why and self.loop.finished < self.steps:
-                        self._save()
-                        return replace(self._result("stopped"), why=why)
                     if self._due():
                         self._save()
+                    why = self._why(report)
                 self._save()
                 return self._finish()
             finally:
@@ -159,6 +164,7 @@ class Run:
 
     def _log(self, report: StepReport) -> None:
         step, seconds = self.loop.finished, self.seconds
+        report.metrics |= self.callbacks.stepped(report.metrics)
         for episode in report.episodes[: self.episodes_per_step]:
             self.folder.log("episodes").append({"step": step, **episode})
         members = {"members": report.members} if report.members else {}
@@ -167,15 +173,22 @@ class Run:
         self.progress.update(step, report.metrics, seconds)
         self.folder.lock.beat()
 
+    def _why(self, report: StepReport) -> str | None:
+        """Why the run ends here, if it does."""
+        seconds = monotonic() - self._began
+        return self.stopping.why(report.metrics, seconds, self.loop.finished) or self.callbacks.why
+
     def _look(self) -> None:
         """Evaluate in the middle of training, where this step is one for it."""
         step = self.loop.finished
         if self.look is None or self.look_every is None or step % self.look_every:
             return
         found = self.look()
-        self.folder.log("evaluations").append({"step": step, **found})
-        self.stopping.look(found)
-        if self.best is not None and self.best.look(step, found):
+        added = self.callbacks.evaluated(found.means)
+        self.folder.log("evaluations").append(found.line(step, added))
+        self.stopping.look({**found.means, "callbacks": added})
+        self.progress.looked(step, flat(found.means))
+        if self.best is not None and self.best.look(step, found.means):
             self._save()
         self.folder.lock.beat()
 
@@ -207,6 +220,7 @@ class Run:
         checkpoints.prune(self._root, self.keep, self.best.step if self.best else None)
         self._saved_at = monotonic()
         self._cost = self._saved_at - began
+        self.callbacks.saved(self.checkpoint)
 
     def _write(self, folder: Path) -> None:
         self.loop.save(folder)
@@ -232,6 +246,10 @@ class Run:
         for name in [*self.folder.logs, *record["logs"]]:
             if not self.folder.log(name).cut(record["logs"].get(name, 0)):
                 self.progress.note(f"{name}.jsonl has lost lines since {checkpoint.name} was written; it has a gap.")
+        looked = self.folder.logs.get("evaluations")
+        self.stopping.again(
+            JsonLines.read(self.folder.log("metrics").path), JsonLines.read(looked.path) if looked else ()
+        )
 
     # What is said when it stops
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,16 +14,19 @@ if TYPE_CHECKING:
 
 sys.modules[__name__].__class__ = Listing
 GYM = "reasoning-gym:"
-DATA = (".jsonl", ".json", ".parquet", ".csv", ".tsv")  # the last three are refused with advice
+HUB = "hub:"
+OWNED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+"""What the name of a data set of the hub looks like; with `hub:` before it, it can be nothing else."""
 
 
 def resolve_task(name: str) -> Task:
     """The task that a user means.
 
     Args:
-        name: the id of a built-in task; 'reasoning-gym:NAME'; a .jsonl or .json file, or a folder with train.jsonl;
-            an id of EnvPool or Gymnasium ('CartPole-v1'); 'module:attribute' or 'file.py:attribute' of a Task, of a
-            Task class that needs no arguments, of a gymnasium.Env class, or of a function that returns an Env.
+        name: the id of a built-in task; 'reasoning-gym:NAME'; a file of JSONL, JSON, CSV, TSV or Parquet, a folder of
+            them, or a data set of the hub ('openai/gsm8k', 'hub:openai/gsm8k'); an id of EnvPool or Gymnasium
+            ('CartPole-v1'); 'module:attribute' or 'file.py:attribute' of a Task, of a Task class that needs no
+            arguments, of a gymnasium.Env class, or of a function that returns an Env.
 
     Raises: UnknownNameError with the closest names; DataError or ConfigError for something that is no task.
     """
@@ -35,10 +39,8 @@ def resolve_task(name: str) -> Task:
         from etude.tasks.language.reasoning_gym import ReasoningGym
 
         return ReasoningGym(name.removeprefix(GYM))
-    if name.lower().endswith(DATA) or (name and Path(name).is_dir()):
-        from etude.tasks.language.files import DataFile
-
-        return DataFile(name)
+    if _is_data(name):
+        return _data(name)
     from etude.tasks.control import _names
 
     if _names.is_id(name):
@@ -47,11 +49,25 @@ def resolve_task(name: str) -> Task:
         return EnvironmentTask(name)
     if ":" in name or name.endswith(".py"):
         return _as_task(name, load_task(name))
+    if OWNED.fullmatch(name):
+        return _data(name)
     hint = (
-        "`etude tasks` lists them all; reasoning-gym:NAME, data.jsonl, file.py:attribute and environments of EnvPool "
-        "and Gymnasium (CartPole-v1) are tasks too."
+        "`etude tasks` lists them all; reasoning-gym:NAME, data.jsonl, file.py:attribute, environments of EnvPool "
+        "and Gymnasium (CartPole-v1) and data sets of the hub (owner/name) are tasks too."
     )
     raise UnknownNameError("task", name, files("tasks"), hint)
+
+
+def _is_data(name: str) -> bool:
+    from etude.tasks.language.rows import kind
+
+    return bool(kind(name)) or name.startswith(HUB) or (bool(name) and Path(name).is_dir())
+
+
+def _data(name: str) -> Task:
+    from etude.tasks.language.files import DataFile
+
+    return DataFile(name)
 
 
 def _as_task(name: str, thing: object) -> Task:

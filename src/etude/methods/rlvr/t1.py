@@ -43,6 +43,7 @@ from etude.experience.groups import Groups
 from etude.experience.rollout import occurrences
 from etude.methods.rlvr.rloo import rloo
 from etude.policies.logprobs import token_logprobs
+from etude.policies.showing import shown as as_shown
 from etude.policies.written import written
 from etude.references.frozen import MovingAverage
 from etude.regularizers.entropy import EntropyBonus
@@ -162,7 +163,7 @@ class TrialAndError(Demonstrations):
             return episode
         place = int(random.integers(len(steps)))
         steps.insert(place, mistaken(steps[place], stream) + self.mark)
-        segments = SingleTurn(context.task).reset(episode.problem, 0)
+        segments = as_shown(SingleTurn(context.task).reset(episode.problem, 0), context.task, context.policy)
         again = [*segments, type(episode.segments[-1])("assistant", self.separator.join(steps))]
         return written(episode.problem, again, episode.group, context.policy, context.task.add_bos)
 

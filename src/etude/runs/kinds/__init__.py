@@ -18,7 +18,7 @@ from etude.runs.worlds import world_of
 
 MAKING = frozenset({
     "model", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "seeds", "evaluate_samples",
-    "evaluate_split",
+    "evaluate_split", "evaluate_temperature",
 })  # fmt: skip
 """Options that the world reads by itself, to make and to evaluate what a loop trains."""
 
@@ -50,6 +50,10 @@ class RunOfKind(Generic[M, L]):
     def sentence(self, loop: L, method: M, task: Task) -> str:
         """What will run, for people."""
         return f"{world_of(task).size(loop, method, task)}."
+
+    def rate(self, loop: L, method: M, task: Task) -> str:
+        """The learning rate and its rule, where nobody chose one; else empty."""
+        return world_of(task).rate(loop, method)
 
     def promises(self, loop: L) -> dict[str, Any]:
         """What was tried on this machine when the loop was built, for `environment.json`."""

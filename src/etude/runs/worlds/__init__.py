@@ -18,6 +18,7 @@ from etude.core.worlds import World
 from etude.evaluation.report import Wording
 from etude.rewards.several import Scoring
 from etude.runs.training import Options, Result
+from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
@@ -83,8 +84,8 @@ class WorldOf(Protocol):
     WORDING: Wording
     """How its runs are spoken of, on the terminal and in reports."""
 
-    def measured(self, task: Task) -> tuple[list[str], list[str]]:
-        """Metrics and splits of an evaluation; the first of each is what methods are compared by."""
+    def measured(self, task: Task, options: Options | None = None) -> tuple[list[str], list[str]]:
+        """Metrics and splits of an evaluation with these options; the first of each is what methods are compared by."""
 
     def curve(self, metric: str) -> tuple[str, str, str]:
         """A learning curve: the name in `metrics.jsonl`, what it is of in words, and what its axis counts."""
@@ -110,14 +111,14 @@ class WorldOf(Protocol):
     def size(self, loop: Loop, method: Method, task: Task) -> str:
         """How much is trained, for people."""
 
-    def evaluation(self, loop: Loop, task: Task, options: Options, when: str) -> Measured:
-        """What an evaluation 'before' or 'after' measured."""
+    def rate(self, loop: Loop, method: Method) -> str:
+        """The learning rate and its rule, a sentence, where neither user nor method chose one; else empty."""
 
-    def look(self, loop: Loop, task: Task, options: Options) -> dict[str, dict[str, Any]]:
-        """What an evaluation in the middle of training measures: the means of `evaluation` on the first split.
+    def evaluation(self, loop: Loop, task: Task, options: Options, when: str, known: Look | None = None) -> Measured:
+        """What an evaluation 'before' or 'after' measured; what a look found at this step is not measured again."""
 
-        Returns: {split: {metric: mean over problems, or a list over members}}.
-        """
+    def look(self, loop: Loop, task: Task, options: Options) -> Look:
+        """What an evaluation in the middle of training measures: the means of `evaluation` on the first split."""
 
     def restore(self, checkpoint: str, config: Mapping[str, Any], task: Task) -> Any:
         """The policy of a checkpoint alone, without what trains it."""

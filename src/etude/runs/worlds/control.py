@@ -17,9 +17,13 @@ from etude.core.part import hints
 from etude.core.population import Member
 from etude.evaluation.report import Wording
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, Measured
+from etude.runs.worlds import EvaluationOptions, Measured, language
+from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from etude.evaluation.intervals import Interval
     from etude.evaluation.restored import Acting, RestoredPolicies
     from etude.loops.on_policy import OnPolicyLoop
@@ -34,6 +38,7 @@ WORDING = Wording(
     scores="Returns, interquartile means over members, with 95% intervals",
     leading=("return",),
     digits=1,
+    unread=tuple(sorted(language.READS)),
 )
 EVALUATED = 20
 """Episodes of each member that are played before and after training; `etude evaluate` plays more."""
@@ -41,7 +46,7 @@ POINTS = 100
 """Points of a learning curve."""
 
 
-def measured(task: ControlTask) -> tuple[list[str], list[str]]:
+def measured(task: ControlTask, options: Options | None = None) -> tuple[list[str], list[str]]:
     """Metrics and splits of an evaluation."""
     return ["return", "return/deterministic"], ["test"]
 
@@ -131,31 +136,51 @@ def size(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     return f"{count} members ({seeds}) of {loop.trained:,} parameters each"
 
 
-def evaluation(loop: OnPolicyLoop, task: ControlTask, options: Options, when: str) -> Measured:
+def rate(loop: OnPolicyLoop, method: Method) -> str:
+    """The usual one in control."""
+    from etude.optimizers.adam import CONTROL_RATE, rate_sentence
+
+    return rate_sentence(method.slots().get("optimizer"), CONTROL_RATE, "the usual one in control")
+
+
+def evaluation(
+    loop: OnPolicyLoop, task: ControlTask, options: Options, when: str, known: Look | None = None
+) -> Measured:
     """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
     from etude.runs.training import say
 
     episodes = options.evaluate or EVALUATED
-    say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
-    return Measured({"test": {k: v.to_json() for k, v in _returns(loop, task, episodes, "test").items()}})
+    if known is None:
+        say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
+    returns = _played(loop, task, episodes, "test") if known is None else known.found
+    return Measured({"test": {k: v.to_json() for k, v in _intervals(loop, returns).items()}})
 
 
-def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> dict[str, dict[str, list[float]]]:
+def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> Look:
     """Mean returns of every member, of sampled and of likeliest actions."""
+    from etude.evaluation.intervals import bootstrap_interval, mean
+
+    returns = _played(loop, task, options.evaluate or EVALUATED, "test")
+    means = {k: v.mean(1) for k, v in returns.items()}
+    intervals = {k: bootstrap_interval(v, mean) for k, v in means.items()} if loop.population.size > 1 else {}
+    ends = {k: [i.low, i.high] for k, i in intervals.items()}
+    return Look({"test": {k: v.tolist() for k, v in means.items()}}, ends, returns)
+
+
+def _played(policies: Acting, task: ControlTask, episodes: int, purpose: str) -> dict[str, NDArray[np.float64]]:
+    """Returns [members, episodes] of sampled and of likeliest actions."""
     from etude.evaluation.control import play
 
-    episodes = options.evaluate or EVALUATED
     modes = {"return": False, "return/deterministic": True}
-    return {"test": {k: play(loop, task, episodes, deterministic=d).mean(1).tolist() for k, d in modes.items()}}
+    return {k: play(policies, task, episodes, deterministic=d, purpose=purpose) for k, d in modes.items()}
 
 
-def _returns(policies: Acting, task: ControlTask, episodes: int, purpose: str) -> dict[str, Interval]:
-    from etude.evaluation.control import play, summary
+def _intervals(policies: Acting, returns: Mapping[str, NDArray[np.float64]]) -> dict[str, Interval]:
+    from etude.evaluation.control import summary
 
     intervals: dict[str, Interval] = {}
-    for name, deterministic in {"return": False, "return/deterministic": True}.items():
-        returns = play(policies, task, episodes, deterministic=deterministic, purpose=purpose)
-        intervals |= summary(name, returns, policies.population.members)
+    for name, own in returns.items():
+        intervals |= summary(name, own, policies.population.members)
     return intervals
 
 
@@ -195,7 +220,8 @@ def evaluate(
 
         total = animate(policies, task, Path(options.video), options.member, options.seed)
         say(f"{options.video}: an episode of member {options.member} with a return of {total:.1f}.")
-    return {"test": _returns(policies, task, options.episodes, f"evaluate {options.seed}")}
+    returns = _played(policies, task, options.episodes, f"evaluate {options.seed}")
+    return {"test": _intervals(policies, returns)}
 
 
 def about(options: EvaluationOptions) -> str:

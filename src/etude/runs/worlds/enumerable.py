@@ -12,6 +12,7 @@ from etude.core.task import Task
 from etude.evaluation.report import Wording
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, language
+from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,11 +30,14 @@ EVALUATION_READS: frozenset[str] = frozenset()
 EVALUATED = 1
 """Expectations are exact, once."""
 WORDING = Wording(
-    scores="Exact expectations, means over the seeds, with 95% intervals", leading=("pass@",), also=("entropy",)
+    scores="Exact expectations, means over the seeds, with 95% intervals",
+    leading=("pass@",),
+    also=("entropy",),
+    unread=tuple(sorted({"population", *language.READS})),
 )
 
 
-def measured(task: Task) -> tuple[list[str], list[str]]:
+def measured(task: Task, options: Options | None = None) -> tuple[list[str], list[str]]:
     """Metrics and splits of an evaluation."""
     from etude.loops.enumerable import KS
 
@@ -80,16 +84,28 @@ def size(loop: EnumerableLoop, method: Method, task: Enumerable) -> str:
     )
 
 
-def evaluation(loop: EnumerableLoop, task: Enumerable, options: Options, when: str) -> Measured:
+def rate(loop: EnumerableLoop, method: Method) -> str:
+    """The usual one of tables."""
+    from etude.loops.enumerable import RATE
+    from etude.optimizers.adam import rate_sentence
+
+    return rate_sentence(method.slots().get("optimizer"), RATE, "the usual one for tables")
+
+
+def evaluation(
+    loop: EnumerableLoop, task: Enumerable, options: Options, when: str, known: Look | None = None
+) -> Measured:
     """Expected reward, pass@k and entropy, with intervals over the seeds."""
-    exact = loop.exact()
+    exact = loop.exact() if known is None else known.found
     measures = {k: {**interval.to_json(), "members": exact[k].tolist()} for k, interval in _intervals(exact).items()}
     return Measured({"exact": measures})
 
 
-def look(loop: EnumerableLoop, task: Enumerable, options: Options) -> dict[str, dict[str, list[float]]]:
+def look(loop: EnumerableLoop, task: Enumerable, options: Options) -> Look:
     """What is exactly true of every member."""
-    return {"exact": {k: v.tolist() for k, v in loop.exact().items()}}
+    exact = loop.exact()
+    means, ends = {k: v.tolist() for k, v in exact.items()}, _intervals(exact)
+    return Look({"exact": means}, {k: [i.low, i.high] for k, i in ends.items()}, exact)
 
 
 def _intervals(exact: Mapping[str, Tensor]) -> dict[str, Interval]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from etude.evaluation.report import Wording
 from etude.rewards.several import only_python
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured
+from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
     from etude.core.episodes import Episode
@@ -35,19 +36,23 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split",
+    "evaluate_split", "evaluate_temperature",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "temperature", "top_p", "max_tokens",
 })  # fmt: skip
-WORDING = Wording()
+WORDING = Wording(unread=("seeds", "population"))
 
 
-def measured(task: LanguageTask) -> tuple[list[str], list[str]]:
+def measured(task: LanguageTask, options: Options | None = None) -> tuple[list[str], list[str]]:
     """Metrics and splits of an evaluation."""
-    from etude.evaluation.language import evaluation_splits
+    from etude.evaluation.language import GREEDY, evaluation_splits
 
-    return [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
+    names, splits = [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
+    if options is None:
+        return names, splits
+    greedy = [f"{n}{GREEDY}" for n in ("pass@1", "reward")]
+    return greedy if options.evaluate_temperature == 0 else names, _splits(task, options)
 
 
 def curve(metric: str) -> tuple[str, str, str]:
@@ -128,27 +133,44 @@ def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
     return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)).removesuffix(".")
 
 
-def evaluation(loop: LanguageLoop, task: LanguageTask, options: Options, when: str) -> Measured:
+def rate(loop: LanguageLoop, method: Method) -> str:
+    """By how much is trained."""
+    from etude.optimizers.adam import SIZES, rate_sentence
+
+    return rate_sentence(loop.method.optimizer, loop.updater.stepper.lr, SIZES)
+
+
+def evaluation(
+    loop: LanguageLoop, task: LanguageTask, options: Options, when: str, known: Look | None = None
+) -> Measured:
     """pass@k and reward on the split that was asked for, else on every one that is not trained on."""
     from etude.evaluation.pass_at_k import to_json
     from etude.runs.training import say
 
-    say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
+    splits = _splits(task, options)
+    if known is None or len(splits) > 1:
+        say(f"Sampling {options.evaluate} problems per split {when} training ...", options.quiet)
     scores: dict[str, Any] = {}
     samples: list[dict[str, Any]] = []
     solved: dict[str, list[int]] = {}
-    for split in _splits(task, options):
-        evaluated = _sampled(loop, task, options, split)
-        intervals = {k: v for k, v in evaluated.summary(KS).items() if not k.startswith("avg@")}  # is pass@1
+    for split in splits:
+        there = known is not None and known.found.split == split
+        evaluated = known.found if known is not None and there else _sampled(loop, task, options, split)
+        intervals = _intervals(evaluated)
         scores[split], solved[split] = to_json(intervals), evaluated.correct.sum(1).tolist()
         samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in evaluated.episodes[:3]]
     return Measured(scores, samples, solved)
 
 
-def look(loop: LanguageLoop, task: LanguageTask, options: Options) -> dict[str, dict[str, float]]:
+def look(loop: LanguageLoop, task: LanguageTask, options: Options) -> Look:
     """pass@k and reward on the first split, the same problems and random numbers every time."""
-    split = _splits(task, options)[0]
-    return {split: _sampled(loop, task, options, split).means(KS)}
+    found = _sampled(loop, task, options, _splits(task, options)[0])
+    return Look({found.split: found.means(KS)}, {k: [i.low, i.high] for k, i in _intervals(found).items()}, found)
+
+
+def _intervals(found: Evaluation) -> dict[str, Interval]:
+    """Over problems."""
+    return {k: v for k, v in found.summary(KS).items() if not k.startswith("avg@")}  # is pass@1
 
 
 def _splits(task: LanguageTask, options: Options) -> list[str]:
@@ -162,7 +184,7 @@ def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: st
 
     return evaluate_split(
         loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,
-        seed=options.seed, rewards=scorers(loop.method, task),
+        seed=options.seed, temperature=options.evaluate_temperature, rewards=scorers(loop.method, task),
     )  # fmt: skip
 
 
@@ -202,11 +224,8 @@ def evaluate(
     from etude.experience.groups import Groups
     from etude.rewards.several import reward_parts
 
-    most = max(options.k)
-    count = check("samples", Count, most if options.samples is None else options.samples)
-    if most > count:
-        raise ConfigError(f"pass@{most} needs at least {most} samples per problem, got {count}.")
-    how = Groups(temperature=options.temperature, top_p=options.top_p, max_tokens=options.max_tokens)
+    ks, count = (_greedy(options), 1) if options.temperature == 0 else _counted(options)
+    how = Groups(temperature=options.temperature or 1.0, top_p=options.top_p, max_tokens=options.max_tokens)
     splits = [options.split] if options.split else list(evaluation_splits(task))
     for name in splits:
         task.problems(name)
@@ -218,10 +237,33 @@ def evaluate(
     for split in splits:
         one = evaluate_split(
             policy, task, split, problems=options.problems, samples=count, seed=options.seed, experience=how,
-            rewards=rewards,
+            temperature=options.temperature, rewards=rewards,
         )  # fmt: skip
-        measures[one.split] = dict(one.summary(options.k, majority=True))
+        measures[one.split] = dict(one.summary(ks, majority=True))
     return measures
+
+
+def _counted(options: EvaluationOptions) -> tuple[Sequence[int], int]:
+    """Sample counts, and completions of each problem. Raises ConfigError for more of the first."""
+    most = max(options.k)
+    count = check("samples", Count, most if options.samples is None else options.samples)
+    if most > count:
+        raise ConfigError(f"pass@{most} needs at least {most} samples per problem, got {count}.")
+    return options.k, count
+
+
+def _greedy(options: EvaluationOptions) -> Sequence[int]:
+    """One completion of each problem. Raises ConfigError for an option of sampling."""
+    usual = EvaluationOptions()
+    said = {
+        "--k": (options.k, ((1,), usual.k)),
+        "--samples": (options.samples, (1, None)),
+        "--top-p": (options.top_p, (1.0,)),
+    }
+    for flag, (value, allowed) in said.items():
+        if value not in allowed:
+            raise ConfigError(f"At temperature 0 each problem has one completion, the greedy one: leave out {flag}.")
+    return (1,)
 
 
 def about(options: EvaluationOptions) -> str:

@@ -1,12 +1,12 @@
 """Your own data: `etude train grpo --task my_problems.jsonl`.
 
 The columns are those of TRL's formats (`formats.py`); a folder with `train.jsonl` and `test.jsonl` keeps its
-division, a single file is divided.
+division (`places.py`), a single file is divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -14,31 +14,34 @@ from typing import Annotated, Literal
 
 from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
-from etude.core.fields import Count, Interval
+from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.task import LanguageTask
-from etude.tasks.language import formats
-from etude.tasks.language.answers import final_answer, same_answer
+from etude.tasks.language import extractors, formats, places
 from etude.tasks.language.loading import Loaded, load
-from etude.tasks.language.rows import SUFFIXES, check_left, check_suffix
-
-SPLITS = ("train", "test", "validation")
+from etude.tasks.language.rows import SUFFIXES, check_left, kind
 
 
 class DataFile(LanguageTask):
-    """Problems from a `.jsonl` or `.json` file, or from a folder with `train.jsonl` and perhaps `test.jsonl`.
+    """Problems from a file (JSONL, JSON, CSV, TSV, these also as `.gz`, Parquet), from a folder of such files or one
+    that `save_to_disk` of the `datasets` library wrote, or from a data set of the hub (`owner/name`).
 
-    The reward is 1 if the completion's final answer is the row's `answer` (or `solution`), else 0; see
-    `answers.same_answer`. A file without such a column needs a reward function for every method that samples.
+    The reward is 1 if the completion's final answer is the row's `answer` (or `solution`), else 0; see `extractor`.
+     A file without such a column needs a reward function for every method that samples.
 
     `Problem.id` is the `id` column or the line number; `level` the `level`, `difficulty` or `source` column; `info`
     has `demonstration` (the completion), `chosen` and `rejected` (the assistant's last answer, as text) and all other
     columns by name.
 
     Args:
-        path: the file or folder.
-        prompt_column, answer_column: the columns' names, where the file calls them something else.
-        test_fraction: share of a single file's prompts that is kept for testing, chosen by their text, so that the
+        path: the file or folder, or the name on the hub.
+        columns: names of columns, where the data calls them something else, as in 'prompt=question'; 'images=' leaves
+            a column out.
+        rename_splits: which splits are used as what, as in 'train=train_sft'; by default all, by their own names.
+        test_fraction: share of a single split's prompts that is kept for testing, chosen by their text, so that the
             same prompt is never on both sides.
+        split_seed: another number chooses other prompts.
+        subset, revision: of a data set of the hub: which of its configurations, and which branch, tag or commit.
+        extractor: how the answer is found in a completion and compared, see `extractors.py` (`--answer`).
         skip_bad_rows: leave bad rows out and count them, instead of refusing the file.
         prompt_limit: longest prompt in tokens; by default what the model's context leaves.
         on_long_prompt: 'drop' longer ones and say how many, or stop with an 'error'. Nothing is ever cut.
@@ -54,9 +57,13 @@ class DataFile(LanguageTask):
     """
 
     path: str
-    prompt_column: str = "prompt"
-    answer_column: str = ""
+    columns: tuple[str, ...] = ()
+    rename_splits: tuple[str, ...] = ()
     test_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    split_seed: WholeNumber = 0
+    subset: str | None = None
+    revision: str | None = None
+    extractor: extractors.Name = "auto"
     skip_bad_rows: bool = False
     prompt_limit: Count | None = None
     on_long_prompt: Literal["drop", "error"] = "drop"
@@ -66,13 +73,27 @@ class DataFile(LanguageTask):
     @property
     def id(self) -> str:  # type: ignore[override]  # depends on a field
         """The file's name without its ending."""
-        return Path(self.path).stem
+        name = Path(self.path).name
+        ending = next((s for s in SUFFIXES if name.lower().endswith(s)), "")
+        return name[: len(name) - len(ending)]
 
     def check(self) -> None:
-        check_suffix(self.path)
+        ending = Path(self.path).suffix
+        if ending and not kind(self.path) and not Path(self.path).is_dir() and not places.is_hub(self.path):
+            raise DataError(f"{self.path} must be a file of {', '.join(SUFFIXES)}, got {ending}.")
+        for item in self.rename_splits:
+            if not all(item.partition("=")):
+                raise ConfigError(f"task.rename_splits takes NAME=SPLIT, as in train=train_sft; got {item!r}.")
+        for item in self.columns:
+            target, equals, _ = item.partition("=")
+            if not equals or not target:
+                raise ConfigError(f"task.columns takes NAME=COLUMN, as in prompt=question; got {item!r}.")
+            if not item.endswith("=") and target not in formats.NAMES:
+                known = formats.NAMES
+                raise UnknownNameError("column with a meaning", target, known, f"There are: {', '.join(known)}.")
 
     def splits(self) -> tuple[str, ...]:
-        """Those that the folder has, or 'train' and, if the file has more than one prompt, 'test'."""
+        """Those that the data has, or 'train' and, if there is more than one prompt, 'test'."""
         return tuple(self._loaded.problems)
 
     def problems(self, split: str) -> Sequence[Problem]:
@@ -100,7 +121,7 @@ class DataFile(LanguageTask):
             return 0.0
         if sentence := self.needs_reward():
             raise ConfigError(sentence)
-        return float(same_answer(completion, problem.answer))
+        return float(extractors.right(self.extractor, completion, problem.answer))
 
     def success(self, episode: Episode) -> bool:
         """A right answer; in a file without answers an outcome of at least 1, as the reward function sees it."""
@@ -112,50 +133,37 @@ class DataFile(LanguageTask):
         return not self.scored and not self._answers
 
     def answer(self, completion: str) -> str:
-        return final_answer(completion)
+        return extractors.EXTRACTORS[self.extractor].find(completion) or ""
 
     @cached_property
     def _loaded(self) -> Loaded:
         return load(
             self.path,
-            _files(self.path),
-            prompt_column=self.prompt_column,
-            answer_column=self.answer_column,
+            places.find(self.path, self.subset, self.revision, self.rename_splits),
+            columns=self.columns,
             test_fraction=self.test_fraction,
+            seed=self.split_seed,
             skip=self.skip_bad_rows,
+            accepts=extractors.EXTRACTORS[self.extractor].objection,
         )
 
     @property
     def _answers(self) -> bool:
-        return bool(self._loaded.columns & {*formats.ANSWERS, self.answer_column})
-
-
-def _files(path: str) -> dict[str, Path]:
-    """File of each split."""
-    folder = Path(path)
-    if folder.is_file():
-        return {"train": folder}
-    if not folder.is_dir():
-        raise DataError(f"There is no file or folder {path}.")
-    files = {s: f for s in SPLITS for suffix in SUFFIXES if (f := folder / f"{s}{suffix}").is_file()}
-    if "train" not in files:
-        raise DataError(f"The folder {path} must hold train.jsonl, and may hold test.jsonl and validation.jsonl.")
-    return files
+        return bool(self._loaded.columns & {*formats.ANSWERS})
 
 
 def fit_prompts(
-    problems: Sequence[Problem], count_tokens: Callable[[Problem], int], limit: int, on_long: Literal["drop", "error"]
+    problems: Sequence[Problem], lengths: Sequence[int], limit: int, on_long: Literal["drop", "error"]
 ) -> tuple[Sequence[Problem], str | None]:
     """The problems whose prompt has at most `limit` tokens, and a sentence to print if that is not all of them.
 
     Args:
-        count_tokens: tokens of a problem's prompt, chat template included.
+        lengths: tokens of each problem's prompt, chat template included.
         limit: what the context leaves for a prompt, in tokens.
         on_long: 'drop' the others, or 'error'.
 
     Raises: DataError if there are longer ones under 'error', or if none is left.
     """
-    lengths = [count_tokens(p) for p in problems]
     long = sum(n > limit for n in lengths)
     if not long:
         return problems, None

@@ -6,19 +6,23 @@
     chosen, rejected            the same, the prompt being what both begin with
     messages                    a whole conversation; its last turn is the worked answer
 
-Each of them is text, or conversational: a list of messages {"role", "content"}. All other columns are kept in
-`Problem.info`, where reward functions find them by name.
+Each of them is text, or conversational: a list of messages {"role", "content"}, whose content may come in parts of
+text, and which may have what chat templates read (`tool_calls`). `tools` and `chat_template_kwargs` are given to the
+model's chat template; images are refused. All other columns are kept in `Problem.info`, where reward functions find
+them by name.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, get_args
 
 from etude.core.episodes import Problem, Role
-from etude.core.errors import DataError
+from etude.core.errors import DataError, nearest
+from etude.core.task import plain
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 Text = str | Messages
 
 FORMATS: tuple[tuple[str, ...], ...] = (
@@ -29,8 +33,15 @@ FORMATS: tuple[tuple[str, ...], ...] = (
     ("messages",),
 )
 """Columns of each format, those that ask for more first."""
+ROLES = get_args(Role)
 ANSWERS = ("answer", "solution")
 LEVELS = ("level", "difficulty", "source")
+GIVEN = ("tools", "chat_template_kwargs")
+IMAGES = ("images", "image")
+KEPT = ("tool_calls", "tool_call_id", "name", "reasoning_content", "thinking")
+"""Of a message: what chat templates read besides role and content."""
+NAMES = tuple(dict.fromkeys([*(c for form in FORMATS for c in form), *ANSWERS, "id", *LEVELS, "label", *GIVEN]))
+"""Columns that mean something; all others are for reward functions."""
 
 
 class BadRow(ValueError):
@@ -47,25 +58,32 @@ def detect(columns: Sequence[str] | frozenset[str], where: str) -> tuple[str, ..
     known = "; ".join(", ".join(f) for f in FORMATS)
     have = ", ".join(sorted(columns)) or "none"
     raise DataError(
-        f"{where} lacks the column {missing[0]!r}; it has: {have}. Formats are: {known}. Rename a column, or name the "
-        "one that holds the prompt in prompt_column."
+        f"{where} lacks the column {missing[0]!r}; it has: {have}. Formats are: {known}. If a column has another name: "
+        f"--columns {missing[0]}={near(missing[0], columns)}."
     )
 
 
-def problem(values: dict[str, Any], form: tuple[str, ...], number: str, answer_column: str = "") -> Problem:
+def near(wanted: str, columns: Sequence[str] | frozenset[str]) -> str:
+    """A column that may be meant."""
+    usual = {"prompt": ("question", "problem", "instruction", "input", "query", "text")}.get(wanted, ())
+    return next((c for c in (*usual, *nearest(wanted, columns)) if c in columns), "ITS_NAME")
+
+
+def problem(values: dict[str, Any], form: tuple[str, ...], number: str) -> Problem:
     """The problem in a row. Raises BadRow.
 
     Args:
         values: the row.
         form: its format, one of FORMATS.
         number: its id if there is no `id` column.
-        answer_column: which column holds the answer; by default `answer` or `solution`.
     """
+    if seen := next((c for c in IMAGES if values.get(c)), ""):
+        raise BadRow(f"{seen} holds images, which no policy of text can see: leave them out with --columns {seen}=.")
     prompt, worked = _READERS[form](values)
-    rest = {k: v for k, v in values.items() if k not in form}
+    rest = {k: v for k, v in values.items() if k not in (*form, *GIVEN, *IMAGES)} | _given(values)
     if "completion" in worked and values.get("label") is not False:  # TRL's unpaired preference: a bad example
-        worked["demonstration"] = worked["completion"]
-    name = answer_column or next((c for c in ANSWERS if c in values), "")
+        worked |= {k.replace("completion", "demonstration", 1): v for k, v in worked.items()}
+    name = next((c for c in ANSWERS if c in values), "")
     if name and values[name] is None:
         raise BadRow(f"{name} is null.")
     level = next((values[c] for c in LEVELS if c in values), "")
@@ -82,26 +100,38 @@ def _id(values: dict[str, Any], number: str) -> str:
     return str(name)
 
 
-def _prompt_only(values: dict[str, Any]) -> tuple[Text, dict[str, str]]:
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """What the chat template is given with this row, as `template_arguments`."""
+    tools, given = values.get("tools"), values.get("chat_template_kwargs")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools) if tools.strip() else None
+        except ValueError:
+            raise BadRow(f"tools must be a list of JSON schemas, got {tools!r:.60}.") from None
+    if tools and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
+        raise BadRow(f"tools must be a list of JSON schemas, got {_kind(tools)}.")
+    if given and not isinstance(given, dict):
+        raise BadRow(f"chat_template_kwargs must be an object, got {_kind(given)}.")
+    found = {**(given or {}), **({"tools": tools} if tools else {})}
+    return {"template_arguments": found} if found else {}
+
+
+def _prompt_only(values: dict[str, Any]) -> tuple[Text, dict[str, Any]]:
     return _text(values["prompt"], "prompt"), {}
 
 
-def _completed(values: dict[str, Any]) -> tuple[Text, dict[str, str]]:
-    prompt, answer = _answered(
-        _text(values["prompt"], "prompt"), _text(values["completion"], "completion"), "completion"
-    )
-    return prompt, {"completion": answer}
+def _completed(values: dict[str, Any]) -> tuple[Text, dict[str, Any]]:
+    return _answered(_text(values["prompt"], "prompt"), _text(values["completion"], "completion"), "completion")
 
 
-def _conversed(values: dict[str, Any]) -> tuple[Text, dict[str, str]]:
+def _conversed(values: dict[str, Any]) -> tuple[Text, dict[str, Any]]:
     messages = _text(values["messages"], "messages")
     if isinstance(messages, str) or len(messages) < 2:
         raise BadRow("messages must be a list of at least two messages.")
-    prompt, answer = _answered([], messages, "messages")
-    return prompt, {"completion": answer}
+    return _answered([], messages, "messages")
 
 
-def _preferred(values: dict[str, Any]) -> tuple[Text, dict[str, str]]:
+def _preferred(values: dict[str, Any]) -> tuple[Text, dict[str, Any]]:
     chosen, rejected = (_text(values[k], k) for k in ("chosen", "rejected"))
     if isinstance(chosen, str) is not isinstance(rejected, str):
         raise BadRow("chosen and rejected must both be text, or both be messages.")
@@ -114,7 +144,7 @@ def _preferred(values: dict[str, Any]) -> tuple[Text, dict[str, str]]:
         raise BadRow("chosen and rejected are the same.")
     if not prompt:
         raise BadRow("chosen and rejected share no beginning that could be the prompt.")
-    return prompt, {"chosen": _last(chosen, "chosen"), "rejected": _last(rejected, "rejected")}
+    return prompt, {**_last(chosen, "chosen"), **_last(rejected, "rejected")}
 
 
 _READERS = {
@@ -136,11 +166,11 @@ def _divide(chosen: Text, rejected: Text) -> tuple[Text, Text, Text]:
     return chosen[:shared], chosen[shared:], rejected[shared:]
 
 
-def _answered(prompt: Text, answer: Text, column: str) -> tuple[Text, str]:
-    """Prompt and final answer; earlier turns of a longer completion belong to the prompt."""
+def _answered(prompt: Text, answer: Text, column: str) -> tuple[Text, dict[str, Any]]:
+    """Prompt and final answer, the completion; earlier turns of a longer one belong to the prompt."""
     if isinstance(answer, str):
-        return prompt, _last(answer, column)
-    return _joined(prompt, answer[:-1]), _last(answer[-1:], column)
+        return prompt, _last(answer, "completion", column)
+    return _joined(prompt, answer[:-1]), _last(answer[-1:], "completion", column)
 
 
 def _joined(prompt: Text, more: Messages) -> Text:
@@ -149,17 +179,23 @@ def _joined(prompt: Text, more: Messages) -> Text:
     return [*([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt), *more]
 
 
-def _last(answer: Text, column: str) -> str:
-    """The text of an answer: itself, or its only message, which must be the assistant's."""
+def _last(answer: Text, which: str, column: str = "") -> dict[str, Any]:
+    """An answer under its name: its text, or that of its only message, which must be the assistant's.
+
+    A message that is more than its text is also there whole, as `{which}_message`.
+    """
+    column, message = column or which, {}
     if not isinstance(answer, str):
         if len(answer) != 1:
             raise BadRow("chosen and rejected must differ in one last message only.")
-        if answer[0]["role"] != "assistant":
-            raise BadRow(f"the last message of {column} must be the assistant's, got {answer[0]['role']!r}.")
-        answer = answer[0]["content"]
-    if not answer:
+        message = answer[0]
+        if message["role"] != "assistant":
+            raise BadRow(f"the last message of {column} must be the assistant's, got {message['role']!r}.")
+        answer = plain(message["content"])
+    if not answer and not message.get("tool_calls"):
         raise BadRow(f"{column} holds no answer.")
-    return answer
+    whole = message and (not isinstance(message["content"], str) or len(message) > 2)
+    return {which: answer, **({f"{which}_message": message} if whole else {})}
 
 
 def _text(value: object, column: str) -> Text:
@@ -175,17 +211,34 @@ def _text(value: object, column: str) -> Text:
     return [_message(m, f"{column}[{i}]") for i, m in enumerate(value)]
 
 
-def _message(value: object, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or not {"role", "content"} <= set(value):
+def _message(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not ("content" in value or value.get("tool_calls")) or "role" not in value:
         raise BadRow(f"{where} must be a message with role and content, got {_kind(value)}.")
-    role, content = value["role"], value["content"]
-    if role not in get_args(Role):
-        raise BadRow(f"{where}.role must be one of {', '.join(get_args(Role))}, got {_kind(role)}.")
-    if not isinstance(content, str):
-        raise BadRow(f"{where}.content must be text, got {_kind(content)}.")
-    if extra := [k for k, v in value.items() if v and k not in ("role", "content")]:
-        raise BadRow(f"{where}.{extra[0]} is not supported: a message has a role and a content.")
-    return {"role": role, "content": content}
+    role = value["role"]
+    if role not in ROLES:
+        raise BadRow(f"{where}.role must be one of {', '.join(ROLES)}, got {_kind(role)}.")
+    if extra := [k for k, v in value.items() if v and k not in ("role", "content", *KEPT)]:
+        raise BadRow(f"{where}.{extra[0]} is not supported: of a message are read role, content, {', '.join(KEPT)}.")
+    kept = {k: value[k] for k in KEPT if value.get(k)}
+    calls = kept.get("tool_calls", [])
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadRow(f"{where}.tool_calls must be a list of objects, got {_kind(calls)}.")
+    return {"role": role, "content": _content(value.get("content"), where, bool(calls)), **kept}
+
+
+def _content(content: object, where: str, calls: bool) -> str | Messages | None:
+    """The content of a message: text, parts of text, or null in a message that calls tools instead."""
+    if isinstance(content, str) or (content is None and calls):
+        return content
+    if not isinstance(content, list):
+        raise BadRow(f"{where}.content must be text or a list of parts, got {_kind(content)}.")
+    parts = [{k: v for k, v in p.items() if v is not None} if isinstance(p, dict) else p for p in content]
+    for i, part in enumerate(parts):
+        if isinstance(part, dict) and "image" in str(part.get("type")):
+            raise BadRow(f"{where}.content[{i}] is an image, which no policy of text can see.")
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise BadRow(f"{where}.content[{i}] must be {{'type': 'text', 'text': ...}}, got {_kind(part)}.")
+    return parts
 
 
 def _kind(value: object) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from etude.core.episodes import Message, Problem
-from etude.core.errors import DataError
+from etude.core.errors import DataError, nearest
+from etude.core.task import plain
 from etude.tasks.language import formats
-from etude.tasks.language.rows import Fault, Row, check_left, read_rows, refuse, uneven, usual_columns
+from etude.tasks.language.places import Source
+from etude.tasks.language.rows import Fault, Row, check_left, refuse, uneven, usual_columns
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,13 @@ class Loaded:
 
 
 def load(
-    path: str, files: Mapping[str, Path], *, prompt_column: str, answer_column: str, test_fraction: float, skip: bool
-) -> Loaded:
-    """Read the file of each split; a single file is divided. See `DataFile` for the arguments.
+    path: str, sources: Mapping[str, Sequence[Source]], *, columns: Sequence[str], test_fraction: float, seed: int,
+    skip: bool, accepts: Callable[[object], str | None] = lambda answer: None,
+) -> Loaded:  # fmt: skip
+    """Read the sources of each split; a single split is divided. See `DataFile` for the arguments.
+
+    Args:
+        accepts: what is wrong with an answer, as a sentence; None if nothing is.
 
     Raises: DataError with all faults of all files, or if nothing is left.
     """
@@ -35,44 +41,64 @@ def load(
     splits: dict[str, list[Problem]] = {}
     faults: list[Fault] = []
     common: frozenset[str] | None = None
-    for split, file in files.items():
-        rows, bad = read_rows(file)
-        rows = [_renamed(r, prompt_column) for r in rows]
+    for split, places in sources.items():
+        rows, bad = _read(places)
         splits[split] = []
         if rows:
-            columns = usual_columns(rows)
-            _check_names(file, columns, prompt_column, answer_column)
-            form = formats.detect(columns, str(file))
-            prefix = f"{split}/" if len(files) > 1 else ""
-            splits[split], worse = _problems(rows, columns, form, prefix, answer_column, seen)
+            name = places[0].name if len(places) == 1 else f"{path} ({split})"
+            rows = [_renamed(r, wanted) for wanted in [_pairs(name, usual_columns(rows), columns)] for r in rows]
+            found = usual_columns(rows)
+            form = formats.detect(found, name)
+            prefix = f"{split}/" if len(sources) > 1 else ""
+            splits[split], worse = _problems(rows, found, form, prefix, accepts, seen)
             bad += worse
-            common = columns if common is None else common & columns
+            common = found if common is None else common & found
         faults += sorted(bad, key=lambda f: f.number)
     if not skip:
         refuse(path, faults)
     kept = sum(map(len, splits.values()))
     check_left(len(splits["train"]), path, kept + len(faults), {"bad": len(faults), "in other splits": kept})
-    if len(splits) == 1:
-        splits = divide(splits["train"], test_fraction)
     warnings = [f"{len(faults)} bad rows of {path} were left out; the first: {faults[0]}"] if faults else []
+    if len(splits) == 1:  # what is divided by its prompts cannot overlap
+        return Loaded(divide(splits["train"], test_fraction, seed), common or frozenset(), warnings)
     return Loaded(splits, common or frozenset(), warnings + overlaps(splits, path))
 
 
-def _renamed(row: Row, prompt_column: str) -> Row:
-    """The row with its prompt under 'prompt'."""
-    if prompt_column == "prompt" or prompt_column not in row.values:
+def _read(places: Sequence[Source]) -> tuple[list[Row], list[Fault]]:
+    """The rows of a split's files, numbered through."""
+    rows: list[Row] = []
+    faults: list[Fault] = []
+    last = 0
+    for place in places:
+        more, bad = place.read()
+        rows += [dataclasses.replace(r, number=last + r.number) for r in more] if last else more
+        faults += [dataclasses.replace(f, number=last + f.number) for f in bad]
+        last = max([last, *(r.number for r in rows[-1:]), *(f.number for f in faults)])
+    return rows, faults
+
+
+def _pairs(name: str, have: frozenset[str], columns: Sequence[str]) -> dict[str, str]:
+    """New names of columns by their own ones; '' for those that are left out. Raises DataError for unknown ones."""
+    pairs: dict[str, str] = {}
+    for item in columns:
+        target, _, source = item.partition("=")
+        own = source or target
+        if own not in have:
+            near = nearest(own, have)
+            offer = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise DataError(f"{name} has no column {own!r}.{offer} It has: {', '.join(sorted(have))}.")
+        pairs[own] = target if source else ""
+    return pairs
+
+
+def _renamed(row: Row, pairs: Mapping[str, str]) -> Row:
+    """The row with its columns under their new names, which take the place of columns of those names."""
+    if not pairs:
         return row
-    values = {k: v for k, v in row.values.items() if k not in ("prompt", prompt_column)}
-    return Row(row.where, row.number, {"prompt": row.values[prompt_column], **values})
-
-
-def _check_names(file: Path, columns: frozenset[str], prompt_column: str, answer_column: str) -> None:
-    """Raise DataError if a column that the user named is not there."""
-    named = {"prompt_column": (prompt_column, "prompt"), "answer_column": (answer_column, answer_column)}
-    for field, (name, held) in named.items():
-        if name not in ("", "prompt") and held not in columns:
-            have = ", ".join(sorted(columns))
-            raise DataError(f"{file} lacks the column {name!r}, which {field} names; it has: {have}.")
+    taken = set(pairs.values())
+    values = {new: row.values[own] for own, new in pairs.items() if new and own in row.values}
+    values |= {k: v for k, v in row.values.items() if k not in pairs and k not in taken}
+    return dataclasses.replace(row, values=values)
 
 
 def _problems(
@@ -80,7 +106,7 @@ def _problems(
     columns: frozenset[str],
     form: tuple[str, ...],
     prefix: str,
-    answer_column: str,
+    accepts: Callable[[object], str | None],
     seen: dict[str, str],
 ) -> tuple[list[Problem], list[Fault]]:
     """Problems of one file's rows, and what is wrong with the other rows. `seen` is where each id was met."""
@@ -91,7 +117,9 @@ def _problems(
             faults.append(fault)
             continue
         try:
-            problem = formats.problem(row.values, form, f"{prefix}{row.number}", answer_column)
+            problem = formats.problem(row.values, form, f"{prefix}{row.number}")
+            if problem.answer is not None and (sentence := accepts(problem.answer)):
+                raise formats.BadRow(sentence)
         except formats.BadRow as error:
             faults.append(Fault(row.number, f"{row.where}: {error}"))
             continue
@@ -104,17 +132,19 @@ def _problems(
 
 def normalised(prompt: str | Sequence[Message]) -> str:
     """A prompt's text without the differences that make no difference: case, white space, Unicode form."""
-    text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+    text = prompt if isinstance(prompt, str) else "\n".join(plain(m["content"]) for m in prompt)
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def divide(problems: list[Problem], fraction: float) -> dict[str, list[Problem]]:
+def divide(problems: list[Problem], fraction: float, seed: int = 0) -> dict[str, list[Problem]]:
     """'train' and 'test', with `fraction` of the distinct prompts (at least one, never all) in 'test'.
 
-    Which prompts depends on their text alone, so equal prompts stay together and a new row hardly moves the others.
+    Which prompts depends on their text and the seed alone, so equal prompts stay together and a new row hardly moves
+    the others.
     """
     keys = [normalised(p.prompt) for p in problems]
-    ranked = sorted(set(keys), key=lambda k: hashlib.sha256(k.encode()).digest())
+    salt = f"{seed}\0" if seed else ""
+    ranked = sorted(set(keys), key=lambda k: hashlib.sha256(f"{salt}{k}".encode()).digest())
     count = min(max(round(fraction * len(ranked)), int(fraction > 0)), len(ranked) - 1)
     chosen = set(ranked[:count])
     splits = {

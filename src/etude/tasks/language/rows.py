@@ -1,12 +1,15 @@
 """Reading a data file row by row, with a sentence for everything that is wrong with it.
 
 A `.jsonl` file holds one JSON object per line (UTF-8; a byte order mark, CRLF and blank lines at the end are fine), a
-`.json` file one list of objects. Nothing in a file can raise anything but DataError.
+`.json` file one list of objects; tables are read in `tables.py`. Each of them, but for Parquet, may be compressed
+(`.jsonl.gz`). Nothing in a file can raise anything but DataError.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +18,8 @@ from typing import Any, NoReturn
 
 from etude.core.errors import DataError
 
-SUFFIXES = (".jsonl", ".json")
-CONVERT = "pandas.{reader}({name!r}).to_json('{stem}.jsonl', orient='records', lines=True)"
-READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".tsv": "read_table"}
+TEXTS = (".jsonl", ".json", ".csv", ".tsv")
+SUFFIXES = (*TEXTS, *(f"{suffix}.gz" for suffix in TEXTS), ".parquet")
 SHOWN = 20
 """Faults that an error lists."""
 SAMPLE = 20
@@ -44,28 +46,45 @@ class Fault:
         return self.text
 
 
-def check_suffix(path: str) -> None:
-    """Raise DataError for a kind of file that is not read, with the line that converts it."""
-    file = Path(path)
-    suffix = file.suffix.lower()
-    if file.is_dir() or suffix in ("", *SUFFIXES):
-        return
-    how = CONVERT.format(reader=READERS[suffix], name=file.name, stem=file.stem) if suffix in READERS else ""
-    raise DataError(f"{path} must be a .jsonl or .json file, got {suffix}{': convert it with ' + how if how else '.'}")
+def kind(path: str | Path) -> str:
+    """The ending that says how a file is read, without `.gz`; empty if none is known.
+
+    >>> kind("a/train.JSONL.gz"), kind("b.parquet"), kind("notes.txt")
+    ('.jsonl', '.parquet', '')
+    """
+    name = Path(path).name.lower()
+    found = next((s for s in SUFFIXES if name.endswith(s)), "")
+    return found.removesuffix(".gz")
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[Fault]]:
     """The rows of a file in order, and a sentence for each that cannot be read. Raises DataError if none can."""
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
-        raise DataError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
+    from etude.tasks.language import tables
+
+    if kind(path) == ".parquet":
+        return tables.parquet(path)
+    data = _content(path)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is encoded as UTF-16: save it as UTF-8.")
     data = data.removeprefix(b"\xef\xbb\xbf")
     if not data.strip():
         raise DataError(f"{path} is empty: it must hold at least one row.")
-    return _listed(path, data) if path.suffix.lower() == ".json" else _lines(path, data)
+    if kind(path) in (".csv", ".tsv"):
+        return tables.separated(path, data, "," if kind(path) == ".csv" else "\t")
+    return _listed(path, data) if kind(path) == ".json" else _lines(path, data)
+
+
+def _content(path: Path) -> bytes:
+    """A file's bytes, decompressed where its name ends in `.gz`."""
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.name.lower().endswith(".gz") else data
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(
+            f"{path} is no whole gzip file ({error}): compress it again, or take .gz off its name."
+        ) from None
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        raise DataError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def _lines(path: Path, data: bytes) -> tuple[list[Row], list[Fault]]:

@@ -1,0 +1,41 @@
+"""Fields of a task with names of their own: `--chat never` is `--set task.chat=never`, in files and Python too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+FIELDS = {
+    "columns": "columns", "answer": "extractor", "skip_bad_rows": "skip_bad_rows", "chat": "chat", "system": "system",
+    "template_arguments": "template_arguments",
+}  # fmt: skip
+"""The field that each name stands for."""
+NAMES = tuple(FIELDS)
+
+
+def taken(told: MutableMapping[str, Any]) -> list[str]:
+    """The assignments that these names stand for, taken out of what a run was told.
+
+    >>> told = {"chat": "never", "columns": {"prompt": "question"}, "steps": 3}
+    >>> taken(told), told
+    (['task.columns=prompt=question', 'task.chat=never'], {'steps': 3})
+    """
+    given = {name: told.pop(name) for name in NAMES if name in told}
+    return [
+        f"task.{FIELDS[name]}={text(value)}" for name, value in given.items() if value not in (None, False, (), [], {})
+    ]
+
+
+def text(value: object) -> str:
+    """A value as the command line has it.
+
+    >>> text({"enable_thinking": False}), text(["prompt=question", "answer=label"]), text(True)
+    ('enable_thinking=false', 'prompt=question,answer=label', 'true')
+    """
+    if isinstance(value, Mapping):
+        value = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        items = [str(v) for v in value]
+        return json.dumps(items) if any("," in item for item in items) else ",".join(items)
+    return json.dumps(value) if isinstance(value, bool) else str(value)

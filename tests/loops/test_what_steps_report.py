@@ -1,0 +1,55 @@
+"""Entropy and divergences in the metrics: estimates from what a step has computed, against hand-made numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.registry import get_method
+from etude.experience.data import Demonstrations
+from etude.experience.groups import Groups
+from etude.loops.language_report import describe, divergences
+from language_toys import Toy, random_episodes
+
+
+def test_entropy_is_estimated_over_the_tokens_that_were_sampled(make_batch: Callable[..., TokenBatch]) -> None:
+    logp = [[-9.0, -1.0, -2.0], [-0.5, -0.5, -9.0], [-7.0, -7.0, -7.0]]
+    batch = make_batch([[0, 1, 1], [1, 1, 0], [1, 1, 1]], behaviour_logp=logp, written=[False, False, True])
+    batch.episodes = random_episodes((2, 1))
+    found = describe([batch], Toy(), True, {})
+    assert found["entropy_estimate"] == pytest.approx((1 + 2 + 0.5 + 0.5) / 4)
+
+
+def test_divergences_by_hand(make_batch: Callable[..., TokenBatch], logprobs: Callable[..., TokenLogProbs]) -> None:
+    two = math.log(2)
+    batch = make_batch([[1, 1]], behaviour_logp=[[-1.0, -2.0]], reference_logp=[[-1.0, -2.0]])
+    found = divergences(batch, logprobs([[two - 1, -two - 2]]), Groups())
+    # of the sampler: rho - 1 - log rho; of the reference: 1 / rho - 1 + log rho
+    assert found["behaviour_kl"][0].tolist() == pytest.approx([1 - two, two - 0.5])
+    assert found["reference_kl"][0].tolist() == pytest.approx([two - 0.5, 1 - two])
+
+
+def test_there_is_none_where_it_would_mean_something_else(
+    make_batch: Callable[..., TokenBatch], logprobs: Callable[..., TokenLogProbs]
+) -> None:
+    batch, policy = make_batch([[1, 1]], behaviour_logp=[[-1.0, -2.0]]), logprobs([[-1.0, -2.0]])
+    assert set(divergences(batch, policy, Groups())) == {"behaviour_kl"}
+    assert divergences(batch, policy, Groups(top_p=0.9)) == {}
+    sft = get_method("sft").slots()["experience"]
+    assert isinstance(sft, Demonstrations) and divergences(batch, policy, sft) == {}
+
+
+@pytest.mark.parametrize("method", ["reinforce", "rloo", "grpo"])
+def test_every_method_that_samples_reports_them(method: str, tmp_path: Path) -> None:
+    sizes = {"problems": 4, "experience.size": 4}
+    done = etude.train(
+        method, with_="kl-to-reference", set=sizes, steps=2, evaluate=0, out=tmp_path / "run", quiet=True
+    )
+    wanted = {"entropy_estimate", "behaviour_kl", "reference_kl", "completion_length"}
+    assert wanted <= set(done.metrics[-1]) and done.metrics[0]["reference_kl"] == pytest.approx(0, abs=1e-6)
+    assert done.metrics[-1]["reference_kl"] > 1e-6
