@@ -59,7 +59,12 @@ def test_the_best_stays_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from etude.runs.worlds import language
 
     scores = {1: 0.1, 2: 0.6, 3: 0.6, 4: 0.2, 5: 0.3}
-    monkeypatch.setattr(language, "look", lambda *given: Look({"test": {"pass@1": scores[given[0].finished]}}))
+    real = language.look
+
+    def look(*given: Any) -> Look:
+        return real(*given)._replace(means={"test": {"pass@1": scores[given[0].finished]}})
+
+    monkeypatch.setattr(language, "look", look)
     told = {**TOLD, "evaluate": 2, "evaluate_samples": 1, "evaluate_every": 1, "keep": 1, "keep_best": "test/pass@1"}
     whole = etude.train("grpo", out=tmp_path / "whole", steps=5, checkpoint_every=5, **told)
     assert steps(whole.folder) == [2, 5]
