@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from safetensors.torch import load_file, save_file
 import etude
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
+from etude.policies.adapters import Adapter
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
-from etude.policies.loading import Adapter, choose_device, choose_dtype
+from etude.policies.loading import choose_device, choose_dtype
 from etude.policies.sampling import Sampling
 from etude.runs.training import Options
 from etude.runs.worlds.language import arguments
@@ -83,16 +85,27 @@ def test_plain_transformers_loads_what_was_saved(kind: str, tmp_path: Path) -> N
     assert torch.equal(again.evaluate(BATCH).logp, policy.evaluate(BATCH).logp)
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 @pytest.mark.first
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_saving_merges_adapters(name: str, saved: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_saved_as_peft_reads_it(name: str, saved: Path, tmp_path: Path) -> None:
+    """Alone: peft puts it on the base, to the same logits bit for bit; loaded here, it is folded into the base."""
+    from peft import AutoPeftModelForCausalLM, PeftModel
+
     policy = LanguagePolicy.load(str(saved), device="cpu", adapter=ADAPTERS[name])
     step(policy)
     policy.save(tmp_path / "out")
-    assert not list((tmp_path / "out").glob("adapter*"))
+    assert not list((tmp_path / "out").glob("model*"))
+    ids = torch.tensor([policy.encode("say K\n")])
+    base = LanguagePolicy.load(str(saved), device="cpu")
+    for peft in (
+        AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out"),
+        PeftModel.from_pretrained(copy.deepcopy(base.model), str(tmp_path / "out")),
+    ):
+        with torch.no_grad():
+            assert torch.equal(peft.eval()(input_ids=ids).logits, policy.model(input_ids=ids).logits)
     merged = LanguagePolicy.load(str(tmp_path / "out"), device="cpu")
     torch.testing.assert_close(merged.evaluate(BATCH).logp, policy.evaluate(BATCH).logp, rtol=1e-4, atol=1e-4)
-    base = LanguagePolicy.load(str(saved), device="cpu")
     assert (merged.evaluate(BATCH).logp - base.evaluate(BATCH).logp).abs().max() > 0.05, "and it was trained"
 
 

@@ -26,7 +26,8 @@ from etude.core.part import part_from_json
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.rewards.calls import InvalidReturn, components
-from etude.rewards.function import CallableReward, FunctionReward, reward_part
+from etude.rewards.function import CallableReward, FunctionReward
+from etude.rewards.several import reward_part
 
 SOURCE = """
 import math, os, random, subprocess, sys, time
@@ -104,9 +105,6 @@ class Scorer:
         return [2.0] * len(completions)
 
 scorer, number = Scorer(), 7
-
-async def slow(completions):
-    return [0.0]
 
 def positional(completions, /):
     return [0.0]
@@ -361,7 +359,7 @@ def test_too_many_dropped_episodes_stop_the_run(make: Any) -> None:
     part.score(episodes("raise"), CONTEXT)  # 2 of 200 is not more than 1 %
     error = failure(part, "nan")
     assert "faulty had no reward for 3 of 201 episodes so far (2 failed, 0 timed out, 1 not finite)" in str(error)
-    assert "more than 1%" in str(error)
+    assert "more than 0.01 of them (bad_share)" in str(error)
 
 
 def test_a_completion_that_no_component_applies_to_has_no_reward(make: Any) -> None:
@@ -424,7 +422,6 @@ def test_state_is_plain_and_restored(make: Any) -> None:
         ("exat", r"There is no attribute of .*user_rewards.py named 'exat'. Did you mean 'exact'"),
         ("number", "number must be a function, got int."),
         ("Scorer", "Scorer must be a function, got a class; name a function or an instance."),
-        ("slow", "slow must be a plain function, got an async one"),
         ("positional", "must take its parameters by name, but 'completions' is positional only"),
     ],
 )
@@ -525,10 +522,11 @@ def test_a_forgotten_part_ends_its_process(make: Any, source: Path) -> None:
 
 SCRIPT = """
 import os, sys, threading, time
+from etude.rewards.calls import Limits
 from etude.rewards.function import FunctionReward
 part = FunctionReward(sys.argv[1], timeout=60.0).bind()
 if sys.argv[2] == "busy":
-    call = lambda: part._caller.call({"completions": ["hang"]}, 1, 60)
+    call = lambda: part._caller.call({"completions": ["hang"]}, 1, Limits(60))
     threading.Thread(target=call, daemon=True).start()
     time.sleep(0.3)
 with open(sys.argv[4], "w") as file:

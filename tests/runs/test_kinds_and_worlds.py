@@ -113,5 +113,5 @@ def test_arms_of_two_kinds_meet_on_one_task() -> None:
 
 
 def test_a_comparison_refuses_a_model_that_no_arm_would_load() -> None:
-    with pytest.raises(ConfigError, match="--model means nothing for cartpole, a task of control"):
+    with pytest.raises(ConfigError, match=r"models/mine is no run of control, nor a checkpoint in one"):
         etude.compare(["ppo", "a2c"], "cartpole", model="models/mine")

@@ -18,6 +18,9 @@ from etude.core.errors import RunFolderError
 from etude.runtime import checkpoints, disk, environment
 from etude.runtime.folder import RunFolder
 from etude.runtime.jsonl import JsonLines
+from etude.runtime.keeping import Kept
+from etude.runtime.looks import Look
+from etude.runtime.run import RunResult
 
 HALVES = ("write", "write_tensors", "remove")
 """Operations that a kill can leave half done; the others happen or do not."""
@@ -48,7 +51,7 @@ def half(name: str, real: Any, args: tuple[Any, ...]) -> None:
         next(p for p in args[0].rglob("*") if p.is_file()).unlink()
 
 
-def killed(path: Path, at: int, torn: bool) -> bool:
+def killed(path: Path, at: int, torn: bool, run: Callable[[Path], Any] = go) -> bool:
     """Run in a child that dies, as by kill -9, at its `at`-th change to the disk. False if it got to the end."""
     child = os.fork()
     if child == 0:
@@ -64,7 +67,7 @@ def killed(path: Path, at: int, torn: bool) -> bool:
 
         try:
             intercept(lambda name, operation: setattr(disk, name, operation), die)
-            go(path)
+            run(path)
             os._exit(0)
         finally:
             os._exit(1)
@@ -73,12 +76,12 @@ def killed(path: Path, at: int, torn: bool) -> bool:
     return status == 9
 
 
-def operations(path: Path) -> list[str]:
+def operations(path: Path, run: Callable[[Path], Any] = go) -> list[str]:
     """The changes to the disk that a whole run makes."""
     names: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         intercept(lambda name, operation: patch.setattr(disk, name, operation), lambda name, *_: names.append(name))
-        go(path)
+        run(path)
     return names
 
 
@@ -102,6 +105,40 @@ def test_killed_at_every_write(tmp_path: Path, reference: dict[str, bytes]) -> N
         assert not any(map(checkpoints.verify, checkpoints.steps(path / "checkpoints")))  # none is ever half there
         go(path)
         assert outcome(path) == reference, f"killed at operation {at}, {names[at - 1]}"
+        shutil.rmtree(path)
+
+
+SCORES = {1: 0.1, 2: 0.6, 3: 0.2, 4: 0.6, 5: 0.3}
+
+
+def with_best(path: Path) -> RunResult:
+    """A run that keeps its newest checkpoint and the best, of step 2."""
+    loop = ToyLoop()
+    best, options = (
+        Kept("test/score"),
+        {"look": lambda: Look({"test": {"score": SCORES[loop.finished]}}), "look_every": 1},
+    )
+    return go(path, every=3, loop=loop, keep=1, best=best, **options)
+
+
+@pytest.mark.slow
+def test_the_best_stays_wherever_it_is_killed(
+    tmp_path: Path, still_clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = environment.record(0)
+    monkeypatch.setattr(environment, "record", lambda seed: recorded)
+    with_best(tmp_path / "reference")
+    reference, names = outcome(tmp_path / "reference"), operations(tmp_path / "count", with_best)
+    for at in range(1, len(names) + 1):
+        path = tmp_path / str(at)
+        assert killed(path, at, torn=True, run=with_best)
+        root = path / "checkpoints"
+        there = {checkpoints.step_of(p) for p in checkpoints.steps(root)}
+        assert not any(map(checkpoints.verify, checkpoints.steps(root)))
+        assert 2 in there or not there & {3, 4, 5}, "once it was found, it is there"
+        with_best(path)
+        assert outcome(path) == reference, f"killed at operation {at}, {names[at - 1]}"
+        assert {2, 5} <= {checkpoints.step_of(p) for p in checkpoints.steps(root)}
         shutil.rmtree(path)
 
 

@@ -18,7 +18,7 @@ def compare(
     split: str | None = None,
     out: Path = Path("runs"),
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    reward: str | None = None,
+    reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     workers: int | None = None,
     evaluate_every: int | None = None,
 ) -> None:
@@ -39,7 +39,8 @@ def compare(
     set
         Fields set in every method, as in optimizer.lr=3e-4. Repeatable.
     reward
-        A Python function over completions that scores all of them: my_rewards.py:score.
+        A Python function over completions that scores all of them: my_rewards.py:score, or with a weight
+        my_rewards.py:score=0.2. Repeatable.
     workers
         Runs at a time; all cores by default.
     evaluate_every

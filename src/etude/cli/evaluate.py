@@ -20,7 +20,7 @@ def evaluate(
     split: str | None = None,
     seed: int = 0,
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    reward: str | None = None,
+    reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
@@ -50,7 +50,7 @@ def evaluate(
     set
         Fields of the task, as in task.levels=3. Repeatable.
     reward
-        A Python function over completions that scores; by default the one that the run was trained with.
+        A Python function over completions that scores; by default those that the run was trained with. Repeatable.
     temperature
         Logits are divided by it; 0 for one greedy completion of each problem, whose metrics are named pass@1/greedy.
     top_p
@@ -76,8 +76,8 @@ def evaluate(
     if min(ks) < 1:
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     options = EvaluationOptions(
-        k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, temperature=temperature,
-        top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
+        k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward,
+        temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
     )  # fmt: skip
     evaluation = evaluation_of(checkpoint, task, options, set)
     if json:

@@ -29,7 +29,7 @@ def train(
     out: str | None = None,
     set: Repeated = (),
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
-    reward: str | None = None,
+    reward: Repeated = (),
     config: str | None = None,
     columns: str | None = None,
     answer: str | None = None,
@@ -55,6 +55,8 @@ def train(
     micro_tokens: int = 8192,
     threads: int | None = None,
     checkpoint_every: int | None = None,
+    keep: int = 2,
+    keep_best: str | None = None,
     sink: Repeated = (),
     callback: Repeated = (),
     quiet: Flag = False,
@@ -71,7 +73,8 @@ def train(
         A name (`etude tasks`), data.jsonl, reasoning-gym:NAME, an environment of EnvPool or Gymnasium, or file.py:name.
     model
         'tiny', 'blank:LAYERSxWIDTH' (random weights), 'two-matrices:N', 'path-table:N' or 'linear-attention:N' (tables
-        of a graph of N nodes), a local folder, or a causal language model of the hub.
+        of a graph of N nodes), a local folder, a causal language model of the hub, or a run's folder: its newest whole
+        checkpoint; in control a run alone, whose policies the members begin with.
     steps
         Training steps, 150 by default; in control environment steps of each member, by default the task's.
     seed
@@ -87,7 +90,8 @@ def train(
     with_
         A part or another method's change to stack, as in kl-to-reference. Repeatable.
     reward
-        A Python function over completions: my_rewards.py:score or module:function.
+        A Python function over completions: my_rewards.py:score or module:function, with a weight as in
+        my_rewards.py:score=0.2. Repeatable: they are added up.
     config
         A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
     columns
@@ -107,7 +111,7 @@ def train(
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
-        Train a low-rank adapter: lora, rslora or dora.
+        Train a low-rank adapter: lora, rslora or dora; --set adapter.rank=8 (alpha, targets, dropout, ...) its fields.
     evaluate
         Problems per split (100 by default), in control episodes of each member (20), sampled before and after training;
         0 for none.
@@ -140,6 +144,10 @@ def train(
         CPU threads; by default one for small models, all cores for others.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
+    keep
+        How many checkpoints stay, the newest.
+    keep_best
+        A metric of --evaluate-every, as in test/pass@1: the checkpoint with the highest stays beside them.
     sink
         Also log to tensorboard, wandb or trackio. Repeatable.
     callback
@@ -168,7 +176,8 @@ def train(
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
-        "checkpoint_every": checkpoint_every, "sinks": sink, "callbacks": callback, "quiet": quiet,
+        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
+        "callbacks": callback, "quiet": quiet,
     }  # fmt: skip
     of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
                "template_arguments": template_arguments}  # fmt: skip

@@ -79,10 +79,13 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
             f"{where} is a value, so it has no field {rest[0]!r}; set it as in {where.split(': ')[-1]}=VALUE."
         )
     if many and isinstance(value, tuple):
-        place = _place(value, rest[0], where)
-        before, part, after = value[:place], value[place], value[place + 1 :]
+        places = _places(value, rest[0], where)
         if rest[1:]:
-            return (*before, _edited(part, type(part), rest[1:], text, f"{where}.{rest[0]}", method), *after)
+            deep = f"{where}.{rest[0]}"
+            return tuple(
+                _edited(p, type(p), rest[1:], text, deep, method) if i in places else p for i, p in enumerate(value)
+            )
+        before, after = value[: places[0]], value[places[0] + 1 :]
         return (*before, *_parts(classes, True, hint, text, where), *after)
     if not isinstance(value, Part):
         raise ConfigError(
@@ -99,13 +102,15 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
     return value.replace(**{rest[0]: inner})
 
 
-def _place(parts: Sequence[Part], name: str, where: str) -> int:
-    names = [p.name for p in parts]
-    if name in names:
-        return names.index(name)
+def _places(parts: Sequence[Part], name: str, where: str) -> list[int]:
+    """Of the part with this column or at this place, or of all parts with this name."""
+    columns, names = [getattr(p, "column", "") or p.name for p in parts], [p.name for p in parts]
+    for known in (columns, names):
+        if name in known:
+            return [i for i, n in enumerate(known) if n == name]
     if name.isdigit() and int(name) < len(parts):
-        return int(name)
-    raise UnknownNameError(f"part in {where}", name, names, f"It holds: {', '.join(names) or 'nothing'}.")
+        return [int(name)]
+    raise UnknownNameError(f"part in {where}", name, columns, f"It holds: {', '.join(columns) or 'nothing'}.")
 
 
 def _parts(classes: tuple[type[Part], ...], many: bool, hint: object, text: str, where: str) -> Any:

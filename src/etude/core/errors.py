@@ -15,6 +15,8 @@ class EtudeError(Exception):
     """Base of every error that etude raises on purpose."""
 
     exit_code = 1
+    intact: bool = False
+    """Whether the loop that raised it is as it was before its step, so that it can be saved."""
 
 
 class ConfigError(EtudeError, ValueError):

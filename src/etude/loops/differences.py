@@ -31,6 +31,8 @@ class Differences:
 
     def __init__(self) -> None:
         self.steps, self.flat_steps, self.differed = 0, 0, False
+        self.components: dict[str, bool] = {}
+        """Whether each component of what judges has differed inside a group; of the first steps."""
 
     def watch(self, batches: Sequence[TokenBatch], parts: Sequence[Any]) -> float:
         """Share of a step's groups in which rewards differ; warns when there has been none for too long."""
@@ -39,6 +41,7 @@ class Differences:
         flat = bool((every == every[:1]).all())
         self.steps, self.flat_steps = self.steps + 1, self.flat_steps + 1 if flat else 0
         self.differed |= share > 0
+        self._watch_components(batches, parts)
         now = f"now {float(every[0]):g}" if len(every) else "no completion has one"
         if self.steps == FIRST_STEPS and not self.differed:
             warnings.warn(
@@ -54,14 +57,35 @@ class Differences:
             )
         return share
 
+    def _watch_components(self, batches: Sequence[TokenBatch], parts: Sequence[Any]) -> None:
+        """Say, after the first steps, which components of the rewards are inert while others differ."""
+        if self.steps > FIRST_STEPS:
+            return
+        for name in _components(batches, parts):
+            paid = [_paid(batch, name) for batch in batches]
+            share = informative([v for v, _ in paid], [g for _, g in paid])
+            self.components[name] = self.components.get(name, False) or share > 0
+        if self.steps < FIRST_STEPS or not self.differed:
+            return
+        for name in (name for name, differed in self.components.items() if not differed):
+            warnings.warn(
+                f"The component {name!r} of the reward is inert: in the first {FIRST_STEPS} steps no two completions "
+                "of one problem differed in it, so it says nothing about which is better. Mend it, or leave it out.",
+                stacklevel=4,
+            )
+
     def state_dict(self) -> dict[str, Any]:
         """The counters."""
-        return {"steps": self.steps, "flat_steps": self.flat_steps, "differed": self.differed}
+        return {
+            "steps": self.steps, "flat_steps": self.flat_steps, "differed": self.differed,
+            "components": dict(self.components),
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Undo `state_dict`; checkpoints of older versions have `flat_steps` alone."""
         self.flat_steps = state["flat_steps"]
         self.steps, self.differed = state.get("steps", FIRST_STEPS), state.get("differed", True)
+        self.components = dict(state.get("components", {}))
 
 
 def never_differed(records: Iterable[Mapping[str, Any]]) -> str | None:
@@ -96,3 +120,17 @@ def _judged(batch: TokenBatch, parts: Sequence[Any]) -> Tensor:
         return batch.scores[batch.sampled].cpu().double()
     own = zip(batch.episodes, batch.sampled.tolist())
     return torch.tensor([e.outcome for e, mine in own if mine], dtype=torch.float64)
+
+
+def _components(batches: Sequence[TokenBatch], parts: Sequence[Any]) -> list[str]:
+    """The columns of what judges outcomes, in order; a penalty may well be the same for all."""
+    others = {getattr(p, "column", "") or p.name for p in parts if not getattr(p, "judges", False)}
+    named = dict.fromkeys(n for b in batches for e in b.episodes for n in e.scores)
+    return [n for n in named if n not in others]
+
+
+def _paid(batch: TokenBatch, name: str) -> tuple[Tensor, Tensor]:
+    """A component of the rows that the policy sampled and that it applies to, and their groups."""
+    rows = [i for i, e in enumerate(batch.episodes) if name in e.scores and batch.sampled[i]]
+    values = [batch.episodes[i].scores[name] for i in rows]
+    return torch.tensor(values, dtype=torch.float64), batch.group.cpu()[torch.tensor(rows, dtype=torch.long)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,10 @@ from etude.core import stages
 from etude.core.batches import TokenBatch
 from etude.core.complete import complete_token
 from etude.core.episodes import Problem
+from etude.core.errors import EtudeError
 from etude.core.loop import StepReport
 from etude.core.method import Method
-from etude.core.slots import Context
+from etude.core.slots import Context, Reference
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.loops.credit import gathered
@@ -28,6 +31,7 @@ from etude.loops.states import join_tensors, split_tensors
 from etude.loops.token_learning import TokenLearners, own_needs
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
+from etude.policies.sparing import checkpoint_bytes, mark, recalled, spared
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 
 if TYPE_CHECKING:
@@ -94,9 +98,12 @@ class LanguageLoop:
         begun = time.monotonic()
         self.policy.check_sampler()
         self.dropped.clear()
-        assessed, batch = gathered(
-            method, method.problems, lambda count, number: self._assess(method, count, stream.split("round", number))
-        )
+        with self._untouched(method):
+            assessed, batch = gathered(
+                method,
+                method.problems,
+                lambda count, number: self._assess(method, count, stream.split("round", number)),
+            )
         gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
         if method.experience.samples:
@@ -113,6 +120,17 @@ class LanguageLoop:
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
         metrics["seconds/experience"], metrics["seconds/update"] = gathering, ended - begun - gathering
         return StepReport(metrics, [record(e, batch, i) for i, e in enumerate(batch.episodes)])
+
+    @contextmanager
+    def _untouched(self, method: CompleteTokenMethod) -> Iterator[None]:
+        """Where gathering fails, the parts go back to what they knew before, and the error says that it is so."""
+        before = copy.deepcopy(method.state_dict())
+        try:
+            yield
+        except EtudeError as error:
+            method.load_state_dict(before)
+            error.intact = True
+            raise
 
     def _assess(self, method: CompleteTokenMethod, count: int, stream: Stream) -> TokenBatch:
         """Gather rows for `count` problems, and score them."""
@@ -147,13 +165,21 @@ class LanguageLoop:
 
     # Checkpoints
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint will take on the disk, about."""
+        references = [m.reference for _, m in self.stages if m.reference is not None]
+        moves = len(self.stages) > 1 or any(type(r).refresh is not Reference.refresh for r in references)
+        return checkpoint_bytes(self.policy, moves)
+
     def save(self, folder: Path) -> None:
-        """Weights (also in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
+        """Weights (in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
         self.policy.save(folder / "model")
         learned, found = split_tensors([m.state_dict() for _, m in self.stages])
         tensors, counters = saved(self.players)
-        save_tensors(folder / "state.safetensors", {**tensors, **found})
-        counters |= {"finished": self.finished, **self.differences.state_dict()}
+        left = spared(self.policy)
+        save_tensors(folder / "state.safetensors", {k: v for k, v in {**tensors, **found}.items() if k not in left})
+        counters |= {"finished": self.finished, "reference": mark(self.policy), **self.differences.state_dict()}
         save_json(folder / "state.json", {"counters": counters, "parts": learned})
 
     def load(self, folder: Path) -> None:
@@ -165,7 +191,8 @@ class LanguageLoop:
             player.updater.learners = self._learners(self.method, player.policy)
             player.updater.restart(self.method)
             player.updater.length = self._limit()
-        restore(self.players, tensors, counters)
+        whole = recalled(self.policy, tensors, folder / "model", counters.get("reference"))
+        restore(self.players, whole, counters)
         for (_, method), learned in zip(self.stages, join_tensors(data["parts"], tensors), strict=True):
             method.load_state_dict(learned)
         self.differences.load_state_dict(counters)

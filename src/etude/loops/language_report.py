@@ -41,6 +41,8 @@ def describe(
         "rows": float(len(rows)),
         **lost,
     }
+    if zeroed := sum("zeroed" in e.info for e, _ in rows):
+        metrics["zeroed_reward"] = float(zeroed)
     if not all(own for _, own in rows):
         metrics["written"] = 1 - sum(own for _, own in rows) / len(rows)
     for name in dict.fromkeys(n for e in episodes for n in e.scores):

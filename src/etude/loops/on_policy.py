@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import torch
 from torch import Tensor, nn
 
 from etude.core import stages
@@ -237,7 +238,17 @@ class OnPolicyLoop:
         """Take the weights and moments of a checkpoint."""
         finished = load_json(folder / "state.json")["finished"]
         self._reach(stages.current(self.stages, finished, self.steps))
-        tensors = load_tensors(folder / "policy.safetensors")
+        self._set(load_tensors(folder / "policy.safetensors"))
+
+    @torch.no_grad()
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Begin with these weights and moments, of all that `policy_tensors` names; slow copies follow at once."""
+        self._set(tensors)
+        for trainer in self.updater.learners.trainers.values():
+            for slow, fast in trainer.pairs() if trainer.target is not None else ():
+                slow.copy_(fast)
+
+    def _set(self, tensors: Mapping[str, Tensor]) -> None:
         self.parameters.load(tensors)
         self.updater.learners.load_networks(tensors)
         for name, buffer in self.actor.named_buffers():

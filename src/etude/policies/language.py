@@ -19,14 +19,16 @@ from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
+from etude.policies import adapters
+from etude.policies.adapters import Adapter, Dropping
 from etude.policies.cache import decoding_cache, feed, row_bytes
 from etude.policies.fingerprint import fingerprint
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     READABLE_TYPE,
-    Adapter,
     choose_device,
     choose_dtype,
+    lasting,
     load_model,
     load_tokenizer,
     move,
@@ -82,6 +84,7 @@ class LanguagePolicy:
         self.config = model.config.get_text_config()
         self.value_head: nn.Linear | None = None
         self.reference: Model | None = None
+        self.reference_moved = False
         self.version = 0
         self.emitted: set[int] = set()
         self.shadow = self._shadow_pays() if shadow is None else shadow
@@ -91,6 +94,8 @@ class LanguagePolicy:
         self._sampler_version = -1
         self._mark: tuple[object, tuple[float, ...]] = (None, ())
         self._recomputing: list[nn.Module] = []
+        self._dropping = Dropping()
+        self.base = str(getattr(model, "name_or_path", ""))
         if autocast and self.device.type == "cpu":
             attend_in_float32(self._causal(model), self.backbone(self._causal(model)))
         check_model(self, self._causal(model))
@@ -105,12 +110,14 @@ class LanguagePolicy:
         Raises ConfigError in a sentence if it cannot.
         """
         where = choose_device(device)
-        model = load_model(name, choose_dtype(dtype, where), where)
+        model, stream = load_model(name, choose_dtype(dtype, where), where), stream or Stream(0)
         layers = recomputing_layers(model) if gradient_checkpointing else []
         if layers:
             options["share_prompts"] = False  # layers that are computed again cannot keep a cache
-        policy = cls(adapter.wrap(model, stream or Stream(0)) if adapter else model, load_tokenizer(name), **options)
-        policy._recomputing = layers
+        policy = cls(adapter.wrap(model, stream) if adapter else model, load_tokenizer(name), **options)
+        policy._recomputing, policy.base = layers, lasting(name)
+        if adapter:
+            policy._dropping = Dropping(policy.model, stream)
         policy._load_value_head(Path(resolve(name)))
         return policy
 
@@ -232,6 +239,7 @@ class LanguagePolicy:
         if self.has_adapter:
             raise ConfigError("A reference that moves needs full weights: with an adapter the reference is the base.")
         assert self.reference is not None
+        self.reference_moved = True
         if self._reference_masters is None:  # of a 16-bit reference a small fraction would be lost to rounding
             self._reference_masters = Masters(self.reference.named_parameters())
         exact = self.masters.parameters
@@ -242,7 +250,7 @@ class LanguagePolicy:
     def _evaluate(self, model: Model, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
         mask, causal = batch.action_mask, self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
-        with cast, recomputation(self._recomputing):
+        with cast, recomputation(self._recomputing), self._dropping.on(self.version, self.device):
             hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts)
         head = causal.get_output_embeddings()
         logp, entropy = token_logprobs(
@@ -333,8 +341,11 @@ class LanguagePolicy:
         return merged
 
     def save(self, folder: Path) -> None:
-        """Write model (adapters merged), tokenizer and value head in Hugging Face's format."""
-        self.merged().save_pretrained(folder)
+        """Write model, tokenizer and value head in Hugging Face's format; with an adapter, that alone in peft's."""
+        if adapted(self.model):
+            adapters.save(self.model, folder, self.base)
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
             from safetensors.torch import save_file

@@ -8,7 +8,6 @@ of so many layers and so wide, with tiny's tokenizer and random weights that are
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -16,17 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from etude.core.errors import ConfigError, MissingExtraError
-from etude.core.fields import Count, Positive, Probability
-from etude.core.part import Part
-from etude.core.streams import Stream
+from etude.core.errors import ConfigError
+from etude.policies import adapters
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-
-    from etude.policies.protocols import Model
 
 HUB_TIMEOUT = 5.0
 """Seconds that the hub has to answer before only models on this machine are looked for."""
@@ -40,54 +35,15 @@ BLANK_SEED = 0
 BLANK_POSITIONS = 512
 
 
-class Adapter(Part):
-    """Low-rank adapters instead of full fine-tuning (peft): LoRA (arXiv:2106.09685), rsLoRA, DoRA.
-
-    Args:
-        rank: r of the update B A, [out, r] x [r, in].
-        alpha: the update is scaled by alpha / r, or alpha / sqrt(r) for rsLoRA (arXiv:2312.03732).
-        weight_decomposed: DoRA (arXiv:2402.09353).
-        targets: module names to adapt; 'all-linear' for every linear layer but the head.
-
-    >>> Adapter(rank=4, alpha=8.0).rank * (64 + 32)  # numbers for a layer from 64 to 32
-    384
-    """
-
-    slot = "adapter"
-    rank: Count = 16
-    alpha: Positive = 32.0
-    dropout: Probability = 0.0
-    rank_stabilized: bool = False
-    weight_decomposed: bool = False
-    targets: str = "all-linear"
-
-    def wrap(self, model: PreTrainedModel, stream: Stream) -> Model:
-        """The model with adapters inside, their first weights drawn from `stream`.
-
-        Raises MissingExtraError without peft.
-        """
-        import torch
-
-        try:
-            from peft import LoraConfig, get_peft_model
-        except ImportError:
-            raise MissingExtraError("A LoRA adapter", "peft") from None
-        targets = self.targets if self.targets == "all-linear" else self.targets.split(",")
-        config = LoraConfig(
-            r=self.rank, lora_dropout=self.dropout, target_modules=targets,
-            lora_alpha=self.alpha,  # type: ignore[arg-type]  # it only divides
-            use_rslora=self.rank_stabilized, use_dora=self.weight_decomposed, task_type="CAUSAL_LM",
-        )  # fmt: skip
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            # peft asks transformers by names that will be removed in its version 6
-            warnings.simplefilter("ignore", FutureWarning)
-            torch.default_generator.manual_seed(stream.key)  # peft draws from it, on the CPU
-            return get_peft_model(model, config)
-
-
 def resolve(name: str) -> str:
     """Where transformers finds the model: a folder or a hub name."""
     return str(BUILT_IN.get(name, name))
+
+
+def lasting(name: str) -> str:
+    """What a model will be found by later, from any folder: an absolute path where it is one, else its name."""
+    where = Path(resolve(name))
+    return str(where.resolve()) if where.exists() else name
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -110,7 +66,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1)."""
+    """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1).
+
+    Of a folder that holds an adapter, its base with the adapter folded in.
+    """
     from transformers import AutoModelForCausalLM
 
     if is_readable(name):
@@ -123,6 +82,8 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTraine
         move(fresh, device, dtype)
         fresh.eval()
         return fresh
+    if adapters.is_adapter(folder := Path(resolve(name))):
+        return adapters.folded(load_model(adapters.base_of(folder), dtype, device), folder)
     _readable()  # transformers must know its classes to load what was saved
     options = {"dtype": dtype, "use_safetensors": True}  # never a pickle
     model: PreTrainedModel = _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options)

@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -65,22 +65,47 @@ class Signature:
         wanted: names of its parameters.
         required: those of them without a default.
         rest: whether it takes `**columns`.
+        single: whether it is called for each completion by itself: it asks for `completion`, not `completions`.
+        awaits: whether it is async.
     """
 
     name: str
     wanted: tuple[str, ...]
     required: tuple[str, ...]
     rest: bool
+    single: bool = False
+    awaits: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that a call on a batch may take, and those that one completion of it may, if that has a limit."""
+
+    batch: float
+    item: float | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a call came to.
+
+    Args:
+        components: of the completions that have a reward; the others have None everywhere.
+        failed: reason and detail, by place in the batch.
+    """
+
+    components: Components
+    failed: dict[int, tuple[Reason, str]] = field(default_factory=dict)
 
 
 def signature(function: object, label: str) -> Signature:
     """The signature of a reward function. Raises NotLoaded if it cannot be called with keywords."""
+    from etude.rewards.items import is_async
+
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function) or isinstance(function, type):
         what = "a class; name a function or an instance" if isinstance(function, type) else type(function).__name__
         raise NotLoaded(f"{label} must be a function, got {what}.")
-    if inspect.iscoroutinefunction(function):
-        raise NotLoaded(f"{label} must be a plain function, got an async one: run its event loop inside.")
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -89,22 +114,60 @@ def signature(function: object, label: str) -> Signature:
         raise NotLoaded(f"{label} must take its parameters by name, but {unnamed[0]!r} is positional only.")
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     required = tuple(p.name for p in named if p.default is p.empty)
-    return Signature(name, tuple(p.name for p in named), required, any(p.kind is p.VAR_KEYWORD for p in parameters))
+    wanted, rest = tuple(p.name for p in named), any(p.kind is p.VAR_KEYWORD for p in parameters)
+    single = "completion" in wanted and "completions" not in wanted
+    return Signature(name, wanted, required, rest, single, is_async(function))
 
 
-def invoke(function: Callable[..., Any], arguments: Mapping[str, Any], count: int, name: str) -> Components:
-    """Call the function on a batch of `count` completions.
+def invoke(
+    function: Callable[..., Any], arguments: Mapping[str, Any], count: int, asked: Signature, limits: Limits
+) -> Reply:  # fmt: skip
+    """Call the function on a batch of `count` completions, or on each of them.
 
     Raises CallFailed if it raises, InvalidReturn if it returns something else than numbers.
     """
-    return components(_attempt(function, arguments), count, name)
+    if not asked.single:
+        return Reply(components(_attempt(function, arguments, limits.batch), count, asked.name))
+    from etude.rewards.items import Fault, each
+
+    rows = [{k: v[i] for k, v in arguments.items()} for i in range(count)]
+    returned = each(function, rows, limits.item, limits.batch)
+    seconds = min(limits.item or limits.batch, limits.batch)
+    failed = {i: _fault(r.error, function, seconds) for i, r in enumerate(returned) if isinstance(r, Fault)}
+    fine = [i for i in range(count) if i not in failed]
+    found = _each_checked([returned[i] for i in fine], asked.name)
+    columns: Components = {k: [None] * count for k in found}
+    for name, values in found.items():
+        for i, value in zip(fine, values):
+            columns[name][i] = value
+    return Reply(columns, failed)
 
 
-def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    try:
-        return function(**arguments)
-    except (Exception, SystemExit) as error:
-        raise CallFailed(Reason.RAISED, f"raised:\n{trimmed(error, _file(function))}") from None
+def _each_checked(returned: list[Any], name: str) -> Components:
+    """What a function returned for one completion after another: all numbers, or all named components."""
+    values = [_plain(v) for v in returned]
+    if any(isinstance(v, Mapping) for v in values):
+        return components([{} if v is None else v for v in values], len(values), name)
+    for value in values:
+        if value is not None and not isinstance(value, numbers.Real):
+            raise InvalidReturn(f"{name} takes one completion and must return one float, got {_kind(value)}.")
+    return components(values, len(values), name)
+
+
+def _fault(error: BaseException | None, function: Callable[..., Any], seconds: float | None) -> tuple[Reason, str]:
+    if error is None:
+        return Reason.TIMED_OUT, f"did not return within {seconds:g} s."
+    return Reason.RAISED, f"raised:\n{trimmed(error, _file(function))}"
+
+
+def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any], seconds: float | None = None) -> Any:
+    """What the function returns, or what an async one comes to within so many seconds. Raises CallFailed."""
+    from etude.rewards.items import Fault, each
+
+    returned = each(function, [arguments], None, seconds)[0]
+    if isinstance(returned, Fault):
+        raise CallFailed(*_fault(returned.error, function, seconds))
+    return returned
 
 
 def components(returned: object, count: int, name: str) -> Components:
@@ -213,17 +276,17 @@ def serve(descriptor: int) -> None:
             return
         _say(stream, {"signature": asdict(asked)})
         for line in stream:
-            _say(stream, _answer(function, json.loads(line), asked.name))
+            _say(stream, _answer(function, json.loads(line), asked))
 
 
-def _answer(function: Callable[..., Any], call: dict[str, Any], name: str) -> dict[str, Any]:
+def _answer(function: Callable[..., Any], call: dict[str, Any], asked: Signature) -> dict[str, Any]:
     """The reply to a call: rewards if it has a count of completions, else whatever the function returns."""
     try:
         if "count" in call:
-            return {"returned": invoke(function, call["arguments"], call["count"], name)}
+            return asdict(invoke(function, call["arguments"], call["count"], asked, Limits(*call["limits"])))
         return {"returned": _attempt(function, call["arguments"])}
     except CallFailed as error:
-        return {"raised": error.detail}
+        return {"reason": error.reason, "detail": error.detail}
     except InvalidReturn as error:
         return {"invalid": str(error)}
 
@@ -241,8 +304,8 @@ def _end_with(parent: int) -> None:
 
 
 __all__: Sequence[str] = [
-    "CallFailed", "Components", "InvalidReturn", "NotLoaded", "Reason", "Signature", "components", "invoke", "load",
-    "serve", "signature", "trimmed",
+    "CallFailed", "Components", "InvalidReturn", "Limits", "NotLoaded", "Reason", "Reply", "Signature", "components",
+    "invoke", "load", "serve", "signature", "trimmed",
 ]  # fmt: skip
 
 if __name__ == "__main__":

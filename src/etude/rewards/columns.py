@@ -54,24 +54,32 @@ GIVEN: dict[str, Callable[[Episode], Any]] = {
 """What every task can give."""
 SINGULAR = {"prompt": "prompts", "answer": "answers", "level": "levels", "id": "ids"}
 """Names that mean the data's own column where there is one."""
-ON_REQUEST = ("messages", "episodes")
+ITEM = {"completion": "completions", **SINGULAR, "episode": "episodes"}
+"""The same, for a function that is called on each completion: there the first and the last are never the data's."""
+ON_REQUEST = ("messages", "episodes", "episode")
 """Large; left out of `**columns`."""
 
 
 def columns(episodes: Sequence[Episode], signature: Signature) -> dict[str, list[Any]]:
-    """The arguments of one call. Raises UnknownNameError for a required one that the data does not have."""
+    """The arguments of one call, a list for each; of a function of one completion, what it gets in turn.
+
+    Raises: UnknownNameError for a required one that the data does not have.
+    """
     data = {k for e in episodes for k in e.problem.info} - set(GIVEN)
-    names = [n for n in signature.wanted if n in GIVEN or n in SINGULAR or n in data or n in signature.required]
+    data -= set(ITEM) - set(SINGULAR) if signature.single else set()
+    known = {*GIVEN, *(ITEM if signature.single else SINGULAR), *data, *signature.required}
+    names = [n for n in signature.wanted if n in known]
     if signature.rest:
         plain = [k for k in sorted(data) if all(is_plain(e.problem.info.get(k)) for e in episodes)]
-        names += [n for n in [*GIVEN, *plain] if n not in ON_REQUEST and n not in names]
+        given = ITEM if signature.single else GIVEN
+        names += [n for n in [*given, *plain] if n not in ON_REQUEST and n not in names]
     return {n: _column(n, episodes, data, signature) for n in names}
 
 
 def _column(name: str, episodes: Sequence[Episode], data: set[str], signature: Signature) -> list[Any]:
     if name in data:
         return [e.problem.info.get(name) for e in episodes]
-    given = GIVEN.get(SINGULAR.get(name, name))
+    given = GIVEN.get(ITEM.get(name, name) if signature.single else SINGULAR.get(name, name))
     if given is None:
         known = sorted({*GIVEN, *data})
         raise UnknownNameError(

@@ -13,6 +13,9 @@ conventions are TRL's: the function gets lists, one item per completion, by the 
     episodes               everything about each episode as JSON values (see `view`)
     any other name         that column of the data; `**columns` gets all of them
 
+A function that asks for `completion` is called on each by itself, and gets that one's `prompt`, `answer`, `level`,
+`id`, `messages`, `episode` and columns. A function may be async: those of one completion are awaited together.
+
 A raised error, a missed deadline and a zero are three different outcomes, and each is counted.
 """
 
@@ -28,10 +31,9 @@ from typing import Any, Literal, Self
 
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
-from etude.core.fields import Positive, WholeNumber
-from etude.core.registry import reference
+from etude.core.fields import Positive, Probability, WholeNumber
 from etude.core.slots import Context, Reward
-from etude.rewards.calls import CallFailed, InvalidReturn, Reason, Signature
+from etude.rewards.calls import CallFailed, InvalidReturn, Limits, Reason, Signature
 from etude.rewards.columns import columns
 from etude.rewards.worker import InProcess, Worker
 
@@ -39,9 +41,10 @@ RETRIES = 64
 """Calls that looking for the guilty completions of one batch may take."""
 HANGS = 12
 """Of those, calls that may run into the deadline; halving finds one among 4096 in 12."""
-DROPPED_LIMIT = 0.01
-DROPPED_AFTER = 100
-"""A run stops when more than this share of its episodes was dropped, once it has seen this many."""
+BAD_AFTER = 100
+"""Episodes that a run has seen before it asks what share of them has a bad reward."""
+MARKS = {"drop": "dropped", "zero": "zeroed"}
+"""What the state, and the info of an episode, call what became of a bad reward."""
 
 Scores = dict[str, float | None]
 
@@ -77,17 +80,19 @@ class FunctionReward(Reward):
 
     A batch that fails is halved until the guilty completions are found, so the function should judge each
     completion on its own. `state` counts episodes by outcome: `zeros`, `not_applicable`, `failed` (raised, or ended
-    its process), `timed_out`, `not_finite`, `dropped`; and calls: `calls`, `recovered` (failed as a batch but not in
-    parts), `rescored`, `disagreed`.
+    its process), `timed_out`, `not_finite`, `dropped`, `zeroed`; and calls: `calls`, `recovered` (failed as a batch but
+    not in parts), `rescored`, `disagreed`.
 
     Args:
         function: 'module:name' or 'path/to/file.py:name'.
         timeout: seconds that a call on a batch may take; importing the file has a limit of its own.
         weight: factor on the total, in reward units.
-        on_bad_reward: 'stop' the run with an error that names the problem; or 'drop' the episode: its reward is
-            nan and `episode.info['dropped']` says why, so that the loop can leave it out before anything is
-            averaged; the run stops all the same once more than 1 % of at least 100 episodes that the function
-            applies to were dropped.
+        on_bad_reward: what happens where the function raised, was late or returned what is not finite. 'stop' the run
+            with an error that names the problem; 'drop' the episode: its reward is nan and `episode.info['dropped']`
+            says why, so that the loop can leave it out before anything is averaged; or pay 'zero', which
+            `episode.info['zeroed']` says.
+        bad_share: the run stops all the same once more than this share of at least 100 episodes that the function
+            applies to was bad; 1 for never.
         rescore_every: every so many calls, starting with the first, one completion is scored again, to see whether
             the function is deterministic; 0 never.
 
@@ -102,8 +107,11 @@ class FunctionReward(Reward):
     function: str
     timeout: Positive = 10.0
     weight: float = 1.0
-    on_bad_reward: Literal["stop", "drop"] = "stop"
+    on_bad_reward: Literal["stop", "drop", "zero"] = "stop"
     rescore_every: WholeNumber = 50
+    bad_share: Probability = 0.01
+    item_timeout: Positive | None = None
+    column: str = ""
 
     def check(self) -> None:
         source, _, name = self.function.rpartition(":")
@@ -114,7 +122,7 @@ class FunctionReward(Reward):
 
     def initial_state(self) -> dict[str, Any]:
         counts = ("calls", "episodes", "zeros", "not_applicable", "failed", "timed_out", "not_finite", "dropped",
-                  "recovered", "rescored", "disagreed")  # fmt: skip
+                  "zeroed", "recovered", "rescored", "disagreed")  # fmt: skip
         return dict.fromkeys(counts, 0)
 
     def bind(self) -> Self:
@@ -124,8 +132,17 @@ class FunctionReward(Reward):
         return copy
 
     def start(self) -> Signature:
-        """Load the function; what it is called and asks for. Raises ConfigError if it cannot be loaded."""
-        return self._caller.start()
+        """Load the function; what it is called and asks for.
+
+        Raises: ConfigError if it cannot be loaded, or has no use for `item_timeout`.
+        """
+        asked = self._caller.start()
+        if self.item_timeout is not None and not asked.single:
+            raise ConfigError(
+                f"{asked.name} takes a whole batch, so item_timeout={self.item_timeout:g} means nothing for it: have "
+                "it ask for `completion` to be called on each, or leave item_timeout out."
+            )
+        return asked
 
     def close(self) -> None:
         """End the worker process. It also ends when the part is forgotten, and with this process."""
@@ -145,15 +162,15 @@ class FunctionReward(Reward):
         if bad := sorted(i for i, o in outcomes.items() if o.reason):
             if self.on_bad_reward == "stop":
                 raise self._error(outcomes[bad[0]], [episodes[i] for i in outcomes[bad[0]].suspects], context)
-            self._drop([(episodes[i], outcomes[i]) for i in bad])
+            self._forgive([(episodes[i], outcomes[i]) for i in bad])
         self._rescore(arguments, outcomes)
         return [self._pay(e, outcomes[i]) for i, e in enumerate(episodes)]
 
     def _pay(self, episode: Episode, outcome: Outcome) -> float | None:
-        name = self.start().name
+        name = self.column or self.start().name
         episode.scores.update({f"{name}/{k}": v for k, v in outcome.scores.items() if k and v is not None})
         if outcome.reason:
-            return math.nan
+            return math.nan if self.on_bad_reward == "drop" else 0.0
         return self.weight * outcome.total if outcome.applies else None
 
     # Finding out what each completion is worth
@@ -183,10 +200,11 @@ class FunctionReward(Reward):
     def _call(self, arguments: Mapping[str, list[Any]], rows: Sequence[int]) -> dict[int, Outcome]:
         part = {k: [v[i] for i in rows] for k, v in arguments.items()}
         try:
-            components = self._caller.call(part, len(rows), self.timeout)
-        except InvalidReturn as error:  # a mistake in the function, whatever it was given: never dropped
+            reply = self._caller.call(part, len(rows), Limits(self.timeout, self.item_timeout))
+        except InvalidReturn as error:  # a mistake in the function, whatever it was given: never forgiven
             raise RewardError(str(error)) from None
-        return {row: _outcome({k: v[i] for k, v in components.items()}, row) for i, row in enumerate(rows)}
+        found = {row: _outcome({k: v[i] for k, v in reply.components.items()}, row) for i, row in enumerate(rows)}
+        return found | {rows[i]: Outcome({}, *why, (rows[i],)) for i, why in reply.failed.items()}
 
     def _rescore(self, arguments: Mapping[str, list[Any]], outcomes: Mapping[int, Outcome]) -> None:
         """Score one completion again, alone, and warn the first time that the answer is another."""
@@ -221,17 +239,18 @@ class FunctionReward(Reward):
         self.state["timed_out"] += reasons[Reason.TIMED_OUT]
         self.state["not_finite"] += reasons[Reason.NOT_FINITE]
 
-    def _drop(self, bad: Sequence[tuple[Episode, Outcome]]) -> None:
+    def _forgive(self, bad: Sequence[tuple[Episode, Outcome]]) -> None:
+        """Mark and count the episodes that go on without a reward. Raises RewardError for too large a share."""
+        state, mark = self.state, MARKS[self.on_bad_reward]
         for episode, outcome in bad:
-            episode.info["dropped"] = f"reward {outcome.reason}"
-        self.state["dropped"] += len(bad)
-        state, last = self.state, bad[-1][1]
-        judged = state["episodes"] - state["not_applicable"]
-        if judged >= DROPPED_AFTER and state["dropped"] > DROPPED_LIMIT * judged:
+            episode.info[mark] = f"reward {outcome.reason}"
+        state[mark] = state.get(mark, 0) + len(bad)  # older checkpoints lack it
+        judged, lost = state["episodes"] - state["not_applicable"], state["dropped"] + state.get("zeroed", 0)
+        if judged >= BAD_AFTER and lost > self.bad_share * judged:
             raise RewardError(
-                f"{self.start().name} had no reward for {state['dropped']} of {judged} episodes so far "
+                f"{self.start().name} had no reward for {lost} of {judged} episodes so far "
                 f"({state['failed']} failed, {state['timed_out']} timed out, {state['not_finite']} not finite), which "
-                f"is more than {DROPPED_LIMIT:.0%}. The last one {last.detail}"
+                f"is more than {self.bad_share:.4g} of them (bad_share). The last one {bad[-1][1].detail}"
             )
 
     def _error(self, outcome: Outcome, episodes: Sequence[Episode], context: Context) -> RewardError:
@@ -243,7 +262,7 @@ class FunctionReward(Reward):
         error = RewardError(
             f"{self.start().name}, on {which} of task {task!r}, {outcome.detail}\n"
             f"The {'first ' * (len(texts) > 1)}completion was {_quote(texts[0])}. "
-            "Mend the function, or set on_bad_reward='drop'."
+            "Mend the function, or set on_bad_reward='drop' or 'zero'."
         )
         error.completion = texts[0] if len(texts) == 1 else texts
         return error
@@ -252,8 +271,8 @@ class FunctionReward(Reward):
 class CallableReward(FunctionReward):
     """A user's function, called in this process: for a lambda, or a function of a notebook or script.
 
-    Everything is as in FunctionReward, but nothing can stop the function: past `timeout` there is only a warning.
-    Put the function in a file to give it a deadline.
+    Everything is as in FunctionReward, but nothing can stop a function that is not async: past `timeout` there is only
+    a warning. Put the function in a file to give it a deadline.
 
     >>> from etude.core.episodes import Problem, Segment
     >>> episode = Episode(Problem("sum/1", "1+1=", "2"), [Segment("assistant", "2")])
@@ -275,6 +294,16 @@ class CallableReward(FunctionReward):
     def check(self) -> None:
         """Any callable will do; `start` looks at its parameters."""
 
+    def start(self) -> Signature:
+        """What the function asks for. Raises ConfigError if it cannot be called, or not be interrupted."""
+        asked = super().start()
+        if self.item_timeout is not None and not asked.awaits:
+            raise ConfigError(
+                f"{asked.name} runs in this process, which cannot interrupt it, so item_timeout means nothing for it: "
+                f"put it in a file and name it 'file.py:{asked.name}', or make it async."
+            )
+        return asked
+
     def to_json(self) -> dict[str, Any]:
         name = f"{getattr(self.function, '__module__', '')}.{getattr(self.function, '__qualname__', self.function)}"
         return {**super().to_json(), "function": name}
@@ -282,20 +311,6 @@ class CallableReward(FunctionReward):
     @cached_property
     def _caller(self) -> Worker | InProcess:
         return InProcess(self.function)
-
-
-def reward_part(function: Callable[..., Any] | str | Reward) -> Reward:
-    """The reward part for what a user gave: a function by name or itself, or a part, which is left as it is.
-
-    A function that another process can import runs in a worker; a lambda, or one from a notebook or from the script
-    that is running, runs in this process (CallableReward).
-    """
-    if isinstance(function, Reward):
-        return function
-    if isinstance(function, str):
-        return FunctionReward(function)
-    name = reference(function)
-    return FunctionReward(name) if name else CallableReward(function)
 
 
 def _outcome(scores: Scores, row: int) -> Outcome:

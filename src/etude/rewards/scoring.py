@@ -80,9 +80,10 @@ def _note(
 ) -> None:
     """Leave a part's share of the reward on the episodes that it applies to."""
     applies = [True] * len(episodes) if values is None else (~values.isnan()).tolist()
+    column = getattr(part, "column", "") or part.name
     for episode, total, noted in zip(episodes, placed.sum(1).tolist(), applies):
         if noted:
-            episode.scores[part.name] = episode.scores.get(part.name, 0.0) + total
+            episode.scores[column] = episode.scores.get(column, 0.0) + total
             episode.total += total
             episode.outcome += total if getattr(part, "judges", False) else 0.0
 

@@ -1,6 +1,6 @@
 """Who calls a user's reward function: a worker process with a deadline, or this process without one.
 
-Both offer `start() -> Signature`, `call(arguments, count, timeout) -> Components` and `close()`.
+Both offer `start() -> Signature`, `call(arguments, count, limits) -> Reply` and `close()`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from typing import IO, Any
 
 from etude.core.errors import ConfigError
 from etude.rewards import calls
-from etude.rewards.calls import CallFailed, Components, InvalidReturn, NotLoaded, Reason, Signature
+from etude.rewards.calls import CallFailed, InvalidReturn, Limits, NotLoaded, Reason, Reply, Signature
 
 START_TIMEOUT = 120.0
 """Seconds that importing the user's file may take (it may load a model)."""
+GRACE = 1.0
+"""Seconds beyond its deadline that a process has to say which of the completions that it awaited are late."""
 LARGEST_OUTPUT = 65_536
 """Bytes of what one call printed that are kept."""
 
@@ -58,18 +60,20 @@ class Worker:
         with self._lock:
             return self._start()
 
-    def call(self, arguments: Mapping[str, Any], count: int, timeout: float) -> Components:
-        """Rewards of `count` completions within `timeout` seconds.
+    def call(self, arguments: Mapping[str, Any], count: int, limits: Limits) -> Reply:
+        """Rewards of `count` completions within `limits`.
 
         Raises CallFailed if the function raises, hangs or ends its process; InvalidReturn if it returns something
         else than numbers; ConfigError if an argument is not plain data.
         """
-        components: Components = self._call({"arguments": arguments, "count": count}, timeout)
-        return components
+        late = GRACE if self.start().awaits else 0.0
+        call = {"arguments": arguments, "count": count, "limits": [limits.batch, limits.item]}
+        reply = self._call(call, limits.batch, late)
+        return Reply(reply["components"], {int(k): (Reason(v[0]), v[1]) for k, v in reply["failed"].items()})
 
     def ask(self, timeout: float, **arguments: object) -> Any:
         """What the function returns, as a JSON value, within `timeout` seconds. Raises CallFailed, ConfigError."""
-        return self._call({"arguments": arguments}, timeout)
+        return self._call({"arguments": arguments}, timeout)["returned"]
 
     def close(self) -> None:
         """End the process and everything that it started."""
@@ -77,7 +81,7 @@ class Worker:
             self._finalizer()
             self._process = None
 
-    def _call(self, call: Mapping[str, Any], timeout: float) -> Any:
+    def _call(self, call: Mapping[str, Any], timeout: float, late: float = 0.0) -> dict[str, Any]:
         try:
             line = json.dumps(call)
         except (TypeError, ValueError) as error:
@@ -86,12 +90,12 @@ class Worker:
             ) from None
         with self._lock:
             self._start()
-            reply = self._exchange(line, timeout, f"did not return within {timeout:g} s.")
-        if "raised" in reply:
-            raise CallFailed(Reason.RAISED, reply["raised"])
+            reply = self._exchange(line, timeout + late, f"did not return within {timeout:g} s.")
+        if "reason" in reply:
+            raise CallFailed(Reason(reply["reason"]), reply["detail"])
         if "invalid" in reply:
             raise InvalidReturn(reply["invalid"])
-        return reply["returned"]
+        return reply
 
     def _start(self) -> Signature:
         if self._process is not None and self._process.poll() is None and self._signature is not None:
@@ -107,7 +111,8 @@ class Worker:
             self.close()
             raise ConfigError(reply["not_loaded"])
         asked = reply["signature"]
-        self._signature = Signature(asked["name"], tuple(asked["wanted"]), tuple(asked["required"]), asked["rest"])
+        wanted, required = tuple(asked.pop("wanted")), tuple(asked.pop("required"))
+        self._signature = Signature(wanted=wanted, required=required, **asked)
         return self._signature
 
     def _launch(self) -> None:
@@ -190,7 +195,8 @@ def _reap(process: subprocess.Popen[bytes], connection: socket.socket, output: I
 class InProcess:
     """Calls a function right here: for a lambda, or a function of a notebook, that no other process can import.
 
-    Nothing can stop it: a call that outlives its deadline is only warned about, while it still runs.
+    Nothing can stop it, unless it is async: a call that outlives its deadline is only warned about, while it still
+    runs.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -206,14 +212,15 @@ class InProcess:
                 raise ConfigError(str(error)) from None
         return self._signature
 
-    def call(self, arguments: Mapping[str, Any], count: int, timeout: float) -> Components:
+    def call(self, arguments: Mapping[str, Any], count: int, limits: Limits) -> Reply:
         """Rewards of `count` completions. Raises CallFailed if the function raises, InvalidReturn as `Worker`."""
-        name = self.start().name
-        watchdog = threading.Timer(timeout, _warn, (name, timeout))
+        asked = self.start()
+        late = GRACE if asked.awaits else 0.0
+        watchdog = threading.Timer(limits.batch + late, _warn, (asked.name, limits.batch))
         watchdog.daemon = True
         watchdog.start()
         try:
-            return calls.invoke(self.function, arguments, count, name)
+            return calls.invoke(self.function, arguments, count, asked, limits)
         finally:
             watchdog.cancel()
 

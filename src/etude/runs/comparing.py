@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
-from etude.core.registry import reference
+from etude.rewards import several
+from etude.rewards.several import Scoring
 from etude.runs import given
 from etude.runs.jobs import Job, jobs_for, run_jobs
 
@@ -100,12 +101,14 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
     return curves
 
 
-def _compose_arms(methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | None) -> dict[str, Method]:
+def _compose_arms(
+    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | Sequence[str] | None
+) -> dict[str, Method]:  # fmt: skip
     """The method of each arm, with its parts stacked: one of any kind that learns in the task's world.
 
     Raises: ConfigError unless there are two, and all of them can be trained on the task.
     """
-    from etude.runs.training import compose_method
+    from etude.runs.training import compose_method, of_method
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
@@ -114,7 +117,7 @@ def _compose_arms(methods: Sequence[str], goal: Task, fields: Sequence[str], rew
     arms = {}
     for arm in methods:
         name, *parts = arm.split("+")
-        arms[arm] = compose_method(name, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
+        arms[arm] = compose_method(name, of_method(fields), parts, reward, goal.world)
         check_fit(arms[arm], goal)
     return arms
 
@@ -154,9 +157,8 @@ class Compared:
 def compare(
     methods: Sequence[str], task: Any = "compose", *, model: Any = "tiny", tokenizer: object = None,
     seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
-    out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (),
-    reward: str | Callable[..., Any] | None = None, workers: int | None = None, evaluate_every: int | None = None,
-    quiet: bool = False,
+    out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
+    workers: int | None = None, evaluate_every: int | None = None, quiet: bool = False,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -166,29 +168,32 @@ def compare(
         seeds: runs of each, 3 by default; in control members of each, 10 by default.
         steps: 100 training steps by default; in control environment steps of each member, by default the task's.
         metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
-        reward: the function that scores, for all of them: 'file.py:function' or 'module:function'.
+        reward: the function that scores, for all of them: 'file.py:function' or 'module:function'; several in a list,
+            with weights as in 'file.py:function=0.2'.
         evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
-    from etude.runs.training import Options, compose_task
+    from etude.runs.training import Options, compose_task, of, with_adapter
+    from etude.runs.warm import start_of
     from etude.runs.worlds import world_of
 
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers, "evaluate_every": evaluate_every}.items():
         check(name, Count, 1 if number is None else number)
-    task, own, reward, model = _with_names(task, reward, model, tokenizer, Path(out) / given.FOLDER)
-    fields = [*own, *fields]
-    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
+    task, own, rewards, model = _with_names(task, reward, model, tokenizer, Path(out) / given.FOLDER)
+    fields, scored = [*own, *fields], rewards or None
+    goal = compose_task(task, of("task", fields), scored)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
     seeds, steps = seeds or usual[0], steps or usual[1]
     metric, split = metric or known[0], split or splits[0]
-    composed = _compose_arms(methods, goal, fields, reward)
-    _check_measures(composed, goal, Options(model=model), metric, split)
+    composed = _compose_arms(methods, goal, fields, scored)
+    model = model if model == Options.model else start_of(model, goal.world)[0]
+    _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
     flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()
     arms = {
         arm: jobs_for(
-            arm, task, model, seeds, steps, fields, Path(out), reward=reward, together=goal.together, flags=flags
+            arm, task, model, seeds, steps, fields, Path(out), rewards=rewards, together=goal.together, flags=flags
         )
         for arm in methods
     }
@@ -202,19 +207,20 @@ def compare(
 
 
 def _with_names(
-    task: Any, reward: str | Callable[..., Any] | None, model: Any, tokenizer: object, where: Path
-) -> tuple[str, list[str], str | None, str]:
+    task: Any, reward: Scoring | None, model: Any, tokenizer: object, where: Path
+) -> tuple[str, list[str], list[str], str]:
     """Names of what was given, and fields of the task. Raises ConfigError for what only lives in this program."""
     found = given.task_of(task, where)
     name, fields = (found, []) if isinstance(found, str) else given.named(found)
-    scored = reward if reward is None or isinstance(reward, str) else reference(reward) or f"<{reward.__name__}>"
-    for what, label in {"task": name, "reward": scored}.items():
+    scored = several.text(reward)
+    for what, label in {"task": name, "reward": several.only_python(scored)}.items():
         if str(label).startswith("<"):
             raise ConfigError(
                 f"Runs that are compared are trained by processes of their own, which cannot be given the {what} "
                 f"{label}: put it in a file and name it as file.py:name."
             )
-    return name, fields, scored, given.model_of(model, tokenizer, where)
+    listed = [scored] if isinstance(scored, str) else scored or []
+    return name, fields, listed, given.model_of(model, tokenizer, where)
 
 
 def _comparison(

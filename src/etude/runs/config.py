@@ -23,6 +23,7 @@ from typing import Any
 
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.policies.adapters import named
 from etude.runs import shorthands
 from etude.runs.training import Options
 
@@ -53,11 +54,14 @@ def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]
         if isinstance(told.get(key), str):
             told[key] = [told[key]]
     for key in ("method", "task", "reward"):
-        if not isinstance(told.get(key, ""), str):
-            raise ConfigError(f"{place}: {key} must be a name, got {told[key]!r}.")
-        if key not in given and str(told.get(key, "")).startswith("<"):
+        said = told.get(key, "")
+        names = said if key == "reward" and isinstance(said, list) else [said]
+        if not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"{place}: {key} must be a name, got {said!r}.")
+        lost = next((name for name in names if name.startswith("<")), None)
+        if key not in given and lost is not None:
             raise ConfigError(
-                f"{place}: the {key} was {told[key]}, which only lived in Python: give it again there, or put it in a "
+                f"{place}: the {key} was {lost}, which only lived in Python: give it again there, or put it in a "
                 "file and name it as file.py:name."
             )
     if "set" in told:
@@ -98,7 +102,7 @@ def merged(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_toml(
-    method: str, task: str, set: Sequence[str], parts: Sequence[str], reward: str | None, options: Options
+    method: str, task: str, set: Sequence[str], parts: Sequence[str], reward: str | list[str] | None, options: Options
 ) -> str:
     """The file of a run: names, what was set, and every option that is not the default.
 
@@ -118,6 +122,10 @@ def to_toml(
         if option.name not in (*kept, "out", "quiet", "until") and value not in (None, option.default):
             kept[option.name] = list(value) if isinstance(value, tuple) else value
     said = {"method": method, "task": task, "with": list(parts), "reward": reward, **kept}
+    set = [item for item in set if not item.startswith("adapter.")]
+    if options.adapter is not None:
+        said["adapter"], differing = named(options.adapter)
+        set += assignments({f"adapter.{k}": v for k, v in differing.items()})
     lines = ["# What this run was told. `etude train --config FILE` does it again; flags beside it win."]
     lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in said.items() if v not in (None, [])]
     pairs = [item.partition("=")[::2] for item in set]

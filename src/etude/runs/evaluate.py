@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.task import Task
+from etude.rewards.several import only_python
 from etude.runs import given
 from etude.runs.saved import locate
 from etude.runs.training import compose_task, options_of
@@ -70,9 +71,10 @@ def evaluation_of(
         raise ConfigError(f"There is no folder {checkpoint}.")
     if task is None and "task" not in config:
         raise ConfigError(f"{checkpoint} does not say which task it was trained on: name one with --task.")
-    for what, named in {"task": task, "reward": options.reward}.items():
-        if named is None and task is None and str(config.get(what)).startswith("<"):
-            raise ConfigError(f"{checkpoint} has the {what} {config[what]}, which only Python can give.")
+    said = {"task": (task, config.get("task")), "reward": (options.reward, only_python(config.get("reward")))}
+    for what, (named, own) in said.items():
+        if named is None and task is None and str(own).startswith("<"):
+            raise ConfigError(f"{checkpoint} has the {what} {own}, which only Python can give.")
     fields, reward = assignments(changes), options.reward
     if task is None:
         task, reward = config["task"], config.get("reward") if reward is None else reward

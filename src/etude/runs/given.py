@@ -259,6 +259,8 @@ def source_of(thing: object) -> str:
     """The source of a class, a function, or a task's class with its fields; a sentence where it cannot be read."""
     from etude.tasks.control import _names
 
+    if isinstance(thing, list):
+        return "\n".join(map(source_of, thing))
     if isinstance(thing, Task):
         made = _names.GIVEN.get(thing.id)
         if made is not None:

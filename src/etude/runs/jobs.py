@@ -20,6 +20,8 @@ from etude.core.errors import EtudeError
 from etude.runtime.interrupts import Interrupted
 
 POLL = 0.2
+DEFAULT = "tiny"
+"""The model where no other is named, which means nothing in control."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Job:
     """One run to be had: an arm ('grpo+kl-to-reference') with one seed, or with all of them if they train together.
 
     Args:
+        rewards: functions that score, with weights where they have any.
         members: seeds of a population, from `seed` on; 0 for a run of language.
         flags: further options of `etude train`, as on the command line.
     """
@@ -38,7 +41,7 @@ class Job:
     steps: int
     fields: tuple[str, ...]
     folder: Path
-    reward: str | None = None
+    rewards: tuple[str, ...] = ()
     members: int = 0
     flags: tuple[str, ...] = ()
 
@@ -48,8 +51,9 @@ class Job:
             return ["train", "--resume", str(self.folder), "--quiet"]
         name, *parts = self.arm.split("+")
         extra = [x for p in parts for x in ("--with", p)] + [x for f in self.fields for x in ("--set", f)]
-        extra += ["--reward", self.reward] if self.reward else []
-        extra += ["--seeds", str(self.members)] if self.members else ["--model", self.model]
+        extra += [x for r in self.rewards for x in ("--reward", r)]
+        extra += ["--seeds", str(self.members)] if self.members else []
+        extra += ["--model", self.model] if not self.members or self.model != DEFAULT else []
         return [
             "train", name, "--task", self.task, "--seed", str(self.seed), "--steps", str(self.steps), "--out",
             str(self.folder), "--threads", "1", "--quiet", *extra, *self.flags,
@@ -81,7 +85,7 @@ class Job:
 
 def jobs_for(
     arm: str, task: str, model: str, seeds: int, steps: int, fields: Sequence[str], root: Path, first: int = 0,
-    reward: str | None = None, together: bool = False, flags: tuple[str, ...] = (),
+    rewards: Sequence[str] = (), together: bool = False, flags: tuple[str, ...] = (),
 ) -> list[Job]:  # fmt: skip
     """The runs of an arm; one of all seeds if they are trained together.
 
@@ -93,20 +97,21 @@ def jobs_for(
     import hashlib
 
     from etude.policies.loading import is_shipped
+    from etude.rewards.several import names
     from etude.runtime import sources
 
     values = [part for f in fields for part in f.partition("=")[2].split(",")]
-    start = "" if together or is_shipped(model) else model
-    own = sources.key([task, *([reward] if reward else []), *values], arm.split("+"), start)
-    matters = [arm, task, model, steps, list(fields), *([reward] if reward else []), *own, *flags]
+    start = "" if is_shipped(model) else model
+    own = sources.key([task, *names(list(rewards) or None), *values], arm.split("+"), start)
+    matters = [arm, task, model, steps, list(fields), *rewards, *own, *flags]
     key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
     label = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{arm}-{Path(task).stem}")
     home, last = root / f"{label}-{steps}-{key}", first + seeds - 1
     if together:
         name = f"seeds-{first}-to-{last}"
-        return [Job(arm, task, model, first, steps, tuple(fields), home / name, reward, members=seeds, flags=flags)]
+        return [Job(arm, task, model, first, steps, tuple(fields), home / name, tuple(rewards), seeds, flags)]
     return [
-        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", reward, flags=flags)
+        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", tuple(rewards), flags=flags)
         for seed in range(first, first + seeds)
     ]
 

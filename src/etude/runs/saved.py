@@ -19,7 +19,9 @@ def locate(checkpoint: str | Path) -> tuple[str, dict[str, Any]]:
     if (path / "checkpoints").is_dir():
         newest, _ = checkpoints.newest(path / "checkpoints")
         return str(newest), _config(path)
-    if (path / "policy.safetensors").is_file() or (path / "model" / "config.json").is_file():
+    if (path / "policy.safetensors").is_file() or any(
+        (path / "model" / name).is_file() for name in ("config.json", "adapter_config.json")
+    ):
         return str(path), _config(path.parent.parent)
     return str(checkpoint), {}
 

@@ -10,21 +10,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core.edit import assignments
-from etude.core.errors import ConfigError
+from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check
 from etude.core.loop import Loop
 from etude.core.method import Method
-from etude.core.registry import reference
 from etude.core.task import Task
 from etude.loops import loop_class
+from etude.rewards import several
 from etude.rewards.function import CallableReward
+from etude.rewards.several import Scoring
 from etude.runs import calling, given, shorthands
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
-from etude.runs.training import Options, Result, Scoring, compose_method, compose_task, options_of, say
+from etude.runs.training import (
+    Options,
+    Result,
+    compose_method,
+    compose_task,
+    of,
+    of_method,
+    options_of,
+    say,
+    with_adapter,
+)
+from etude.runs.warm import start_of
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.jsonl import JsonLines
+from etude.runtime.keeping import Kept
 from etude.runtime.looks import Best, Look
 from etude.runtime.stopping import Stopping, best_by, parse_stop
 
@@ -56,7 +69,8 @@ def train(
             `datasets.Dataset`, or either by split. 'compose' by default.
         set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
         with_: parts or methods to stack on the method.
-        reward: 'module:function', 'file.py:function', or a Python function over completions.
+        reward: 'module:function', 'file.py:function', or a Python function over completions; several in a list, with
+            weights as in ['a.py:f=1.0', 'b.py:g=0.2'] or [(f, 1.0), (g, 0.2)].
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         callbacks: objects or classes with `on_step`, `on_evaluation`, ... (`etude.Callback`), or 'my.py:Slack'.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
@@ -89,12 +103,18 @@ def _start(
     chosen: Options, called: Sequence[Any],
 ) -> Result:  # fmt: skip
     """Make the folder of a run, with all that it was told, and train."""
-    goal = compose_task(task, [f for f in fields if f.startswith("task.")], reward)
-    composed = compose_method(method, [f for f in fields if not f.startswith("task.")], parts, reward, goal.world)
+    goal = compose_task(task, of("task", fields), reward)
+    composed = compose_method(method, of_method(fields), parts, reward, goal.world)
     composed, suited = world_of(goal).suited(composed, goal)
+    chosen = with_adapter(chosen, of("adapter", fields))
     check(composed, goal)
     check_options(chosen, composed, goal)
     world = world_of(goal)
+    if chosen.model != Options.model:
+        start, notes = start_of(chosen.model, goal.world)
+        chosen = dataclasses.replace(chosen, model=start)
+        for note in notes:
+            say(note)
     evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
     chosen = dataclasses.replace(chosen, steps=chosen.steps or world.budget(goal), evaluate=evaluate)
     _prepare(composed, goal, chosen)
@@ -109,8 +129,8 @@ def _start(
         "out": str(where),
         "callbacks": calling.lasting(chosen.callbacks),
         "task": name,
-        "task_fields": [*own_fields, *(f for f in fields if f.startswith("task."))],
-        "reward": _text(reward),
+        "task_fields": [*own_fields, *of("task", fields)],
+        "reward": several.text(reward),
         "world": goal.world,
     }
     code = [s for s in (method, *parts) if isinstance(s, str)]
@@ -119,7 +139,11 @@ def _start(
     with RunFolder.create(where, composed.to_json(), config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
         disk.replace_file(where / FILE, _repeats(where, method, config, parts, [*own_fields, *fields], chosen).encode())
-        unnamed = {k: v for k, v in (("task", task), ("reward", reward)) if str(config[k]).startswith("<")}
+        lost = {
+            "task": (config["task"], task),
+            "reward": (several.only_python(config["reward"]), several.unnamed(reward)),
+        }
+        unnamed = {k: thing for k, (said, thing) in lost.items() if str(said).startswith("<")}
         given.keep_sources(where, unnamed)
         for sentence in (*goal.warnings(), *([suited] if suited else [])):
             say(sentence)
@@ -153,7 +177,7 @@ def resume(
     accept_changes: bool = False,
     quiet: bool = False,
     task: Any = None,
-    reward: Callable[..., Any] | None = None,
+    reward: Scoring | None = None,
     callbacks: str | Sequence[Any] = (),
     until: int | None = None,
 ) -> Result:
@@ -178,9 +202,13 @@ def resume(
         started = sources.opened(opened.path)
         opened.notes += started.notes
         config = started.config
-        for what, thing in {"task": task, "reward": reward}.items():
-            if str(config[what]).startswith("<"):
-                given.given_again(opened.path, what, config[what], thing, accept_changes)
+        wanted = {"task": (config["task"], task), "reward": (several.only_python(config["reward"]), reward)}
+        for what, (name, thing) in wanted.items():
+            if str(name).startswith("<"):
+                thing = several.unnamed(thing) if what == "reward" else thing
+                given.given_again(opened.path, what, str(name), thing, accept_changes)
+                if what == "reward":
+                    _with(started.method, reward or [])  # refuses too few of them before any is kept
                 given.keep_sources(opened.path, {what: thing})
             elif thing is not None:
                 raise ConfigError(f"{folder} knows its {what} by name, {config[what]}: leave {what} out.")
@@ -206,6 +234,7 @@ def _prepare(method: Method, task: Task, options: Options) -> None:
     """Do what may fail before anything is written or a large model loads."""
     loop_class(type(method), task.world)
     _stopping(task, options)
+    _best(task, options)
     world_of(task).prepare(method, task, options)
     run_of(method).prepare(method, task)
 
@@ -235,9 +264,12 @@ def _run(
     loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
         folder.record_environment(options.seed, kind.promises(loop))  # again, now that the threads are chosen
+        for sentence in world_of(task).begin(loop, options):
+            say(sentence, options.quiet)
     if inputs is not None:
         record(folder.path, inputs())
     say(" ".join(filter(None, (kind.sentence(loop, method, task), kind.rate(loop, method, task)))), options.quiet)
+    _say_disk(folder, loop, options)
     progress = Progress(steps, loop.headline, quiet=options.quiet)
     callbacks = Callbacks(called, RunState(folder.path, loop, steps), progress.note)
     callbacks.tell("on_start")
@@ -275,7 +307,7 @@ def _train(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
         look=look if evaluated else None, look_every=every,
         stopping=_stopping(task, options, options.until and kind.training_steps(method, options.until)),
-        callbacks=callbacks,
+        callbacks=callbacks, keep=options.keep, best=_best(task, options),
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
@@ -326,6 +358,30 @@ def _stopping(task: Task, options: Options, until: int | None = None) -> Stoppin
     return Stopping(when, options.minutes, evaluated if options.evaluate_every else (), until)
 
 
+def _best(task: Task, options: Options) -> Kept | None:
+    """Which checkpoint stays for what it scored. Raises ConfigError for a metric that no evaluation on the way has."""
+    if options.keep_best is None:
+        return None
+    metrics, splits = world_of(task).measured(task, options)
+    known = [f"{splits[0]}/{metric}" for metric in metrics]
+    if options.keep_best not in known:
+        raise UnknownNameError(
+            "metric to keep the best by", options.keep_best, known, f"There are: {', '.join(known)}."
+        )
+    if options.evaluate_every is None:
+        raise ConfigError(f"{options.keep_best} is known after an evaluation: say how often with --evaluate-every N.")
+    return Kept(options.keep_best)
+
+
+def _say_disk(folder: RunFolder, loop: Loop, options: Options) -> None:
+    """How much the checkpoints will take, with a warning if the disk has less."""
+    from etude.runtime import disk
+
+    if size := getattr(loop, "checkpoint_bytes", 0):
+        count = options.keep + (options.keep_best is not None)
+        say(disk.sentence(folder.path, size, count), options.quiet)
+
+
 def _open_sink(name: str, folder: RunFolder) -> list[Any]:
     """The sink, or nothing and a sentence if it cannot be used: that never stops a run."""
     from etude.core.errors import MissingExtraError
@@ -369,14 +425,14 @@ def _save_evaluation(folder: Path, scores: dict[str, Any]) -> None:
     disk.replace_file(folder / "evaluation.json", json.dumps(scores, indent=1).encode())
 
 
-def _text(reward: Scoring | None) -> str | None:
-    """The name of a reward; `<function>` of one that has none."""
-    if reward is None or isinstance(reward, str):
-        return reward
-    return reference(reward) or f"<{getattr(reward, '__qualname__', reward)}>"
-
-
-def _with(written: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-    """A method as it was written down, with the function that its reward had."""
-    rewards = [{**r, "function": function} if r["part"] == CallableReward.name else r for r in written["rewards"]]
-    return {**written, "rewards": rewards}
+def _with(written: Mapping[str, Any], rewards: Scoring) -> dict[str, Any]:
+    """A method as it was written down, with the functions that its rewards had, in their order."""
+    functions = several.unnamed(rewards) or ()
+    wanted = [r for r in written["rewards"] if r["part"] == CallableReward.name]
+    if len(functions) != len(wanted):
+        raise ConfigError(
+            f"The run had {len(wanted)} rewards that only lived in Python, and was given {len(functions)}."
+        )
+    left = iter(functions)
+    own = [{**r, "function": next(left)} if r in wanted else r for r in written["rewards"]]
+    return {**written, "rewards": own}

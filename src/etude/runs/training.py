@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
@@ -15,16 +15,14 @@ from etude.core.fields import Count, Ge, Positive, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.registry import compositions, files, get_method, not_for
-from etude.core.slots import Reward
 from etude.core.task import Task
 from etude.core.worlds import World
+from etude.policies.adapters import NAMED, Adapter, adapter_of
+from etude.rewards.several import Scoring
 from etude.runtime.looks import Best
 from etude.runtime.sinks import SINKS
 from etude.runtime.stopping import parse_stop
 from etude.tasks import resolve_task
-
-Scoring: TypeAlias = str | Callable[..., Any] | Reward
-"""A reward as users give it: 'module:function', 'file.py:function', a function over completions, or a part."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,8 @@ class Options:
     """What a run is started with besides the method: the names are the command line's.
 
     Args:
+        model: 'tiny', 'blank:LAYERSxWIDTH', a folder, a name of the hub; or a run, whose newest whole checkpoint is
+            taken, in control too: its policies, and its critic if that fits.
         steps: training steps of language, environment steps of each member in control; None: 150, or the task's.
         seeds: members of a population in control, with seeds from `seed` on; None: 10.
         population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
@@ -49,7 +49,10 @@ class Options:
             better test/pass@1 in 5' evaluations, 'no lower loss in 20' steps.
         minutes: end it after so many minutes of a session.
         until: end it for now after so many of `steps`, by which its schedules go; `--resume` goes on.
-        adapter: train a low-rank adapter: 'lora', 'rslora' or 'dora'.
+        keep: how many checkpoints stay, the newest.
+        keep_best: a metric of those evaluations, 'test/pass@1': the checkpoint with the highest stays beside them.
+        adapter: train a low-rank adapter: 'lora', 'rslora', 'dora', or an `Adapter`; `set` reaches its fields
+            (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
     """
@@ -69,8 +72,10 @@ class Options:
     minutes: Positive | None = None
     until: Count | None = None
     checkpoint_every: Count | None = None
+    keep: Count = 2
+    keep_best: str | None = None
     micro_tokens: Count = 8192
-    adapter: Literal["lora", "rslora", "dora"] | None = None
+    adapter: Adapter | None = None
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     autocast: bool = False
@@ -81,6 +86,7 @@ class Options:
     quiet: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "adapter", adapter_of(self.adapter))
         for name, hint in get_type_hints(Options, include_extras=True).items():
             object.__setattr__(self, name, check(name, hint, getattr(self, name)))
         for sink in self.sinks:
@@ -97,8 +103,8 @@ class Options:
 
 
 EVERYWHERE = frozenset({
-    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every",
-    "threads", "sinks", "callbacks", "quiet",
+    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every", "keep",
+    "keep_best", "threads", "sinks", "callbacks", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 
@@ -152,6 +158,36 @@ def options_of(kind: type[T], values: Mapping[str, Any]) -> T:
     return kind(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()})
 
 
+OUTSIDE = ("task", "adapter")
+"""What `set` reaches that is no slot of a method."""
+
+
+def of_method(fields: Sequence[str]) -> list[str]:
+    """The assignments to fields of the method."""
+    return [f for f in fields if f.partition(".")[0] not in OUTSIDE]
+
+
+def of(what: str, fields: Sequence[str]) -> list[str]:
+    """The assignments to fields of the task, or of the adapter."""
+    return [f for f in fields if f.startswith(f"{what}.")]
+
+
+def with_adapter(options: Options, fields: Sequence[str]) -> Options:
+    """The options with fields of the adapter set, of LoRA where no other was asked for (`adapter.rank=8`).
+
+    Raises: UnknownNameError for a field that it does not have, ConfigError for a value that it cannot have.
+    """
+    chosen = options.adapter or NAMED["lora"]
+    for change in fields:
+        name, equals, text = change.removeprefix("adapter.").partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes PATH=VALUE, as in adapter.rank=8; got {change!r}.")
+        if name not in hints(Adapter):
+            raise UnknownNameError("field of Adapter", name, hints(Adapter), f"It has: {', '.join(hints(Adapter))}.")
+        chosen = chosen.replace(**{name: parse(f"Adapter.{name}", hints(Adapter)[name], text)})
+    return replace(options, adapter=chosen) if fields else options
+
+
 def compose_method(
     method: str | Method,
     changes: Sequence[str] | Mapping[str, Any] = (),
@@ -171,12 +207,12 @@ def compose_method(
     composed = stack(composed, parts)
     if reward is not None:
         from etude.core.slots import TokenReward
-        from etude.rewards.function import reward_part
+        from etude.rewards.several import reward_parts
 
         kept = tuple(
             p for p in composed.slots()["rewards"] if not (isinstance(p, TokenReward) and p.name == "task-reward")
         )
-        composed = composed.replace(rewards=(reward_part(reward), *kept))
+        composed = composed.replace(rewards=(*reward_parts(reward), *kept))
     composed = set_values(composed, changes)
     composed.check()
     return composed

@@ -127,9 +127,14 @@ def _named(root: Path, prefix: str) -> Iterator[Path]:
         yield from (p for p in root.iterdir() if re.fullmatch(rf"{prefix}-\d+", p.name) and p.is_dir())
 
 
-def prune(root: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints; under another name first, so that none is ever half there."""
+def prune(root: Path, keep: int, best: int | None = None) -> None:
+    """Remove all but the newest `keep` checkpoints, and that of step `best`.
+
+    Each under another name first, so that none is ever half there.
+    """
     for path in steps(root)[: -max(keep, 1)]:
+        if step_of(path) == best:
+            continue
         doomed = root / f"tmp-{step_of(path)}"
         disk.rename(path, doomed)
         disk.remove(doomed)

@@ -91,6 +91,25 @@ def is_full(error: BaseException) -> bool:
     return "No space left on device" in str(error)  # what libraries written in other languages raise
 
 
+def sentence(folder: Path, size: int, count: int) -> str:
+    """What checkpoints will take on the disk of a folder, with a warning if that is more than it has free.
+
+    Args:
+        size: bytes of one.
+        count: how many stay; while one is written there is one more.
+    """
+    from etude.runtime.memory import shown
+
+    each = f"Checkpoints take about {shown(size)} each, and {count} stay: {shown(count * size)} on the disk"
+    free, most = shutil.disk_usage(folder).free, (count + 1) * size
+    if most > free:
+        return (
+            f"{each}. That is more than the {shown(free)} that are free, with the {shown(size)} of the one being "
+            "written: make room, keep fewer (--keep 1), or train an adapter (--adapter lora)."
+        )
+    return f"{each}."
+
+
 @contextmanager
 def when_full(say: Callable[[], str]) -> Iterator[None]:
     """Turn a full disk into a RunFolderError that starts with 'Disk full' and ends with what `say` returns."""

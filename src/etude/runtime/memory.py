@@ -62,13 +62,13 @@ def sentence(policy: Weighed, rows: int, length: int) -> str:
     model, cache = estimate(policy, rows, length)
     millions = sum(p.numel() for p in policy.model.parameters()) / 1e6
     text = (
-        f"{millions:,.2f} million parameters; about {_shown(model)} for weights, gradients and optimizer, "
-        f"{_shown(cache)} for the keys and values of {rows} completions"
+        f"{millions:,.2f} million parameters; about {shown(model)} for weights, gradients and optimizer, "
+        f"{shown(cache)} for the keys and values of {rows} completions"
     )
     free = available()
     if policy.device.type == "cpu" and free is not None and model + cache > free:
         return (
-            f"{text}. That is more than the {_shown(free)} that are free: the system may end the run. Lower problems "
+            f"{text}. That is more than the {shown(free)} that are free: the system may end the run. Lower problems "
             "(--set problems=...) or experience.size, or train an adapter (--adapter lora)."
         )
     return f"{text}."
@@ -98,7 +98,8 @@ def available() -> int | None:
             return None
 
 
-def _shown(size: float) -> str:
+def shown(size: float) -> str:
+    """A number of bytes for people."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}"

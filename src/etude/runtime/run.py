@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -17,6 +17,7 @@ from etude.runtime.callbacks import Callbacks, RunState, flat
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
 from etude.runtime.jsonl import JsonLines
+from etude.runtime.keeping import Kept
 from etude.runtime.looks import Look
 from etude.runtime.progress import Progress
 from etude.runtime.sinks import Guarded, Sink
@@ -60,7 +61,8 @@ class Run:
         steps: training steps of the whole run.
         checkpoint_every: steps between checkpoints; None: as often as costs at most 2% of the time, and not more
             often than every 10 s. There is one at step 0 and one at the end in any case.
-        keep: how many checkpoints stay; more than one, so that a damaged one has a predecessor.
+        keep: how many checkpoints stay; of one alone, none is left if it is damaged.
+        best: the one that stays beside them, saved when a look finds it.
         episodes_per_step: rollouts of each step that go into `episodes.jsonl`.
         sinks: where else metrics go; closed at the end of the session.
         progress: what shows it; a bar on stderr by default.
@@ -78,6 +80,7 @@ class Run:
         *,
         checkpoint_every: int | None = None,
         keep: int = 2,
+        best: Kept | None = None,
         episodes_per_step: int = 4,
         sinks: Sequence[Sink] = (),
         progress: Progress | None = None,
@@ -88,6 +91,7 @@ class Run:
     ) -> None:
         self.folder, self.loop, self.steps = folder, loop, steps
         self.checkpoint_every, self.keep, self.episodes_per_step = checkpoint_every, keep, episodes_per_step
+        self.best = best
         self.progress = progress or Progress(steps, loop.headline)
         self.sinks = Guarded(sinks, self.progress.note)
         self.look, self.look_every, self.stopping = look, look_every, stopping or Stopping()
@@ -108,7 +112,8 @@ class Run:
         """Train to the last step, or until it is to stop.
 
         Raises Interrupted, after saving, on Ctrl-C or SIGTERM; RunFolderError if the disk is full; whatever the
-        loop raises, with a sentence added that says which checkpoint is safe.
+        loop raises, with a sentence added that says which checkpoint is safe: one of this step where the loop says
+        that it is as it was before it (`EtudeError.intact`).
         """
         with self._explained(), Interrupts() as interrupts, self.progress:
             try:
@@ -121,7 +126,7 @@ class Run:
                     if why:
                         self._save()
                         return replace(self._result("stopped"), why=why)
-                    report = self.loop.step()
+                    report = self._step()
                     self._log(report)
                     self._look()
                     if self._due():
@@ -141,9 +146,21 @@ class Run:
             self._save()
         else:
             self._load(self.checkpoint)
+        if self.best is not None:
+            self.best.recall(JsonLines.read(self.folder.path / "evaluations.jsonl"))
         if self.loop.finished < self.steps:
             self.folder.reopen()
         self.progress.start(self.loop.finished, self.seconds)
+
+    def _step(self) -> StepReport:
+        """One step; if it fails before anything was learned, the steps before it are saved."""
+        try:
+            return self.loop.step()
+        except EtudeError as error:
+            if error.intact:
+                with suppress(Exception):  # the first error is the one to tell, with the checkpoint that there is
+                    self._save()
+            raise
 
     def _log(self, report: StepReport) -> None:
         step, seconds = self.loop.finished, self.seconds
@@ -171,6 +188,8 @@ class Run:
         self.folder.log("evaluations").append(found.line(step, added))
         self.stopping.look({**found.means, "callbacks": added})
         self.progress.looked(step, flat(found.means))
+        if self.best is not None and self.best.look(step, found.means):
+            self._save()
         self.folder.lock.beat()
 
     def _finish(self) -> RunResult:
@@ -198,7 +217,7 @@ class Run:
         for log in self.folder.logs.values():
             log.sync()
         self.checkpoint = checkpoints.write(self._root, self.loop.finished, self._write)
-        checkpoints.prune(self._root, self.keep)
+        checkpoints.prune(self._root, self.keep, self.best.step if self.best else None)
         self._saved_at = monotonic()
         self._cost = self._saved_at - began
         self.callbacks.saved(self.checkpoint)

@@ -144,13 +144,12 @@ def of_run(method: Method, task: Task, config: Mapping[str, Any], code: Iterable
     """The inputs of a run that is about to start.
 
     Args:
-        config: of the run: its task and reward.
+        config: of the run: its task; rewards are parts of the method.
         code: what else was given that may name Python.
         model: the model that a language run starts from, empty if it comes with etude.
     """
     classes, texts = named(method, task)
-    given = [str(config[k]) for k in ("task", "reward") if config[k]]
-    return gather([*code, *classes], [t for t in (*given, *texts) if t not in files("tasks")], model)
+    return gather([*code, *classes], [t for t in (str(config["task"]), *texts) if t not in files("tasks")], model)
 
 
 def key(texts: Iterable[str], code: Iterable[str], model: str) -> list[Any]:
@@ -289,7 +288,7 @@ def _found(name: str, entry: Input, places: Mapping[str, Path]) -> str:
 
 
 def _put(value: object, names: Mapping[str, str]) -> Any:
-    """JSON values with each name replaced by what it is found under, also behind the '=' of an assignment."""
+    """JSON values with each name replaced by what it is found under, also on either side of a '='."""
     if isinstance(value, dict):
         return {k: _put(v, names) for k, v in value.items()}
     if isinstance(value, list):
@@ -297,7 +296,7 @@ def _put(value: object, names: Mapping[str, str]) -> Any:
     if not isinstance(value, str):
         return value
     before, equals, after = value.partition("=")
-    return names.get(value, before + equals + names.get(after, after))
+    return names.get(value, names.get(before, before) + equals + names.get(after, after))
 
 
 def _data(path: Path) -> Input:

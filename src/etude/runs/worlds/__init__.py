@@ -16,7 +16,8 @@ from etude.core.method import Method
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
-from etude.runs.training import Options, Result, Scoring
+from etude.rewards.several import Scoring
+from etude.runs.training import Options, Result
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class EvaluationOptions:
         problems: how many of each split (language).
         samples: completions per problem; None: the largest k (language).
         split: one split; None: all that are not trained on (language).
-        reward: a function that scores, as in `train`; None: the run's own, if the task is the run's (language).
+        reward: what scores, as in `train`; None: the run's own, if the task is the run's (language).
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
         episodes: of each member (control).
         video: a file for an animated picture (GIF) of one episode of `member` (control).
@@ -107,6 +108,9 @@ class WorldOf(Protocol):
     def arguments(self, method: Method, task: Task, options: Options) -> dict[str, Any]:
         """What a loop is built from besides method, task and steps; also chooses the number of threads."""
 
+    def begin(self, loop: Loop, options: Options) -> list[str]:
+        """Give a loop at its first step what another run learned, if that was asked for; sentences about it."""
+
     def size(self, loop: Loop, method: Method, task: Task) -> str:
         """How much is trained, for people."""
 
@@ -130,8 +134,11 @@ class WorldOf(Protocol):
     def about(self, options: EvaluationOptions) -> str:
         """What such an evaluation was made of, in a few words."""
 
-    def export(self, checkpoint: str, config: Mapping[str, Any], task: Task, out: Path, member: int) -> None:
-        """Write a policy as a program that runs without etude. Raises ConfigError where it is one already."""
+    def export(self, checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
+        """Write a policy so that it runs without etude; with `merge`, an adapter folded into its base.
+
+        Raises: ConfigError where there is no such member or adapter.
+        """
 
     def preview(self, task: Task, split: str | None, count: int) -> Iterable[str]:
         """A task on the terminal, line by line: what is in it, and a few examples."""

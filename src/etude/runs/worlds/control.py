@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SEEDS = 10
 """Members of a population where nothing else is said."""
-READS = frozenset({"seeds", "population"})
+READS = frozenset({"model", "seeds", "population"})
 EVALUATION_READS = frozenset({"seed", "episodes", "video", "member"})
 WORDING = Wording(
     budget="environment steps each",
@@ -102,6 +102,13 @@ def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, 
     keep_freed()
     torch.set_num_threads(options.threads or 1)
     return {"members": members(method, options)}
+
+
+def begin(loop: OnPolicyLoop, options: Options) -> list[str]:
+    """Give the members the policies of another run, if that was asked for."""
+    from etude.runs.warm import take_over
+
+    return [] if options.model == Options.model else take_over(loop, Path(options.model))
 
 
 def members(method: Method, options: Options) -> list[Member]:
@@ -247,11 +254,16 @@ def about(options: EvaluationOptions) -> str:
     return f"{options.episodes} episodes of each member"
 
 
-def export(checkpoint: str, config: Mapping[str, Any], task: ControlTask, out: Path, member: int) -> None:
+def export(checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
     """Write a member's policy, with its normaliser, as a `torch.export` program."""
     from etude.evaluation.export import export_policy
+    from etude.runs.training import compose_task
 
-    export_policy(restore(checkpoint, config, task), member, out)
+    if merge:
+        raise ConfigError(f"--merge is for adapters of language models, and {checkpoint} is a run of control.")
+    goal = compose_task(config["task"], config["task_fields"])
+    assert isinstance(goal, ControlTask)
+    export_policy(restore(checkpoint, config, goal), member, out)
 
 
 # For people

@@ -145,9 +145,16 @@ def about(options: EvaluationOptions) -> str:
     return "exact, means over the seeds"
 
 
-def export(checkpoint: str, config: Mapping[str, Any], task: Task, out: Path, member: int) -> None:
+def begin(loop: EnumerableLoop, options: Options) -> list[str]:
+    """Nothing: tables begin as the task has them."""
+    return []
+
+
+def export(checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
     """Refused: there is nothing to run."""
-    raise ConfigError(f"{checkpoint} holds tables of {task.id}, in state.safetensors; there is no program to export.")
+    raise ConfigError(
+        f"{checkpoint} holds tables of {config['task']}, in state.safetensors; there is no program to export."
+    )
 
 
 def preview(task: Task, split: str | None, count: int) -> Iterable[str]:

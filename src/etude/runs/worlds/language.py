@@ -13,9 +13,11 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.method import Method
 from etude.core.slots import Reward
+from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task
 from etude.evaluation.report import Wording
+from etude.rewards.several import only_python
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured
 from etude.runtime.looks import Look
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop
     from etude.policies.language import LanguagePolicy
-    from etude.policies.loading import Adapter
 
 SMALL = 20_000_000
 """Parameters up to which one thread is faster than several: the products are too small to divide."""
@@ -84,6 +85,19 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
     task.problems("train")
     if options.evaluate_split not in (None, *task.splits()):
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
+    if options.adapter is not None and options.adapter.dropout:
+        _check_dropout(method, options)
+
+
+def _check_dropout(method: Method, options: Options) -> None:
+    """Raise ConfigError where an adapter's dropout would contradict something."""
+    if any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
+        raise ConfigError(
+            f"{method.id} compares what its samples were drawn with to what is trained, and adapter.dropout makes "
+            "these two: leave it at 0. It is for methods that learn from data (sft, dpo)."
+        )
+    if options.gradient_checkpointing:
+        raise ConfigError("Layers that are computed again would drop out anew: adapter.dropout needs them kept.")
 
 
 def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str, Any]:
@@ -94,7 +108,7 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
 
     pool = task.problems("train")
     policy = LanguagePolicy.load(
-        options.model, device=options.device, dtype=options.dtype, adapter=adapter(options.adapter),
+        options.model, device=options.device, dtype=options.dtype, adapter=options.adapter,
         gradient_checkpointing=options.gradient_checkpointing, autocast=options.autocast,
         stream=Stream(options.seed).split("adapter"),
     )  # fmt: skip
@@ -102,16 +116,9 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     return {"policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens}
 
 
-def adapter(name: str | None) -> Adapter | None:
-    """The low-rank adapter that a name asks for."""
-    if name is None:
-        return None
-    from etude.policies.loading import Adapter
-
-    known = {"lora": Adapter(), "rslora": Adapter(rank_stabilized=True), "dora": Adapter(weight_decomposed=True)}
-    if name not in known:
-        raise UnknownNameError("adapter", name, known)
-    return known[name]
+def begin(loop: LanguageLoop, options: Options) -> list[str]:
+    """Nothing: the model that it begins with is loaded already."""
+    return []
 
 
 def threads(policy: LanguagePolicy) -> int:
@@ -220,7 +227,7 @@ def evaluate(
     """pass@k, avg@k, maj@k and reward, over problems."""
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
-    from etude.rewards.function import reward_part
+    from etude.rewards.several import reward_parts
 
     ks, count = (_greedy(options), 1) if options.temperature == 0 else _counted(options)
     how = Groups(temperature=options.temperature or 1.0, top_p=options.top_p, max_tokens=options.max_tokens)
@@ -229,7 +236,7 @@ def evaluate(
         task.problems(name)
     if options.reward is None and (sentence := task.needs_reward()):
         raise ConfigError(sentence)
-    rewards = () if options.reward is None else (reward_part(options.reward).bind(),)
+    rewards = () if options.reward is None else tuple(part.bind() for part in reward_parts(options.reward))
     policy = restore(checkpoint, config, task)
     measures = {}
     for split in splits:
@@ -269,9 +276,24 @@ def about(options: EvaluationOptions) -> str:
     return f"{options.problems} problems per split"
 
 
-def export(checkpoint: str, config: Mapping[str, Any], task: LanguageTask, out: Path, member: int) -> None:
-    """Refused: checkpoints are Hugging Face folders already."""
-    raise ConfigError(f"{checkpoint} is no run of control; models of language are in checkpoints/step-N/model.")
+def export(checkpoint: str, config: Mapping[str, Any], out: Path, member: int, merge: bool) -> None:
+    """Write a plain Hugging Face folder: the checkpoint's model as it is, or its adapter folded into the base."""
+    import shutil
+
+    from etude.policies.adapters import is_adapter
+    from etude.policies.language import LanguagePolicy
+
+    model = Path(checkpoint) / "model"
+    if member:
+        raise ConfigError(f"--member is for populations of control, and {checkpoint} is a run of language.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already: name a folder that is empty, or not there yet.")
+    if merge and not is_adapter(model):
+        raise ConfigError(f"{checkpoint} holds the whole model, and no adapter to fold into it: leave out --merge.")
+    if merge:
+        LanguagePolicy.load(str(model), device="cpu", dtype=config.get("dtype", "auto")).save(out)
+    else:
+        shutil.copytree(model, out, dirs_exist_ok=True)
 
 
 # For people
@@ -299,10 +321,12 @@ def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tu
 def comparison(done: Result, method: str, config: Mapping[str, Any], seeds: int) -> list[tuple[str, str]]:
     """Another method on the same task, where one can be trained on it."""
     learns = json.loads((done.folder / "method.json").read_text()).get("advantages") is not None
-    named = not any(str(config.get(k)).startswith("<") for k in ("task", "reward"))
+    named = not any(str(said).startswith("<") for said in (config.get("task"), only_python(config.get("reward"))))
     if not learns or not named or done.notes:
         return []
     other = "dr-grpo" if method != "dr-grpo" else "grpo"
-    task = quote(config.get("task", done.task)) + (f" --reward {quote(r)}" if (r := config.get("reward")) else "")
+    rewards = config.get("reward") or []
+    scored = "".join(f" --reward {quote(r)}" for r in ([rewards] if isinstance(rewards, str) else rewards))
+    task = quote(config.get("task", done.task)) + scored
     line = f"etude compare {quote(method)} {other} --task {task} --seeds {seeds}"
     return [(line, "whether another method is better, with statistics")]
