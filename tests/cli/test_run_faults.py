@@ -101,7 +101,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(cli: Cli, tmp_path: Path, m
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("etude.runs.train._evaluate", interrupted)
+    monkeypatch.setattr("etude.runs.session._evaluate", interrupted)
     answer = cli("train", "grpo", *tiny(), "--out", "run")
     assert answer.code == 130
     assert answer.sentence == "etude: Stopped by Ctrl-C."
@@ -111,20 +111,20 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(cli: Cli, tmp_path: Path, m
 def test_ctrl_c_while_sampling_afterwards_loses_nothing(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from etude.runs.train import _evaluate as evaluate
+    from etude.runs.session import _evaluate as evaluate
 
     def interrupted(folder: Any, loop: Any, task: Any, options: Any, when: str) -> None:
         if when == "after":
             raise KeyboardInterrupt
         evaluate(folder, loop, task, options, when)
 
-    monkeypatch.setattr("etude.runs.train._evaluate", interrupted)
+    monkeypatch.setattr("etude.runs.session._evaluate", interrupted)
     answer = cli("train", "grpo", *tiny(), "--out", "run")
     assert answer.code == 130
     assert (
         "The 2 steps are done (run/checkpoints/step-2); sample again with: etude train --resume run" in answer.sentence
     )
-    monkeypatch.setattr("etude.runs.train._evaluate", evaluate)
+    monkeypatch.setattr("etude.runs.session._evaluate", evaluate)
     assert cli("train", "--resume", "run", "--quiet").code == 0
     assert "after" in json.loads((tmp_path / "run/evaluation.json").read_text())
 
