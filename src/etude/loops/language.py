@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import pickle
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -124,11 +124,11 @@ class LanguageLoop:
     @contextmanager
     def _untouched(self, method: CompleteTokenMethod) -> Iterator[None]:
         """Where gathering fails, the parts go back to what they knew before, and the error says that it is so."""
-        before = copy.deepcopy(method.state_dict())
+        before = pickle.dumps(method.state_dict())  # many times as fast as a deep copy
         try:
             yield
         except EtudeError as error:
-            method.load_state_dict(before)
+            method.load_state_dict(pickle.loads(before))
             error.intact = True
             raise
 
