@@ -113,10 +113,10 @@ def test_ctrl_c_while_sampling_afterwards_loses_nothing(
 ) -> None:
     from etude.runs.session import _evaluate as evaluate
 
-    def interrupted(folder: Any, loop: Any, task: Any, options: Any, when: str) -> None:
+    def interrupted(folder: Any, loop: Any, task: Any, options: Any, when: str, *known: Any) -> Any:
         if when == "after":
             raise KeyboardInterrupt
-        evaluate(folder, loop, task, options, when)
+        return evaluate(folder, loop, task, options, when, *known)
 
     monkeypatch.setattr("etude.runs.session._evaluate", interrupted)
     answer = cli("train", "grpo", *tiny(), "--out", "run")

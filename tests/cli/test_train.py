@@ -133,14 +133,15 @@ def test_a_method_and_part_of_ones_own_can_be_resumed_elsewhere(cli: Cli, tmp_pa
     (tmp_path / "mine/steady.py").write_text(
         "from etude.core.slots import Reward\nfrom etude.methods.rlvr.grpo import grpo\n\n\n"
         "class Bonus(Reward):\n    amount: float = 0.5\n\n"
-        "    def score(self, episodes, context):\n        return [self.amount] * len(episodes)\n\n\n"
+        "    def score(self, episodes, context):\n"
+        "        return [self.amount * (i % 2) for i in range(len(episodes))]\n\n\n"
         "steady = grpo.replace(id='steady', rewards=(*grpo.rewards, Bonus()))\n"
     )
     assert cli("train", "mine/steady.py:steady", *tiny(evaluate=0), "--out", "run").code == 0
     forget("steady")  # type: ignore[operator]
     answer = cli("train", "--resume", "run", "--steps", "3", "--quiet")
     assert answer.code == 0, answer.err
-    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["reward/bonus"] == 0.5
+    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["reward/bonus"] == 0.25
 
 
 def test_evaluate_a_run_a_checkpoint_and_a_model(cli: Cli) -> None:

@@ -58,7 +58,6 @@ def test_what_a_loop_does_not_read_cannot_be_set(task: str, change: str, slot: s
     [
         ("cartpole", {"device": "cuda"}, "--device means nothing for cartpole, a task of control"),
         ("cartpole", {"dtype": "float64"}, "--dtype means nothing"),
-        ("cartpole", {"model": "foo"}, "--model means nothing"),
         ("enumerable", {"model": "foo"}, "--model means nothing"),
         ("enumerable", {"population": ("lr=1,2",)}, "--population means nothing for enumerable"),
         ("compose", {"seeds": 4}, "--seeds means nothing for compose"),

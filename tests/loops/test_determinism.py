@@ -31,6 +31,7 @@ full = grpo.replace(
 METHODS = {
     "grpo": full,
     "moving reference": full.replace(reference=MovingAverage(rate=0.3)),
+    "no reference": full.replace(regularizers=()),
     "critic": full.replace(advantages=GAE(), critic=TokenCritic()),
 }
 SMALL = {k: m.replace(optimizer=AdamW(lr=1e-6)) for k, m in METHODS.items()}
@@ -80,7 +81,8 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name: str, dtype: torch.dty
     expected = play(straight, 5)
     play(stopped, 2)
     stopped.save(tmp_path)
-    resumed = make(method, weights=77, dtype=dtype)
+    # a frozen reference is the model that the run started from, and is not saved; all else is, whatever it starts from
+    resumed = make(method, weights=77 if name in ("moving reference", "no reference") else 0, dtype=dtype)
     resumed.load(tmp_path)
     assert resumed.finished == 2
     assert play(resumed, 3) == expected[2:]
@@ -94,7 +96,7 @@ def test_counters_of_faults_are_resumed(tmp_path: Path) -> None:
     loop = make(full)
     loop.step()
     loop.updater.stepper.failures, loop.updater.halved, loop.updater.budget = 2, True, 77
-    counted = {"steps": 2, "flat_steps": 5, "differed": True}
+    counted = {"steps": 2, "flat_steps": 5, "differed": True, "components": {"task-reward": True, "bonus": False}}
     loop.differences.load_state_dict(counted)
     loop.save(tmp_path)
     again = make(full)

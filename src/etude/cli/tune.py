@@ -24,7 +24,7 @@ def tune(
     seeds: int | None = None,
     model: str = "tiny",
     set: Repeated = (),
-    reward: str | None = None,
+    reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     evaluate: int | None = None,
     metric: str | None = None,
     out: Path | None = None,
@@ -52,7 +52,7 @@ def tune(
     set
         A field that all have, as in experience.size=16. Repeatable.
     reward
-        A Python function over completions: my_rewards.py:score.
+        A Python function over completions: my_rewards.py:score, or with a weight my_rewards.py:score=0.2. Repeatable.
     evaluate
         Problems per split, or episodes of each member, after every round.
     metric

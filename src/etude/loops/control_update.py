@@ -191,7 +191,7 @@ class Minibatch:
         self.updater, self.fresh, self.reports = updater, fresh, reports
         assert batch.advantages is not None
         self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages, batch.weights))
-        self.halted = torch.zeros(updater.population.size, dtype=torch.bool)
+        self.halted = torch.zeros(len(batch.actions), dtype=torch.bool)
         self.seen, self.past = updater.actor.see(batch.observations), updater.past(batch)
 
     def evaluate(self) -> ActionLogProbs:

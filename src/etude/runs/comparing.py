@@ -13,7 +13,6 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
-from etude.rewards import several
 from etude.rewards.several import Scoring
 from etude.runs import given
 from etude.runs.jobs import Job, jobs_for, run_jobs
@@ -181,7 +180,7 @@ def compare(
     fields = assignments(set)
     for name, number in {"seeds": seeds, "steps": steps, "workers": workers, "evaluate_every": evaluate_every}.items():
         check(name, Count, 1 if number is None else number)
-    task, own, rewards, model = _with_names(task, reward, model, tokenizer, Path(out) / given.FOLDER)
+    task, own, rewards, model = given.for_processes(task, reward, model, tokenizer, Path(out) / given.FOLDER)
     fields, scored = [*own, *fields], rewards or None
     goal = compose_task(task, of("task", fields), scored)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
@@ -204,23 +203,6 @@ def compare(
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
     written = comparison.write(folder)
     return Compared(comparison, folder, list(written.files), list(written.notes))
-
-
-def _with_names(
-    task: Any, reward: Scoring | None, model: Any, tokenizer: object, where: Path
-) -> tuple[str, list[str], list[str], str]:
-    """Names of what was given, and fields of the task. Raises ConfigError for what only lives in this program."""
-    found = given.task_of(task, where)
-    name, fields = (found, []) if isinstance(found, str) else given.named(found)
-    scored = several.text(reward)
-    for what, label in {"task": name, "reward": several.only_python(scored)}.items():
-        if str(label).startswith("<"):
-            raise ConfigError(
-                f"Runs that are compared are trained by processes of their own, which cannot be given the {what} "
-                f"{label}: put it in a file and name it as file.py:name."
-            )
-    listed = [scored] if isinstance(scored, str) else scored or []
-    return name, fields, listed, given.model_of(model, tokenizer, where)
 
 
 def _comparison(

@@ -24,6 +24,8 @@ from etude.core.edit import assignments
 from etude.core.errors import CheckpointError, ConfigError, DataError, EtudeError
 from etude.core.registry import reference
 from etude.core.task import Task
+from etude.rewards import several
+from etude.rewards.several import Scoring
 from etude.runtime import disk, fingerprints
 from etude.runtime.sources import COPIES
 
@@ -244,6 +246,29 @@ def _kept(where: Path) -> Iterator[_Scratch]:
     disk.make_folder(where)
     with tempfile.TemporaryDirectory(prefix=".", dir=where) as path:
         yield _Scratch(Path(path), where)
+
+
+# All of it
+
+
+def for_processes(
+    task: Any, reward: Scoring | None, model: Any, tokenizer: object, where: Path
+) -> tuple[str, list[str], list[str], str]:
+    """Names for runs that processes of their own train: the task with fields, the rewards, the model.
+
+    Raises: ConfigError for what only lives in this program.
+    """
+    found = task_of(task, where)
+    name, fields = (found, []) if isinstance(found, str) else named(found)
+    scored = several.text(reward)
+    for what, label in {"task": name, "reward": several.only_python(scored)}.items():
+        if str(label).startswith("<"):
+            raise ConfigError(
+                f"These runs are trained by processes of their own, which cannot be given the {what} {label}: put it "
+                "in a file and name it as file.py:name."
+            )
+    listed = [scored] if isinstance(scored, str) else scored or []
+    return name, fields, listed, model_of(model, tokenizer, where)
 
 
 # What has no name

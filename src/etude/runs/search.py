@@ -24,6 +24,8 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check
 from etude.core.streams import Stream
 from etude.core.task import Task
+from etude.rewards.several import Scoring
+from etude.runs import given
 from etude.runs.config import FILE
 from etude.runs.jobs import Job, Workers, run_each
 from etude.runs.kinds import run_of
@@ -177,16 +179,17 @@ def _whole(low: int, high: int) -> Any:
 
 def tune(
     method: str,
-    task: str = "compose",
+    task: Any = "compose",
     *,
     over: str | Sequence[str],
     budget: int = 20,
     steps: int | None = None,
     seed: int = 0,
     seeds: int | None = None,
-    model: str = "tiny",
+    model: Any = "tiny",
+    tokenizer: object = None,
     set: Sequence[str] | Mapping[str, Any] = (),
-    reward: str | None = None,
+    reward: Scoring | None = None,
     evaluate: int | None = None,
     metric: str | None = None,
     out: str | Path | None = None,
@@ -197,6 +200,7 @@ def tune(
 
     Args:
         method: a name, with parts stacked by '+', or 'file.py:name'.
+        task, model, reward: as in `train`, where they have a name or get one.
         over: fields with a range ('optimizer.lr=1e-5..1e-3') or choices ('objective.high=0.2,0.28').
         budget: how many settings are tried; they cost about log2 of that in whole runs.
         steps: of the run that is left; None: as in `train`. The others stop earlier.
@@ -208,7 +212,9 @@ def tune(
 
     Raises: EtudeError for names, fields and values that do not fit, before anything is trained.
     """
-    goal, fields = compose_task(task, (), reward), assignments(set)
+    where = Path(out).parent if out else Path("runs")
+    task, own, rewards, model = given.for_processes(task, reward, model, tokenizer, where / given.FOLDER)
+    goal, fields = compose_task(task, own, rewards or None), [*own, *assignments(set)]
     metrics, splits = world_of(goal).measured(goal)
     if metric is not None and metric not in metrics:
         raise UnknownNameError("metric", metric, metrics, f"There are: {', '.join(metrics)}.")
@@ -221,8 +227,8 @@ def tune(
     search = _Search(
         goal, method, settings, schedule(len(settings), whole), metric or metrics[0], splits[0],
         Path(out or f"runs/tune-{method.replace('/', '-')}-{goal.id}-{seed}"),
-        {"method": method, "task": task, "model": model, "steps": whole, "seed": seed, "reward": reward, "set": fields,
-         "seeds": seeds or (MEMBERS if goal.together else SEEDS), "evaluate": evaluate},
+        {"method": method, "task": task, "model": model, "steps": whole, "seed": seed, "rewards": rewards,
+         "set": fields, "seeds": seeds or (MEMBERS if goal.together else SEEDS), "evaluate": evaluate},
     )  # fmt: skip
     search.check()
     with Workers(workers) as pool:
@@ -249,7 +255,7 @@ class _Search:
         name, *parts = self.method.split("+")
         for setting in self.settings:
             fields = [f for f in self._fields(setting) if not f.startswith("task.")]
-            composed = compose_method(name, fields, parts, self.told["reward"], self.goal.world)
+            composed = compose_method(name, fields, parts, self.told["rewards"] or None, self.goal.world)
             check(
                 composed, compose_task(self.told["task"], [f for f in self._fields(setting) if f.startswith("task.")])
             )
@@ -308,7 +314,7 @@ class _Search:
         }  # fmt: skip
         return [
             Rung(self.method, told["task"], told["model"], s, told["steps"], tuple(self._fields(self.settings[number])),
-                 place, told["reward"], told["seeds"] if together else 0, flags, until)
+                 place, tuple(told["rewards"]), told["seeds"] if together else 0, flags, until)
             for s, place in places.items()
         ]  # fmt: skip
 
