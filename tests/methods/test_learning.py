@@ -53,7 +53,7 @@ def start() -> float:
 
 @pytest.fixture(scope="module")
 def scorer() -> LanguagePolicy:
-    return train(get_method("reward-model"), "preferences", 200)
+    return train(get_method("reward-model"), "preferences", 130)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ from etude.loops.language_report import describe, record
 from etude.loops.learn import Trainer
 from etude.loops.players import FIRST, Player, Players, restore, saved
 from etude.loops.scorer import Scorer
-from etude.loops.states import join_tensors, split_tensors
+from etude.loops.states import copied, join_tensors, split_tensors
 from etude.loops.token_learning import TokenLearners, own_needs
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
@@ -124,11 +123,11 @@ class LanguageLoop:
     @contextmanager
     def _untouched(self, method: CompleteTokenMethod) -> Iterator[None]:
         """Where gathering fails, the parts go back to what they knew before, and the error says that it is so."""
-        before = pickle.dumps(method.state_dict())  # many times as fast as a deep copy
+        before = copied(method.state_dict())
         try:
             yield
         except EtudeError as error:
-            method.load_state_dict(pickle.loads(before))
+            method.load_state_dict(before)
             error.intact = True
             raise
 

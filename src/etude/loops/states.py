@@ -1,7 +1,8 @@
-"""States of parts and environments as files: tensors and arrays apart from JSON values."""
+"""States of parts and environments: as files, tensors and arrays apart from JSON values; and as copies."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -32,3 +33,22 @@ def join_tensors(value: object, tensors: dict[str, torch.Tensor]) -> Any:
             return tensors[value["array"]].numpy().copy()
         return {k: join_tensors(v, tensors) for k, v in value.items()}
     return [join_tensors(v, tensors) for v in value] if isinstance(value, list) else value
+
+
+def copied(state: Any) -> Any:
+    """A state anew, tensors too: many times as fast as `copy.deepcopy` where there are many numbers.
+
+    >>> before = {"seen": [1, 2]}
+    >>> again = copied(before)
+    >>> before["seen"].append(3)
+    >>> again
+    {'seen': [1, 2]}
+    """
+    if isinstance(state, dict):
+        return {k: copied(v) for k, v in state.items()}
+    if isinstance(state, (list, tuple)):
+        anew = [copied(v) for v in state]
+        return anew if isinstance(state, list) else tuple(anew)
+    if state is None or isinstance(state, (bool, int, float, str)):
+        return state
+    return state.clone() if isinstance(state, torch.Tensor) else copy.deepcopy(state)
