@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import processes
-from etude.core.episodes import Episode, Problem, Segment
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, RewardError, UnknownNameError
 from etude.core.part import part_from_json
-from etude.core.slots import Context
-from etude.core.streams import Stream
 from etude.rewards.calls import InvalidReturn, components
 from etude.rewards.function import CallableReward, FunctionReward
 from etude.rewards.several import reward_part
+from reward_toys import CONTEXT, episodes
 
 SOURCE = """
 import math, os, random, subprocess, sys, time
@@ -111,43 +110,11 @@ def positional(completions, /):
 """
 
 
-class Task:
-    id = "sums"
-
-
-CONTEXT = Context(Task(), None, Stream(0))
-
-
-def episodes(*completions: str) -> list[Episode]:
-    """One single-turn episode per completion, with problem ids '0', '1', ..."""
-    return [
-        Episode(
-            Problem(str(i), f"p{i}", "a", "easy", {"topic": "sums"}),
-            [Segment("user", f"p{i}"), Segment("assistant", c)],
-        )
-        for i, c in enumerate(completions)
-    ]
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("user") / "user_rewards.py"
     path.write_text(SOURCE)
     return path
-
-
-@pytest.fixture
-def make(source: Path) -> Iterator[Any]:
-    """A bound FunctionReward of the user's file, its process ended afterwards."""
-    made: list[FunctionReward] = []
-
-    def build(name: str, **options: Any) -> FunctionReward:
-        made.append(FunctionReward(f"{source}:{name}", **{"rescore_every": 0, **options}).bind())
-        return made[-1]
-
-    yield build
-    for part in made:
-        part.close()
 
 
 # What a function is given and returns

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etude.core.episodes import Episode, Problem, Segment
+from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
-from etude.core.slots import Context
-from etude.core.streams import Stream
-from etude.rewards.function import CallableReward, FunctionReward
+from etude.rewards.function import CallableReward
+from reward_toys import CONTEXT, episodes
 
 SOURCE = """
 import asyncio, time
@@ -77,41 +75,11 @@ judge = Judge()
 """
 
 
-class Task:
-    id = "sums"
-
-
-CONTEXT = Context(Task(), None, Stream(0))
-
-
-def episodes(*completions: str) -> list[Episode]:
-    return [
-        Episode(
-            Problem(str(i), f"p{i}", "a", "easy", {"topic": "sums"}),
-            [Segment("user", f"p{i}"), Segment("assistant", c)],
-        )
-        for i, c in enumerate(completions)
-    ]
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("user") / "item_rewards.py"
     path.write_text(SOURCE)
     return path
-
-
-@pytest.fixture
-def make(source: Path) -> Iterator[Any]:
-    made: list[FunctionReward] = []
-
-    def build(name: str, **options: Any) -> FunctionReward:
-        made.append(FunctionReward(f"{source}:{name}", **{"rescore_every": 0, **options}).bind())
-        return made[-1]
-
-    yield build
-    for part in made:
-        part.close()
 
 
 def test_a_function_of_one_completion_gets_its_own_columns(make: Any) -> None:
