@@ -4,6 +4,7 @@
     T  tokens of the longest row; entry t of every [B, T] tensor belongs to token t, the one *predicted*
     V  vocabulary,  H  hidden width,  G  completions per problem,  m  verdicts on a step
     P  members of a population,  E  environments of each,  N  steps of a minibatch,  K  distribution parameters
+    M  critics of a member,  A  actions, or choices that there are; K also numbers in which a critic says a value
     C  links of a chain of decisions that makes one action (steps of denoising)
 
 Rewards and advantages are in the task's reward units, log-probabilities in nats, durations in seconds.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from etude.core.errors import ConfigError
-from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+    from etude.core.replay_slots import Exploration, ReplayCritic, ReplayExperience, ReplayPolicy, Sampling
     from etude.core.slots import Curriculum, TokenExperience, TokenObjective, TokenOptimizer
     from etude.core.step_slots import Policy, StepAdvantages, StepExperience, StepObjective, StepOptimizer
 
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
         objective: StepObjective
         optimizer: StepOptimizer
 
+    class CompleteReplayMethod(ReplayMethod):
+        """A `ReplayMethod` that can be trained."""
+
+        policy: ReplayPolicy
+        experience: ReplayExperience
+        exploration: Exploration
+        sampling: Sampling
+        critic: ReplayCritic
+
 
 def complete_token(method: Method) -> CompleteTokenMethod:
     """The method itself. Raises ConfigError if it is of another kind, or a slot that training requires is empty."""
@@ -40,6 +50,12 @@ def complete_rollout(method: Method) -> CompleteRolloutMethod:
     """The same for methods of control."""
     _check(method, RolloutMethod)
     return cast("CompleteRolloutMethod", method)
+
+
+def complete_replay(method: Method) -> CompleteReplayMethod:
+    """The same for methods that learn from what is stored."""
+    _check(method, ReplayMethod)
+    return cast("CompleteReplayMethod", method)
 
 
 def _check(method: Method, kind: type[Method]) -> None:

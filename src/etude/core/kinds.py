@@ -12,6 +12,15 @@ from etude.core.fields import Count
 from etude.core.learners import Critic, Joint, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, to_json
+from etude.core.replay_slots import (
+    ActorTerm,
+    Exploration,
+    ReplayCritic,
+    ReplayExperience,
+    ReplayLearner,
+    ReplayPolicy,
+    Sampling,
+)
 from etude.core.slots import (
     Curriculum,
     Filter,
@@ -163,12 +172,71 @@ class RolloutMethod(Method):
                 )
 
 
+Order = tuple[str | tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayMethod(Method):
+    """What the off-policy loop reads: rows that a population stored, and how its networks learn from them.
+
+    An update draws what those learners read that are due, then goes through `order`: for each entry, a name or a group
+    of names whose losses are all computed before any of them steps, loss, gradient, step. Slow copies follow last,
+    unless 'targets' stands in `order`. Every `every` and `warmup` counts updates from 1.
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
+    required: ClassVar[tuple[str, ...]] = ("policy", "experience", "exploration", "sampling", "critic")
+    stays: ClassVar[Mapping[str, str]] = {"policy": "", "critic": "", "learners": "", "experience": ""}
+
+    stages: tuple[Stage, ...] = ()
+    policy: ReplayPolicy | None = None
+    experience: ReplayExperience | None = None
+    exploration: Exploration | None = None
+    sampling: Sampling | None = None
+    critic: ReplayCritic | None = None
+    actor: tuple[ActorTerm, ...] = ()
+    learners: tuple[ReplayLearner, ...] = ()
+    order: Order = ("critic", "policy")
+
+    @property
+    def trained(self) -> dict[str, ReplayLearner | ReplayPolicy]:
+        """What takes steps, by the name that `order` has for it."""
+        named = {"critic": self.critic, "policy": self.policy, **{part.name: part for part in self.learners}}
+        return {k: part for k, part in named.items() if part is not None and part.learning is not None}
+
+    def groups(self) -> list[tuple[str, ...]]:
+        """`order` as groups of names."""
+        return [(entry,) if isinstance(entry, str) else entry for entry in self.order]
+
+    def contradictions(self) -> Iterator[str]:
+        assert self.policy is not None
+        policy = type(self.policy).__name__
+        if self.policy.made_of_critic and self.actor:
+            yield f"{policy} does what the critic says is best and learns nothing: leave the slot actor empty."
+        if not self.policy.made_of_critic and not self.actor:
+            yield f"{policy} learns by the terms of the slot actor, which is empty: set actor=maximize-q."
+        yield from _same_names(["policy", "critic", *(part.name for part in self.learners)])
+        yield from self._misplaced()
+
+    def _misplaced(self) -> Iterator[str]:
+        """Names in `order` that nobody has, that are there twice, or that are missing."""
+        names, trained = [name for group in self.groups() for name in group], self.trained
+        for name in dict.fromkeys(names):
+            if name != "targets" and name not in trained:
+                yield f"order names {name}, and what learns is called {', '.join(trained)}: leave it out."
+            elif names.count(name) > 1:
+                yield f"order names {name} twice: a learner has one place in an update."
+        for name in trained:
+            if name not in names:
+                yield f"order leaves out {name}, which would never learn: order={','.join([*map(str, names), name])}."
+
+
 def _same_names(names: Sequence[str]) -> Iterator[str]:
     for name in dict.fromkeys(n for n in names if names.count(n) > 1):
         yield f"two networks are called {name}, and are read by their names: give one learner another class name."
 
 
-KINDS: dict[str, type[Method]] = {"TokenMethod": TokenMethod, "RolloutMethod": RolloutMethod}
+KINDS: dict[str, type[Method]] = {kind.__name__: kind for kind in (TokenMethod, RolloutMethod, ReplayMethod)}
 
 
 def all_slots() -> dict[str, tuple[type[Method], ...]]:

@@ -8,6 +8,7 @@ thread. What a kernel does with P = 1 must be what it does for each of more: see
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,14 @@ class Population:
         self.members = list(members)
         self.size = len(self.members)
         self.streams = [Stream(m.seed) for m in self.members]
+
+    def each(self, count: int, name: str) -> Population:
+        """`count` networks of every member, one after another, each with random numbers of its own."""
+        several = copy.copy(self)
+        several.members = [m for m in self.members for _ in range(count)]
+        several.size = len(several.members)
+        several.streams = [s.split(name, i) for s in self.streams for i in range(count)]
+        return several
 
     def draw(self, *names: str | int, of: Callable[[torch.Generator], Tensor]) -> Tensor:
         """[P, ...] what `of` draws from each member's stream of this name."""
@@ -224,27 +233,52 @@ class FlatParameters:
 
     So clipping, Adam and conjugate gradients are a few operations however many layers there are. `gradient` [P, D]
     holds their gradients the same way.
+
+    Args:
+        count: M networks of every member, one after another: parameters are [P M, ...], and the flat ones [P, M D].
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], count: int = 1) -> None:
         self.modules = dict(modules)
         named = [(f"{m}.{k}", p) for m, module in self.modules.items() for k, p in module.named_parameters()]
-        members = named[0][1].shape[0]
-        self.values = torch.cat([p.detach().reshape(members, -1) for _, p in named], 1)
-        self.gradient = torch.zeros_like(self.values)
+        networks = named[0][1].shape[0]
+        self.networks = torch.cat([p.detach().reshape(networks, -1) for _, p in named], 1)
+        self.values = self.networks.view(networks // count, -1)
+        self.gradients = torch.zeros_like(self.networks)
+        self.gradient = self.gradients.view_as(self.values)
         self.slices: dict[str, slice] = {}
         start = 0
         for name, parameter in named:
             end = start + parameter[0].numel()
             self.slices[name] = slice(start, end)
-            parameter.data = self.values[:, start:end].view(parameter.shape)
+            parameter.data = self.networks[:, start:end].view(parameter.shape)
             start = end
         self.leaves = [p for _, p in named]
 
-    def differentiate(self, loss: Tensor) -> None:
-        """Put the gradient of the sum of a loss [P] into `gradient`; 0 for parameters that have no part in it."""
-        gradients = torch.autograd.grad(loss.sum(), self.leaves, materialize_grads=True)
-        torch.cat([g.reshape(len(self.values), -1) for g in gradients], 1, out=self.gradient)
+    def differentiate(self, loss: Tensor, again: bool = False) -> None:
+        """Put the gradient of the sum of a loss [P] into `gradient`; 0 for parameters that have no part in it.
+
+        Args:
+            again: whether another loss will be differentiated through the same operations.
+        """
+        gradients = torch.autograd.grad(loss.sum(), self.leaves, materialize_grads=True, retain_graph=again)
+        torch.cat([g.reshape(len(self.networks), -1) for g in gradients], 1, out=self.gradients)
+
+    def shared(self, module: nn.Module, only: int | None = None) -> nn.Module:
+        """A copy of one of the modules that reads these very numbers, without gradient to them.
+
+        Args:
+            only: of M networks of every member the one that is read; None: all.
+        """
+        names = {id(p): name for name, p in zip(self.slices, self.leaves)}
+        places = [names[id(p)] for p in module.parameters()]
+        twin, count = copy.deepcopy(module), len(self.networks) // len(self.values)
+        for name, parameter in zip(places, twin.parameters()):
+            rows = self.networks[:, self.slices[name]]
+            rows = rows if only is None else rows[only::count]
+            parameter.requires_grad_(False)
+            parameter.data = rows.view(len(rows), *parameter.shape[1:])
+        return twin
 
     def of(self, module: str) -> slice:
         """The columns of one module."""

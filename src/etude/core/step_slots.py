@@ -125,6 +125,20 @@ LEAST = 1e-8
 """What Lagrange multipliers are brought back to (arXiv:1909.12238)."""
 
 
+class Initializer(Part, abstract=True):
+    """Where the numbers of a linear layer start."""
+
+    slot = "initializer"
+
+    def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        """[P, inputs, outputs], with random numbers of streams named `name`."""
+        raise NotImplementedError
+
+    def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        """[P, 1, outputs]; 0 unless a class says otherwise."""
+        raise NotImplementedError
+
+
 class Network(Part, abstract=True):
     """Layers between what is seen and what is said. A `torch.nn.Module` of a user's own becomes an `own-module`."""
 
@@ -170,6 +184,10 @@ class Policy(Part, abstract=True):
     def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The actor for observations of `shape` and a Gymnasium space of actions (`policies/control/actor.py`)."""
         raise NotImplementedError
+
+    def actor(self, method: Method, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
+        """The actor of a method that holds this part, made of another part of it where a class says so."""
+        return self.build(shape, actions, population)
 
     def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
         """The environment with the observations that the actor is given."""

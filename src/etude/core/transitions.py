@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Transitions:
     """Steps of control: P members, T steps, E environments each.
 
+    Rows of a store are [P, N, ...] from the start; their actions of a Box are in units (`core/replay_slots.py`).
+
     Shapes: observations and actions [P, T, E, ...], behaviour [P, T, E, K], everything else [P, T, E]; after `flat`
     or `rows`, [P, N, ...]. `terminated` ends the value; `truncated` only ends the recursion: `next_values` bootstraps
     from the true last observation of an episode, never from the first of the next.
@@ -30,6 +32,7 @@ class Transitions:
         discounts: what the value of `next_observations` counts: 0 where the episode terminated, 1 elsewhere, truncated
             or not, until something that looks further ahead writes gamma^n (1 - terminated) there. Kept with them.
         costs: what the environment says that each step cost, apart from its reward; kept where a part needs 'costs'.
+        index: [P, N] where in a store the rows are; None for rollouts.
         memory, begins: [P, T, E, S] what a policy with a memory remembered before each step, and where an episode
             begins, so that nothing from before is; None without a memory.
         offers: what the method's learners say of the steps before they are rewarded (`StepLearner.offers`), by name.
@@ -40,10 +43,10 @@ class Transitions:
     rewards: Tensor
     terminated: Tensor
     truncated: Tensor
-    behaviour: Tensor
-    behaviour_logp: Tensor
-    values: Tensor
-    next_values: Tensor
+    behaviour: Tensor = None  # type: ignore[assignment]  # of rollouts: rows of a store have none of these four
+    behaviour_logp: Tensor = None  # type: ignore[assignment]
+    values: Tensor = None  # type: ignore[assignment]
+    next_values: Tensor = None  # type: ignore[assignment]
     advantages: Tensor | None = None
     returns: Tensor | None = None
     weights: Tensor | None = None
@@ -52,6 +55,7 @@ class Transitions:
     costs: Tensor | None = None
     memory: Tensor | None = None
     begins: Tensor | None = None
+    index: Tensor | None = None
     offers: dict[str, Tensor] = field(default_factory=dict)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Transitions:

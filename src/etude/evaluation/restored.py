@@ -17,6 +17,7 @@ from etude.runtime.checkpoints import load_tensors
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+    from etude.loops.off_policy import OffPolicyLoop
     from etude.loops.on_policy import OnPolicyLoop
 
 
@@ -51,7 +52,7 @@ class RestoredPolicies:
     environment: Spaces
 
 
-Acting: TypeAlias = "OnPolicyLoop | RestoredPolicies"
+Acting: TypeAlias = "OnPolicyLoop | OffPolicyLoop | RestoredPolicies"
 """Whose policies are played, drawn and exported: a loop's as they are now, or a checkpoint's."""
 
 
@@ -65,10 +66,11 @@ def restore_policies(
     if method.slots().get("policy") is None:
         raise ConfigError(f"{method.id} has no policy, so {checkpoint} holds none to play.")
     population = Population(members)
-    own = cast(WithPolicy, settle(method.bind(), population))
+    bound = settle(method.bind(), population)
+    own = cast(WithPolicy, bound)
     spaces = _spaces(own, task)
     shape = observation_shape(spaces.observation_space)
-    actor = cast(Actor, own.policy.build(shape, spaces.action_space, population))  # as the slot says
+    actor = cast(Actor, own.policy.actor(bound, shape, spaces.action_space, population))  # as the slot says
     tensors = load_tensors(checkpoint / "policy.safetensors")
     try:
         FlatParameters({"policy": actor}).load(tensors)

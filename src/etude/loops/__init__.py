@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.core.errors import ConfigError
-from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.worlds import World
@@ -12,6 +12,7 @@ LOOPS: dict[tuple[type[Method], World], str] = {
     (TokenMethod, World.LANGUAGE): "etude.loops.language:LanguageLoop",
     (TokenMethod, World.ENUMERABLE): "etude.loops.enumerable:EnumerableLoop",
     (RolloutMethod, World.CONTROL): "etude.loops.on_policy:OnPolicyLoop",
+    (ReplayMethod, World.CONTROL): "etude.loops.off_policy:OffPolicyLoop",
 }
 """The loop of a kind of method in a world, as 'module:Class', which is imported when a run asks for it."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from etude.core.fields import Fraction, NonNegative, Positive, Probability
+from etude.core.fields import Fraction, Interval, NonNegative, Positive, Probability
 from etude.core.part import hints
 from etude.core.population import FlatParameters
 from etude.core.slots import TokenOptimizer
 from etude.core.step_slots import StepOptimizer
-from etude.optimizers.population import PopulationAdam
+from etude.optimizers.population import DecayingAdam, PopulationAdam
 from etude.optimizers.schedules import Constant, Schedule
 
 CONTROL_RATE = 3e-4
@@ -79,6 +79,39 @@ class AdamW(TorchAdamW, StepOptimizer):
         rate = CONTROL_RATE if self.lr is None else self.lr
         betas = (self.beta1, self.beta2)
         return PopulationAdam(parameters, rate, betas, self.epsilon, self.weight_decay, self.clip_norm)
+
+
+class Adam(StepOptimizer):
+    """Adam (arXiv:1412.6980), without a bound on the gradient unless one is given.
+
+    Args:
+        lr: learning rate. clip_norm: largest gradient norm of a member; None for no limit.
+        weight_decay: of the L2 norm, added to the gradient, as the paper of DDPG has it; not AdamW's.
+        schedule: what becomes of the rate.
+
+    Shapes: parameters [P, D].
+
+    >>> Adam(lr=1e-3).rate(5, 10)
+    1.0
+    """
+
+    lr: Positive = 3e-4
+    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta2: Fraction = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    schedule: Schedule = Constant()
+    clip_norm: Positive | None = None
+
+    def rate(self, step: int, steps: int) -> float:
+        return self.schedule.factor(max(0.0, 1 - step / max(1, steps)))
+
+    def clip(self) -> float | None:
+        return self.clip_norm
+
+    def population(self, parameters: FlatParameters) -> PopulationAdam:
+        betas = (self.beta1, self.beta2)
+        return DecayingAdam(parameters, self.lr, betas, self.epsilon, self.weight_decay, self.clip_norm)
 
 
 def direction(

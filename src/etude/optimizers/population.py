@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -128,6 +129,8 @@ class PopulationAdam:
     Raises: ConfigError for betas that differ between members; NonFiniteError after three skipped steps in a row.
     """
 
+    kernel: Callable[..., None] = staticmethod(torch._fused_adamw_)
+
     def __init__(
         self, parameters: FlatParameters, lr: Number, betas: tuple[float, float], epsilon: Number, weight_decay: Number,
         clip: Number | None,
@@ -164,7 +167,7 @@ class PopulationAdam:
         self.taken += 1
         for k, members in enumerate([slice(k, k + 1) for k in range(len(g))] if own else [slice(None)]):
             values, gradients, first, second, taken = (x[members] for x in self.rows)
-            torch._fused_adamw_(  # each row is computed by itself, whoever else is in the call
+            self.kernel(  # each row is computed by itself, whoever else is in the call
                 values, gradients, first, second, [], taken, amsgrad=False, maximize=False, beta1=b1, beta2=b2,
                 lr=_of(lr, k), weight_decay=_of(self.weight_decay, k), eps=_of(self.epsilon, k),
             )  # fmt: skip
@@ -184,6 +187,12 @@ class PopulationAdam:
     def load(self, tensors: dict[str, Tensor]) -> None:
         for name, value in self.tensors().items():
             value.copy_(tensors[name])
+
+
+class DecayingAdam(PopulationAdam):
+    """Adam (arXiv:1412.6980) whose weight decay is a term of the gradient; all else as `PopulationAdam`."""
+
+    kernel: Callable[..., None] = staticmethod(torch._fused_adam_)
 
 
 def column(number: Number, like: Tensor) -> Tensor:

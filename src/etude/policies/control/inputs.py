@@ -133,7 +133,7 @@ def suited(method: M, shape: tuple[int, ...]) -> M:
         if isinstance(value, Part):
             changes[slot] = _seeing(value)
         elif isinstance(value, tuple):
-            changes[slot] = tuple(_seeing(part) for part in value)
+            changes[slot] = tuple(_seeing(part) if isinstance(part, Part) else part for part in value)
     policy = changes.get("policy")
     vectors = any(leaf.kind == "vector" for leaf in seen.leaves)
     if isinstance(policy, ActorPolicy) and vectors and not policy.observations:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.population import Population
-from etude.core.step_slots import Network
+from etude.core.step_slots import Initializer, Network
 
 GAIN = math.sqrt(2)
 """Scale of the weights before an activation."""
@@ -82,14 +82,20 @@ class Linear(Plain):
     """x W + b for every member: weight [P, inputs, outputs], bias [P, 1, outputs].
 
     Weights are orthogonal, scaled by `gain`, a number or one per member (sqrt 2 and 0.01 for the last layer of a policy
-    are the PPO implementations' choice, arXiv:2006.05990); biases start at 0.
+    are the PPO implementations' choice, arXiv:2006.05990); biases start at 0. `start` says otherwise.
     """
 
-    def __init__(self, population: Population, name: str, inputs: int, outputs: int, gain: float = GAIN) -> None:
+    def __init__(
+        self, population: Population, name: str, inputs: int, outputs: int, gain: float = GAIN,
+        start: Initializer | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        weight = orthogonal(population, name, outputs, inputs, gain)
-        self.weight = nn.Parameter(weight.transpose(1, 2).contiguous())
-        self.bias = nn.Parameter(torch.zeros(population.size, 1, outputs))
+        if start is None:
+            weight = orthogonal(population, name, outputs, inputs, gain).transpose(1, 2)
+            bias = torch.zeros(population.size, 1, outputs)
+        else:
+            weight, bias = (of(population, name, inputs, outputs) for of in (start.weights, start.biases))
+        self.weight, self.bias = nn.Parameter(weight.contiguous()), nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return affine(x, self.weight, self.bias)
@@ -126,6 +132,9 @@ class Layers(Plain):
 class MLP(Network):
     """A multilayer perceptron over flat observations. `hidden` may be empty: then what follows is linear.
 
+    Args:
+        initializer: where weights and biases start (`policies/control/initializers.py`); None: orthogonal, and 0.
+
     Shapes: [P, N, D] -> [P, N, width], the width of the last layer.
 
     >>> from etude.core.population import Member
@@ -136,6 +145,7 @@ class MLP(Network):
     hidden: tuple[Count, ...] = (64, 64)
     activation: Activation = "tanh"
     layer_norm: bool = False
+    initializer: Initializer | None = None
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         if len(shape) != 1:
@@ -147,7 +157,10 @@ class MLP(Network):
                 f"{name}: MLP reads vectors, and some leaves of the observations are images: use multi-input."
             )
         sizes = [*shape, *self.hidden]
-        layers = [Linear(population, f"{name}.{i}", *pair) for i, pair in enumerate(itertools.pairwise(sizes))]
+        layers = [
+            Linear(population, f"{name}.{i}", *pair, start=self.initializer)
+            for i, pair in enumerate(itertools.pairwise(sizes))
+        ]
         norms = [LayerNorm(population, n) for n in self.hidden] if self.layer_norm else []
         return Layers(layers, norms, self.activation), sizes[-1]
 

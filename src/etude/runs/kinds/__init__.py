@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from etude.core.errors import ConfigError
-from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.registry import load_attribute
@@ -71,6 +71,7 @@ class RunOfKind(Generic[M, L]):
 RUNS: dict[type[Method], str] = {
     TokenMethod: "etude.runs.kinds.token:TokenRun",
     RolloutMethod: "etude.runs.kinds.rollout:RolloutRun",
+    ReplayMethod: "etude.runs.kinds.replay:ReplayRun",
 }
 """The run of a kind, as 'module:Class'."""
 

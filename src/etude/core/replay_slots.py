@@ -1,0 +1,308 @@
+"""The vocabulary of learning from what is stored: one abstract part per slot, with the signature that a loop calls.
+
+Actions of a Box are in units here, scaled to [-1, 1] by its bounds; choices are indices. Q values lead with the
+members and have the critics next, [P, M, N]; what a critic's head says of them has a last axis of its size, [P, M, N,
+K], of every choice [P, M, N, A, K]. The legend of shapes is in `core/batches.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+
+from etude.core.fields import Count, Interval
+from etude.core.learners import Apart, Learning
+from etude.core.part import Part
+from etude.core.step_slots import Policy, StepOptimizer
+from etude.core.transitions import Transitions
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from torch import Generator, Tensor, nn
+
+    from etude.core.method import Method
+    from etude.core.population import Population
+
+At = Literal["here", "next"]
+"""Where a quantity is asked for: at a row's observation, or at the one that it led to."""
+
+
+class Choice(NamedTuple):
+    """What a policy does at N observations, with gradient: actions [P, N, A], their log-probabilities [P, N].
+
+    Of a policy over A choices the probabilities [P, N, A] and their logarithms instead (`all`). A policy that does one
+    thing has no log-probabilities.
+    """
+
+    actions: Tensor
+    logp: Tensor | None
+    all: bool = False
+
+
+class ReplayReading(Protocol):
+    """What formulas may ask about some rows; each thing is computed once, until a learner stepped that it rests on."""
+
+    @property
+    def batch(self) -> Transitions:
+        """The rows [P, N, ...]: `rewards` are the sums over the horizon, `discounts` what a value after it counts."""
+        ...
+
+    def policy(self, at: At = "here", copy: bool = False) -> Choice:
+        """What the policy does, or its slow copy where it has one."""
+        ...
+
+    def outputs(
+        self, at: At = "here", actions: Tensor | None = None, copy: bool = False, frozen: bool = False,
+        first: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """What the critic says of actions [P, M, N, K], or of every choice [P, M, N, A, K] where none are given.
+
+        Args:
+            copy: its slow copy. frozen: its weights without gradient, for those who learn from it through the actions.
+            first: the first of its M alone; M is 1 then.
+        """
+        ...
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """Means of what the critic said, without the last axis."""
+        ...
+
+    def offered(self, name: str) -> Tensor:
+        """What a learner offers under this name, without gradient."""
+        ...
+
+    def normal(self, purpose: str, like: Tensor) -> Tensor:
+        """Standard normal numbers of each member's own, shaped as `like` [P, ...]."""
+        ...
+
+    @property
+    def network(self) -> nn.Module:
+        """Of the learner that reads."""
+        ...
+
+
+class ReplayExperience(Part, abstract=True):
+    """How steps come about that are stored: in how many environments, how much is kept, how often is learned.
+
+    Args:
+        environments: E, side by side for each member.
+    """
+
+    slot = "experience"
+    environments: Count = 1
+
+
+class Drawing(Protocol):
+    """Random numbers of one time, for every member: what is drawn under a name is the same however it is asked for."""
+
+    def __call__(self, name: str, of: Callable[[Generator, int], Tensor]) -> Tensor:
+        """[P, ...] of what `of(generator, count)` draws for `count` times at once, [count, ...]."""
+        ...
+
+
+class Exploration(Part, abstract=True):
+    """What is done while data is gathered, given what the policy would do."""
+
+    slot = "exploration"
+
+    def act(self, actor: Any, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        """Actions [P, E, A] in units.
+
+        Args:
+            actor: the policy's module; `said` [P, E, K] are its distribution's parameters.
+            acted: environment steps of each member so far.
+        """
+        raise NotImplementedError
+
+    def ended(self, done: Tensor) -> None:
+        """Forget the episodes that ended, [P, E]."""
+
+
+class Horizon(Part, abstract=True):
+    """How far rewards are summed before a value follows; what that value counts stands in `discounts`.
+
+    Args:
+        gamma: the discount of a step: it stands nowhere else.
+    """
+
+    slot = "horizon"
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
+
+    @property
+    def length(self) -> int:
+        """Steps at most."""
+        raise NotImplementedError
+
+    def read(self, store: Any, index: Tensor) -> Transitions:
+        """The rows at `index` [P, N] of a store, ended by ends of episodes and by what is not stored."""
+        raise NotImplementedError
+
+
+class Sampling(Part, abstract=True):
+    """Which rows are learned from: `batch` of each member."""
+
+    slot = "sampling"
+    batch: Count
+    horizon: Horizon
+
+    def draw(self, store: Any, draw: Drawing) -> Transitions:
+        """Rows [P, batch, ...] of a store, with what `horizon` makes of them."""
+        raise NotImplementedError
+
+
+class ReplayLearner(Apart, abstract=True):
+    """A network of every member's own that learns from stored rows, in its place of the method's `order`."""
+
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
+        """The network for what is seen [P, N, *shape] and a Gymnasium space of actions."""
+        raise NotImplementedError
+
+    def loss(self, read: ReplayReading) -> Tensor:
+        """What it minimises on the rows of `read`: [P]."""
+        raise NotImplementedError
+
+    def offers(self, network: nn.Module) -> Mapping[str, Tensor]:
+        """What others may read of it under `ReplayReading.offered`, with P as the first axis."""
+        return {}
+
+    @property
+    def count(self) -> int:
+        """How many networks each member has: rows of its tensors are the members' networks one after another."""
+        return 1
+
+    def objection(self, method: Method) -> str | None:
+        return learning_objection(self.learning) or super().objection(method)
+
+
+def learning_objection(learning: Learning | None) -> str | None:
+    """What this loop cannot do of a `Learning`, as the rest of a sentence."""
+    if learning is None:
+        return None
+    if not isinstance(learning.optimizer, StepOptimizer):
+        return f"learns for all members of a population at once, which {type(learning.optimizer).__name__} cannot step."
+    if learning.minibatches != 1 or learning.order != "after":
+        return (
+            "learns from the batches of `sampling` in its place of `order`: leave out learning.minibatches and .order."
+        )
+    return None
+
+
+class ReplayCritic(ReplayLearner, abstract=True):
+    """A critic of actions."""
+
+    slot = "critic"
+
+
+class ReplayPolicy(Policy, abstract=True):
+    """What acts and, unless it is made of the critic, learns by the terms of `actor`."""
+
+    learning: Learning | None = None
+    made_of_critic: ClassVar[bool] = False
+    """Whether it has no numbers of its own: it does what the critic says is best."""
+
+    def objection(self, method: Method) -> str | None:
+        return learning_objection(self.learning)
+
+
+class ActorTerm(Part, abstract=True):
+    """A term of what the policy minimises."""
+
+    slot = "actor"
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        """[P, N], coefficient included."""
+        raise NotImplementedError
+
+
+# Inside of a critic
+
+
+class Reduction(Part, abstract=True):
+    """One value from those of M critics."""
+
+    slot = "reduce"
+    first: ClassVar[bool] = False
+    """Whether only the first critic is asked."""
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """[P, M, ...] -> [P, ...]."""
+        raise NotImplementedError
+
+
+class Error(Part, abstract=True):
+    """How far a prediction is from its target."""
+
+    slot = "error"
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Of each number, shaped as the prediction."""
+        raise NotImplementedError
+
+
+class QHead(Part, abstract=True):
+    """How a critic says a value: as K numbers."""
+
+    slot = "head"
+
+    @property
+    def size(self) -> int:
+        """K."""
+        raise NotImplementedError
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """[..., K] -> [...]: the values."""
+        raise NotImplementedError
+
+    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
+        """What r + discount * (what is said of what follows) is, as K numbers: [P, N] and [P, N, K] -> [P, N, K]."""
+        raise NotImplementedError
+
+    def loss(self, outputs: Tensor, target: Tensor, error: Error) -> Tensor:
+        """[P, M, N, K] against [P, 1, N, K] -> [P, M, N]."""
+        raise NotImplementedError
+
+
+class Following(NamedTuple):
+    """What a critic says of what is done next, [P, M, N, K], and the log-probability of that, [P, N]."""
+
+    outputs: Tensor
+    logp: Tensor | None = None
+
+
+class Rule(Part, abstract=True):
+    """What is done at the next observation, of which the critic's slow copy says what it is worth."""
+
+    slot = "rule"
+
+    def __call__(self, read: ReplayReading) -> Following:
+        raise NotImplementedError
+
+
+class Backup(Part, abstract=True):
+    """What a critic learns."""
+
+    slot = "backup"
+
+    def target(self, read: ReplayReading, head: QHead) -> Tensor:
+        """[P, N, K], without gradient."""
+        raise NotImplementedError
+
+
+class TargetNoise(Part, abstract=True):
+    """What is added to the actions of a backup."""
+
+    slot = "noise"
+
+    def __call__(self, actions: Tensor, read: ReplayReading) -> Tensor:
+        """Actions [P, N, A] in units."""
+        raise NotImplementedError
+
+
+class EntropyTarget(Part, abstract=True):
+    """The entropy that a temperature holds a policy to, in nats."""
+
+    slot = "entropy"
+
+    def of(self, actions: Space[Any]) -> float:
+        """For a Gymnasium space of actions."""
+        raise NotImplementedError

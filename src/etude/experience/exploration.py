@@ -1,0 +1,142 @@
+"""What is done while data is gathered: the policy's action, or something near it, in units."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Generator, Tensor
+
+from etude.core.fields import Count, NonNegative, Probability
+from etude.core.replay_slots import Drawing, Exploration
+from etude.policies.control.units import in_units
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+    from etude.policies.control.actor import Actor
+
+
+class Greedy(Exploration):
+    """What the policy does without chance.
+
+    Shapes: actions [P, E, A].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.policies.control.units import Point
+    >>> Greedy().act(Rows(distribution=Point((-1.0,), (1.0,))), torch.zeros(1, 1, 1), None, 0).item()
+    0.0
+    """
+
+    def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        return in_units(actor).middle(said)
+
+
+class Sampled(Exploration):
+    """What the policy does by chance.
+
+    Shapes: actions [P, E, A].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.policies.control.units import SquashedBox
+    >>> actor = Rows(distribution=SquashedBox((-1.0,), (1.0,), -20.0, 2.0))
+    >>> draw = lambda name, of: torch.zeros(1, 1, 1)
+    >>> Sampled().act(actor, torch.tensor([[[0.5, 0.0]]]), draw, 0).item() == torch.tanh(torch.tensor(0.5)).item()
+    True
+    """
+
+    def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        spread = in_units(actor)
+
+        def noise(generator: Generator, count: int) -> Tensor:
+            return spread.noise((count, said.shape[1]), generator)
+
+        return spread.chosen(said, draw("actions", noise)).actions
+
+
+class _OfBoxes(Exploration, abstract=True):
+    """Noise that is added to actions of a Box."""
+
+    def objection(self, method: Method) -> str | None:
+        if getattr(method.slots()["policy"], "made_of_critic", False):
+            return "adds numbers to actions, and choices are no numbers: set exploration=epsilon-greedy."
+        return None
+
+
+class GaussianNoise(_OfBoxes):
+    """The policy's action and a normal of deviation `scale`, kept within [-1, 1].
+
+    Shapes: actions [P, E, A].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.policies.control.units import Point
+    >>> draw = lambda name, of: torch.full((1, 1, 1), 2.0)
+    >>> GaussianNoise(scale=0.1).act(Rows(distribution=Point((-1.0,), (1.0,))), torch.zeros(1, 1, 1), draw, 0).item()
+    0.20000000298023224
+    """
+
+    scale: NonNegative = 0.1
+
+    def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        mean = in_units(actor).middle(said)
+        shape = mean.shape[1:]
+        noise = draw("noise", lambda generator, count: torch.randn(count, *shape, generator=generator))
+        return (mean + noise * self.scale).clamp(-1.0, 1.0)
+
+
+class OrnsteinUhlenbeck(_OfBoxes):
+    """The policy's action and noise that returns to 0 slowly (arXiv:1509.02971), from 0 where an episode begins.
+
+        x <- x - rate x + scale n,   n standard normal
+
+    Shapes: actions [P, E, A].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.policies.control.units import Point
+    >>> part, actor = OrnsteinUhlenbeck(rate=0.5, scale=0.2).bind(), Rows(distribution=Point((-1.0,), (1.0,)))
+    >>> draw = lambda name, of: torch.ones(1, 1, 1)
+    >>> [round(part.act(actor, torch.zeros(1, 1, 1), draw, t).item(), 3) for t in range(3)]
+    [0.2, 0.3, 0.35]
+    """
+
+    rate: Probability = 0.15
+    scale: NonNegative = 0.2
+
+    def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        mean = in_units(actor).middle(said)
+        shape = mean.shape[1:]
+        normal = draw("noise", lambda generator, count: torch.randn(count, *shape, generator=generator))
+        before = self.state.get("noise", torch.zeros_like(mean))
+        self.state["noise"] = noise = before - before * self.rate + normal * self.scale
+        return (mean + noise).clamp(-1.0, 1.0)
+
+    def ended(self, done: Tensor) -> None:
+        if "noise" in self.state:
+            self.state["noise"] = self.state["noise"].masked_fill(done[..., None], 0.0)
+
+
+class EpsilonGreedy(Exploration):
+    """With a chance that falls from `start` to `end` any choice, else the best (doi:10.1038/nature14236).
+
+    Args:
+        over: environment steps of each member over which the chance falls, linearly.
+
+    Shapes: choices [P, E, 1].
+
+    >>> [round(EpsilonGreedy(start=1.0, end=0.1, over=100).chance(n), 3) for n in (0, 50, 100, 900)]
+    [1.0, 0.55, 0.1, 0.1]
+    """
+
+    start: Probability = 1.0
+    end: Probability = 0.05
+    over: Count = 10_000
+
+    def chance(self, acted: int) -> Any:
+        """Of any choice, after so many environment steps; one, or one per member."""
+        share = min(1.0, acted / self.over)
+        return self.start + (self.end - self.start) * share
+
+    def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        spread, count = in_units(actor), said.shape[1]
+        chances = draw("chances", lambda generator, n: torch.rand(n, count, 1, generator=generator))
+        anything = draw("choices", lambda generator, n: spread.anything((n, count), generator))
+        return torch.where(chances < self.chance(acted), anything, spread.middle(said))

@@ -1,0 +1,210 @@
+"""Learning from a replay: steps of the current policy are stored, and updates follow in a fixed measure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from etude.core.control import Step, VectorEnvironment
+from etude.core.errors import ConfigError
+from etude.core.fields import Count, Positive, WholeNumber
+from etude.core.method import Method
+from etude.core.population import Population
+from etude.core.replay_slots import Exploration, ReplayExperience
+from etude.experience.store import Store
+from etude.experience.stretches import Stretches
+from etude.policies.control.actor import Actor
+from etude.policies.control.units import in_units
+
+
+class Replay(ReplayExperience):
+    """A ring of transitions for each member, learned from while it fills.
+
+    Args:
+        environments: E, side by side for each member.
+        capacity: transitions of a member that are kept.
+        random: transitions at the start in which any action is as likely as another.
+        warmup: transitions before the first update.
+        every: transitions between two rounds of updates. updates: optimizer updates for each transition, above or
+            below 1; a round makes `every` times as many.
+
+    Shapes: observations [P, E, ...].
+
+    >>> part = Replay(warmup=100, every=4, updates=0.25)
+    >>> part.round, part.due(99, 100), part.due(100, 104), part.due(100, 120)
+    (1, 0, 1, 5)
+    """
+
+    capacity: Count = 1_000_000
+    random: WholeNumber = 1_000
+    warmup: WholeNumber = 1_000
+    every: Count = 1
+    updates: Positive = 1.0
+
+    @property
+    def round(self) -> int:
+        """Updates of a round."""
+        return round(self.every * self.updates)
+
+    def check(self) -> None:
+        made = self.every * self.updates
+        if self.round < 1 or abs(made - self.round) > 1e-6:
+            raise ConfigError(
+                f"Replay makes {self.updates:g} updates for each of every={self.every} transitions, {made:g} in a "
+                "round: that must be a whole number of at least 1. Set every or updates."
+            )
+        if self.warmup > self.capacity:
+            raise ConfigError(
+                f"Replay keeps {self.capacity} transitions, and learns only after {self.warmup}: lower warmup or raise "
+                "capacity."
+            )
+        if self.environments > self.capacity:
+            raise ConfigError(f"Replay keeps {self.capacity} transitions and steps {self.environments} environments.")
+
+    def objection(self, method: Method) -> str | None:
+        sampling = method.slots()["sampling"]
+        if sampling is None:
+            return None
+        if sampling.horizon.length > self.capacity // self.environments:
+            return (
+                f"keeps {self.capacity // self.environments} steps of an environment, and the horizon is "
+                f"{sampling.horizon.length}: raise experience.capacity."
+            )
+        if sampling.batch > max(self.warmup, 1) and self.warmup > 0:
+            return (
+                f"learns after {self.warmup} transitions, and a batch is {sampling.batch}: raise experience.warmup or "
+                "lower sampling.batch."
+            )
+        return None
+
+    def due(self, before: int, after: int) -> int:
+        """Updates that are due once a member has `after` transitions, having had `before`."""
+        start = max(before, self.warmup)
+        return max(0, after // self.every - start // self.every) * self.round
+
+    def collector(
+        self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration
+    ) -> ReplayCollector:
+        """What acts and stores."""
+        return ReplayCollector(self, environment, actor, population, exploration)
+
+
+class ReplayCollector:
+    """Acts in a population's environments, one step at a time, and stores what happens.
+
+    An episode whose environment failed is taken out: copies of another row of the same member stand in the place of
+    its rows, so nothing of it is learned from afterwards, and no other member moves.
+    """
+
+    def __init__(
+        self, part: Replay, environment: VectorEnvironment, actor: Actor, population: Population,
+        exploration: Exploration,
+    ) -> None:  # fmt: skip
+        self.part, self.environment, self.actor, self.exploration = part, environment, actor, exploration
+        self.spread = in_units(actor)
+        self.observations = environment.reset()
+        grid, shape = self.observations.shape[:2], self.observations.shape[2:]
+        self.store = Store(population.size, grid[1], part.capacity, shape, self.spread.actions)
+        self.stretches = Stretches(population, "explore")
+        self.taken = 0  # steps in every environment
+        self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
+        self.lost: list[list[int]] = [[] for _ in range(population.size)]
+        self.ended: list[tuple[int, float, int]] = []
+        self.faults = 0
+
+    @property
+    def acted(self) -> int:
+        """Transitions of each member so far."""
+        return self.taken * self.store.environments
+
+    def begin(self) -> None:
+        """Forget the episodes that ended before."""
+        self.ended, self.faults = [], 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Act everywhere once, and store that."""
+        shown = torch.from_numpy(self.observations)
+        actions = self._act(shown)
+        step = self.environment.step(self.spread.outside(actions).numpy())
+        done = step.terminated | step.truncated
+        following = torch.from_numpy(step.observations)
+        if step.final is not None:
+            following = following.clone()
+            following[torch.from_numpy(done)] = torch.from_numpy(step.final)
+        live, end = torch.from_numpy(~step.terminated).float(), torch.from_numpy(done).float()
+        place = self.store.cursor
+        self.store.push(shown, actions, following, torch.from_numpy(step.rewards), live, end)
+        self.observations, self.taken = step.observations, self.taken + 1
+        self.returns += step.rewards
+        self.lengths += 1
+        if any(self.lost):
+            self._replace(place, step)
+        if step.final is not None:
+            self._end(place, step, done)
+
+    def _act(self, shown: Tensor) -> Tensor:
+        """Actions [P, E, A] in units."""
+        draw, spread, count = self.stretches.at(self.taken), self.spread, shown.shape[1]
+        if self.acted < self.part.random:
+            return draw("random", lambda generator, n: spread.anything((n, count), generator))
+        said = self.actor(self.actor.see(shown))
+        return self.exploration.act(self.actor, said, draw, self.acted)
+
+    def _end(self, place: int, step: Step, done: np.ndarray) -> None:
+        """Note the episodes that ended, and take out those whose environment failed."""
+        self.exploration.ended(torch.from_numpy(done))
+        for m, e in np.argwhere(done):
+            if step.faulty is not None and step.faulty[m, e]:
+                self.faults += 1
+                self._take_out(int(m), place + int(e), int(self.lengths[m, e]))
+            else:
+                self.ended.append((int(m), float(self.returns[m, e]), int(self.lengths[m, e])))
+            self.returns[m, e], self.lengths[m, e] = 0.0, 0
+
+    def _take_out(self, member: int, last: int, length: int) -> None:
+        """Replace the rows of a failed episode, or remember them until there is a row to replace them with."""
+        store = self.store
+        kept = min(length, store.capacity // store.environments)
+        gone = [(last - k * store.environments) % store.capacity for k in range(kept)]
+        taken = {*gone, *self.lost[member]}
+        source = next((r for r in range(store.size) if r not in taken), None)
+        if source is None:
+            self.lost[member] = sorted(taken)
+            return
+        for row in gone:
+            store.copy_row(member, source, row)
+
+    def _replace(self, place: int, step: Step) -> None:
+        """Put the first row that counts in the place of those that were lost before there was any."""
+        for member, gone in enumerate(self.lost):
+            fine = [e for e in range(self.store.environments) if step.faulty is None or not step.faulty[member, e]]
+            fine = [e for e in fine if place + e not in gone]
+            if gone and fine:
+                for row in gone:
+                    self.store.copy_row(member, place + fine[0], row)
+                self.lost[member] = []
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """Where every environment and episode stands, and what is stored."""
+        return {
+            "environment": self.environment.state(),
+            "observations": torch.from_numpy(self.observations.copy()),
+            "returns": torch.from_numpy(self.returns.copy()),
+            "lengths": torch.from_numpy(self.lengths.copy()),
+            "taken": self.taken,
+            "cursor": self.store.cursor,
+            "lost": self.lost,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Undo `state`; the store is read apart."""
+        self.environment.restore(state["environment"])
+        self.observations = state["observations"].numpy().copy()
+        self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
+        self.taken, self.lost = state["taken"], [list(x) for x in state["lost"]]

@@ -1,0 +1,103 @@
+"""Which stored rows are learned from, and how far rewards are summed before a value follows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from etude.core.fields import Count
+from etude.core.replay_slots import Drawing, Horizon, Sampling
+from etude.core.transitions import Transitions
+from etude.experience.store import Rows, Store
+
+WORDS = 1 << 62
+"""Whole numbers are drawn below this; their remainder by the size of a store is as good as uniform."""
+
+
+class OneStep(Horizon):
+    """The reward of the step itself, then a value: discounts are gamma, 0 where the episode terminated.
+
+    Shapes: rows [P, N].
+
+    >>> OneStep(gamma=0.9).length
+    1
+    """
+
+    @property
+    def length(self) -> int:
+        return 1
+
+    def read(self, store: Store, index: Tensor) -> Transitions:
+        rows = store.read(index)
+        return _transitions(rows, rows.rewards, self.gamma * rows.live, rows.next_observations, rows, index)
+
+
+class NStep(Horizon):
+    """n rewards, discounted, then a value: sum gamma^k r_k up to the end of the episode, or of what is stored.
+
+        discounts = gamma^m (1 - terminated) after the m <= n steps that are there
+
+    Shapes: rows [P, N].
+
+    >>> store = Store(members=1, environments=1, capacity=8, shape=(1,), actions=1)
+    >>> for t, end in enumerate((0.0, 0.0, 1.0, 0.0)):  # the third step terminates
+    ...     one = torch.full((1, 1, 1), float(t))
+    ...     store.push(one, one, one + 1, torch.ones(1, 1), torch.tensor([[1 - end]]), torch.tensor([[end]]))
+    >>> batch = NStep(gamma=0.5, n=2).read(store, torch.tensor([[0, 1, 2, 3]]))
+    >>> batch.rewards.tolist(), batch.discounts.tolist(), batch.next_observations.flatten().tolist()
+    ([[1.5, 1.5, 1.0, 1.0]], [[0.25, 0.0, 0.0, 0.5]], [2.0, 3.0, 3.0, 4.0])
+    """
+
+    n: Count = 3
+
+    @property
+    def length(self) -> int:
+        return self.n
+
+    def read(self, store: Store, index: Tensor) -> Transitions:
+        first = store.read(index)
+        rewards, last = first.rewards, first
+        discounts = self.gamma * first.live
+        going = first.end == 0
+        for k in range(1, self.n):
+            place, stored = store.ahead(index, k)
+            going = going & stored
+            step = store.read(torch.where(going, place, index))
+            rewards = rewards + torch.where(going, self.gamma**k * step.rewards, 0.0)
+            discounts = torch.where(going, self.gamma ** (k + 1) * step.live, discounts)
+            last = Rows(*(torch.where(_beside(going, now), now, old) for now, old in zip(step, last)))
+            going = going & (step.end == 0)
+        return _transitions(first, rewards, discounts, last.next_observations, last, index)
+
+
+def _beside(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.view(*mask.shape, *[1] * (like.dim() - mask.dim()))
+
+
+def _transitions(
+    first: Rows, rewards: Tensor, discounts: Tensor, following: Tensor, last: Rows, index: Tensor
+) -> Transitions:
+    ended, dead = last.end > 0, last.live == 0
+    return Transitions(
+        first.observations, first.actions, rewards, terminated=dead, truncated=ended & ~dead,
+        next_observations=following, discounts=discounts, index=index,
+    )  # fmt: skip
+
+
+class UniformRows(Sampling):
+    """Every stored row of a member is as likely as another, drawn with replacement.
+
+    Shapes: rows [P, N], N the batch.
+
+    >>> UniformRows(batch=64, horizon=OneStep(gamma=0.98)).horizon.gamma
+    0.98
+    """
+
+    batch: Count = 256
+    horizon: Horizon = OneStep()
+
+    def draw(self, store: Store, draw: Drawing) -> Transitions:
+        def words(generator: Generator, count: int) -> Tensor:
+            return torch.randint(WORDS, (count, self.batch), generator=generator)
+
+        return self.horizon.read(store, draw("rows", words) % store.size)

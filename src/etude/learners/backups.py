@@ -1,0 +1,120 @@
+"""What critics learn: the reward, and what the slow copy says of what is done next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from etude.core.fields import NonNegative
+from etude.core.replay_slots import Backup, Following, QHead, Reduction, ReplayReading, Rule, TargetNoise
+from etude.learners.heads import Min
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
+
+class ClippedNoise(TargetNoise):
+    """Target policy smoothing: a + clip(scale n, -limit, limit), kept within [-1, 1] (arXiv:1802.09477, eq. 14).
+
+    Shapes: actions [P, N, A] -> [P, N, A], in units.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(normal=lambda purpose, like: torch.full_like(like, 9.0))
+    >>> ClippedNoise(scale=0.2, limit=0.5)(torch.tensor([[[0.1], [0.8]]]), read).flatten().tolist()
+    [0.6000000238418579, 1.0]
+    """
+
+    scale: NonNegative = 0.2
+    limit: NonNegative = 0.5
+
+    def __call__(self, actions: Tensor, read: ReplayReading) -> Tensor:
+        noise = (read.normal("smoothing", actions) * self.scale).clamp(-self.limit, self.limit)
+        return (actions + noise).clamp(-1.0, 1.0)
+
+
+class FromPolicy(Rule):
+    """What the policy would do next; its slow copy where it has one.
+
+    Args:
+        noise: what is added to that.
+
+    Shapes: outputs [P, M, N, K], log-probabilities [P, N].
+
+    >>> from etude.core.replay_slots import Choice
+    >>> class Rows:
+    ...     def policy(self, at, copy): return Choice(torch.full((1, 2, 1), 0.5), None)
+    ...     def outputs(self, at, actions, copy): return actions[:, None] * 10
+    >>> FromPolicy()(Rows()).outputs.flatten().tolist()
+    [5.0, 5.0]
+    """
+
+    noise: TargetNoise | None = None
+
+    def __call__(self, read: ReplayReading) -> Following:
+        choice = read.policy("next", copy=True)
+        actions = choice.actions if self.noise is None else self.noise(choice.actions, read)
+        return Following(read.outputs("next", actions, copy=True), choice.logp)
+
+
+class Argmax(Rule):
+    """The choice that is worth most: by the slow copy's own word, or `double`, by the network's (arXiv:1509.06461).
+
+    Shapes: outputs [P, M, N, K].
+
+    >>> class Rows:
+    ...     def outputs(self, at, copy=False):
+    ...         return torch.tensor([[1.0, 2.0], [4.0, 3.0]][copy])[None, None, None, :, None]
+    ...     def values(self, outputs): return outputs.squeeze(-1)
+    >>> [Argmax(double=d)(Rows()).outputs.item() for d in (False, True)]
+    [4.0, 3.0]
+    """
+
+    double: bool = False
+
+    def __call__(self, read: ReplayReading) -> Following:
+        slow = read.outputs("next", copy=True)
+        asked = read.outputs("next") if self.double else slow
+        best = read.values(asked).argmax(-1, keepdim=True)[..., None]
+        return Following(slow.gather(-2, best.expand(*best.shape[:-1], slow.shape[-1])).squeeze(-2))
+
+
+class Bootstrap(Backup):
+    """y = r + discount (Q' - temperature log pi), Q' being what the critics' slow copies say of what `rule` does next.
+
+    Args:
+        rule: what is done next.
+        reduce: one value from those of several critics.
+        entropy: whether the policy's entropy counts as reward; the temperature is what a learner offers.
+
+    Shapes: [P, M, N, K] -> [P, N, K].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> class Said(Rule):
+    ...     def __call__(self, read): return Following(torch.tensor([[[[3.0]], [[2.0]]]]), torch.tensor([[-1.0]]))
+    >>> from etude.learners.heads import Scalar
+    >>> read = Rows(batch=Rows(rewards=torch.tensor([[1.0]]), discounts=torch.tensor([[0.5]])),
+    ...             offered=lambda name: torch.tensor([0.2]))
+    >>> [Bootstrap(Said(), Min(), entropy=e).target(read, Scalar()).item() for e in (False, True)]
+    [2.0, 2.0999999046325684]
+    """
+
+    rule: Rule = FromPolicy()
+    reduce: Reduction = Min()
+    entropy: bool = False
+
+    def objection(self, method: Method) -> str | None:
+        learners = method.slots()["learners"]
+        if self.entropy and not any(hasattr(part, "offers_temperature") for part in learners):
+            return "counts the policy's entropy, and no learner offers a temperature: set learners=temperature."
+        return None
+
+    def target(self, read: ReplayReading, head: QHead) -> Tensor:
+        following, batch = self.rule(read), read.batch
+        assert batch.discounts is not None
+        outputs = self.reduce(following.outputs)
+        if self.entropy:
+            assert following.logp is not None
+            bonus = read.offered("temperature")[:, None] * following.logp
+            outputs = outputs - bonus[..., None]
+        return head.target(batch.rewards, batch.discounts, outputs)

@@ -1,0 +1,120 @@
+"""Critics of actions: M networks of every member as one batched product."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.errors import ConfigError
+from etude.core.fields import Count
+from etude.core.learners import Learning, Target
+from etude.core.population import Population
+from etude.core.replay_slots import Backup, Error, QHead, ReplayCritic, ReplayReading
+from etude.core.step_slots import Initializer, Network
+from etude.learners.backups import Bootstrap, FromPolicy
+from etude.learners.heads import Scalar, Squared
+from etude.optimizers.adam import Adam
+from etude.policies.control.initializers import FanIn
+from etude.policies.control.networks import Linear, Plain
+from etude.policies.control.replay import WIDE
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+    from etude.core.method import Method
+
+
+class Critics(Plain):
+    """M critics of every member: what is seen [P, N, D], and actions [P, N, A] in units unless they are choices.
+
+    Returns [P, M, N, K], or [P, M, N, A, K] of all A choices.
+
+    Args:
+        networks: M, or fewer where some are left out (`FlatParameters.shared`).
+        choices: A of Discrete actions, of which all values are said at once; 0 where actions are read.
+    """
+
+    def __init__(self, body: nn.Module, head: Linear, choices: int, size: int) -> None:
+        super().__init__()
+        self.body, self.head, self.choices, self.size = body, head, choices, size
+
+    def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
+        members, rows = seen.shape[:2]
+        x = seen if actions is None else torch.cat([seen, actions], -1)
+        count = len(self.head.weight) // members
+        if count > 1:
+            x = x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1)
+        said: Tensor = self.head(self.body(x))
+        shape = (self.choices, self.size) if self.choices else (self.size,)
+        return said.view(members, count, rows, *shape)
+
+
+class QFunctions(ReplayCritic):
+    """Q(s, a) by `count` networks, each with random numbers of its own; of Discrete actions all values at once.
+
+    Its loss is the sum over the networks of each one's mean error against the target of `backup`.
+
+    Args:
+        head: how a value is said. error: how far it is from the target.
+        last: where the last layer starts.
+
+    Shapes: observations [P, N, D], actions [P, N, A] in units -> [P, M, N, K]; choices -> [P, M, N, A, K].
+
+    >>> from etude.core.population import Member
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> two = Population([Member(0), Member(1)])
+    >>> critics = QFunctions(count=2).build((3,), Box(-1.0, 1.0, (1,)), two)
+    >>> critics(torch.zeros(2, 5, 3), torch.zeros(2, 5, 1)).shape
+    torch.Size([2, 2, 5, 1])
+    >>> QFunctions().build((3,), Discrete(4), two)(torch.zeros(2, 5, 3)).shape
+    torch.Size([2, 1, 5, 4, 1])
+    """
+
+    network: Network = WIDE
+    count: Count = 1  # type: ignore[assignment]  # of the part, where it is 1 in other learners
+    head: QHead = Scalar()
+    backup: Backup = Bootstrap(FromPolicy())
+    error: Error = Squared()
+    last: Initializer = FanIn()
+    learning: Learning = Learning(Adam(lr=3e-4), target=Target(rate=0.005))
+
+    def objection(self, method: Method) -> str | None:
+        if self.learning.target is None:
+            return "learns from its slow copy: set critic.learning.target (a rate of 1 copies)."
+        return super().objection(method)
+
+    def about_target(self) -> str | None:
+        return None
+
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> Critics:
+        choices, size = action_sizes(actions)
+        if not choices and len(shape) != 1:
+            raise ConfigError(
+                f"QFunctions read actions beside vectors, and observations are images {list(shape)}: flatten them, or "
+                "take a method for choices."
+            )
+        each = population.each(self.count, "critics")
+        body, width = self.network.build(shape if choices else (shape[0] + size,), each, "critic")
+        head = Linear(each, "critic.head", width, max(1, choices) * self.head.size, start=self.last)
+        return Critics(body, head, choices, self.head.size)
+
+    def loss(self, read: ReplayReading) -> Tensor:
+        with torch.no_grad():
+            target = self.backup.target(read, self.head)
+        outputs = read.outputs("here", read.batch.actions)
+        return self.head.loss(outputs, target[:, None], self.error).mean(2).sum(1)
+
+
+def action_sizes(space: Space[Any]) -> tuple[int, int]:
+    """How many choices there are, 0 of a Box, and how many numbers an action is. Raises ConfigError for others."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        return int(space.n), 1
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        return 0, int(torch.tensor(space.shape).prod())
+    raise ConfigError(
+        f"Critics of actions are for Discrete ones and a Box of floats, and the actions are {space}: ppo takes them."
+    )

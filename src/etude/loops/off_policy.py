@@ -1,0 +1,227 @@
+"""The loop of learning from what is stored: act and store a step, make the updates that are due, many times."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from etude.core import stages
+from etude.core.complete import complete_replay
+from etude.core.control import ControlTask
+from etude.core.loop import StepReport
+from etude.core.method import Method
+from etude.core.population import Member, Population, settle
+from etude.experience.spaces import observation_shape
+from etude.loops.replay_update import ReplayUpdater
+from etude.loops.states import join_tensors, split_tensors
+from etude.policies.control.actor import Actor
+from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteReplayMethod
+    from etude.experience.replay import ReplayCollector
+
+WINDOW = 100
+"""Episodes over which a member's training return is averaged."""
+BLOCK = 250
+"""Environment steps of each member in a training step of the run: how often is reported and may be checkpointed. It
+changes no number."""
+
+
+class OffPolicyLoop:
+    """Trains a method on what it stores of a task, a population of members together.
+
+    Args:
+        method: a `ReplayMethod`; bound here.
+        members: who is trained; everything of member k is decided by its own seed and settings.
+        steps: training steps in total, each `block` environment steps of every member and the updates they are due.
+    """
+
+    headline = "return"
+    exact: bool | None = None
+    """Whether every member equals its own run here, bit for bit, where that was tried."""
+
+    def __init__(
+        self, method: Method, task: ControlTask, members: Sequence[Member], steps: int, block: int = BLOCK
+    ) -> None:
+        self.task, self.composed, self.steps, self.block, self.finished = task, method, steps, block, 0
+        self.population = Population(members)
+        bound = stages.bound(method, lambda m: settle(m, self.population))
+        self.stages = [(until, complete_replay(own)) for until, own in bound]
+        self.environment = self.method.policy.watch(
+            task.make([m.seed for m in members], self.method.experience.environments, "train")
+        )
+        self.updater = self._learner(self.method, self.population)
+        self.collector = self._collector()
+        self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
+
+    @property
+    def method(self) -> CompleteReplayMethod:
+        """The method of the current stage."""
+        return self.stages[stages.current(self.stages, self.finished, self.steps)][1]
+
+    @property
+    def actor(self) -> Actor:
+        """The policy's module."""
+        return self.updater.actor
+
+    @property
+    def policy(self) -> Actor:
+        """The same, by the name that every loop has for what it trains."""
+        return self.actor
+
+    @property
+    def critic(self) -> nn.Module:
+        """The critic's module."""
+        return self.updater.networks["critic"]
+
+    @property
+    def acted(self) -> int:
+        """Environment steps of each member."""
+        return self.collector.acted
+
+    @property
+    def trained(self) -> int:
+        """Numbers that are trained of each member."""
+        return sum(t.parameters.values.shape[1] for t in self.updater.trainers.values())
+
+    def _learner(self, method: CompleteReplayMethod, population: Population) -> ReplayUpdater:
+        """Policy, critic and learners of a population, the method bound and settled."""
+        shape, space = observation_shape(self.environment.observation_space), self.environment.action_space
+        actor = cast(Actor, method.policy.actor(method, shape, space, population))  # as the slot says
+        built = {part.name: part.build(actor.shape, space, population) for part in method.learners}
+        of_critic = method.policy.made_of_critic
+        critic = actor.body if of_critic else method.critic.build(actor.shape, space, population)
+        return ReplayUpdater(method, population, actor, {"critic": critic, **built})
+
+    def _collector(self) -> ReplayCollector:
+        experience: Any = self.method.experience
+        made: ReplayCollector = experience.collector(
+            self.environment, self.actor, self.population, self.method.exploration
+        )
+        return made
+
+    # One step
+
+    def step(self) -> StepReport:
+        """`block` environment steps of every member, and the updates that they are due."""
+        begun, collecting = time.monotonic(), 0.0
+        collector, updater, experience = self.collector, self.updater, cast(Any, self.method.experience)
+        before = {k: t.parameters.values.clone() for k, t in updater.trainers.items()}
+        sums, counts, start = dict[str, Tensor](), dict[str, int](), self.acted
+        rates = updater.rates(self.finished, self.steps)
+        collector.begin()
+        while self.acted - start < self.block:
+            acting, had = time.monotonic(), self.acted
+            collector.step()
+            collecting += time.monotonic() - acting
+            for _ in range(experience.due(had, self.acted)):
+                for name, report in updater.run(collector.store, rates).items():
+                    counts[name] = counts.get(name, 0) + 1
+                    for key, value in report.items():
+                        label = f"{name}/{key}"
+                        sums[label] = sums[label] + value if label in sums else value
+        updater.check_moved(before, {k: sums[f"{k}/gradient_norm"] for k in counts}, rates)
+        self.finished += 1
+        return self._report(sums, counts, self.acted - start, collecting, time.monotonic() - begun)
+
+    def _report(
+        self, sums: Mapping[str, Tensor], counts: Mapping[str, int], count: int, collecting: float, taken: float
+    ) -> StepReport:  # fmt: skip
+        """Means over the members, and each member's own."""
+        members: dict[str, list[float]] = {}
+        for label, summed in sums.items():
+            name, _, key = label.partition("/")
+            members[f"{name}_{key}"] = (summed if key == "skipped_steps" else summed / counts[name]).tolist()
+        members |= self._offered()
+        for member, total, length in self.collector.ended:
+            self.recent[member].append((total, length))
+        if all(self.recent):
+            members["return"] = [sum(r for r, _ in d) / len(d) for d in self.recent]
+            members["episode_length"] = [sum(n for _, n in d) / len(d) for d in self.recent]
+        metrics = {k: sum(v) / len(v) for k, v in members.items()}
+        if "return" in members:
+            for label in dict.fromkeys(m.label for m in self.population.members if m.label):
+                own = [x for x, m in zip(members["return"], self.population.members) if m.label == label]
+                metrics[f"return/{label}"] = sum(own) / len(own)
+        metrics["environment_steps"], metrics["updates"] = float(self.acted), float(self.updater.updates)
+        metrics["steps_per_second"] = count * self.population.size / max(taken, 1e-9)
+        metrics["seconds/experience"], metrics["seconds/update"] = collecting, taken - collecting
+        if self.collector.faults:
+            metrics["environment_faults"] = float(self.collector.faults)
+        episodes = [{"member": m, "return": r, "length": n} for m, r, n in self.collector.ended]
+        return StepReport(metrics, episodes, members)
+
+    @torch.no_grad()
+    def _offered(self) -> dict[str, list[float]]:
+        """Numbers of every member's that learners offer, like a temperature."""
+        found = {}
+        for name, part in self.updater.offering.items():
+            for key, value in self.updater.offers(part, name).items():
+                if value.dim() == 1:
+                    found[key] = value.tolist()
+        return found
+
+    # Checkpoints
+
+    def save(self, folder: Path) -> None:
+        """Weights, optimizers, slow copies, parts' states, environments, counters, and what is stored."""
+        state = {
+            "parts": [m.state_dict() for _, m in self.stages],
+            "collector": self.collector.state(),
+            "recent": [[list(x) for x in d] for d in self.recent],
+            "finished": self.finished,
+            "updates": self.updater.updates,
+        }
+        plain, tensors = split_tensors(state, "state")
+        save_tensors(folder / "policy.safetensors", self.policy_tensors())
+        save_tensors(folder / "state.safetensors", {**tensors, **self.updater.tensors()})
+        save_tensors(folder / "replay.safetensors", self.collector.store.tensors())
+        save_json(folder / "state.json", plain)
+
+    def policy_tensors(self) -> dict[str, Tensor]:
+        """Networks of the policy and what learns beside it, and the normalisers' moments, [P, ...]."""
+        buffers = {f"policy.{k}": v for k, v in self.actor.named_buffers()}
+        return {**{k: v.contiguous() for k, v in self.updater.named()}, **buffers}
+
+    @torch.no_grad()
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Begin with these weights and moments, of all that `policy_tensors` names; slow copies follow at once."""
+        self._set(tensors)
+        for trainer in self.updater.trainers.values():
+            if trainer.target is not None:
+                trainer.slow.values.copy_(trainer.parameters.values)
+
+    @torch.no_grad()
+    def _set(self, tensors: Mapping[str, Tensor]) -> None:
+        self.updater.load_networks(tensors)
+        for name, buffer in self.actor.named_buffers():
+            buffer.copy_(tensors[f"policy.{name}"])
+
+    def load_policy(self, folder: Path) -> None:
+        """Take the weights and moments of a checkpoint."""
+        self._set(load_tensors(folder / "policy.safetensors"))
+
+    def load(self, folder: Path) -> None:
+        """Go back to exactly where `save` was called."""
+        tensors = load_tensors(folder / "state.safetensors")
+        state = join_tensors(load_json(folder / "state.json"), tensors)
+        self.load_policy(folder)
+        self.updater.load(tensors)
+        self.updater.updates = state["updates"]
+        for (_, method), learned in zip(self.stages, state["parts"], strict=True):
+            method.load_state_dict(learned)
+        self.collector.restore(state["collector"])
+        self.collector.store.load(load_tensors(folder / "replay.safetensors"), state["collector"]["cursor"])
+        self.recent = [deque(((r, n) for r, n in d), maxlen=WINDOW) for d in state["recent"]]
+        self.finished = state["finished"]
+
+    def close(self) -> None:
+        """End the environments."""
+        self.environment.close()

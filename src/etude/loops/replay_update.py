@@ -1,0 +1,223 @@
+"""An update from stored rows: what is due learns in the method's order, then slow copies follow."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.errors import InvariantError
+from etude.core.learners import Learning
+from etude.core.population import FlatParameters, Number, PerMember, Population, per_member
+from etude.core.replay_slots import ReplayLearner, ReplayPolicy
+from etude.core.step_slots import StepOptimizer
+from etude.core.transitions import Transitions
+from etude.experience.stretches import Stretches
+from etude.loops.replay_reading import StoredReading
+from etude.optimizers.population import Metrics
+from etude.policies.control.actor import Actor
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteReplayMethod
+    from etude.experience.store import Store
+
+
+class ReplayTrainer:
+    """One network that learns: its flat parameters [P, D], what takes its steps, its slow copy.
+
+    Args:
+        prefix: what its tensors are called by in a checkpoint.
+        count: M networks of every member.
+    """
+
+    def __init__(self, name: str, prefix: str, network: nn.Module, learning: Learning, count: int) -> None:
+        assert isinstance(learning.optimizer, StepOptimizer)
+        self.name, self.network, self.learning = name, network, learning
+        self.parameters = FlatParameters({prefix: network}, count)
+        self.stepper = learning.optimizer.population(self.parameters)
+        self.frozen = self.parameters.shared(network)
+        self.first = self.parameters.shared(network, only=0)
+        self.target: nn.Module | None = None
+        if learning.target is not None:
+            self.target = copy.deepcopy(network)
+            self.slow = FlatParameters({prefix: self.target}, count)
+            self.target.requires_grad_(False)
+            self.slow_first = self.slow.shared(self.target, only=0)
+        self.batch: Transitions | None = None
+        self.report: Metrics = {}
+
+    def due(self, update: int) -> bool:
+        """Whether it learns in this update, from 1."""
+        return update > self.learning.warmup and update % self.learning.every == 0
+
+    def gradient(self) -> Metrics:
+        """What its stepper asks for: the gradient is there already."""
+        return self.report
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the slow copy."""
+        target = self.learning.target
+        assert target is not None
+        if isinstance(target.rate, float) and target.rate == 1:
+            self.slow.values.copy_(self.parameters.values)
+        elif isinstance(target.rate, float):
+            self.slow.values.lerp_(self.parameters.values, target.rate)
+        else:
+            self.slow.values.add_(target.rate * (self.parameters.values - self.slow.values))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What its next step depends on besides the network."""
+        slow = {"target": self.slow.values} if self.target is not None else {}
+        return {**self.stepper.tensors(), **slow}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Undo `tensors`."""
+        self.stepper.load(dict(tensors))
+        if self.target is not None:
+            self.slow.values.copy_(tensors["target"])
+
+
+class ReplayUpdater:
+    """Networks of a population, and how they learn from a store.
+
+    Args:
+        actor: the policy's module; networks: of the critic and the learners, by name.
+    """
+
+    def __init__(
+        self, method: CompleteReplayMethod, population: Population, actor: Actor, networks: Mapping[str, nn.Module]
+    ) -> None:
+        self.method, self.population, self.actor = method, population, actor
+        self.networks = {"policy": actor, **networks}
+        self.parts: dict[str, ReplayLearner | ReplayPolicy] = {
+            "policy": method.policy, "critic": method.critic, **{part.name: part for part in method.learners}
+        }  # fmt: skip
+        self.trainers: dict[str, ReplayTrainer] = {}
+        for name, part in method.trained.items():
+            prefix = "policy.body" if method.policy.made_of_critic and name == "critic" else name
+            assert part.learning is not None
+            count = part.count if isinstance(part, ReplayLearner) else 1
+            self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count)
+        self.offering = {part.name: part for part in method.learners}
+        self.groups = method.groups()
+        self.stretches = Stretches(population, "learn")
+        self.updates = 0
+        self.passes: Counter[str] = Counter()
+
+    # What a reading asks
+
+    def slow(self, name: str) -> bool:
+        """Whether a learner has a slow copy."""
+        return name in self.trainers and self.trainers[name].target is not None
+
+    def module(self, name: str, slow: bool, frozen: bool = False, first: bool = False) -> nn.Module:
+        """A learner's network, its slow copy, the network without gradient, or the first of M of these."""
+        if name not in self.trainers:
+            return self.networks[name]
+        trainer = self.trainers[name]
+        if slow:
+            assert trainer.target is not None
+            return trainer.slow_first if first else trainer.target
+        if frozen:
+            return trainer.first if first else trainer.frozen
+        return trainer.network
+
+    def offers(self, part: ReplayLearner, name: str) -> Mapping[str, Tensor]:
+        """What a learner offers now."""
+        return part.offers(self.networks[name])
+
+    # An update
+
+    def run(self, store: Store, rates: Mapping[str, Number]) -> dict[str, Metrics]:
+        """One update; returns what each learner that stepped reports, [P] each.
+
+        Args:
+            rates: of each learner, the schedule's factor on its learning rate.
+        """
+        self.updates += 1
+        due = {name for name, trainer in self.trainers.items() if trainer.due(self.updates)}
+        reports: dict[str, Metrics] = {}
+        if due:
+            draw = self.stretches.at(self.updates - 1)
+            read = StoredReading(self, self.method.sampling.draw(store, draw), draw)
+            for group in self.groups:
+                if group == ("targets",):
+                    self._follow(read)
+                    continue
+                learning = [name for name in group if name in due]
+                for i, name in enumerate(learning):
+                    self._differentiate(name, read, again=i < len(learning) - 1)
+                for name in learning:
+                    reports[name] = self.trainers[name].stepper.step(self.trainers[name], rates[name])
+                    read.forget(name)
+        if ("targets",) not in self.groups:
+            self._follow(None)
+        return reports
+
+    def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
+        trainer, part, read.reader = self.trainers[name], self.parts[name], name
+        if isinstance(part, ReplayLearner):
+            loss = part.loss(read)
+        else:
+            terms = [term(read) for term in self.method.actor]
+            loss = sum(terms[1:], terms[0]).mean(1)
+        trainer.parameters.differentiate(loss, again)
+        trainer.batch, trainer.report = read.batch, {"loss": loss.detach()}
+
+    def _follow(self, read: StoredReading | None) -> None:
+        moved = False
+        for trainer in self.trainers.values():
+            target = trainer.learning.target
+            if target is not None and self.updates % target.every == 0:
+                trainer.follow()
+                moved = True
+        if moved and read is not None:
+            read.forget("targets")
+
+    def rates(self, share: int, whole: int) -> dict[str, Number]:
+        """The schedules' factors at `share` of `whole`."""
+        return {
+            name: per_member(trainer.learning.optimizer, lambda part: part.rate(share, whole))
+            for name, trainer in self.trainers.items()
+        }
+
+    def check_moved(self, before: Mapping[str, Tensor], stepped: Mapping[str, Tensor], rates: Any) -> None:
+        """Invariant 2: steps with a gradient changed the weights. Raises InvariantError."""
+        for name, trainer in self.trainers.items():
+            if name not in stepped:
+                continue
+            rate = rates[name]
+            on = rate.values[:, 0] > 0 if isinstance(rate, PerMember) else torch.tensor(float(rate) > 0)
+            stuck = (stepped[name] > 0) & on & (before[name] == trainer.parameters.values).all(1)
+            if bool(stuck.any()):
+                raise InvariantError(
+                    f"The updates had gradients but left every weight of the {name} of member "
+                    f"{int(stuck.nonzero()[0, 0])} as it was: the learning rate is too small for float32."
+                )
+
+    # Checkpoints
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter [P, ...] of what learns, by name."""
+        for trainer in self.trainers.values():
+            yield from trainer.parameters.named()
+
+    def load_networks(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set every parameter."""
+        for trainer in self.trainers.values():
+            trainer.parameters.load(tensors)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the next update depends on besides the networks."""
+        return {f"{name}.{k}": v for name, t in self.trainers.items() for k, v in t.tensors().items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Undo `tensors`."""
+        for name, trainer in self.trainers.items():
+            start = f"{name}."
+            trainer.load({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})

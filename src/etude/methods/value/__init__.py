@@ -1,0 +1,1 @@
+"""Learning from what is stored: values of actions, and policies that follow them."""

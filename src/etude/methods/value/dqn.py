@@ -1,0 +1,39 @@
+"""DQN: values of choices, learned from a replay against a copy that stands still (doi:10.1038/nature14236).
+
+The root of the family. The best choice is taken but for a chance epsilon, every step is stored, and Q learns
+
+    y = r + gamma (1 - terminated) max_a Q'(s', a),     loss = huber(Q(s, a) - y)
+
+from rows drawn uniformly; Q' is a copy of Q as it was up to `target.every` updates ago. Settings are those that SB3's
+zoo has for CartPole: a small network, and 128 updates after every 256 steps.
+"""
+
+from etude.core.kinds import ReplayMethod
+from etude.core.learners import Learning, Target
+from etude.experience.exploration import EpsilonGreedy
+from etude.experience.replay import Replay
+from etude.experience.sampling import OneStep, UniformRows
+from etude.learners.backups import Argmax, Bootstrap
+from etude.learners.heads import Huber
+from etude.learners.q import QFunctions
+from etude.optimizers.adam import Adam
+from etude.policies.control.initializers import FanIn
+from etude.policies.control.networks import MLP
+from etude.policies.control.replay import FromCritic
+
+dqn = ReplayMethod(
+    id="dqn",
+    title="Human-level control through deep reinforcement learning",
+    paper="doi:10.1038/nature14236",
+    policy=FromCritic(),
+    experience=Replay(capacity=100_000, random=1_000, warmup=1_000, every=256, updates=0.5),
+    exploration=EpsilonGreedy(start=1.0, end=0.04, over=8_000),
+    sampling=UniformRows(batch=64, horizon=OneStep(gamma=0.99)),
+    critic=QFunctions(
+        network=MLP(hidden=(256, 256), activation="relu", initializer=FanIn()),
+        backup=Bootstrap(Argmax()),
+        error=Huber(),
+        learning=Learning(Adam(lr=2.3e-3, clip_norm=10.0), target=Target(every=128)),
+    ),
+    order=("critic",),
+)

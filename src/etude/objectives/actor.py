@@ -1,0 +1,59 @@
+"""What a policy that learns from stored rows minimises: a sum of terms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from etude.core.replay_slots import ActorTerm, Reduction, ReplayReading
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
+
+class MaximizeQ(ActorTerm):
+    """-Q(s, pi(s)), along the critic's gradient in the actions (arXiv:1509.02971, eq. 6).
+
+    Args:
+        over: one value from those of several critics.
+
+    Shapes: [P, N].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.learners.heads import Min
+    >>> read = Rows(policy=lambda: Rows(actions=None), outputs=lambda *a, **k: torch.tensor([[[[1.0]], [[3.0]]]]),
+    ...             values=lambda outputs: outputs.squeeze(-1))
+    >>> MaximizeQ(over=Min())(read).tolist()
+    [[-1.0]]
+    """
+
+    over: Reduction
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        said = read.outputs("here", read.policy().actions, frozen=True, first=self.over.first)
+        return -self.over(read.values(said))
+
+
+class Entropy(ActorTerm):
+    """temperature log pi(a|s): the policy's entropy counts, at the temperature that a learner offers.
+
+    Shapes: [P, N].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(policy=lambda: Rows(logp=torch.tensor([[-2.0]])), offered=lambda name: torch.tensor([0.5]))
+    >>> Entropy()(read).tolist()
+    [[-1.0]]
+    """
+
+    def objection(self, method: Method) -> str | None:
+        if not any(hasattr(part, "offers_temperature") for part in method.slots()["learners"]):
+            return "counts at a temperature, and no learner offers one: set learners=temperature."
+        return None
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        logp = read.policy().logp
+        assert logp is not None
+        return read.offered("temperature")[:, None] * logp

@@ -1,0 +1,94 @@
+"""Where the numbers of a linear layer start, every member's from random numbers of its own."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from etude.core.fields import Positive
+from etude.core.population import Population
+from etude.core.step_slots import Initializer
+from etude.policies.control.networks import GAIN, orthogonal
+
+
+def _uniform(population: Population, name: str, shape: tuple[int, int], limit: float) -> Tensor:
+    """[P, *shape] uniform in [-limit, limit]."""
+    return population.draw("init", name, of=lambda g: torch.rand(shape, generator=g) * (2 * limit) - limit)
+
+
+class FanIn(Initializer):
+    """Weights and biases uniform in +-1 / sqrt(inputs), as torch's own linear layers start (and DDPG's hidden ones).
+
+    Shapes: weights [P, inputs, outputs], biases [P, 1, outputs].
+
+    >>> from etude.core.population import Member
+    >>> weights = FanIn().weights(Population([Member(0), Member(1)]), "policy.0", 16, 5)
+    >>> weights.shape, bool(weights.abs().max() <= 0.25)
+    (torch.Size([2, 16, 5]), True)
+    """
+
+    def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return _uniform(population, name, (inputs, outputs), 1 / math.sqrt(inputs))
+
+    def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return _uniform(population, f"{name}.bias", (1, outputs), 1 / math.sqrt(inputs))
+
+
+class Within(Initializer):
+    """Weights and biases uniform in +-limit, whatever the layer's size: last layers that begin near 0.
+
+    Shapes: weights [P, inputs, outputs], biases [P, 1, outputs].
+
+    >>> from etude.core.population import Member
+    >>> bool(Within(limit=3e-3).weights(Population([Member(0)]), "critic.head", 64, 1).abs().max() <= 3e-3)
+    True
+    """
+
+    limit: Positive = 3e-3
+
+    def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return _uniform(population, name, (inputs, outputs), self.limit)
+
+    def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return _uniform(population, f"{name}.bias", (1, outputs), self.limit)
+
+
+class Orthogonal(Initializer):
+    """Orthogonal weights scaled by `gain` (arXiv:1312.6120), biases of 0.
+
+    Shapes: weights [P, inputs, outputs], biases [P, 1, outputs].
+
+    >>> from etude.core.population import Member
+    >>> w = Orthogonal(gain=1.0).weights(Population([Member(0)]), "policy.0", 4, 3)[0]
+    >>> bool(((w.T @ w) - torch.eye(3)).abs().max() < 1e-5)
+    True
+    """
+
+    gain: Positive = GAIN
+
+    def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return orthogonal(population, name, outputs, inputs, self.gain).transpose(1, 2)
+
+    def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return torch.zeros(population.size, 1, outputs)
+
+
+class Xavier(Initializer):
+    """Weights uniform in +-gain sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010), biases of 0.
+
+    Shapes: weights [P, inputs, outputs], biases [P, 1, outputs].
+
+    >>> from etude.core.population import Member
+    >>> bool(Xavier(gain=1.0).weights(Population([Member(0)]), "critic.0", 3, 3).abs().max() <= 1.0)
+    True
+    """
+
+    gain: Positive = 1.0
+
+    def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return _uniform(population, name, (inputs, outputs), self.gain * math.sqrt(6 / (inputs + outputs)))
+
+    def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return torch.zeros(population.size, 1, outputs)

@@ -1,0 +1,171 @@
+"""Policies that learn from what is stored: one action, a distribution, or whatever the critic says is best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.control import VectorEnvironment
+from etude.core.errors import ConfigError
+from etude.core.learners import Learning
+from etude.core.population import Population
+from etude.core.replay_slots import ReplayPolicy
+from etude.core.step_slots import Initializer, Network, Observations
+from etude.optimizers.adam import Adam
+from etude.policies.control.actor import Actor
+from etude.policies.control.initializers import FanIn
+from etude.policies.control.leaves import Leaves
+from etude.policies.control.networks import MLP, Linear, Plain
+from etude.policies.control.units import Best, Point, SquashedBox, Units, box_bounds
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+
+    from etude.core.method import Method
+
+WIDE = MLP(hidden=(256, 256), activation="relu", initializer=FanIn())
+"""Two layers of 256, as torch starts them: what TD3 and SAC are published with."""
+
+
+class NetworkPolicy(ReplayPolicy, abstract=True):
+    """What policies with a network of their own share.
+
+    Args:
+        observations: what happens to observations first, in this order; the critic sees them so too.
+        last: where the last layer starts.
+    """
+
+    network: Network = WIDE
+    observations: tuple[Observations, ...] = ()
+    last: Initializer = FanIn()
+    learning: Learning | None = Learning(Adam(lr=3e-4))
+
+    def distribution(self, actions: spaces.Space[Any]) -> Units:
+        """What is done with the network's outputs."""
+        raise NotImplementedError
+
+    def build(self, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population) -> Actor:
+        spread, taken = self.distribution(actions), shape
+        transforms, shape = transformed(self.observations, shape, population)
+        body, width = self.network.build(shape, population, "policy")
+        head = Linear(population, "policy.head", width, spread.parameters, start=self.last)
+        return Actor(transforms, body, None, head, spread, torch.zeros(population.size, 1, 0), taken, shape, width)
+
+    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
+        for part in self.observations:
+            environment = part.watch(environment)
+        return environment
+
+
+def transformed(
+    parts: tuple[Observations, ...], shape: tuple[int, ...], population: Population
+) -> tuple[list[nn.Module], tuple[int, ...]]:
+    """The modules of `observations`, and the shape that they make. Raises ConfigError for masks, which nobody reads."""
+    if isinstance(shape, Leaves):
+        if shape.masked:
+            raise ConfigError(
+                "The environment says which actions are allowed (action_mask), and methods that learn from a replay do "
+                "not ask: take ppo, or leave the mask out."
+            )
+        shape = shape.seen
+    modules = []
+    for part in parts:
+        module, shape = part.build(shape, population)
+        modules.append(module)
+    return modules, shape
+
+
+class DeterministicPolicy(NetworkPolicy):
+    """One action at every observation, tanh of the network's outputs scaled to the bounds (arXiv:1509.02971).
+
+    Shapes: observations [P, N, ...] -> actions [P, N, A].
+
+    >>> from etude.core.population import Member
+    >>> from gymnasium.spaces import Box
+    >>> actor = DeterministicPolicy().build((3,), Box(-2.0, 2.0, (1,)), Population([Member(0), Member(1)]))
+    >>> actor.distribution.mode(torch.tensor([0.0, 100.0])[:, None]).flatten().tolist()
+    [0.0, 2.0]
+    """
+
+    def distribution(self, actions: spaces.Space[Any]) -> Units:
+        return Point(*box_bounds(actions, "DeterministicPolicy"))
+
+
+class SquashedPolicy(NetworkPolicy):
+    """tanh of a normal whose mean and deviation the network says, scaled to the bounds (arXiv:1812.05905).
+
+    Args:
+        least, most: between which the logarithm of the deviation is kept.
+
+    Shapes: observations [P, N, ...] -> actions [P, N, A], log-probabilities [P, N] of actions in units.
+
+    >>> from gymnasium.spaces import Box
+    >>> normal = SquashedPolicy().distribution(Box(-2.0, 2.0, (1,)))
+    >>> choice = normal.chosen(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0]]))
+    >>> round(choice.logp.item(), 4)  # of a standard normal at its mean: tanh has slope 1 there
+    -0.9189
+    """
+
+    least: float = -20.0
+    most: float = 2.0
+
+    def check(self) -> None:
+        if not self.least < self.most:
+            raise ConfigError(f"SquashedPolicy.least must be below most, got {self.least} and {self.most}.")
+
+    def distribution(self, actions: spaces.Space[Any]) -> Units:
+        return SquashedBox(*box_bounds(actions, "SquashedPolicy"), self.least, self.most)
+
+
+class FromCritic(ReplayPolicy):
+    """The choice that the critic says is worth most: what is evaluated and exported is the critic.
+
+    Args:
+        observations: what happens to observations first; the critic sees them so.
+
+    Shapes: values [P, N, A] -> choices [P, N, 1].
+
+    >>> Best(3).mode(torch.tensor([[[0.1, 0.7, 0.2]]])).tolist()
+    [[[1.0]]]
+    """
+
+    observations: tuple[Observations, ...] = ()
+    made_of_critic: ClassVar[bool] = True
+
+    def objection(self, method: Method) -> str | None:
+        if self.learning is not None:
+            return "has nothing of its own to learn: leave out policy.learning."
+        return None
+
+    def actor(
+        self, method: Method, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population
+    ) -> Actor:
+        critic = method.slots()["critic"]
+        transforms, seen = transformed(self.observations, shape, population)
+        network = critic.build(seen, actions, population)
+        if not network.choices:
+            raise ConfigError(
+                f"FromCritic chooses among Discrete actions, and they are {actions}: for a Box there are td3 and sac."
+            )
+        spread = Best(network.choices)
+        free = torch.zeros(population.size, 1, 0)
+        return Actor(transforms, network, None, Said(critic.head), spread, free, shape, seen, spread.count)
+
+    def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
+        for part in self.observations:
+            environment = part.watch(environment)
+        return environment
+
+
+class Said(Plain):
+    """What a critic's outputs [P, M, N, A, K] say of the choices, [P, N, A]: means over its head and its M."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        values: Tensor = self.head.mean(outputs)
+        return values[:, 0] if values.shape[1] == 1 else values.mean(1)

@@ -1,0 +1,165 @@
+"""What replay policies do, in units: actions of a Box scaled to [-1, 1] by its bounds, choices as indices.
+
+Where an action carries gradient, its log-probability comes from the normal that it was made of: taken back from the
+rounded action it is 3.8 nats off at a mean of 6.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from etude.core.errors import ConfigError
+from etude.core.replay_slots import Choice
+from etude.policies.control.actor import Actor
+from etude.policies.control.distributions import Distribution
+from etude.policies.control.networks import softplus
+
+
+class Units(Distribution):
+    """A distribution that also acts in units; `sample` and `mode` are the environment's, as of every distribution."""
+
+    def outside(self, actions: Tensor) -> Tensor:
+        """Actions [..., A] in units as the environment takes them."""
+        raise NotImplementedError
+
+    def middle(self, parameters: Tensor) -> Tensor:
+        """What is done without chance, [..., A] in units."""
+        raise NotImplementedError
+
+    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+        """What is done by chance, with gradient to the parameters."""
+        raise NotImplementedError
+
+    def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Uniform actions [*shape, A] in units."""
+        raise NotImplementedError
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        return self.outside(self.chosen(parameters, noise).actions)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return self.outside(self.middle(parameters))
+
+
+@dataclass(frozen=True)
+class Bounded(Units):
+    """Actions of a Box with the bounds `low` and `high`."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def actions(self) -> int:
+        return len(self.low)
+
+    def outside(self, actions: Tensor) -> Tensor:
+        low, high = actions.new_tensor(self.low), actions.new_tensor(self.high)
+        return low + 0.5 * (high - low) * (actions + 1)
+
+    def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.rand(*shape, self.actions, generator=generator) * 2 - 1
+
+
+class Point(Bounded):
+    """One action: tanh of the parameters."""
+
+    @property
+    def parameters(self) -> int:
+        return self.actions
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.zeros(*shape, 0)
+
+    def middle(self, parameters: Tensor) -> Tensor:
+        return torch.tanh(parameters)
+
+    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+        return Choice(torch.tanh(parameters), None)
+
+
+@dataclass(frozen=True)
+class SquashedBox(Bounded):
+    """tanh of a normal whose mean and logarithm of the deviation depend on the observation (arXiv:1812.05905, C).
+
+        a = tanh u,   log p(a) = log N(u) - sum 2 (log 2 - u - softplus(-2 u))
+
+    Args:
+        least, most: between which the logarithm of the deviation is kept.
+    """
+
+    least: float
+    most: float
+
+    @property
+    def parameters(self) -> int:
+        return 2 * self.actions
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randn(*shape, self.actions, generator=generator)
+
+    def middle(self, parameters: Tensor) -> Tensor:
+        return torch.tanh(parameters.chunk(2, -1)[0])
+
+    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+        mean, log_std = parameters.chunk(2, -1)
+        log_std = log_std.clamp(self.least, self.most)
+        u = torch.addcmul(mean, log_std.exp(), noise)
+        stretch = 2 * (math.log(2) - u - softplus(-2 * u))
+        each = -0.5 * noise * noise - log_std - stretch - 0.5 * math.log(2 * math.pi)
+        return Choice(torch.tanh(u), each.sum(-1))
+
+
+@dataclass(frozen=True)
+class Best(Units):
+    """The choice with the largest parameter, of `count`; the first of equal ones."""
+
+    count: int
+
+    @property
+    def parameters(self) -> int:
+        return self.count
+
+    @property
+    def actions(self) -> int:
+        return 1
+
+    def outside(self, actions: Tensor) -> Tensor:
+        return actions
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.zeros(*shape, 0)
+
+    def middle(self, parameters: Tensor) -> Tensor:
+        return parameters.argmax(-1, keepdim=True).float()
+
+    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+        return Choice(self.middle(parameters), None)
+
+    def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randint(self.count, (*shape, 1), generator=generator).float()
+
+
+def in_units(actor: Actor) -> Units:
+    """The distribution of a replay policy. Raises ConfigError for a policy of another kind."""
+    if not isinstance(actor.distribution, Units):
+        raise ConfigError(f"{type(actor.distribution).__name__} does not act in units, as what is stored has to be.")
+    return actor.distribution
+
+
+def box_bounds(space: spaces.Space[Any], who: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Bounds of a Box, flattened. Raises ConfigError for another space, naming who wants it, and for one without."""
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        raise ConfigError(
+            f"{who} acts in a Box of floats, and the actions are {space}: for choices there is dqn, and ppo takes "
+            "every space."
+        )
+    if not space.is_bounded():
+        raise ConfigError(f"{who} keeps actions within bounds, and {space} has none: give the environment bounds.")
+    low, high = (tuple(float(x) for x in bound.flatten()) for bound in (space.low, space.high))
+    return low, high

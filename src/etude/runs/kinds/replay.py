@@ -1,0 +1,42 @@
+"""Runs of methods that learn from what is stored: a budget is environment steps of each member."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from etude.core.kinds import ReplayMethod
+from etude.core.task import Task
+from etude.runs.kinds import MAKING, RunOfKind
+from etude.runs.worlds import world_of
+
+if TYPE_CHECKING:
+    from etude.loops.off_policy import OffPolicyLoop
+
+
+class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
+    """A run of a `ReplayMethod`."""
+
+    READS: ClassVar[frozenset[str]] = MAKING | {"population"}
+
+    def training_steps(self, method: ReplayMethod, budget: int) -> int:
+        """Blocks that make at least this many environment steps of each member."""
+        from etude.loops.off_policy import BLOCK
+
+        assert method.experience is not None
+        step = method.experience.environments
+        return math.ceil(budget / (math.ceil(BLOCK / step) * step))
+
+    def sentence(self, loop: OffPolicyLoop, method: ReplayMethod, task: Task) -> str:
+        """Who is trained, on what, and what is stored."""
+        store, experience = loop.collector.store, cast(Any, method.experience)
+        size = store.rows.numel() * store.rows.element_size() / 1e6
+        return (
+            f"{world_of(task).size(loop, method, task)}, {experience.environments} environments of {task.id} for each, "
+            f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {size:,.0f} MB "
+            f"({loop.population.size} x {store.capacity:,} rows of {store.rows.shape[1]} numbers)."
+        )
+
+    def promises(self, loop: OffPolicyLoop) -> dict[str, Any]:
+        """`backend`: who steps the environments."""
+        return {"backend": loop.task.runs_on}

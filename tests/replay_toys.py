@@ -1,0 +1,54 @@
+"""Methods that learn from a replay, made small, and rows to fill a store with: what tests of several rooms share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from etude.core.kinds import ReplayMethod
+from etude.core.method import Method
+from etude.core.registry import compositions, files
+from etude.experience.store import Store
+from etude.policies.control.networks import MLP
+
+REPLAY = {m.id: m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, ReplayMethod)}
+"""Every method of this kind."""
+
+
+def acts_in_boxes(method: Method) -> bool:
+    """Whether its actions are numbers, and not choices."""
+    return not getattr(method.slots()["policy"], "made_of_critic", False)
+
+
+def narrow(part: Any, *hidden: int) -> Any:
+    """The part, and all parts inside, with perceptrons of these widths."""
+    if isinstance(part, MLP):
+        return part.replace(hidden=hidden)
+    inside = {k: v for k, v in part.fields().items() if hasattr(v, "fields")}
+    return part.replace(**{k: narrow(v, *hidden) for k, v in inside.items()})
+
+
+def small(method: Any, **experience: Any) -> Any:
+    """The method with networks of 8 and 5, batches of 6, and a ring of 40 rows that begins to learn after 12."""
+    chosen = {"capacity": 40, "random": 8, "warmup": 12, "every": 2, "updates": 1.0, "environments": 1, **experience}
+    changes = {
+        "policy": narrow(method.policy, 8, 5), "critic": narrow(method.critic, 8, 5),
+        "experience": method.experience.replace(**chosen),
+        "sampling": method.sampling.replace(batch=6),
+    }  # fmt: skip
+    return method.replace(**changes)
+
+
+def fill(store: Store, seed: int = 0) -> None:
+    """Random rows of every member: a fifth of them ends, half of these terminate."""
+    g = torch.Generator().manual_seed(seed)
+    d, a = store.widths[:2]
+    for _ in range(store.capacity // store.environments):
+        grid = (store.members, store.environments)
+        end = (torch.rand(grid, generator=g) < 0.2).double()
+        live = 1 - end * (torch.rand(grid, generator=g) < 0.5).double()
+        numbers = torch.randn(*grid, 2 * d + 1, generator=g, dtype=torch.float64)
+        actions = torch.rand(*grid, a, generator=g, dtype=torch.float64) * 2 - 1
+        columns = (numbers[..., :d], actions, numbers[..., d:-1], numbers[..., -1], live, end)
+        store.push(*(x.to(store.rows.dtype) for x in columns))
