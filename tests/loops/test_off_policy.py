@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from etude.core.control import ControlTask, Step, VectorEnvironment
+from etude.core.edit import set_value
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.learners import Learning, Target
 from etude.core.population import Member
@@ -91,6 +92,26 @@ def test_settings_of_members_reach_the_formulas() -> None:
         assert alike(
             both.updater.trainers["critic"].parameters.values[k], loop.updater.trainers["critic"].parameters.values[0]
         )
+
+
+def test_a_factor_on_all_rates_differs_between_members() -> None:
+    """Adam's first step is as long as its rate: half the factor, half the way."""
+    method = small(REPLAY["sac"])
+    loop = OffPolicyLoop(method, pendulum, [Member(5, {"rate": 1.0}), Member(5, {"rate": 0.5})], 1)
+    fill(loop.collector.store)
+    loop.collector.store.grid[1] = loop.collector.store.grid[0]
+    before = {k: t.parameters.values.clone() for k, t in loop.updater.trainers.items()}
+    loop.updater.run(loop.collector.store, loop.updater.rates(0, 1))
+    for name in ("critic", "temperature"):
+        moved = loop.updater.trainers[name].parameters.values - before[name]
+        assert torch.allclose(moved[1], 0.5 * moved[0], rtol=1e-2, atol=1e-9) and float(moved.abs().max()) > 1e-4
+
+
+def test_the_rates_of_all_learners_are_set_at_once() -> None:
+    method: Any = set_value(REPLAY["sac"], "optimizer.lr=0.007")
+    assert {p.lr for path, p in method.parts().items() if path.endswith("learning.optimizer")} == {0.007}
+    with pytest.raises(ConfigError, match=r"Adam\.lr must be a number above 0, got '-1'"):
+        set_value(REPLAY["sac"], "optimizer.lr=-1")
 
 
 # The order of an update

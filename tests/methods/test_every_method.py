@@ -13,7 +13,7 @@ import torch
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
-from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import (
@@ -29,6 +29,7 @@ from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
+from etude.loops.off_policy import OffPolicyLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
@@ -36,6 +37,8 @@ from etude.runs.beds import Bed, load_bed
 from etude.runs.training import compose_method
 from etude.runs.tuning import combinations
 from etude.tasks import resolve_task
+from replay_toys import acts_in_boxes
+from replay_toys import small as small_replay
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS = {
@@ -48,6 +51,8 @@ each_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHO
 STEPS = 3
 MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
+BLOCK = 14
+"""Environment steps of a training step from a replay: the first makes updates already."""
 TASKS = {"planning-q-learning": "paths"}
 """Of methods without a claim of their own."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
@@ -76,6 +81,8 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def task_of(method: Method) -> Task:
     """The one that its claim is about, unless that is enumerable; otherwise one that it can be trained on."""
+    if isinstance(method, ReplayMethod):
+        return resolve_task("pendulum" if acts_in_boxes(method) else "cartpole")
     if World.CONTROL in method.worlds:
         return resolve_task("pendulum" if method.id == "ppo-continuous" else "cartpole")
     about = resolve_task(claimed(method) or TASKS.get(method.id, "compose"))
@@ -88,17 +95,19 @@ def claimed(method: Method) -> str:
     return "" if claim is None else load_bed(claim.bed).task if claim.bed else claim.task
 
 
-def loop_for(method: Method, task: Task | None = None) -> LanguageLoop | OnPolicyLoop:
+def loop_for(method: Method, task: Task | None = None) -> LanguageLoop | OnPolicyLoop | OffPolicyLoop:
     task = task or task_of(method)
     if isinstance(task, ControlTask):
+        if isinstance(method, ReplayMethod):
+            return OffPolicyLoop(method, task, [Member(3), Member(4)], STEPS, BLOCK)
         return OnPolicyLoop(method, task, [Member(3), Member(4)], STEPS)
     policy = LanguagePolicy.load("tiny", device="cpu")
     assert isinstance(task, LanguageTask)
     return LanguageLoop(method, task, policy, seed=6, steps=STEPS)  # with others some learn nothing yet
 
 
-def weights(loop: LanguageLoop | OnPolicyLoop) -> dict[str, torch.Tensor]:
-    found = loop.policy_tensors() if isinstance(loop, OnPolicyLoop) else loop.policy.tensors()
+def weights(loop: LanguageLoop | OnPolicyLoop | OffPolicyLoop) -> dict[str, torch.Tensor]:
+    found = loop.policy.tensors() if isinstance(loop, LanguageLoop) else loop.policy_tensors()
     return {k: v.clone() for k, v in found.items()}
 
 
@@ -108,11 +117,13 @@ def numbers(metrics: dict[str, float]) -> dict[str, float]:
 
 def learned(metrics: list[dict[str, float]]) -> bool:
     """Whether a step after the checkpoint had a gradient, so that a resumed run has something to repeat."""
-    return any(m.get("gradient_norm", 0) > 0 for m in metrics[1:])
+    return any(v > 0 for m in metrics[1:] for k, v in m.items() if k.endswith("gradient_norm"))
 
 
 def complete(method: Method, scorer: str) -> Method:
     """The method with a model wherever it is rewarded by one that the user has to name."""
+    if isinstance(method, ReplayMethod):
+        return method
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
     return method.replace(rewards=rewards)
 
@@ -121,6 +132,9 @@ def small(method: Method) -> Method:
     """The method with less to do in a step: nothing here depends on how much there is."""
     if isinstance(method, TokenMethod):
         return method.replace(problems=4)
+    if isinstance(method, ReplayMethod):
+        made: Method = small_replay(method)
+        return made
     assert isinstance(method, RolloutMethod) and method.experience is not None
     experience = method.experience.replace(environments=4, steps=32)
     return method.replace(experience=experience, minibatches=min(4, method.minibatches))

@@ -23,11 +23,23 @@ def set_value(method: Method, assignment: str) -> Method:
     if not equals or not path:
         raise ConfigError(f"--set takes PATH=VALUE, as in optimizer.lr=3e-4; got {assignment!r}.")
     names = path.strip().split(".")
+    if names[0] == "optimizer" and names[0] not in method.slot_names() and names[1:]:
+        return _in_every_optimizer(method, ".".join(names[1:]), text)
     if names[0] not in method.slot_names():
         raise UnknownNameError(f"slot of {method.id}", names[0], _paths(method), "`etude methods show ID` lists them.")
     hint = hints(type(method))[names[0]]
     value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}", method)
     return method.replace(**{names[0]: value})
+
+
+def _in_every_optimizer(method: Method, rest: str, text: str) -> Method:
+    """The method with a field of the optimizer of each of its learners set: of a kind that has no other optimizer."""
+    paths = [path for path in method.parts() if path.endswith(".learning.optimizer")]
+    if not paths:
+        raise UnknownNameError(f"slot of {method.id}", "optimizer", _paths(method), "Nothing in it learns.")
+    for path in paths:
+        method = set_value(method, f"{path}.{rest}={text}")
+    return method
 
 
 def set_values(method: Method, changes: Sequence[str] | Mapping[str, Any]) -> Method:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count
+from etude.core.fields import Count, Positive
 from etude.core.learners import Critic, Joint, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, to_json
@@ -181,7 +181,8 @@ class ReplayMethod(Method):
 
     An update draws what those learners read that are due, then goes through `order`: for each entry, a name or a group
     of names whose losses are all computed before any of them steps, loss, gradient, step. Slow copies follow last,
-    unless 'targets' stands in `order`. Every `every` and `warmup` counts updates from 1.
+    unless 'targets' stands in `order`. Every `every` and `warmup` counts updates from 1. `rate` is a factor on the
+    learning rates of all of them; `optimizer.lr=...` sets them all.
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
@@ -197,6 +198,7 @@ class ReplayMethod(Method):
     actor: tuple[ActorTerm, ...] = ()
     learners: tuple[ReplayLearner, ...] = ()
     order: Order = ("critic", "policy")
+    rate: Positive = 1.0
 
     @property
     def trained(self) -> dict[str, ReplayLearner | ReplayPolicy]:

@@ -166,6 +166,11 @@ def settle(method: M, population: Population) -> M:
         where, _, field = path.rpartition(".")
         fields.setdefault(where, {})[field] = None
     for where, names in fields.items():
+        if not where and all(isinstance(method.slots().get(f), float) for f in names):
+            for f in names:  # a number of the method itself
+                each = [float(m.settings.get(f, method.slots()[f])) for m in population.members]
+                object.__setattr__(method, f, PerMember(each))
+            continue
         if where not in parts:
             raise _shapes_the_work(where or next(iter(names)))
         own = [

@@ -180,9 +180,9 @@ class ReplayUpdater:
             read.forget("targets")
 
     def rates(self, share: int, whole: int) -> dict[str, Number]:
-        """The schedules' factors at `share` of `whole`."""
+        """The method's factor times those of the schedules at `share` of `whole`."""
         return {
-            name: per_member(trainer.learning.optimizer, lambda part: part.rate(share, whole))
+            name: self.method.rate * per_member(trainer.learning.optimizer, lambda part: part.rate(share, whole))
             for name, trainer in self.trainers.items()
         }
 

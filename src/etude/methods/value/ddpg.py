@@ -12,6 +12,7 @@ Layers of 400 and 300, the paper's rates and its last layers within 3e-3; weight
 its successors left out, are off. The action enters with the observation.
 """
 
+from etude.core.claims import Claim, Measure
 from etude.core.learners import Learning, Target
 from etude.experience.exploration import OrnsteinUhlenbeck
 from etude.experience.replay import Replay
@@ -25,6 +26,12 @@ from etude.optimizers.adam import Adam
 from etude.policies.control.initializers import FanIn, Within
 from etude.policies.control.networks import MLP
 from etude.policies.control.replay import DeterministicPolicy
+
+SMALL = {
+    "policy.network.hidden": (64, 64), "critic.network.hidden": (64, 64), "sampling.horizon.gamma": 0.98,
+    "policy.learning.optimizer.lr": 1e-3, "policy.learning.target.rate": 0.01, "critic.learning.target.rate": 0.01,
+}  # fmt: skip
+"""Sizes and rates for a small task, of both arms of its claim."""
 
 ddpg = dqn.replace(
     id="ddpg",
@@ -46,4 +53,14 @@ ddpg = dqn.replace(
     ),
     actor=(MaximizeQ(over=First()),),
     order=("critic", "policy"),
+    claim=Claim(
+        statement="Slow copies of policy and critic: without them less is learned.",
+        bed="control/pendulum",
+        baseline="ddpg",
+        changes=SMALL,
+        baseline_changes={**SMALL, "critic.learning.target.rate": 1.0, "policy.learning.target.rate": 1.0},
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps",),
+        paper_effect="without target networks learning is poor in many tasks (figure 2)",
+    ),
 )

@@ -8,6 +8,7 @@ from rows drawn uniformly; Q' is a copy of Q as it was up to `target.every` upda
 zoo has for CartPole: a small network, and 128 updates after every 256 steps.
 """
 
+from etude.core.claims import Claim, Measure
 from etude.core.kinds import ReplayMethod
 from etude.core.learners import Learning, Target
 from etude.experience.exploration import EpsilonGreedy
@@ -36,4 +37,13 @@ dqn = ReplayMethod(
         learning=Learning(Adam(lr=2.3e-3, clip_norm=10.0), target=Target(every=128)),
     ),
     order=("critic",),
+    claim=Claim(
+        statement="What is learned from a copy that stands still earns more than what is learned from itself.",
+        bed="control/cartpole-hard",
+        baseline="dqn",
+        baseline_changes={"critic.learning.target.every": 1},
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps",),
+        sweep={"rate": (0.1, 0.3, 1.0)},
+    ),
 )

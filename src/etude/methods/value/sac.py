@@ -9,13 +9,14 @@ Changes TD3 in four places:
 4. nothing is delayed or smoothed. Policy and temperature step from the same losses, after the critics.
 """
 
+from etude.core.claims import Claim, Measure
 from etude.core.learners import Learning, Target
 from etude.experience.exploration import Sampled
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Min
 from etude.learners.q import QFunctions
 from etude.learners.temperature import PerAction, Temperature
-from etude.methods.value.td3 import td3
+from etude.methods.value.td3 import SIZES, td3
 from etude.objectives.actor import Entropy, MaximizeQ
 from etude.optimizers.adam import Adam
 from etude.policies.control.replay import SquashedPolicy
@@ -34,4 +35,14 @@ sac = td3.replace(
     learners=(Temperature(start=1.0, entropy=PerAction(-1.0), learning=Learning(Adam(lr=3e-4))),),
     actor=(MaximizeQ(over=Min()), Entropy()),
     order=("critic", ("policy", "temperature")),
+    claim=Claim(
+        statement="A policy whose entropy counts earns more than DDPG of the same sizes from as many steps.",
+        bed="control/pendulum",
+        baseline="ddpg",
+        changes=SIZES,
+        baseline_changes={**SIZES, "sampling.batch": 256, "policy.last": "fan-in", "critic.last": "fan-in"},
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        equal=("steps",),
+        paper_effect="higher returns than DDPG in six of six MuJoCo tasks (figure 1)",
+    ),
 )

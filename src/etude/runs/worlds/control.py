@@ -127,14 +127,15 @@ def _axis(method: Method, text: str) -> tuple[str, list[float]]:
     """'lr=1e-4,3e-4' as the path of the field and its values."""
     name, equals, values = text.partition("=")
     parts = method.parts()
-    paths = [f"{path}.{field}" for path, part in parts.items() for field in part.fields()]
-    fitting = [f for f in paths if f == name or f.endswith(f".{name}")]
+    own = [slot for slot, value in method.slots().items() if isinstance(value, float)]
+    paths = [*own, *(f"{path}.{field}" for path, part in parts.items() for field in part.fields())]
+    fitting = [name] if name in paths else [f for f in paths if f.endswith(f".{name}")]
     if not equals or not values or len(fitting) != 1:
         known = ", ".join(fitting or paths)
         problem = "fits several fields" if len(fitting) > 1 else "is no FIELD=VALUE,VALUE,... of this method"
         raise ConfigError(f"--population {text!r} {problem}. Fields: {known}.")
     where, _, field = fitting[0].rpartition(".")
-    hint = hints(type(parts[where]))[field]
+    hint = hints(type(parts[where] if where else method))[field]
     parsed = [parse(fitting[0], hint, v) for v in values.split(",")]
     if not all(isinstance(v, float) for v in parsed):
         raise ConfigError(
