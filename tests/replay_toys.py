@@ -18,7 +18,7 @@ REPLAY = {m.id: m for name in sorted(files("methods")) for m in compositions(nam
 
 def acts_in_boxes(method: Method) -> bool:
     """Whether its actions are numbers, and not choices."""
-    return not getattr(method.slots()["policy"], "made_of_critic", False)
+    return method.slots()["policy"].name not in ("from-critic", "softmax-policy")
 
 
 def narrow(part: Any, *hidden: int) -> Any:

@@ -14,6 +14,7 @@ from etude.core.kinds import RolloutMethod
 from etude.core.part import Part, hints, part_classes, part_types
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.core.replay_slots import ReplayPolicy
 from etude.policies.control.networks import MLP
 from etude.tasks.control.pendulum import pendulum
 from solo_runs import assert_members_are_alone
@@ -21,7 +22,7 @@ from solo_runs import assert_members_are_alone
 torch.set_num_threads(1)
 CANDIDATES = (0.3, 0.7, 0.9, 1.3, 2.0)
 REFUSED = {
-    "AdamW.beta1": "cannot differ between the members", "AdamW.beta2": "cannot differ between the members",
+    **{f"{cls}.beta{i}": "cannot differ between the members" for cls in ("AdamW", "Adam") for i in (1, 2)},
     "NaturalGradient.lr": "has no learning rate", "TrustRegion.lr": "has no learning rate",
 }  # fmt: skip
 """Numbers that a member cannot have of its own, and what is said."""
@@ -69,7 +70,11 @@ FIELDS = [
     (slot, cls, field)
     for slot, (bases, _many) in SLOTS.items()
     for cls in part_classes().values()
-    if bases and issubclass(cls, bases) and slot not in ("stages", "learners", "experience") and made(cls)
+    if bases
+    and issubclass(cls, bases)
+    and not issubclass(cls, ReplayPolicy)
+    and slot not in ("stages", "learners", "experience")
+    and made(cls)
     for field, hint in hints(cls).items()
     if real(hint) and not part_types(hint)[0]
 ]

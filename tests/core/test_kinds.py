@@ -11,7 +11,7 @@ from etude.core.complete import complete_rollout, complete_token
 from etude.core.edit import set_value, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check, objections
-from etude.core.kinds import KINDS, RolloutMethod, TokenMethod, all_slots
+from etude.core.kinds import KINDS, ReplayMethod, RolloutMethod, TokenMethod, all_slots
 from etude.core.method import Method
 from etude.core.part import Need
 from etude.core.registry import compositions, files, get_method, parent_of
@@ -75,9 +75,7 @@ def test_options_that_a_run_would_not_read_are_refused(task: str, option: dict[s
 def test_another_world_is_refused_with_the_methods_that_fit() -> None:
     with pytest.raises(ConfigError, match=r"^dapo learns in tasks of enumerable and language, and this is one of con"):
         get_method("dapo", "control")
-    with pytest.raises(
-        ConfigError, match=r"There fit: a2c, gae, npg, policy-gradient-guide, ppo, ppo-continuous and 3 more"
-    ):
+    with pytest.raises(ConfigError, match=r"There fit: a2c, c51, ddpg, double-dqn, dqn, dueling-dqn and 13 more"):
         compose_method(get_method("dapo"), world=World.CONTROL)
     with pytest.raises(ConfigError, match=r'the one for control is etude.method\("ppo", world="control"\)'):
         compose_method(get_method("ppo").replace(epochs=4), world=World.CONTROL)
@@ -103,8 +101,8 @@ def test_parts_of_another_kind_fill_no_slot() -> None:
 
 def test_slots_are_those_of_the_kinds() -> None:
     slots = all_slots()
-    assert slots["objective"] == tuple(KINDS.values())
-    assert slots["filters"] == (TokenMethod,) and slots["policy"] == (RolloutMethod,)
+    assert slots["objective"] == (TokenMethod, RolloutMethod) and slots["learners"] == tuple(KINDS.values())
+    assert slots["filters"] == (TokenMethod,) and slots["policy"] == (RolloutMethod, ReplayMethod)
     for kind in KINDS.values():
         assert set(kind.required) <= set(kind.slot_names())
         assert all(set(absent) <= set(kind.slot_names()) for absent in kind.absent.values())

@@ -98,8 +98,8 @@ def test_json_with_unknown_names_is_refused() -> None:
     data = grpo.to_json()
     with pytest.raises(UnknownNameError, match="no slot named 'objectiv'"):
         Method.from_json({**data, "objectiv": None})
-    with pytest.raises(UnknownNameError, match="no part named 'adam'"):
-        Method.from_json({**data, "optimizer": {"part": "adam"}})
+    with pytest.raises(UnknownNameError, match="no part named 'adom'"):
+        Method.from_json({**data, "optimizer": {"part": "adom"}})
 
 
 def test_describe_shows_every_part_and_leaves_empty_slots_out() -> None:

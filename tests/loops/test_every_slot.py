@@ -16,11 +16,11 @@ from torch import nn
 from control_toys import control_loop
 from etude.core.errors import ConfigError
 from etude.core.fit import check
-from etude.core.kinds import KINDS, TokenMethod
+from etude.core.kinds import KINDS, ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.learners import Learning, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, Part
-from etude.core.population import Population
+from etude.core.population import Member, Population
 from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.curricula.prioritised import Prioritised
@@ -29,10 +29,13 @@ from etude.experience.groups import Groups
 from etude.experience.vector import Rollouts
 from etude.filters.informative import InformativeGroups
 from etude.learners.fitted import FittedValue, squared_error
+from etude.learners.heads import Min
 from etude.learners.state import StateValue
 from etude.learners.token import TokenCritic
 from etude.loops.enumerable import EnumerableLoop
+from etude.loops.off_policy import OffPolicyLoop
 from etude.methods.rlvr.max_at_k import BestOfGroup
+from etude.objectives.actor import Entropy, MaximizeQ
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.optimizers.adam import AdamW
 from etude.policies.control.actor import ActorPolicy
@@ -44,9 +47,11 @@ from etude.rewards.entropy import EntropyReward
 from etude.rewards.outcome import OverlongPenalty, TaskReward
 from etude.rewards.running import NormalizeRewards
 from etude.stages.phases import Phase
+from etude.tasks.control.pendulum import pendulum
 from etude.tasks.tabular.enumerable import Enumerable
 from etude.token_weights.entropy import HighEntropyTokens
 from language_toys import Toy, make_loop
+from replay_toys import small as small_replay
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,6 +77,9 @@ SMALL: Any = {
     "minibatches": 1,
 }
 PPO: Any = get_method("ppo", "control").replace(**SMALL)
+SAC: Any = small_replay(get_method("sac"), warmup=200, random=200, capacity=300)
+"""Learns from the end of the first episode on."""
+WHOLE: dict[type[Method], Any] = {TokenMethod: GRPO, RolloutMethod: PPO, ReplayMethod: SAC}
 FITTED = FittedValue(network=MLP(hidden=(8,)))
 
 
@@ -181,6 +189,16 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "stages": [Filling(PPO, Phase(), "apply")],
         "optimizer": [Filling(PPO, AdamW(), verb) for verb in ("population", "rate")],
     },
+    "ReplayMethod": {
+        "policy": [Filling(SAC, SAC.policy, verb) for verb in ("build", "actor", "watch")],
+        "experience": [Filling(SAC, SAC.experience, verb) for verb in ("collector", "due")],
+        "exploration": [Filling(SAC, SAC.exploration, verb) for verb in ("act", "ended")],
+        "sampling": [Filling(SAC, SAC.sampling, "draw")],
+        "critic": [Filling(SAC, SAC.critic, verb) for verb in ("build", "loss")],
+        "actor": [Filling(SAC, Entropy(), "__call__"), Filling(SAC, MaximizeQ(over=Min()), "__call__")],
+        "learners": [Filling(SAC.replace(learners=()), SAC.learners[0], verb) for verb in ("build", "loss", "offers")],
+        "stages": [Filling(SAC, Phase(), "apply")],
+    },
 }
 """For each kind what is called; without worlds: in all in which the slot is not refused."""
 CHANGED: dict[str, dict[str, Any]] = {
@@ -188,6 +206,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "experience": Groups(size=5), "problems": 2, "epochs": 2, "minibatches": 2, "aggregation": "token-mean",
     },
     "RolloutMethod": {"experience": Rollouts(environments=4, steps=8), "epochs": 2, "minibatches": 2},
+    "ReplayMethod": {"order": (("policy", "temperature"), "critic"), "rate": 0.5},
 }  # fmt: skip
 """For each kind the values that change a run."""
 
@@ -218,12 +237,17 @@ def run(method: Method, world: World, steps: int = 2) -> torch.Tensor:
     elif world is World.ENUMERABLE:
         check(method, TASKS[world])
         loop = EnumerableLoop(method, TASKS[world], seeds=[5], steps=steps)
+    elif isinstance(method, ReplayMethod):
+        check(method, pendulum)
+        loop = OffPolicyLoop(method, pendulum, [Member(5), Member(6)], steps, block=210)
     else:
         loop = control_loop(method, [5, 6], steps)
     for _ in range(steps):
         loop.step()
     if world is World.LANGUAGE:
         return torch.cat([p.detach().flatten() for p in loop.policy.parameters()])
+    if isinstance(method, ReplayMethod):
+        return torch.cat([v.flatten() for v in loop.policy_tensors().values()])
     return loop.policy.logits[0].detach() if world is World.ENUMERABLE else loop.parameters.values.detach()
 
 
@@ -258,7 +282,7 @@ def values() -> list[Any]:
 @cache
 def untouched(kind: type[Method], world: World) -> torch.Tensor:
     """All weights after some steps of the method as it is, whenever it runs."""
-    method = GRPO if kind is TokenMethod else PPO
+    method = WHOLE[kind]
     found = run(method, world)
     assert torch.equal(found, run(method, world))
     return found
@@ -267,7 +291,7 @@ def untouched(kind: type[Method], world: World) -> torch.Tensor:
 @pytest.mark.first
 @pytest.mark.parametrize(("kind", "slot", "value", "world"), values())
 def test_another_value_is_another_run(kind: type[Method], slot: str, value: Any, world: World) -> None:
-    method = GRPO if kind is TokenMethod else PPO
+    method = WHOLE[kind]
     before, after = untouched(kind, world), run(method.replace(**{slot: value}), world)
     assert before.shape == after.shape
     assert not torch.equal(before, after)

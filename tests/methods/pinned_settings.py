@@ -35,6 +35,26 @@ FITTED: Settings = {
     "critic.learning.optimizer.lr": 1e-3,
 }  # fmt: skip
 
+CARTPOLE: Settings = {
+    "experience.capacity": 100_000, "experience.warmup": 1_000, "experience.every": 256, "experience.updates": 0.5,
+    "exploration": "epsilon-greedy", "exploration.end": 0.04, "exploration.over": 8_000, "sampling.batch": 64,
+    "sampling.horizon.gamma": 0.99, "critic.network.hidden": (256, 256), "critic.network.activation": "relu",
+    "critic.learning.optimizer.lr": 2.3e-3, "critic.learning.optimizer.clip_norm": 10.0,
+    "critic.learning.target.every": 128, "critic.learning.target.rate": 1.0, "critic.backup.rule.double": False,
+}  # fmt: skip
+"""What SB3's zoo has for dqn on CartPole-v1."""
+WIDE: Settings = {
+    "experience.capacity": 1_000_000, "experience.updates": 1.0, "sampling.batch": 256, "sampling.horizon.gamma": 0.99,
+    "policy.network.hidden": (256, 256), "critic.network.hidden": (256, 256), "policy.network.activation": "relu",
+    "critic.count": 2, "critic.error": "squared", "critic.learning.optimizer.lr": 3e-4,
+    "policy.learning.optimizer.lr": 3e-4, "critic.learning.target.rate": 0.005,
+}  # fmt: skip
+SOFT: Settings = {
+    **WIDE, "policy": "squashed-policy", "exploration": "sampled", "policy.least": -20.0, "policy.most": 2.0,
+    "learners.0.start": 1.0, "learners.0.entropy.nats": -1.0, "learners.0.learning.optimizer.lr": 3e-4,
+    "policy.learning.target": None, "order": ("critic", ("policy", "temperature")), "actor.0.over": "min",
+}  # fmt: skip
+
 SETTINGS: dict[str, Settings] = {
     "a2c": {
         **ONCE, **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 8,
@@ -45,13 +65,24 @@ SETTINGS: dict[str, Settings] = {
         **SHOWN, "problems": 256, "optimizer.lr": 3e-3, "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.0,
     },
     "bilevel-mle": {**PLAIN, "experience.size": 5},
+    "c51": {**CARTPOLE, "critic.head.count": 51, "critic.error": "cross-entropy"},
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
     "chain-traversal-rl": PLAIN,
     "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
+    "ddpg": {
+        "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "policy.last.limit": 3e-3,
+        "critic.last.limit": 3e-3, "policy.learning.optimizer.lr": 1e-4, "critic.learning.optimizer.lr": 1e-3,
+        "policy.learning.target.rate": 0.001, "critic.learning.target.rate": 0.001, "sampling.batch": 64,
+        "exploration": "ornstein-uhlenbeck", "exploration.rate": 0.15, "exploration.scale": 0.2, "critic.count": 1,
+        "sampling.horizon.gamma": 0.99, "experience.capacity": 1_000_000,
+    },
     "derl": {**PLAIN, "rewards.0.size": 4, "rewards.0.inner": 5, "rewards.0.window": 2, "rewards.0.writer.kl": 0.001},
+    "double-dqn": {**CARTPOLE, "critic.backup.rule.double": True},
     "dpo": {**PAIRS, "reference": "frozen", "objective.label_smoothing": 0.0},
+    "dqn": {**CARTPOLE, "critic.error": "huber", "critic.error.delta": 1.0},
     "dr-grpo": PLAIN,
+    "dueling-dqn": {**CARTPOLE, "critic.backup.rule.double": True, "critic.head": "dueling"},
     "forking-tokens": {**PLAIN, "filters.0.resample": True, "token_weights.0.complement": False,
                        "objective.high": 0.28},
     "g2rl": {**PLAIN, "rewards.1.limit": 3.0},
@@ -114,6 +145,11 @@ SETTINGS: dict[str, Settings] = {
         "advantages.full": None,
     },
     "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
+    "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
+    "redq": {
+        **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,
+        "policy.learning.every": 20, "learners.0.learning.every": 20, "actor.0.over": "mean",
+    },
     "reinforce": PLAIN,
     "reinforce in control": {
         **ONCE, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 128, "optimizer.lr": 3e-3,
@@ -128,11 +164,21 @@ SETTINGS: dict[str, Settings] = {
     },
     "rloo": PLAIN,
     "rpg-kl": {**PLAIN, **IN_FOUR, "filters.0.resample": True, "objective.low": 0.2, "objective.dual": 10.0},
+    "sac": SOFT,
+    "sac-discrete": {
+        **{k: v for k, v in SOFT.items() if not k.endswith(("least", "most", "nats"))}, "policy": "softmax-policy",
+        "learners.0.entropy.share": 0.98,
+    },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
     "t1": {
         **PLAIN, "experience.size": 16, "experience.temperature": 1.2, "experience.top_p": 0.95, "problems": 16,
         "rewards.1.times": 5, "rewards.1.longest": 16,
         "reference": "moving-average", "reference.rate": 0.01,
+    },
+    "td3": {
+        **WIDE, "policy.learning.every": 2, "policy.learning.target.every": 2, "critic.learning.target.every": 2,
+        "policy.learning.target.rate": 0.005, "exploration.scale": 0.1, "critic.backup.rule.noise.scale": 0.2,
+        "critic.backup.rule.noise.limit": 0.5, "critic.backup.reduce": "min", "actor.0.over": "first",
     },
     "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
     "v-mpo": {

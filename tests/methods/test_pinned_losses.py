@@ -22,7 +22,7 @@ from torch import Tensor
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.episodes import Episode, Problem, Segment, StopReason
-from etude.core.kinds import RolloutMethod, TokenMethod
+from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.learners import Joint
 from etude.core.method import Method
 from etude.core.part import Part
@@ -46,6 +46,8 @@ ELSEWHERE = {
 METHODS = sorted(set(files("methods")) - set(ELSEWHERE))
 OF_TOKENS: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, TokenMethod)}
 IN_CONTROL: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, RolloutMethod)}
+FROM_REPLAY: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, ReplayMethod)}
+"""Their losses are pinned by whole updates, in `test_replay_updates.py`."""
 BOTH = [m for m in OF_TOKENS if m in IN_CONTROL]
 TOLERANCE = 1e-9
 SINGLE = {"capo", "derl", "g2rl", "kimi-k1-5"}
@@ -312,5 +314,5 @@ def setting(method: Method, path: str) -> Any:
 @pytest.mark.parametrize("name", [*METHODS, *(f"{m} in control" for m in BOTH)])
 def test_settings_are_the_papers(name: str) -> None:
     wanted = entry(SETTINGS, name, "tests/methods/pinned_settings.py (SETTINGS)")
-    method = OF_TOKENS.get(name) or IN_CONTROL[name.removesuffix(" in control")]
+    method = OF_TOKENS.get(name) or FROM_REPLAY.get(name) or IN_CONTROL[name.removesuffix(" in control")]
     assert {path: setting(method, path) for path in wanted} == wanted

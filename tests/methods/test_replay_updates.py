@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from etude.core.edit import set_value, set_values
 from etude.core.population import Member
 from etude.core.transitions import Transitions
 from etude.loops.off_policy import OffPolicyLoop
@@ -36,6 +37,7 @@ class Net(nn.Module):
         keys = [f"{name}.body.layers.0", f"{name}.body.layers.1", f"{name}.head"]
         if f"{name}.body.body.layers.0.weight" in tensors:  # a policy whose body is the critic
             keys = [k.replace(".body.", ".body.body.") for k in keys[:2]] + [f"{name}.body.head"]
+        keys = [k if f"{k}.weight" in tensors else f"{k}.linear" for k in keys]  # a dueling layer holds a plain one
         self.layers = nn.ModuleList()
         for key in keys:
             weight, bias = tensors[f"{key}.weight"][row], tensors[f"{key}.bias"][row, 0]
@@ -110,6 +112,11 @@ class Own:
         self.slow = copy.deepcopy(self.critics)
 
 
+def follow_in_third(own: Own, update: int) -> None:
+    if update % 3 == 0:
+        follow(own.slow[0].parameters(), own.critics[0].parameters(), 1.0)
+
+
 def dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     if not state:
         state["critic"] = adam(own.critics, 2.3e-3)
@@ -117,8 +124,68 @@ def dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
         y = rows.r + GAMMA * rows.live * own.slow[0](rows.next).max(-1).values
     q = own.critics[0](rows.s).gather(-1, rows.a.long())[:, 0]
     stepped(state["critic"], functional.smooth_l1_loss(q, y), own.critics)
-    if update % 3 == 0:
-        follow(own.slow[0].parameters(), own.critics[0].parameters(), 1.0)
+    follow_in_third(own, update)
+
+
+def double_dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any], dueling: bool = False) -> None:
+    if not state:
+        state["critic"] = adam(own.critics, 2.3e-3)
+
+    def values(net: Net, seen: Tensor) -> Tensor:
+        said: Tensor = net(seen)
+        return said if not dueling else said[:, :1] + said[:, 1:] - said[:, 1:].mean(-1, keepdim=True)
+
+    with torch.no_grad():
+        best = values(own.critics[0], rows.next).argmax(-1, keepdim=True)
+        y = rows.r + GAMMA * rows.live * values(own.slow[0], rows.next).gather(-1, best)[:, 0]
+    q = values(own.critics[0], rows.s).gather(-1, rows.a.long())[:, 0]
+    stepped(state["critic"], functional.smooth_l1_loss(q, y), own.critics)
+    follow_in_third(own, update)
+
+
+def chosen(net: Net, seen: Tensor, actions: Tensor, size: int) -> Tensor:
+    """[N, K] of the choices that were made."""
+    each = net(seen).view(len(seen), -1, size)
+    return each[torch.arange(len(seen)), actions[:, 0].long()]
+
+
+def c51(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """The projection by floor and ceiling, atom by atom, as the paper's algorithm 1 has it."""
+    if not state:
+        state["critic"] = adam(own.critics, 2.3e-3)
+    z = torch.linspace(0.0, 100.0, 51, dtype=rows.r.dtype)
+    with torch.no_grad():
+        chances = own.slow[0](rows.next).view(len(rows.r), -1, 51).softmax(-1)
+        best = (chances * z).sum(-1).argmax(-1)
+        p, m = chances[torch.arange(len(best)), best], torch.zeros(len(best), 51, dtype=rows.r.dtype)
+        for n in range(len(best)):
+            for i in range(51):
+                b = float((rows.r[n] + GAMMA * rows.live[n] * z[i]).clamp(0.0, 100.0)) / 2.0
+                low, high = math.floor(b), math.ceil(b)
+                if low == high:
+                    m[n, low] += p[n, i]
+                else:
+                    m[n, low] += p[n, i] * (high - b)
+                    m[n, high] += p[n, i] * (b - low)
+    logs = chosen(own.critics[0], rows.s, rows.a, 51).log_softmax(-1)
+    stepped(state["critic"], -(m * logs).sum(-1).mean(), own.critics)
+    follow_in_third(own, update)
+
+
+def qr_dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    if not state:
+        state["critic"] = adam(own.critics, 2.3e-3)
+    with torch.no_grad():
+        each = own.slow[0](rows.next).view(len(rows.r), -1, 50)
+        best = each[torch.arange(len(each)), each.mean(-1).argmax(-1)]
+        y = rows.r[:, None] + GAMMA * rows.live[:, None] * best
+    theta, loss = chosen(own.critics[0], rows.s, rows.a, 50), torch.zeros((), dtype=rows.r.dtype)
+    for i in range(50):
+        u = y - theta[:, i : i + 1]
+        huber = functional.huber_loss(theta[:, i : i + 1].expand_as(y), y, reduction="none")
+        loss = loss + (torch.where(u < 0, 1 - (i + 0.5) / 50, (i + 0.5) / 50) * huber).mean(-1).mean()
+    stepped(state["critic"], loss, own.critics)
+    follow_in_third(own, update)
 
 
 def deterministic(
@@ -148,26 +215,28 @@ def td3(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
     deterministic(own, rows, y, state, update % 2 == 0, 0.005, (3e-4, 3e-4))
 
 
+def squashed(own: Own, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """An action and its log-probability, by the change of variables."""
+    mean, log_std = own.policy(seen).chunk(2, -1)
+    normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
+    u = mean + normal.stddev * noise
+    a = torch.tanh(u)
+    return a, (normal.log_prob(u) - torch.log(1 - a**2)).sum(-1)
+
+
 def sac(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     if not state:
         state["log"] = torch.zeros((), dtype=rows.r.dtype, requires_grad=True)
         state["critic"], state["policy"] = adam(own.critics, 3e-4), adam([own.policy], 3e-4)
         state["temperature"] = [torch.optim.Adam([state["log"]], 3e-4)]
 
-    def draw(seen: Tensor, name: str) -> tuple[Tensor, Tensor]:
-        mean, log_std = own.policy(seen).chunk(2, -1)
-        normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
-        u = mean + normal.stddev * normals(name, mean)
-        a = torch.tanh(u)
-        return a, (normal.log_prob(u) - torch.log(1 - a**2)).sum(-1)
-
     alpha = state["log"].exp().detach()
     with torch.no_grad():
-        a, logp = draw(rows.next, "policy next")
+        a, logp = squashed(own, rows.next, normals("policy next", rows.a))
         y = torch.minimum(*(c(rows.next, a)[:, 0] for c in own.slow)) - alpha * logp
         y = rows.r + GAMMA * rows.live * y
     stepped(state["critic"], sum(functional.mse_loss(c(rows.s, rows.a)[:, 0], y) for c in own.critics))  # type: ignore[arg-type]
-    a, logp = draw(rows.s, "policy here")
+    a, logp = squashed(own, rows.s, normals("policy here", rows.a))
     q = torch.minimum(*(c(rows.s, a)[:, 0] for c in own.critics))
     stepped(state["temperature"], -(state["log"] * (logp.detach() - 1.0)).mean())
     stepped(state["policy"], (alpha * logp - q).mean())
@@ -175,7 +244,58 @@ def sac(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
         follow(slow.parameters(), fast.parameters(), 0.005)
 
 
-FORMULAS = {"dqn": dqn, "ddpg": ddpg, "td3": td3, "sac": sac}
+def sac_discrete(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    if not state:
+        state["log"] = torch.zeros((), dtype=rows.r.dtype, requires_grad=True)
+        state["critic"], state["policy"] = adam(own.critics, 3e-4), adam([own.policy], 3e-4)
+        state["temperature"] = [torch.optim.Adam([state["log"]], 3e-4)]
+    alpha = state["log"].exp().detach()
+    with torch.no_grad():
+        logs = own.policy(rows.next).log_softmax(-1)
+        soft = torch.minimum(*(c(rows.next) for c in own.slow)) - alpha * logs
+        y = rows.r + GAMMA * rows.live * (logs.exp() * soft).sum(-1)
+    said = [c(rows.s).gather(-1, rows.a.long())[:, 0] for c in own.critics]
+    stepped(state["critic"], sum(functional.mse_loss(q, y) for q in said))  # type: ignore[arg-type]
+    logs = own.policy(rows.s).log_softmax(-1)
+    with torch.no_grad():
+        q = torch.minimum(*(c(rows.s) for c in own.critics))
+    entropy = -(logs.exp() * logs).sum(-1).detach()
+    stepped(state["temperature"], -(state["log"] * (0.98 * math.log(2) - entropy)).mean())
+    stepped(state["policy"], (logs.exp() * (alpha * logs - q)).sum(-1).mean())
+    for slow, fast in zip(own.slow, own.critics, strict=True):
+        follow(slow.parameters(), fast.parameters(), 0.005)
+
+
+def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """Policy and temperature take part in every second update here."""
+    if not state:
+        state["log"] = torch.zeros((), dtype=rows.r.dtype, requires_grad=True)
+        state["critic"], state["policy"] = adam(own.critics, 3e-4), adam([own.policy], 3e-4)
+        state["temperature"] = [torch.optim.Adam([state["log"]], 3e-4)]
+    alpha = state["log"].exp().detach()
+    with torch.no_grad():
+        a, logp = squashed(own, rows.next, normals("policy next", rows.a))
+        each = torch.stack([c(rows.next, a)[:, 0] for c in own.slow])
+        two = normals("critics", each[:, 0]).argsort(descending=True)[:2]
+        y = rows.r + GAMMA * rows.live * (each[two].min(0).values - alpha * logp)
+    stepped(state["critic"], sum(functional.mse_loss(c(rows.s, rows.a)[:, 0], y) for c in own.critics))  # type: ignore[arg-type]
+    if update % 2 == 0:
+        a, logp = squashed(own, rows.s, normals("policy here", rows.a))
+        q = torch.stack([c(rows.s, a)[:, 0] for c in own.critics]).mean(0)
+        stepped(state["temperature"], -(state["log"] * (logp.detach() - 1.0)).mean())
+        stepped(state["policy"], (alpha * logp - q).mean())
+    for slow, fast in zip(own.slow, own.critics, strict=True):
+        follow(slow.parameters(), fast.parameters(), 0.005)
+
+
+FORMULAS: dict[str, Callable[..., None]] = {
+    "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
+    "qr-dqn": qr_dqn, "ddpg": ddpg, "td3": td3, "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
+}  # fmt: skip
+
+
+def test_every_method_that_learns_from_a_replay_is_here() -> None:
+    assert set(FORMULAS) == set(REPLAY)
 
 
 class Rows:
@@ -196,15 +316,20 @@ def precision(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
     torch.set_default_dtype(torch.float32)
 
 
+def quick(name: str) -> Any:
+    """The method, small, with what happens seldom made to happen within the test."""
+    found = small(REPLAY[name])
+    if found.policy.made_of_critic:
+        return set_value(found, "critic.learning.target.every=3")
+    if name == "redq":
+        return set_values(found, {"policy.learning.every": 2, "learners.temperature.learning.every": 2})
+    return found
+
+
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64], indirect=True, ids=str)
 def test_updates_are_those_of_the_paper(name: str, precision: torch.dtype) -> None:
-    method = small(REPLAY[name])
-    if name == "dqn":  # a copy that moves within the test
-        learning = method.critic.learning
-        method = method.replace(
-            critic=method.critic.replace(learning=learning.replace(target=learning.target.replace(every=3)))
-        )
+    method = quick(name)
     task: Any = pendulum if acts_in_boxes(method) else cartpole
     loop = OffPolicyLoop(method, task, [Member(s) for s in range(MEMBERS)], 1)
     store, tensors = loop.collector.store, {k: v.clone() for k, v in loop.policy_tensors().items()}
@@ -238,7 +363,7 @@ def test_updates_are_those_of_the_paper(name: str, precision: torch.dtype) -> No
         for a, row in zip(own.slow, slow, strict=True):
             assert float((a.flat() - row).abs().max()) < bound
     assert moved > 1e-4
-    if name == "sac":
+    if "log" in states[0]:
         part = loop.updater.offering["temperature"]
         heat = loop.updater.offers(part, "temperature")["temperature"].tolist()
         assert heat == pytest.approx([float(s["log"].detach().exp()) for s in states], abs=bound)

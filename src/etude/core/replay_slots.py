@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from etude.core.fields import Count, Interval
 from etude.core.learners import Apart, Learning
 from etude.core.part import Part
-from etude.core.step_slots import Policy, StepOptimizer
+from etude.core.step_slots import Initializer, Policy, StepOptimizer
 from etude.core.transitions import Transitions
 
 if TYPE_CHECKING:
@@ -28,15 +28,15 @@ At = Literal["here", "next"]
 
 
 class Choice(NamedTuple):
-    """What a policy does at N observations, with gradient: actions [P, N, A], their log-probabilities [P, N].
+    """What a policy does at N observations, with gradient: actions [P, N, A] in units, log-probabilities [P, N].
 
-    Of a policy over A choices the probabilities [P, N, A] and their logarithms instead (`all`). A policy that does one
-    thing has no log-probabilities.
+    A policy that does one thing has no log-probabilities. One over A choices says the chance of each, [P, N, A]; its
+    `logp` is then the mean over them, minus the entropy.
     """
 
     actions: Tensor
     logp: Tensor | None
-    all: bool = False
+    chances: Tensor | None = None
 
 
 class ReplayReading(Protocol):
@@ -201,6 +201,10 @@ class ReplayPolicy(Policy, abstract=True):
     """Whether it has no numbers of its own: it does what the critic says is best."""
 
     def objection(self, method: Method) -> str | None:
+        if "actor" not in method.slot_names():
+            return (
+                f"learns by the terms of the slot actor, which a {type(method).__name__} does not have: actor-policy."
+            )
         return learning_objection(self.learning)
 
 
@@ -216,6 +220,9 @@ class ActorTerm(Part, abstract=True):
 
 # Inside of a critic
 
+Said = Literal["numbers", "probabilities", "quantiles"]
+"""What the K numbers of a critic's head are."""
+
 
 class Reduction(Part, abstract=True):
     """One value from those of M critics."""
@@ -224,7 +231,7 @@ class Reduction(Part, abstract=True):
     first: ClassVar[bool] = False
     """Whether only the first critic is asked."""
 
-    def __call__(self, values: Tensor) -> Tensor:
+    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
         """[P, M, ...] -> [P, ...]."""
         raise NotImplementedError
 
@@ -233,9 +240,10 @@ class Error(Part, abstract=True):
     """How far a prediction is from its target."""
 
     slot = "error"
+    compares: ClassVar[Said] = "numbers"
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Of each number, shaped as the prediction."""
+        """Of each of the K numbers, [..., K] both; their sum is what is minimised."""
         raise NotImplementedError
 
 
@@ -243,6 +251,11 @@ class QHead(Part, abstract=True):
     """How a critic says a value: as K numbers."""
 
     slot = "head"
+    says: ClassVar[Said] = "numbers"
+
+    def layer(self, population: Population, name: str, width: int, choices: int, start: Initializer) -> nn.Module:
+        """The last layer, [P, N, width] to K numbers of each choice, `choices` of 0 meaning one value."""
+        raise NotImplementedError
 
     @property
     def size(self) -> int:
@@ -257,16 +270,16 @@ class QHead(Part, abstract=True):
         """What r + discount * (what is said of what follows) is, as K numbers: [P, N] and [P, N, K] -> [P, N, K]."""
         raise NotImplementedError
 
-    def loss(self, outputs: Tensor, target: Tensor, error: Error) -> Tensor:
-        """[P, M, N, K] against [P, 1, N, K] -> [P, M, N]."""
-        raise NotImplementedError
-
 
 class Following(NamedTuple):
-    """What a critic says of what is done next, [P, M, N, K], and the log-probability of that, [P, N]."""
+    """What a critic says of what is done next, [P, M, N, K], and the log-probability of that, [P, N].
+
+    Where the chances [P, N, A] of A choices are known, outputs are of all of them, [P, M, N, A, K].
+    """
 
     outputs: Tensor
     logp: Tensor | None = None
+    chances: Tensor | None = None
 
 
 class Rule(Part, abstract=True):

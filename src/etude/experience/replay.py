@@ -12,7 +12,7 @@ from etude.core.control import Step, VectorEnvironment
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
-from etude.core.population import Population
+from etude.core.population import PerMember, Population
 from etude.core.replay_slots import Exploration, ReplayExperience
 from etude.experience.store import Store
 from etude.experience.stretches import Stretches
@@ -88,7 +88,9 @@ class Replay(ReplayExperience):
     def collector(
         self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration
     ) -> ReplayCollector:
-        """What acts and stores."""
+        """What acts and stores. Raises ConfigError for updates that differ between members, who share each round."""
+        if isinstance(self.updates, PerMember):
+            raise ConfigError("experience.updates cannot differ between the members of one run: compare runs instead.")
         return ReplayCollector(self, environment, actor, population, exploration)
 
 

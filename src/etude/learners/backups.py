@@ -53,6 +53,8 @@ class FromPolicy(Rule):
 
     def __call__(self, read: ReplayReading) -> Following:
         choice = read.policy("next", copy=True)
+        if choice.chances is not None:
+            return Following(read.outputs("next", copy=True), choice.logp, choice.chances)
         actions = choice.actions if self.noise is None else self.noise(choice.actions, read)
         return Following(read.outputs("next", actions, copy=True), choice.logp)
 
@@ -112,9 +114,10 @@ class Bootstrap(Backup):
     def target(self, read: ReplayReading, head: QHead) -> Tensor:
         following, batch = self.rule(read), read.batch
         assert batch.discounts is not None
-        outputs = self.reduce(following.outputs)
+        outputs = self.reduce(following.outputs, read)
+        if following.chances is not None:
+            outputs = (following.chances[..., None] * outputs).sum(-2)
         if self.entropy:
             assert following.logp is not None
-            bonus = read.offered("temperature")[:, None] * following.logp
-            outputs = outputs - bonus[..., None]
+            outputs = outputs - (read.offered("temperature")[:, None] * following.logp)[..., None]
         return head.target(batch.rewards, batch.discounts, outputs)

@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from etude.core.fields import Positive
-from etude.core.replay_slots import Error, QHead, Reduction
+from etude.core.errors import ConfigError
+from etude.core.fields import Count, Positive
+from etude.core.population import Population
+from etude.core.replay_slots import Error, QHead, Reduction, ReplayReading, Said
+from etude.core.step_slots import Initializer
+from etude.policies.control.networks import Linear, Plain
 
 
-class Scalar(QHead):
+class Direct(QHead, abstract=True):
+    """A head whose last layer says its numbers directly."""
+
+    def layer(self, population: Population, name: str, width: int, choices: int, start: Initializer) -> nn.Module:
+        return Linear(population, name, width, max(1, choices) * self.size, start=start)
+
+
+class Scalar(Direct):
     """The value itself.
 
     Shapes: outputs [..., 1] -> values [...].
@@ -31,8 +42,128 @@ class Scalar(QHead):
     def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
         return torch.addcmul(rewards[..., None], discounts[..., None], outputs)
 
-    def loss(self, outputs: Tensor, target: Tensor, error: Error) -> Tensor:
-        return error(outputs, target).squeeze(-1)
+
+class Atoms(Direct):
+    """The chances of K returns between `low` and `high`, as logits (C51, arXiv:1707.06887).
+
+        target_j = sum_i p_i max(0, 1 - |clip(r + discount z_i, low, high) - z_j| / dz)
+
+    Shapes: outputs [..., K] -> values [...].
+
+    >>> head = Atoms(count=3, low=0.0, high=2.0)
+    >>> certain = torch.tensor([[[0.0, 0.0, 100.0]]])  # a return of 2
+    >>> head.mean(certain).item()
+    2.0
+    >>> head.target(torch.tensor([[0.5]]), torch.tensor([[0.5]]), certain)[..., 1:].tolist()  # 1.5: half 1, half 2
+    [[[0.5, 0.5]]]
+    """
+
+    says: ClassVar[Said] = "probabilities"
+    count: Count = 51
+    low: float = -10.0
+    high: float = 10.0
+
+    def check(self) -> None:
+        if self.count < 2 or not self.low < self.high:
+            raise ConfigError(
+                f"Atoms are at least two returns from low to high, got {self.count} from {self.low} to {self.high}."
+            )
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    def _returns(self, like: Tensor) -> Tensor:
+        """[..., K], with as many axes as `like` [P, ..., K]."""
+        shares = torch.linspace(0.0, 1.0, self.count, dtype=like.dtype, device=like.device)
+        found: Tensor = self.low + (self.high - self.low) * shares.view(*[1] * (like.dim() - 1), -1)
+        return found
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return (outputs.softmax(-1) * self._returns(outputs)).sum(-1)
+
+    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
+        atoms, chances = self._returns(outputs), outputs.softmax(-1)
+        moved = (rewards[..., None] + discounts[..., None] * atoms).clamp(self.low, self.high)
+        apart = (moved[..., None] - atoms[..., None, :]).abs() * ((self.count - 1) / (self.high - self.low))
+        return (chances[..., None] * (1 - apart).clamp(min=0.0)).sum(-2)
+
+
+class Quantiles(Direct):
+    """K quantiles of the return, at the middles of K equal shares (QR-DQN, arXiv:1710.10044).
+
+    Shapes: outputs [..., K] -> values [...].
+
+    >>> Quantiles(count=2).mean(torch.tensor([[1.0, 3.0]])).item()
+    2.0
+    """
+
+    says: ClassVar[Said] = "quantiles"
+    count: Count = 200
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs.mean(-1)
+
+    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
+        return torch.addcmul(rewards[..., None], discounts[..., None], outputs)
+
+
+class Dueling(QHead):
+    """Numbers of the state and of each choice, whose mean over the choices is taken off (arXiv:1511.06581, eq. 9).
+
+        Q(s, a) = V(s) + A(s, a) - mean_b A(s, b)
+
+    Args:
+        head: how a value is said; of atoms the logits add up so.
+
+    Shapes: outputs [P, M, N, A, K].
+
+    >>> Dueling.joined(torch.tensor([[[10.0, 1.0, 3.0]]]), 1).tolist()  # V, then A of two choices
+    [[[9.0, 11.0]]]
+    """
+
+    head: QHead = Scalar()
+
+    @property
+    def says(self) -> Said:  # type: ignore[override]  # as the head that it holds
+        return self.head.says
+
+    @property
+    def size(self) -> int:
+        return self.head.size
+
+    def layer(self, population: Population, name: str, width: int, choices: int, start: Initializer) -> nn.Module:
+        if not choices:
+            raise ConfigError("Dueling takes the mean over choices off, and the actions are a Box: leave it out.")
+        return DuelingLayer(Linear(population, name, width, (1 + choices) * self.size, start=start), self.size)
+
+    @staticmethod
+    def joined(numbers: Tensor, size: int) -> Tensor:
+        """[..., (1 + A) K] -> [..., A K]."""
+        each = numbers.unflatten(-1, (-1, size))
+        value, advantages = each[..., :1, :], each[..., 1:, :]
+        return (value + advantages - advantages.mean(-2, keepdim=True)).flatten(-2)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self.head.mean(outputs)
+
+    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
+        return self.head.target(rewards, discounts, outputs)
+
+
+class DuelingLayer(Plain):
+    """A linear layer whose numbers are joined as `Dueling` says."""
+
+    def __init__(self, linear: Linear, size: int) -> None:
+        super().__init__()
+        self.linear, self.size = linear, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Dueling.joined(self.linear(x), self.size)
 
 
 class Squared(Error):
@@ -65,18 +196,57 @@ class Huber(Error):
         return inside * (size - 0.5 * inside)
 
 
+class CrossEntropy(Error):
+    """-target log softmax(outputs), of chances.
+
+    Shapes: [..., K] -> [..., K].
+
+    >>> CrossEntropy()(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 0.0])).sum().item()
+    0.6931471824645996
+    """
+
+    compares: ClassVar[Said] = "probabilities"
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return -target * prediction.log_softmax(-1)
+
+
+class QuantileHuber(Error):
+    """Asymmetric Huber loss of quantiles, the mean over those of the target (arXiv:1710.10044, eq. 10).
+
+        of quantile i: mean_j |tau_i - 1{u_ij < 0}| huber(u_ij) / kappa,   u_ij = target_j - x_i,  tau_i = (i + 1/2) / K
+
+    Shapes: [..., K] -> [..., K].
+
+    >>> QuantileHuber(kappa=1.0)(torch.tensor([0.0]), torch.tensor([3.0])).item()  # tau is 1/2
+    1.25
+    """
+
+    compares: ClassVar[Said] = "quantiles"
+    kappa: Positive = 1.0
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        count = prediction.shape[-1]
+        u = target[..., None, :] - prediction[..., None]
+        shares = (torch.arange(count, dtype=u.dtype, device=u.device) + 0.5)[:, None] / count
+        size = u.abs()
+        inside = size.clamp(max=self.kappa)
+        huber = inside * (size - 0.5 * inside) / self.kappa
+        return ((shares - (u.detach() < 0).to(u.dtype)).abs() * huber).mean(-1)
+
+
 class First(Reduction):
     """The first critic's value; the others are not even computed.
 
     Shapes: [P, M, N] -> [P, N].
 
-    >>> First()(torch.tensor([[[1.0], [5.0]]])).tolist()
+    >>> First()(torch.tensor([[[1.0], [5.0]]]), None).tolist()
     [[1.0]]
     """
 
     first: ClassVar[bool] = True
 
-    def __call__(self, values: Tensor) -> Tensor:
+    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
         return values[:, 0]
 
 
@@ -85,11 +255,11 @@ class Min(Reduction):
 
     Shapes: [P, M, N] -> [P, N].
 
-    >>> Min()(torch.tensor([[[1.0], [5.0]]])).tolist()
+    >>> Min()(torch.tensor([[[1.0], [5.0]]]), None).tolist()
     [[1.0]]
     """
 
-    def __call__(self, values: Tensor) -> Tensor:
+    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
         return values[:, 0] if values.shape[1] == 1 else values.amin(1)
 
 
@@ -98,9 +268,31 @@ class Mean(Reduction):
 
     Shapes: [P, M, N] -> [P, N].
 
-    >>> Mean()(torch.tensor([[[1.0], [5.0]]])).tolist()
+    >>> Mean()(torch.tensor([[[1.0], [5.0]]]), None).tolist()
     [[3.0]]
     """
 
-    def __call__(self, values: Tensor) -> Tensor:
+    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
         return values[:, 0] if values.shape[1] == 1 else values.mean(1)
+
+
+class RandomMin(Reduction):
+    """The smallest value of `of` critics, drawn anew in every update for each member (REDQ, arXiv:2101.05982).
+
+    Shapes: [P, M, ...] -> [P, ...].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(normal=lambda purpose, like: torch.tensor([[0.3, -1.0, 0.5]]))
+    >>> RandomMin(of=2)(torch.tensor([[[4.0], [1.0], [6.0]]]), read).tolist()  # of the first and the third
+    [[4.0]]
+    """
+
+    of: Count = 2
+
+    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
+        count = values.shape[1]
+        if self.of > count:
+            raise ConfigError(f"RandomMin takes the smallest of {self.of} critics, and there are {count}.")
+        place = read.normal("critics", values.flatten(2)[..., 0]).topk(self.of, 1).indices
+        index = place.view(*place.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
+        return values.gather(1, index).amin(1)

@@ -17,7 +17,7 @@ from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
 from etude.optimizers.adam import Adam
 from etude.policies.control.initializers import FanIn
-from etude.policies.control.networks import Linear, Plain
+from etude.policies.control.networks import Plain
 from etude.policies.control.replay import WIDE
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ class Critics(Plain):
         choices: A of Discrete actions, of which all values are said at once; 0 where actions are read.
     """
 
-    def __init__(self, body: nn.Module, head: Linear, choices: int, size: int) -> None:
+    def __init__(self, body: nn.Module, head: nn.Module, choices: int, size: int) -> None:
         super().__init__()
         self.body, self.head, self.choices, self.size = body, head, choices, size
 
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]
         x = seen if actions is None else torch.cat([seen, actions], -1)
-        count = len(self.head.weight) // members
+        count = len(next(self.head.parameters())) // members
         if count > 1:
             x = x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1)
         said: Tensor = self.head(self.body(x))
@@ -83,6 +83,13 @@ class QFunctions(ReplayCritic):
     def objection(self, method: Method) -> str | None:
         if self.learning.target is None:
             return "learns from its slow copy: set critic.learning.target (a rate of 1 copies)."
+        if self.error.compares != self.head.says:
+            return (
+                f"says {self.head.says} ({type(self.head).__name__}), and {type(self.error).__name__} compares "
+                f"{self.error.compares}: set critic.error or critic.head."
+            )
+        if self.count > 1 and self.head.size > 1:
+            return f"says {self.head.size} numbers, of which there is no smallest: set critic.count=1."
         return super().objection(method)
 
     def about_target(self) -> str | None:
@@ -97,14 +104,14 @@ class QFunctions(ReplayCritic):
             )
         each = population.each(self.count, "critics")
         body, width = self.network.build(shape if choices else (shape[0] + size,), each, "critic")
-        head = Linear(each, "critic.head", width, max(1, choices) * self.head.size, start=self.last)
+        head = self.head.layer(each, "critic.head", width, choices, self.last)
         return Critics(body, head, choices, self.head.size)
 
     def loss(self, read: ReplayReading) -> Tensor:
         with torch.no_grad():
             target = self.backup.target(read, self.head)
         outputs = read.outputs("here", read.batch.actions)
-        return self.head.loss(outputs, target[:, None], self.error).mean(2).sum(1)
+        return self.error(outputs, target[:, None]).sum(-1).mean(2).sum(1)
 
 
 def action_sizes(space: Space[Any]) -> tuple[int, int]:

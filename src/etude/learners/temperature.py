@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from etude.core.fields import Positive
+from etude.core.fields import Positive, PositiveProbability
 from etude.core.learners import Learning
 from etude.core.population import Numbers, Population
 from etude.core.replay_slots import EntropyTarget, ReplayLearner, ReplayReading
 from etude.learners.q import action_sizes
 from etude.optimizers.adam import Adam
+from etude.policies.control.units import choice_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,11 +36,25 @@ class PerAction(EntropyTarget):
         return self.nats * action_sizes(actions)[1]
 
 
+class OfUniform(EntropyTarget):
+    """A share of the largest entropy that there is, log A of A choices (arXiv:1910.07207 takes 0.98).
+
+    >>> from gymnasium.spaces import Discrete
+    >>> OfUniform(share=0.5).of(Discrete(4)) == math.log(2)
+    True
+    """
+
+    share: PositiveProbability = 0.98
+
+    def of(self, actions: Space[Any]) -> float:
+        return self.share * math.log(choice_count(actions, "OfUniform"))
+
+
 class Heat(Numbers):
     """The logarithm of the temperature [P, 1], and the entropy that it holds the policy to."""
 
     def __init__(self, start: float, members: int, target: float) -> None:
-        super().__init__({"log": torch.full((members,), math.log(start))})
+        super().__init__({"log": (torch.ones(members) * start).log()})
         self.target = target
 
 

@@ -53,7 +53,7 @@ class OffPolicyLoop:
         self.task, self.composed, self.steps, self.block, self.finished = task, method, steps, block, 0
         self.population = Population(members)
         bound = stages.bound(method, lambda m: settle(m, self.population))
-        self.stages = [(until, complete_replay(own)) for until, own in bound]
+        self.stages, self.stage = [(until, complete_replay(own)) for until, own in bound], 0
         self.environment = self.method.policy.watch(
             task.make([m.seed for m in members], self.method.experience.environments, "train")
         )
@@ -64,7 +64,7 @@ class OffPolicyLoop:
     @property
     def method(self) -> CompleteReplayMethod:
         """The method of the current stage."""
-        return self.stages[stages.current(self.stages, self.finished, self.steps)][1]
+        return self.stages[self.stage][1]
 
     @property
     def actor(self) -> Actor:
@@ -107,6 +107,13 @@ class OffPolicyLoop:
         )
         return made
 
+    def _reach(self, stage: int) -> None:
+        """Go on as this stage says; what learns, and what is stored, goes on."""
+        if stage != self.stage:
+            self.stage = stage
+            self.updater.follow(self.method)
+            self.collector.exploration = self.method.exploration
+
     # One step
 
     def step(self) -> StepReport:
@@ -129,7 +136,9 @@ class OffPolicyLoop:
                         sums[label] = sums[label] + value if label in sums else value
         updater.check_moved(before, {k: sums[f"{k}/gradient_norm"] for k in counts}, rates)
         self.finished += 1
-        return self._report(sums, counts, self.acted - start, collecting, time.monotonic() - begun)
+        report = self._report(sums, counts, self.acted - start, collecting, time.monotonic() - begun)
+        self._reach(stages.current(self.stages, self.finished, self.steps))
+        return report
 
     def _report(
         self, sums: Mapping[str, Tensor], counts: Mapping[str, int], count: int, collecting: float, taken: float
@@ -206,6 +215,7 @@ class OffPolicyLoop:
 
     def load_policy(self, folder: Path) -> None:
         """Take the weights and moments of a checkpoint."""
+        self._reach(stages.current(self.stages, load_json(folder / "state.json")["finished"], self.steps))
         self._set(load_tensors(folder / "policy.safetensors"))
 
     def load(self, folder: Path) -> None:

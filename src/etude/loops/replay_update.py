@@ -92,22 +92,25 @@ class ReplayUpdater:
     def __init__(
         self, method: CompleteReplayMethod, population: Population, actor: Actor, networks: Mapping[str, nn.Module]
     ) -> None:
-        self.method, self.population, self.actor = method, population, actor
-        self.networks = {"policy": actor, **networks}
-        self.parts: dict[str, ReplayLearner | ReplayPolicy] = {
-            "policy": method.policy, "critic": method.critic, **{part.name: part for part in method.learners}
-        }  # fmt: skip
+        self.population, self.actor, self.networks = population, actor, {"policy": actor, **networks}
+        self.follow(method)
         self.trainers: dict[str, ReplayTrainer] = {}
         for name, part in method.trained.items():
             prefix = "policy.body" if method.policy.made_of_critic and name == "critic" else name
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count)
-        self.offering = {part.name: part for part in method.learners}
-        self.groups = method.groups()
         self.stretches = Stretches(population, "learn")
         self.updates = 0
         self.passes: Counter[str] = Counter()
+
+    def follow(self, method: CompleteReplayMethod) -> None:
+        """Learn as this method says, which has the same learners."""
+        self.method, self.groups = method, method.groups()
+        self.offering = {part.name: part for part in method.learners}
+        self.parts: dict[str, ReplayLearner | ReplayPolicy] = {
+            "policy": method.policy, "critic": method.critic, **self.offering,
+        }  # fmt: skip
 
     # What a reading asks
 

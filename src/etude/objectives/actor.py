@@ -23,8 +23,8 @@ class MaximizeQ(ActorTerm):
     >>> import torch
     >>> from types import SimpleNamespace as Rows
     >>> from etude.learners.heads import Min
-    >>> read = Rows(policy=lambda: Rows(actions=None), outputs=lambda *a, **k: torch.tensor([[[[1.0]], [[3.0]]]]),
-    ...             values=lambda outputs: outputs.squeeze(-1))
+    >>> said, act = torch.tensor([[[[1.0]], [[3.0]]]]), Rows(actions=None, chances=None)
+    >>> read = Rows(policy=lambda: act, outputs=lambda *a, **k: said, values=lambda outputs: outputs.squeeze(-1))
     >>> MaximizeQ(over=Min())(read).tolist()
     [[-1.0]]
     """
@@ -32,8 +32,11 @@ class MaximizeQ(ActorTerm):
     over: Reduction
 
     def __call__(self, read: ReplayReading) -> Tensor:
-        said = read.outputs("here", read.policy().actions, frozen=True, first=self.over.first)
-        return -self.over(read.values(said))
+        choice = read.policy()
+        actions = choice.actions if choice.chances is None else None
+        said = read.outputs("here", actions, frozen=True, first=self.over.first)
+        values = self.over(read.values(said), read)
+        return -values if choice.chances is None else -(choice.chances * values).sum(-1)
 
 
 class Entropy(ActorTerm):

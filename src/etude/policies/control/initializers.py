@@ -14,8 +14,8 @@ from etude.policies.control.networks import GAIN, orthogonal
 
 
 def _uniform(population: Population, name: str, shape: tuple[int, int], limit: float) -> Tensor:
-    """[P, *shape] uniform in [-limit, limit]."""
-    return population.draw("init", name, of=lambda g: torch.rand(shape, generator=g) * (2 * limit) - limit)
+    """[P, *shape] uniform in [-limit, limit], a number or one per member."""
+    return (2 * population.draw("init", name, of=lambda g: torch.rand(shape, generator=g)) - 1) * limit
 
 
 class FanIn(Initializer):

@@ -18,7 +18,7 @@ from etude.policies.control.actor import Actor
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.networks import MLP, Linear, Plain
-from etude.policies.control.units import Best, Point, SquashedBox, Units, box_bounds
+from etude.policies.control.units import Best, Point, Softmax, SquashedBox, Units, box_bounds, choice_count
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -119,6 +119,22 @@ class SquashedPolicy(NetworkPolicy):
         return SquashedBox(*box_bounds(actions, "SquashedPolicy"), self.least, self.most)
 
 
+class SoftmaxPolicy(NetworkPolicy):
+    """A chance of every choice, of which formulas see all (arXiv:1910.07207).
+
+    Shapes: observations [P, N, ...] -> choices [P, N, 1], chances [P, N, A].
+
+    >>> from gymnasium.spaces import Discrete
+    >>> softmax = SoftmaxPolicy().distribution(Discrete(2))
+    >>> choice = softmax.chosen(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> choice.actions.tolist(), choice.chances.tolist(), round(choice.logp.item(), 4)
+    ([[0.0]], [[0.5, 0.5]], -0.6931)
+    """
+
+    def distribution(self, actions: spaces.Space[Any]) -> Units:
+        return Softmax(choice_count(actions, "SoftmaxPolicy"))
+
+
 class FromCritic(ReplayPolicy):
     """The choice that the critic says is worth most: what is evaluated and exported is the critic.
 
@@ -137,19 +153,15 @@ class FromCritic(ReplayPolicy):
     def objection(self, method: Method) -> str | None:
         if self.learning is not None:
             return "has nothing of its own to learn: leave out policy.learning."
-        return None
+        return super().objection(method)
 
     def actor(
         self, method: Method, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population
     ) -> Actor:
         critic = method.slots()["critic"]
         transforms, seen = transformed(self.observations, shape, population)
+        spread = Best(choice_count(actions, "FromCritic"))
         network = critic.build(seen, actions, population)
-        if not network.choices:
-            raise ConfigError(
-                f"FromCritic chooses among Discrete actions, and they are {actions}: for a Box there are td3 and sac."
-            )
-        spread = Best(network.choices)
         free = torch.zeros(population.size, 1, 0)
         return Actor(transforms, network, None, Said(critic.head), spread, free, shape, seen, spread.count)
 

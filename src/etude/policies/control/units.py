@@ -116,8 +116,8 @@ class SquashedBox(Bounded):
 
 
 @dataclass(frozen=True)
-class Best(Units):
-    """The choice with the largest parameter, of `count`; the first of equal ones."""
+class Indices(Units):
+    """One of `count` choices."""
 
     count: int
 
@@ -132,17 +132,45 @@ class Best(Units):
     def outside(self, actions: Tensor) -> Tensor:
         return actions
 
+    def middle(self, parameters: Tensor) -> Tensor:
+        """The one with the largest parameter, the first of equal ones."""
+        return parameters.argmax(-1, keepdim=True).to(parameters.dtype)
+
+    def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randint(self.count, (*shape, 1), generator=generator).float()
+
+
+class Best(Indices):
+    """The choice with the largest parameter, whatever chance says."""
+
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.zeros(*shape, 0)
-
-    def middle(self, parameters: Tensor) -> Tensor:
-        return parameters.argmax(-1, keepdim=True).float()
 
     def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
         return Choice(self.middle(parameters), None)
 
-    def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        return torch.randint(self.count, (*shape, 1), generator=generator).float()
+
+class Softmax(Indices):
+    """A choice by its chance, the softmax of the parameters; formulas see all chances."""
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Gumbel noise: the largest of logits plus noise is a sample."""
+        uniform = torch.rand(*shape, self.count, generator=generator)
+        return -(-uniform.clamp_(1e-20, 1 - 6e-8).log()).log()
+
+    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+        logs = parameters.log_softmax(-1)
+        chances = logs.exp()
+        return Choice(self.middle(parameters + noise), (chances * logs).sum(-1), chances)
+
+
+def choice_count(space: spaces.Space[Any], who: str) -> int:
+    """How many choices there are. Raises ConfigError for a space that is not Discrete, naming who wants it."""
+    if not isinstance(space, spaces.Discrete):
+        raise ConfigError(
+            f"{who} chooses among Discrete actions, and they are {space}: for a Box there are td3 and sac."
+        )
+    return int(space.n)
 
 
 def in_units(actor: Actor) -> Units:
