@@ -74,8 +74,9 @@ def own_updates(name: str, seed: int) -> dict[str, np.ndarray]:
             "rewards": batch.rewards, "done": batch.terminated,
         }  # fmt: skip
         data |= {f"{update}.{k}": v[0].numpy().copy() for k, v in columns.items()}
+        shape = batch.actions.shape[1:]
         for purpose in ("smoothing", "policy here", "policy next"):
-            normal = draw(purpose, lambda g, n: torch.randn(n, *batch.actions.shape[1:], generator=g))
+            normal = draw(purpose, lambda g, n, shape=shape: torch.randn(n, *shape, generator=g))
             data[f"{update}.{purpose}"] = normal[0].numpy().copy()
         loop.updater.run(loop.collector.store, loop.updater.rates(0, 1))
     return data | {f"after.{k}": v for k, v in networks(loop).items()}

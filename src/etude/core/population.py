@@ -168,8 +168,8 @@ def settle(method: M, population: Population) -> M:
     for where, names in fields.items():
         if not where and all(isinstance(method.slots().get(f), float) for f in names):
             for f in names:  # a number of the method itself
-                each = [float(m.settings.get(f, method.slots()[f])) for m in population.members]
-                object.__setattr__(method, f, PerMember(each))
+                own_numbers = [float(m.settings.get(f, method.slots()[f])) for m in population.members]
+                object.__setattr__(method, f, PerMember(own_numbers))
             continue
         if where not in parts:
             raise _shapes_the_work(where or next(iter(names)))

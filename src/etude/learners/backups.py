@@ -19,6 +19,7 @@ class ClippedNoise(TargetNoise):
 
     Shapes: actions [P, N, A] -> [P, N, A], in units.
 
+    >>> import torch
     >>> from types import SimpleNamespace as Rows
     >>> read = Rows(normal=lambda purpose, like: torch.full_like(like, 9.0))
     >>> ClippedNoise(scale=0.2, limit=0.5)(torch.tensor([[[0.1], [0.8]]]), read).flatten().tolist()
@@ -41,6 +42,7 @@ class FromPolicy(Rule):
 
     Shapes: outputs [P, M, N, K], log-probabilities [P, N].
 
+    >>> import torch
     >>> from etude.core.replay_slots import Choice
     >>> class Rows:
     ...     def policy(self, at, copy): return Choice(torch.full((1, 2, 1), 0.5), None)
@@ -64,6 +66,7 @@ class Argmax(Rule):
 
     Shapes: outputs [P, M, N, K].
 
+    >>> import torch
     >>> class Rows:
     ...     def outputs(self, at, copy=False):
     ...         return torch.tensor([[1.0, 2.0], [4.0, 3.0]][copy])[None, None, None, :, None]
@@ -91,6 +94,7 @@ class Bootstrap(Backup):
 
     Shapes: [P, M, N, K] -> [P, N, K].
 
+    >>> import torch
     >>> from types import SimpleNamespace as Rows
     >>> class Said(Rule):
     ...     def __call__(self, read): return Following(torch.tensor([[[[3.0]], [[2.0]]]]), torch.tensor([[-1.0]]))

@@ -146,7 +146,8 @@ class Dueling(QHead):
         """[..., (1 + A) K] -> [..., A K]."""
         each = numbers.unflatten(-1, (-1, size))
         value, advantages = each[..., :1, :], each[..., 1:, :]
-        return (value + advantages - advantages.mean(-2, keepdim=True)).flatten(-2)
+        found: Tensor = (value + advantages - advantages.mean(-2, keepdim=True)).flatten(-2)
+        return found
 
     def mean(self, outputs: Tensor) -> Tensor:
         return self.head.mean(outputs)

@@ -73,7 +73,7 @@ class QFunctions(ReplayCritic):
     """
 
     network: Network = WIDE
-    count: Count = 1  # type: ignore[assignment]  # of the part, where it is 1 in other learners
+    count: Count = 1  # of the part, where it is 1 in other learners
     head: QHead = Scalar()
     backup: Backup = Bootstrap(FromPolicy())
     error: Error = Squared()

@@ -73,8 +73,8 @@ class Temperature(ReplayLearner):
     >>> from types import SimpleNamespace as Rows
     >>> from etude.core.replay_slots import Choice
     >>> read = Rows(network=Heat(math.e, 1, target=-1.0), policy=lambda: Choice(None, torch.tensor([[3.0, 0.0]])))
-    >>> Temperature().loss(read).tolist()  # the entropy is too low: minus log alpha times 0.5
-    [-0.5]
+    >>> Temperature().loss(read)  # the entropy is too low: minus log alpha times 0.5
+    tensor([-0.5000], grad_fn=<NegBackward0>)
     """
 
     offers_temperature: ClassVar[bool] = True

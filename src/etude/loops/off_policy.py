@@ -120,7 +120,7 @@ class OffPolicyLoop:
         """`block` environment steps of every member, and the updates that they are due."""
         begun, collecting = time.monotonic(), 0.0
         collector, updater, experience = self.collector, self.updater, cast(Any, self.method.experience)
-        before = {k: t.parameters.values.clone() for k, t in updater.trainers.items()}
+        weights = {k: t.parameters.values.clone() for k, t in updater.trainers.items()}
         sums, counts, start = dict[str, Tensor](), dict[str, int](), self.acted
         rates = updater.rates(self.finished, self.steps)
         collector.begin()
@@ -129,12 +129,12 @@ class OffPolicyLoop:
             collector.step()
             collecting += time.monotonic() - acting
             for _ in range(experience.due(had, self.acted)):
-                for name, report in updater.run(collector.store, rates).items():
+                for name, measured in updater.run(collector.store, rates).items():
                     counts[name] = counts.get(name, 0) + 1
-                    for key, value in report.items():
+                    for key, value in measured.items():
                         label = f"{name}/{key}"
                         sums[label] = sums[label] + value if label in sums else value
-        updater.check_moved(before, {k: sums[f"{k}/gradient_norm"] for k in counts}, rates)
+        updater.check_moved(weights, {k: sums[f"{k}/gradient_norm"] for k in counts}, rates)
         self.finished += 1
         report = self._report(sums, counts, self.acted - start, collecting, time.monotonic() - begun)
         self._reach(stages.current(self.stages, self.finished, self.steps))

@@ -1,0 +1,131 @@
+"""What is learned from a replay converges to values that are known, with every horizon, through time limits.
+
+Eight places in a ring, one further in every step whatever is done, and a reward at place 0: with gamma 0.7 the value of
+place x is 0.7^((8 - x) mod 8) / (1 - 0.7^8). Nothing ever ends; a time limit cuts each episode after four steps and the
+next begins at place 0 or 4. Who takes the limit for an end, or the first place of the next episode for the last of this
+one, finds other values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from etude.core.control import ControlTask, Step, VectorEnvironment
+from etude.core.edit import set_values
+from etude.core.population import Member
+from etude.experience.sampling import NStep, OneStep
+from etude.learners.heads import Atoms, Quantiles
+from etude.loops.off_policy import OffPolicyLoop
+from etude.tasks.control._batched import ArrayEnvironment
+from replay_toys import REPLAY, acts_in_boxes, narrow
+
+GAMMA, PLACES, UPDATES = 0.7, 8, 400
+VALUES = torch.tensor([GAMMA ** ((PLACES - x) % PLACES) / (1 - GAMMA**PLACES) for x in range(PLACES)])
+torch.set_num_threads(1)
+
+
+class Ring(ArrayEnvironment):
+    """The places, as one-hot vectors."""
+
+    draws, limit = 1, 4
+    observation_space: ClassVar[Any] = spaces.Box(0.0, 1.0, (PLACES,))
+    action_space: ClassVar[Any] = spaces.Discrete(2)
+
+    def start(self, uniform: np.ndarray) -> np.ndarray:
+        return np.floor(uniform * 2) * 4
+
+    def advance(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rewards = (states[..., 0] == 0).astype(float)
+        return (states + 1) % PLACES, rewards, np.zeros(rewards.shape, bool)
+
+    def observe(self, states: np.ndarray) -> np.ndarray:
+        return np.eye(PLACES, dtype=np.float32)[states[..., 0].astype(int)]
+
+
+class RingOfBoxes(Ring):
+    action_space: ClassVar[Any] = spaces.Box(-1.0, 1.0, (1,))
+
+
+def faulty(kind: str, found: Step) -> Step:
+    """What a step would say with the fault."""
+    if kind == "limits are ends":
+        return dataclasses.replace(
+            found, terminated=found.terminated | found.truncated, truncated=np.zeros_like(found.truncated)
+        )
+    if kind == "the next episode" and found.final is not None:
+        return dataclasses.replace(found, final=found.observations[found.terminated | found.truncated])
+    return found
+
+
+class RingTask(ControlTask):
+    id: ClassVar[str] = "ring"
+    boxes: bool = False
+    fault: str = ""
+
+    def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
+        made, fault = (RingOfBoxes if self.boxes else Ring)(seeds, count, purpose), self.fault
+        step = made.step
+        made.step = lambda actions: faulty(fault, step(actions))  # type: ignore[method-assign]
+        return made
+
+
+def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
+    """[P, M, 8] what the critics say of the places, after training."""
+    method: Any = REPLAY[name]
+    boxes = acts_in_boxes(method)
+    method = method.replace(policy=narrow(method.policy, 16), critic=narrow(method.critic, 16))
+    updates = {"random": 100, "warmup": 100, "every": 1, "updates": 1.0, "environments": 1, "capacity": 1_000}
+    method = method.replace(
+        experience=method.experience.replace(**updates), sampling=method.sampling.replace(batch=32, horizon=horizon)
+    )
+    changes: dict[str, Any] = {"optimizer.lr": 1e-2}
+    if method.policy.made_of_critic:
+        changes["critic.learning.target.every"] = 10
+    else:
+        changes |= {"critic.learning.target.rate": 0.1, "critic.learning.target.every": 1}
+    if isinstance(method.critic.head, Atoms):
+        changes |= {"critic.head.low": 0.0, "critic.head.high": 2.0, "critic.head.count": 21}
+    if isinstance(method.critic.head, Quantiles):
+        changes["critic.head.count"] = 10
+    if method.learners:  # the temperature stays, at next to nothing
+        changes |= {"learners.temperature.start": 1e-6, "learners.temperature.learning": "none"}
+        method = method.replace(order=("critic", "policy"))
+    method = set_values(method, changes)
+    blocks = (UPDATES + 100) // 100
+    loop = OffPolicyLoop(method, RingTask(boxes=boxes, fault=fault), [Member(0), Member(1)], blocks, 100)
+    for _ in range(blocks):
+        loop.step()
+    seen = torch.eye(PLACES).expand(2, -1, -1)
+    with torch.no_grad():
+        said = loop.critic(seen, torch.zeros(2, PLACES, 1)) if boxes else loop.critic(seen)
+    values = loop.method.critic.head.mean(said)  # type: ignore[attr-defined]
+    return values if boxes else values.mean(-1)
+
+
+ONE, THREE = OneStep(gamma=GAMMA), NStep(gamma=GAMMA, n=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "horizon"),
+    [*((name, ONE) for name in REPLAY), *((name, THREE) for name in ("double-dqn", "c51", "td3"))],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_values_bootstrap_through_a_time_limit(name: str, horizon: Any) -> None:
+    error = (learned(name, horizon) - VALUES).abs().mean((0, 1))
+    assert float(error.max()) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["limits are ends", "the next episode"])
+@pytest.mark.parametrize("name", ["dqn", "td3"])
+def test_faults_are_found(name: str, fault: str) -> None:
+    error = (learned(name, ONE, fault) - VALUES).abs().mean((0, 1))
+    assert float(error.max()) > 0.12
