@@ -26,7 +26,7 @@ from etude.loops.off_policy import OffPolicyLoop
 from etude.tasks.control._batched import ArrayEnvironment
 from replay_toys import REPLAY, acts_in_boxes, narrow
 
-GAMMA, PLACES, UPDATES = 0.7, 8, 400
+GAMMA, PLACES, UPDATES = 0.7, 8, 250
 VALUES = torch.tensor([GAMMA ** ((PLACES - x) % PLACES) / (1 - GAMMA**PLACES) for x in range(PLACES)])
 torch.set_num_threads(1)
 
@@ -81,15 +81,15 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
     method: Any = REPLAY[name]
     boxes = acts_in_boxes(method)
     method = method.replace(policy=narrow(method.policy, 16), critic=narrow(method.critic, 16))
-    updates = {"random": 100, "warmup": 100, "every": 1, "updates": 1.0, "environments": 1, "capacity": 1_000}
+    updates = {"random": 50, "warmup": 50, "every": 1, "updates": 1.0, "environments": 1, "capacity": 500}
     method = method.replace(
         experience=method.experience.replace(**updates), sampling=method.sampling.replace(batch=32, horizon=horizon)
     )
-    changes: dict[str, Any] = {"optimizer.lr": 1e-2}
+    changes: dict[str, Any] = {"optimizer.lr": 2e-2}
     if method.policy.made_of_critic:
-        changes["critic.learning.target.every"] = 10
+        changes["critic.learning.target.every"] = 5
     else:
-        changes |= {"critic.learning.target.rate": 0.1, "critic.learning.target.every": 1}
+        changes |= {"critic.learning.target.rate": 0.2, "critic.learning.target.every": 1}
     if isinstance(method.critic.head, Atoms):
         changes |= {"critic.head.low": 0.0, "critic.head.high": 2.0, "critic.head.count": 21}
     if isinstance(method.critic.head, Quantiles):
@@ -98,13 +98,13 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
         changes |= {"learners.temperature.start": 1e-6, "learners.temperature.learning": "none"}
         method = method.replace(order=("critic", "policy"))
     method = set_values(method, changes)
-    blocks = (UPDATES + 100) // 100
-    loop = OffPolicyLoop(method, RingTask(boxes=boxes, fault=fault), [Member(0), Member(1)], blocks, 100)
+    blocks = (UPDATES + 50) // 50
+    loop = OffPolicyLoop(method, RingTask(boxes=boxes, fault=fault), [Member(0)], blocks, 50)
     for _ in range(blocks):
         loop.step()
-    seen = torch.eye(PLACES).expand(2, -1, -1)
+    seen = torch.eye(PLACES)[None]
     with torch.no_grad():
-        said = loop.critic(seen, torch.zeros(2, PLACES, 1)) if boxes else loop.critic(seen)
+        said = loop.critic(seen, torch.zeros(1, PLACES, 1)) if boxes else loop.critic(seen)
     values = loop.method.critic.head.mean(said)  # type: ignore[attr-defined]
     return values if boxes else values.mean(-1)
 
