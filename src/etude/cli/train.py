@@ -34,6 +34,7 @@ def train(
     columns: str | None = None,
     answer: str | None = None,
     skip_bad_rows: Flag = False,
+    stream: Flag = False,
     chat: str | None = None,
     system: str | None = None,
     template_arguments: str | None = None,
@@ -100,6 +101,8 @@ def train(
         How a data file's answers are found in completions: auto, boxed, last-number, choice or exact.
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
+    stream
+        Read rows of data when they are needed, for what does not fit into memory.
     chat
         Whether text is shown through the model's chat template: auto (if it has one), always or never.
     system
@@ -180,7 +183,7 @@ def train(
         "callbacks": callback, "quiet": quiet,
     }  # fmt: skip
     of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
-               "template_arguments": template_arguments}  # fmt: skip
+               "template_arguments": template_arguments, "stream": stream}  # fmt: skip
     options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
