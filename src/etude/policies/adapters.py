@@ -166,6 +166,17 @@ def folded(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     return merged
 
 
+def attached(model: PreTrainedModel, folder: Path) -> PeftModel:
+    """A base with the adapter of a folder beside its weights, which are left as they are."""
+    _require()
+    from peft import PeftModel
+
+    with _quiet():
+        wrapped: PeftModel = PeftModel.from_pretrained(model, str(folder))
+    wrapped.eval()
+    return wrapped
+
+
 def _require() -> None:
     try:
         import peft  # noqa: F401

@@ -19,7 +19,7 @@ from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
-from etude.policies import adapters
+from etude.policies import adapters, bases
 from etude.policies.adapters import Adapter, Dropping
 from etude.policies.cache import decoding_cache, feed, row_bytes
 from etude.policies.fingerprint import fingerprint
@@ -103,22 +103,30 @@ class LanguagePolicy:
     @classmethod
     def load(
         cls, name: str, *, device: str = "auto", dtype: str = "auto", adapter: Adapter | None = None,
-        gradient_checkpointing: bool = False, stream: Stream | None = None, **options: Unpack[PolicyOptions],
+        gradient_checkpointing: bool = False, stream: Stream | None = None, fold: bool = True,
+        **options: Unpack[PolicyOptions],
     ) -> LanguagePolicy:  # fmt: skip
         """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
 
+        Adapters leave their base as it is, and share its tensors with every other policy over it (`bases.py`); so does
+        the folder of an adapter, unless it is to be folded in.
+
         Raises ConfigError in a sentence if it cannot.
         """
-        where = choose_device(device)
-        model, stream = load_model(name, choose_dtype(dtype, where), where), stream or Stream(0)
-        layers = recomputing_layers(model) if gradient_checkpointing else []
+        where, folder, stream = choose_device(device), Path(resolve(name)), stream or Stream(0)
+        beside = not fold and adapters.is_adapter(folder)
+        base = adapters.base_of(folder) if beside else name
+        load_base = bases.shared if beside or adapter else load_model
+        plain = load_base(base, choose_dtype(dtype, where), where)
+        layers = recomputing_layers(plain) if gradient_checkpointing else []
         if layers:
             options["share_prompts"] = False  # layers that are computed again cannot keep a cache
-        policy = cls(adapter.wrap(model, stream) if adapter else model, load_tokenizer(name), **options)
-        policy._recomputing, policy.base = layers, lasting(name)
+        model = adapters.attached(plain, folder) if beside else adapter.wrap(plain, stream) if adapter else plain
+        policy = cls(model, load_tokenizer(name), **options)
+        policy._recomputing, policy.base = layers, lasting(base)
         if adapter:
             policy._dropping = Dropping(policy.model, stream)
-        policy._load_value_head(Path(resolve(name)))
+        policy._load_value_head(folder)
         return policy
 
     # Tokens and text

@@ -210,13 +210,13 @@ def _sample(split: str, episode: Episode, success: bool) -> dict[str, Any]:
 
 
 def restore(checkpoint: str, config: Mapping[str, Any], task: LanguageTask) -> LanguagePolicy:
-    """The model, from a checkpoint of a run, a model's folder, or by its name."""
+    """The model, from a checkpoint of a run, a model's folder, or by its name; adapters as they were trained."""
     import torch
 
     from etude.policies.language import LanguagePolicy
 
     own = Path(checkpoint) / "model"
-    policy = LanguagePolicy.load(str(own) if own.is_dir() else checkpoint)
+    policy = LanguagePolicy.load(str(own) if own.is_dir() else checkpoint, fold=False)
     torch.set_num_threads(threads(policy))
     return policy
 
