@@ -114,7 +114,8 @@ def train(
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
-        Train a low-rank adapter: lora, rslora or dora; --set adapter.rank=8 (alpha, targets, dropout, ...) its fields.
+        Train a low-rank adapter: lora, rslora, dora, or qlora (its base in 4 bits, on CUDA); --set adapter.rank=8
+        (alpha, targets, dropout, bits, ...) its fields.
     evaluate
         Problems per split (100 by default), in control episodes of each member (20), sampled before and after training;
         0 for none.

@@ -28,18 +28,20 @@ HELD: list[list[PreTrainedModel]] = []
 """Originals that `held` keeps, of each time that it is in use."""
 
 
-def shared(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model whose tensors are those of every other one that was asked for by the same name, dtype and device.
+def shared(name: str, dtype: torch.dtype, device: torch.device, bits: int | None = None) -> PreTrainedModel:
+    """A model whose tensors are those of every other one that was asked for by the same name, dtype, device and bits.
 
     Only for what does not train them: for a base of adapters.
     """
-    key = (lasting(name), dtype, *_where(device), *_stamp(Path(resolve(name))))
+    key = (lasting(name), dtype, bits, *_where(device), *_stamp(Path(resolve(name))))
     original = ORIGINALS.get(key)
     if original is None:
-        original = ORIGINALS[key] = load_model(name, dtype, device)
+        original = ORIGINALS[key] = load_model(name, dtype, device, bits)
     for kept in HELD:
         kept.append(original)
-    own = copy.deepcopy(original, {id(t): t for t in (*original.parameters(), *original.buffers())})
+    tensors: list[object] = [*original.parameters(), *original.buffers()]
+    scales = [t.quant_state for t in tensors if hasattr(t, "quant_state")]  # of weights in 4 bits
+    own = copy.deepcopy(original, {id(t): t for t in (*tensors, *scales)})
     USERS[own] = original
     return own
 

@@ -40,6 +40,7 @@ from etude.policies.logprobs import token_logprobs
 from etude.policies.masters import Masters
 from etude.policies.probe import check_model, check_tokens
 from etude.policies.protocols import Backbone, Model, adapted, embedded
+from etude.policies.quantized import is_quantized
 from etude.policies.sampling import Completion, Sampling, generate
 from etude.policies.templates import end_of_turn
 
@@ -104,20 +105,21 @@ class LanguagePolicy:
     def load(
         cls, name: str, *, device: str = "auto", dtype: str = "auto", adapter: Adapter | None = None,
         gradient_checkpointing: bool = False, stream: Stream | None = None, fold: bool = True,
-        **options: Unpack[PolicyOptions],
+        bits: int | None = None, **options: Unpack[PolicyOptions],
     ) -> LanguagePolicy:  # fmt: skip
         """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
 
         Adapters leave their base as it is, and share its tensors with every other policy over it (`bases.py`); so does
-        the folder of an adapter, unless it is to be folded in.
+        the folder of an adapter, unless it is to be folded in. `bits` are of that folder's base.
 
         Raises ConfigError in a sentence if it cannot.
         """
         where, folder, stream = choose_device(device), Path(resolve(name)), stream or Stream(0)
         beside = not fold and adapters.is_adapter(folder)
         base = adapters.base_of(folder) if beside else name
+        bits = bits if beside else adapter.bits if adapter else None
         load_base = bases.shared if beside or adapter else load_model
-        plain = load_base(base, choose_dtype(dtype, where), where)
+        plain = load_base(base, choose_dtype("bfloat16" if bits and dtype == "auto" else dtype, where), where, bits)
         layers = recomputing_layers(plain) if gradient_checkpointing else []
         if layers:
             options["share_prompts"] = False  # layers that are computed again cannot keep a cache
@@ -345,6 +347,11 @@ class LanguagePolicy:
         """The causal LM with adapters folded in."""
         if not adapted(self.model):
             return self.model
+        if is_quantized(self.model):
+            raise ConfigError(
+                "The base is held in 4 bits, and an adapter folded into it would be rounded to them: fold it into the "
+                "whole base, as `etude export --merge` does."
+            )
         merged: PreTrainedModel = copy.deepcopy(self.model).merge_and_unload()
         return merged
 
@@ -399,4 +406,6 @@ class LanguagePolicy:
     def _shadow_pays(self) -> bool:
         count = sum(p.numel() for p in self.model.parameters())
         fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
-        return fast and count >= SHADOW_PARAMETERS and self.model.dtype == torch.float32
+        return (
+            fast and not is_quantized(self.model) and count >= SHADOW_PARAMETERS and self.model.dtype == torch.float32
+        )
