@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from etude.policies.loading import lasting, load_model, resolve
+from etude.policies.loading import choose_device, choose_dtype, lasting, load_model, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,13 @@ USERS: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
 """The original that each model shares its tensors with, which lives as long as one of them."""
 HELD: list[list[PreTrainedModel]] = []
 """Originals that `held` keeps, of each time that it is in use."""
+
+
+def find(name: str, device: str, dtype: str, bits: int | None, shares: bool) -> PreTrainedModel:
+    """A model by name, with tensors of its own, or below an adapter with shared ones, perhaps in fewer bits."""
+    where = choose_device(device)
+    kind = choose_dtype("bfloat16" if bits and dtype == "auto" else dtype, where)
+    return shared(name, kind, where, bits) if shares else load_model(name, kind, where)
 
 
 def shared(name: str, dtype: torch.dtype, device: torch.device, bits: int | None = None) -> PreTrainedModel:

@@ -19,17 +19,14 @@ from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
-from etude.policies import adapters, bases
+from etude.policies import adapters, bases, quantized
 from etude.policies.adapters import Adapter, Dropping
 from etude.policies.cache import decoding_cache, feed, row_bytes
 from etude.policies.fingerprint import fingerprint
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     READABLE_TYPE,
-    choose_device,
-    choose_dtype,
     lasting,
-    load_model,
     load_tokenizer,
     move,
     recomputation,
@@ -40,7 +37,6 @@ from etude.policies.logprobs import token_logprobs
 from etude.policies.masters import Masters
 from etude.policies.probe import check_model, check_tokens
 from etude.policies.protocols import Backbone, Model, adapted, embedded
-from etude.policies.quantized import is_quantized
 from etude.policies.sampling import Completion, Sampling, generate
 from etude.policies.templates import end_of_turn
 
@@ -109,17 +105,13 @@ class LanguagePolicy:
     ) -> LanguagePolicy:  # fmt: skip
         """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
 
-        Adapters leave their base as it is, and share its tensors with every other policy over it (`bases.py`); so does
-        the folder of an adapter, unless it is to be folded in. `bits` are of that folder's base.
-
-        Raises ConfigError in a sentence if it cannot.
+        A new adapter shares the tensors of its base (`bases.py`), and so does that of a folder that is not to be folded
+        in; `bits` are of its base. Raises ConfigError in a sentence if it cannot.
         """
-        where, folder, stream = choose_device(device), Path(resolve(name)), stream or Stream(0)
+        stream, folder = stream or Stream(0), Path(resolve(name))
         beside = not fold and adapters.is_adapter(folder)
-        base = adapters.base_of(folder) if beside else name
-        bits = bits if beside else adapter.bits if adapter else None
-        load_base = bases.shared if beside or adapter else load_model
-        plain = load_base(base, choose_dtype("bfloat16" if bits and dtype == "auto" else dtype, where), where, bits)
+        base, bits = (adapters.base_of(folder), bits) if beside else (name, adapter.bits if adapter else None)
+        plain = bases.find(base, device, dtype, bits, shares=beside or adapter is not None)
         layers = recomputing_layers(plain) if gradient_checkpointing else []
         if layers:
             options["share_prompts"] = False  # layers that are computed again cannot keep a cache
@@ -347,11 +339,7 @@ class LanguagePolicy:
         """The causal LM with adapters folded in."""
         if not adapted(self.model):
             return self.model
-        if is_quantized(self.model):
-            raise ConfigError(
-                "The base is held in 4 bits, and an adapter folded into it would be rounded to them: fold it into the "
-                "whole base, as `etude export --merge` does."
-            )
+        quantized.check_folding(self.model)
         merged: PreTrainedModel = copy.deepcopy(self.model).merge_and_unload()
         return merged
 
@@ -406,6 +394,5 @@ class LanguagePolicy:
     def _shadow_pays(self) -> bool:
         count = sum(p.numel() for p in self.model.parameters())
         fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
-        return (
-            fast and not is_quantized(self.model) and count >= SHADOW_PARAMETERS and self.model.dtype == torch.float32
-        )
+        whole = self.model.dtype == torch.float32 and not quantized.is_quantized(self.model)
+        return fast and whole and count >= SHADOW_PARAMETERS

@@ -61,6 +61,15 @@ def options(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": config, "device_map": {"": device}}
 
 
+def check_folding(model: nn.Module) -> None:
+    """Raise ConfigError for a model into which an adapter cannot be folded without rounding it."""
+    if is_quantized(model):
+        raise ConfigError(
+            "The base is held in 4 bits, and an adapter folded into it would be rounded to them: fold it into the "
+            "whole base, as `etude export --merge` does."
+        )
+
+
 def is_quantized(model: nn.Module) -> bool:
     """Whether some of a model's weights are held in fewer bits."""
     return any(hasattr(p, "quant_state") for p in model.parameters())
