@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.method import Method
 from etude.core.population import FlatParameters, Member
 from etude.core.transitions import ActionLogProbs, Transitions
 from etude.loops.on_policy import OnPolicyLoop
-from etude.tasks.control.cartpole import cartpole
+from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 
 torch.set_num_threads(1)
 
@@ -145,3 +150,41 @@ def solved(mdp: MDP, logits: Tensor, mixing: Tensor | None = None) -> EveryPair:
 def control_loop(method: Method, seeds: list[int], steps: int = 4) -> OnPolicyLoop:
     """A run on cart-pole."""
     return OnPolicyLoop(method, cartpole, [Member(s) for s in seeds], steps)
+
+
+LENGTH = 7
+"""Steps after which what is poisoned fails."""
+
+
+class Poisoned(CartPoleArrays):
+    """The last environment of `member` shows and pays `poison` times what it should, until it fails."""
+
+    poison, member = 1.0, 1
+
+    def reset(self) -> np.ndarray:
+        return self._spoiled(super().reset())
+
+    def _spoiled(self, values: np.ndarray) -> np.ndarray:
+        values[self.member, -1] *= np.float32(self.poison)
+        return values
+
+    def step(self, actions: np.ndarray) -> Step:
+        self.limit = np.full(self.keys.shape, 500)  # type: ignore[misc,assignment]
+        self.limit[self.member, -1] = LENGTH  # type: ignore[index]
+        self.states[self.member, -1] *= 0.1  # which never falls
+        found = super().step(actions)
+        faulty = np.zeros_like(found.truncated)
+        faulty[self.member, -1] = found.truncated[self.member, -1]
+        spoiled = self._spoiled(found.observations), self._spoiled(found.rewards)
+        return dataclasses.replace(found, observations=spoiled[0], rewards=spoiled[1], faulty=faulty)
+
+
+class PoisonedTask(ControlTask):
+    id: ClassVar[str] = "poisoned"
+    poison: float = 1.0
+    member: int = 1
+
+    def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
+        environment = Poisoned(seeds, count, purpose)
+        environment.poison, environment.member = self.poison, self.member
+        return environment

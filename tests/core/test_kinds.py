@@ -56,7 +56,7 @@ def test_what_a_loop_does_not_read_cannot_be_set(task: str, change: str, slot: s
 @pytest.mark.parametrize(
     ("task", "option", "sentence"),
     [
-        ("cartpole", {"device": "cuda"}, "--device means nothing for cartpole, a task of control"),
+        ("cartpole", {"dtype": "bfloat16"}, "--dtype means nothing for cartpole, a task of control"),
         ("cartpole", {"dtype": "float64"}, "--dtype means nothing"),
         ("enumerable", {"model": "foo"}, "--model means nothing"),
         ("enumerable", {"population": ("lr=1,2",)}, "--population means nothing for enumerable"),

@@ -66,6 +66,8 @@ def test_it_is_evaluated_and_exported_like_any_run(folder: Path, monkeypatch: py
 def test_what_its_loop_does_not_read_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--population means nothing for cross-entropy, a SearchMethod"):
         etude.train("cross_entropy.py", population=["gain=1,2"], **OPTIONS)
+    with pytest.raises(ConfigError, match=r"CrossEntropy trains on the CPU alone: leave --device out\."):
+        etude.train("cross_entropy.py", device="cuda", **OPTIONS)
     with pytest.raises(ConfigError, match=r"cross_entropy\.py learns in tasks of control, and this is one of language"):
         etude.train("cross_entropy.py", "compose")
 

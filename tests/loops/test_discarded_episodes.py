@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from control_toys import PoisonedTask
 from etude.advantages.returns import GAE, RewardToGo
-from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.learners import Learning
 from etude.core.method import Method
 from etude.core.population import Member
@@ -27,47 +25,12 @@ from etude.policies.control.memory import GRU
 from etude.policies.control.networks import MLP
 from etude.policies.control.observations import NormalizeObservations, RunningMoments
 from etude.rewards.running import NormalizeRewards
-from etude.tasks.control.cartpole import CartPoleArrays
 from solo_runs import Results, assert_same, member, results
 
 torch.set_num_threads(1)
 MEMBERS = [Member(0), Member(1), Member(7)]
-ENVIRONMENTS, STEPS, LENGTH = 6, 21, 7
+ENVIRONMENTS, STEPS = 6, 21
 """The last of six environments fails after every seventh step; three such episodes fill a rollout."""
-
-
-class Poisoned(CartPoleArrays):
-    """The last environment of `member` shows and pays `poison` times what it should, until it fails."""
-
-    poison, member = 1.0, 1
-
-    def reset(self) -> np.ndarray:
-        return self._spoiled(super().reset())
-
-    def _spoiled(self, values: np.ndarray) -> np.ndarray:
-        values[self.member, -1] *= np.float32(self.poison)
-        return values
-
-    def step(self, actions: np.ndarray) -> Step:
-        self.limit = np.full(self.keys.shape, 500)  # type: ignore[misc,assignment]
-        self.limit[self.member, -1] = LENGTH  # type: ignore[index]
-        self.states[self.member, -1] *= 0.1  # which never falls
-        found = super().step(actions)
-        faulty = np.zeros_like(found.truncated)
-        faulty[self.member, -1] = found.truncated[self.member, -1]
-        spoiled = self._spoiled(found.observations), self._spoiled(found.rewards)
-        return dataclasses.replace(found, observations=spoiled[0], rewards=spoiled[1], faulty=faulty)
-
-
-class PoisonedTask(ControlTask):
-    id: ClassVar[str] = "poisoned"
-    poison: float = 1.0
-    member: int = 1
-
-    def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
-        environment = Poisoned(seeds, count, purpose)
-        environment.poison, environment.member = self.poison, self.member
-        return environment
 
 
 def method(name: str, **changes: Any) -> Method:

@@ -159,7 +159,7 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
     world.notes["judged"] = [2.5 * (-1) ** i + 1.25 * (i % 3) for i in range(world.count)]
     for part in method.parts().values():
         if isinstance(part, RewardModel):
-            part.__dict__["_scorer"] = SimpleNamespace(tokenizer=Tokens())
+            part.made["scorer"] = SimpleNamespace(tokenizer=Tokens())
             monkeypatch.setattr("etude.rewards.model.values", lambda scorer, episodes: world.notes["judged"])
         if part.name == "prompt-gdro":
             part.state["scores"] = {"9": 0.8}

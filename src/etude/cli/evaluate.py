@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from etude.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from etude.runs.evaluate import Evaluated
+    from etude.runs.worlds import EvaluationOptions
+
 
 def evaluate(
     checkpoint: str,
-    *,
+    *others: str,
     task: str | None = None,
     k: str = "1,8",
     problems: int = 100,
@@ -37,6 +42,8 @@ def evaluate(
     ----------
     checkpoint
         A run folder, a checkpoint in it, 'tiny', a model folder or a hub name.
+    others
+        More of them, on the same problems; adapters over one base share it in memory.
     task
         What to evaluate on; by default the task that the run was trained on.
     k
@@ -66,7 +73,7 @@ def evaluate(
     json
         Print JSON.
     """
-    from etude.runs.evaluate import evaluation_of
+    from etude.runs.evaluate import evaluations_of
     from etude.runs.worlds import EvaluationOptions
 
     try:
@@ -79,19 +86,31 @@ def evaluate(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward,
         temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
     )  # fmt: skip
-    evaluation = evaluation_of(checkpoint, task, options, set)
+    found = evaluations_of([checkpoint, *others], task, options, set)
     if json:
-        scores = {s: {m: i.to_json() for m, i in v.items()} for s, v in evaluation.scores.items()}
-        print(json_module.dumps(scores, indent=1))
+        scores = {
+            name: {s: {m: i.to_json() for m, i in v.items()} for s, v in one.scores.items()}
+            for name, one in found.items()
+        }
+        print(json_module.dumps(scores if others else scores[checkpoint], indent=1))
         return
+    _table(found, options)
+
+
+def _table(found: Mapping[str, Evaluated], options: EvaluationOptions) -> None:
+    """A line for each metric; of several checkpoints each named."""
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{checkpoint}: {evaluation.world.about(options)}, 95% bootstrap intervals"
-    table, digits = Table(title=title, title_justify="left"), evaluation.world.WORDING.digits
-    for name in ("split", "metric", "value", "interval"):
-        table.add_column(name, overflow="fold")
-    for name, metrics in evaluation.scores.items():
-        for metric, i in metrics.items():
-            table.add_row(name, metric, f"{i.value:.{digits}f}", f"{i.low:.{digits}f} to {i.high:.{digits}f}")
+    world, several = next(iter(found.values())).world, len(found) > 1
+    about = f"{len(found)} models" if several else next(iter(found))
+    title = f"{about}: {world.about(options)}, 95% bootstrap intervals"
+    table, digits = Table(title=title, title_justify="left"), world.WORDING.digits
+    for column in ("model",) * several + ("split", "metric", "value", "interval"):
+        table.add_column(column, overflow="fold")
+    for name, one in found.items():
+        for split, metrics in one.scores.items():
+            for metric, i in metrics.items():
+                value, interval = f"{i.value:.{digits}f}", f"{i.low:.{digits}f} to {i.high:.{digits}f}"
+                table.add_row(*(name,) * several, split, metric, value, interval)
     Console().print(table)

@@ -34,6 +34,7 @@ def train(
     columns: str | None = None,
     answer: str | None = None,
     skip_bad_rows: Flag = False,
+    stream: Flag = False,
     chat: str | None = None,
     system: str | None = None,
     template_arguments: str | None = None,
@@ -100,6 +101,8 @@ def train(
         How a data file's answers are found in completions: auto, boxed, last-number, choice or exact.
     skip_bad_rows
         Leave out rows of a data file that cannot be read, and say how many.
+    stream
+        Read rows of data when they are needed, for what does not fit into memory.
     chat
         Whether text is shown through the model's chat template: auto (if it has one), always or never.
     system
@@ -111,7 +114,8 @@ def train(
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
-        Train a low-rank adapter: lora, rslora or dora; --set adapter.rank=8 (alpha, targets, dropout, ...) its fields.
+        Train a low-rank adapter: lora, rslora, dora, or qlora (its base in 4 bits, on CUDA); --set adapter.rank=8
+        (alpha, targets, dropout, bits, ...) its fields.
     evaluate
         Problems per split (100 by default), in control episodes of each member (20), sampled before and after training;
         0 for none.
@@ -131,7 +135,8 @@ def train(
     until
         End it for now after so many of its --steps, by which its schedules go; --resume goes on.
     device
-        cpu, cuda, cuda:1, mps; by default the accelerator if there is one.
+        cpu, cuda, cuda:1, mps; by default the accelerator if there is one, in control the CPU, which plays the
+        environments either way.
     dtype
         Of the weights: float32, bfloat16 or float64; by default float32.
     autocast
@@ -180,7 +185,7 @@ def train(
         "callbacks": callback, "quiet": quiet,
     }  # fmt: skip
     of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
-               "template_arguments": template_arguments}  # fmt: skip
+               "template_arguments": template_arguments, "stream": stream}  # fmt: skip
     options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")

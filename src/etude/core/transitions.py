@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from etude.core.batches import TokenLogProbs
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -66,6 +67,10 @@ class Transitions:
     def flat(self) -> Transitions:
         """Time and environments as one axis: [P, T * E, ...]."""
         return self._map(lambda x: x.flatten(1, 2))
+
+    def to(self, device: torch.device) -> Transitions:
+        """The batch on another device."""
+        return self._map(lambda x: x.to(device))
 
     def rows(self, index: Tensor) -> Transitions:
         """Each member's own rows, `index` [P, N], of a flat batch."""

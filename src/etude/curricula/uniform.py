@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from etude.core.episodes import Problem
+from etude.core.pools import Streamed, shuffled
 from etude.core.slots import Curriculum
 from etude.core.streams import Stream
 
@@ -24,18 +25,9 @@ class Uniform(Curriculum):
     def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
         drawn = self.state["drawn"]
         self.state["drawn"] = drawn + count
-        return [pool[self._index(drawn + i, len(pool), stream)] for i in range(count)]
+        order = Stream(stream.seed).split("uniform")
+        return [pool[self._index(drawn + i, pool, order)] for i in range(count)]
 
-    def _index(self, n: int, size: int, stream: Stream) -> int:
-        """Place n of the endless sequence of shuffled passes, without storing any pass.
-
-        An affine map i -> (a i + b) mod size with a coprime to size is a permutation.
-        """
-        from math import gcd
-
-        turn, place = divmod(n, size)
-        random = Stream(stream.seed).split("uniform", turn).numpy
-        a, b = int(random.integers(1, size + 1)), int(random.integers(size))
-        while gcd(a, size) != 1:
-            a += 1
-        return (a * place + b) % size
+    def _index(self, n: int, pool: Sequence[Problem], order: Stream) -> int:
+        """Place n of the endless sequence of shuffled passes."""
+        return pool.shuffled(n, order) if isinstance(pool, Streamed) else shuffled(n, len(pool), order)

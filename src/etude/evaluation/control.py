@@ -54,13 +54,13 @@ def play(
     running, age, cut = np.zeros((population.size, count)), np.zeros((population.size, count), np.int64), 0
     observations = environment.reset()
     while any(len(each) < rounds for member in returns for each in member):
-        parameters = player.act(torch.from_numpy(observations))
+        parameters = player.act(torch.from_numpy(observations).to(actor.device))
         if deterministic:
             actions = actor.distribution.mode(parameters)
         else:
             noise = torch.stack([actor.distribution.noise((count,), g) for g in streams])
-            actions = actor.distribution.sample(parameters, noise)
-        step = environment.step(actions.numpy())
+            actions = actor.distribution.sample(parameters, noise.to(actor.device))
+        step = environment.step(actions.cpu().numpy())
         observations = step.observations
         running += step.rewards
         age += 1

@@ -48,6 +48,9 @@ class Rollouts(StepExperience):
 class RolloutCollector:
     """Acts in the environments with the current policy for T steps; see `etude.core.control.Collector`.
 
+    Environments are on the CPU. A policy elsewhere is given its observations and says its actions once a step; all else
+    that the environments say goes there once a rollout, as its random numbers do.
+
     Args:
         needs: NEXT_OBSERVATIONS and COSTS are kept where they are among them.
         shared: whether the critic reads the policy's features instead of what the policy sees.
@@ -73,13 +76,13 @@ class RolloutCollector:
     @torch.no_grad()
     def collect(self, number: int, critic: Value | None) -> Transitions:
         """Rollout `number`; `critic` maps what is seen, or the policy's features, [P, N, ...] to values [P, N]."""
-        batch, finals = self._empty(), _Finals(self.population)
+        batch, finals, device = self._empty(), _Finals(self.population), self.actor.device
         space, read, distributions = self.actor.distribution, [], []
         noise = self.population.draw("actions", number, of=lambda g: space.noise(batch.rewards.shape[1:], g))
         self.ended, self.faults = [], 0
         self.begun[:] = 0
         rewards, taken = batch.rewards.numpy(), batch.actions.numpy()
-        for t, (shown, chance) in enumerate(zip(batch.observations.unbind(1), noise.unbind(1))):
+        for t, (shown, chance) in enumerate(zip(batch.observations.unbind(1), noise.to(device).unbind(1))):
             if batch.memory is not None and batch.begins is not None:
                 batch.memory[:, t] = self.player.memory.view_as(batch.memory[:, t])
                 batch.begins[:, t] = self.player.begins.view_as(batch.begins[:, t])
@@ -87,7 +90,7 @@ class RolloutCollector:
             seen = self.actor.see(shown)
             features = self.player.features(seen)
             parameters = self.actor.say(features, self.actor.allowed(shown))
-            actions = space.sample(parameters, chance).numpy()
+            actions = space.sample(parameters, chance).cpu().numpy()
             step = self.environment.step(actions)
             read.append(features if self.shared else seen)
             distributions.append(parameters)
@@ -98,6 +101,7 @@ class RolloutCollector:
             self.lengths += 1
             if step.final is not None:
                 self._end(batch, step, t, finals)
+        batch = batch.to(device)
         batch.behaviour = torch.stack(distributions, 1)
         flat = space.logp(batch.behaviour.flatten(1, 2), batch.actions.flatten(1, 2))
         batch.behaviour_logp = flat.view_as(batch.rewards)
@@ -112,18 +116,18 @@ class RolloutCollector:
     def _empty(self) -> Transitions:
         space, shape = self.actor.distribution, (self.population.size, self.steps, self.observations.shape[1])
         dtype = torch.uint8 if self.observations.dtype == np.uint8 else torch.float32
-        observations = torch.empty(*shape, *self.observations.shape[2:], dtype=dtype)
+        observations, device = torch.empty(*shape, *self.observations.shape[2:], dtype=dtype), self.actor.device
         follows, remembers = Need.NEXT_OBSERVATIONS in self.needs, self.actor.memory is not None
         return Transitions(
-            observations, torch.empty(*shape, space.actions),
+            observations.to(device), torch.empty(*shape, space.actions),
             rewards=torch.empty(shape), terminated=torch.zeros(shape, dtype=torch.bool),
             truncated=torch.zeros(shape, dtype=torch.bool), behaviour=torch.empty(*shape, space.parameters),
             behaviour_logp=torch.empty(shape), values=torch.zeros(shape), next_values=torch.zeros(shape),
             next_observations=torch.empty_like(observations) if follows else None,
             discounts=torch.empty(shape) if follows else None,
             costs=torch.empty(shape) if Need.COSTS in self.needs else None,
-            memory=torch.empty(*shape, self.player.memory.shape[-1]) if remembers else None,  # before each step
-            begins=torch.empty(shape, dtype=torch.bool) if remembers else None,
+            memory=torch.empty(*shape, self.player.memory.shape[-1], device=device) if remembers else None,
+            begins=torch.empty(shape, dtype=torch.bool, device=device) if remembers else None,  # both before each step
         )  # fmt: skip
 
     def _keep(self, batch: Transitions, step: Step, t: int) -> None:
@@ -164,7 +168,7 @@ class RolloutCollector:
         """Fill in V(s_t) and V(s_{t+1}); `read` [P, T * E, ...] is what the critic reads of every s_t."""
 
         def worth(observations: np.ndarray, past: Past) -> Tensor:
-            seen = self.actor.see(torch.from_numpy(observations))
+            seen = self.actor.see(torch.from_numpy(observations).to(self.actor.device))
             return critic(self.actor.features(seen, past)[0] if self.shared else seen)
 
         batch.values = critic(read).view_as(batch.rewards)
@@ -189,8 +193,9 @@ class RolloutCollector:
     def restore(self, state: dict[str, Any]) -> None:
         """Undo `state`."""
         self.environment.restore(state["environment"])
-        self.observations = state["observations"].numpy().copy()
-        self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
+        self.observations, self.returns, self.lengths = (
+            state[name].cpu().numpy().copy() for name in ("observations", "returns", "lengths")
+        )
         self.player.memory, self.player.begins = state["memory"].clone(), state["begins"].clone()
 
 
@@ -206,7 +211,7 @@ def _overwrite(batch: Transitions, lost: Tensor) -> None:
         "next_observations", "discounts", "costs", "memory",
     )  # fmt: skip
     for values in (x for name in names if (x := getattr(batch, name)) is not None):
-        rows = values.flatten(1, 2)[torch.arange(len(first)), first]
+        rows = values.flatten(1, 2)[torch.arange(len(first), device=first.device), first]
         rows[everything] = 0
         values[lost] = rows[members]
 
@@ -237,12 +242,12 @@ class _Finals:
             block = [each[start : start + FINAL_ROWS] for each in self.episodes]
             example = next(each[0] for each in block if each)
             rows = np.zeros((self.population.size, FINAL_ROWS, *example.observation.shape), example.observation.dtype)
-            memory = torch.zeros(self.population.size, FINAL_ROWS, len(example.memory))
+            memory = example.memory.new_zeros(self.population.size, FINAL_ROWS, len(example.memory))
             for m, each in enumerate(block):
                 for i, final in enumerate(each):
                     rows[m, i], memory[m, i] = final.observation, final.memory
-            begins = torch.zeros(self.population.size, 1, FINAL_ROWS, dtype=torch.bool)
+            begins = memory.new_zeros(self.population.size, 1, FINAL_ROWS, dtype=torch.bool)
             values = worth(rows, Past(memory, begins))
-            for m, each in enumerate(block):
-                for i, final in enumerate(each):
-                    next_values[m, final.t, final.e] = values[m, i]
+            places = [(m, i, final.t, final.e) for m, each in enumerate(block) for i, final in enumerate(each)]
+            members, columns, times, environments = torch.tensor(places, device=values.device).unbind(1)
+            next_values[members, times, environments] = values[members, columns]

@@ -44,7 +44,7 @@ class Noise:
     def bounds(self, counts: Sequence[int], dtype: torch.dtype) -> Tensor:
         """[P] the bound of each member, for as many gaps as it has."""
         found = [_bound(sums, n, dtype) for sums, n in zip(self.sums.tolist(), counts, strict=True)]
-        return torch.tensor(found, dtype=torch.float64)
+        return torch.tensor(found, dtype=torch.float64, device=self.sums.device)
 
     def observe(self, gaps: Tensor, weights: Tensor | None = None) -> None:
         """Measure: |gaps| [N] or [P, N] of samples from weights that are known to be the trained ones.

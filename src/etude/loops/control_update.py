@@ -49,6 +49,7 @@ class ControlUpdater:
         self.optimizer = method.optimizer.population(parameters)
         self.learners = learners or Learners({}, {}, actor, population, 0)
         self.noise, self.agreement = Noise(population.size), dict[str, Tensor]()
+        self.noise.sums = self.noise.sums.to(parameters.values.device)
         self.halts = _halts(method)
 
     def follow(self, method: CompleteRolloutMethod) -> None:
@@ -81,7 +82,7 @@ class ControlUpdater:
 
     def _halting(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
         """Epochs until every member has enough; means over the last one of each."""
-        halting = Halting(self.population.size)
+        halting = Halting(self.population.size, batch.rewards.device)
         for epoch in range(self.method.epochs):
             halting.begin()
             for i, piece in enumerate(self._pieces(batch, number, epoch)):
@@ -112,9 +113,9 @@ class ControlUpdater:
         if count == 1:
             yield batch
             return
-        units = batch.rewards.shape[1] // self.length
-        order = self.population.draw("minibatches", number, epoch, of=lambda g: torch.randperm(units, generator=g))
-        steps = units * torch.arange(self.length)[:, None]
+        units, device = batch.rewards.shape[1] // self.length, batch.rewards.device
+        drawn = self.population.draw("minibatches", number, epoch, of=lambda g: torch.randperm(units, generator=g))
+        order, steps = drawn.to(device), units * torch.arange(self.length, device=device)[:, None]
         bounds = [i * units // count for i in range(count + 1)]
         index = [(steps + order[:, None, a:b]).flatten(1) for a, b in itertools.pairwise(bounds)]
         shuffled = batch.rows(torch.cat(index, 1))
@@ -134,8 +135,8 @@ class ControlUpdater:
 
     def _check_moved(self, before: Tensor, means: dict[str, Tensor], rate: Number) -> None:
         """Invariant 2: a gradient changed the weights."""
-        rates = rate.values[:, 0] if isinstance(rate, PerMember) else torch.tensor([rate])
-        moving = (means["gradient_norm"] > 0) & (rates > 0)
+        norms = means["gradient_norm"]
+        moving = (norms > 0) & (rate.values[:, 0].to(norms.device) > 0 if isinstance(rate, PerMember) else rate > 0)
         for name in ("accepted", "optimizer_steps"):
             if name in means:
                 moving = moving & (means[name] > 0)
@@ -191,7 +192,7 @@ class Minibatch:
         self.updater, self.fresh, self.reports = updater, fresh, reports
         assert batch.advantages is not None
         self.batch = batch.replace(advantages=updater.method.advantages.of_minibatch(batch.advantages, batch.weights))
-        self.halted = torch.zeros(len(batch.actions), dtype=torch.bool)
+        self.halted = torch.zeros(len(batch.actions), dtype=torch.bool, device=batch.actions.device)
         self.seen, self.past = updater.actor.see(batch.observations), updater.past(batch)
 
     def evaluate(self) -> ActionLogProbs:

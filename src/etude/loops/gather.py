@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.pools import Streamed
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
@@ -39,10 +40,10 @@ class Gatherer:
     def _fitting(self, pool: Sequence[Problem]) -> Sequence[Problem]:
         """The problems whose prompt leaves room for a completion, for tasks that say what to do with the others.
 
-        Pools that are made on demand are not read in advance: there a prompt that fills the context is counted and
-        left out when it comes (faults row 17).
+        Pools that are made or read on demand are not read in advance: there a prompt that fills the context is counted
+        and left out when it comes (faults row 17).
         """
-        if self.task.on_long_prompt is None:
+        if self.task.on_long_prompt is None or isinstance(pool, Streamed):
             return pool
         from etude.tasks.language.files import fit_prompts
 

@@ -19,9 +19,10 @@ class Halting:
     Shapes: `going` [P]; `taken` [P], the optimizer steps of the update so far.
     """
 
-    def __init__(self, members: int) -> None:
-        self.going, self.taken = torch.ones(members, dtype=torch.bool), torch.zeros(members)
-        self.count, self.sums = torch.zeros(members), Metrics()
+    def __init__(self, members: int, device: torch.device | None = None) -> None:
+        self.going = torch.ones(members, dtype=torch.bool, device=device)
+        self.taken, self.count = torch.zeros(members, device=device), torch.zeros(members, device=device)
+        self.sums = Metrics()
 
     def begin(self) -> None:
         """An epoch begins: those that are in it report of it."""

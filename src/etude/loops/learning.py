@@ -123,7 +123,7 @@ class StepTrainer(Trainer):
             yield batch
             return
         order = population.draw(self.name, number, epoch, of=lambda g: torch.randperm(size, generator=g))
-        yield from (batch.rows(piece) for piece in order.tensor_split(count, 1))
+        yield from (batch.rows(piece) for piece in order.to(batch.rewards.device).tensor_split(count, 1))
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         return [] if self.target is None else [(self.slow.values, self.parameters.values)]

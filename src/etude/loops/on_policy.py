@@ -30,6 +30,7 @@ from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_t
 if TYPE_CHECKING:
     from etude.core.complete import CompleteRolloutMethod
 
+CPU = torch.device("cpu")
 WINDOW = 100
 """Episodes over which a member's training return is averaged."""
 
@@ -41,14 +42,16 @@ class OnPolicyLoop:
         method: a `RolloutMethod`; bound here, once for each of its stages.
         members: who is trained; everything of member k is decided by its own seed and settings.
         steps: training steps in total, each a rollout and its update.
+        device: where networks and rollouts are; environments and random numbers are on the CPU.
     """
 
     headline = "return"
     exact: bool | None = None
     """Whether every member equals its own run here, bit for bit, where that was tried (`loops/probe.py`)."""
 
-    def __init__(self, method: Method, task: ControlTask, members: Sequence[Member], steps: int) -> None:
-        self.task, self.composed, self.steps, self.finished = task, method, steps, 0
+    def __init__(self, method: Method, task: ControlTask, members: Sequence[Member], steps: int,
+                 device: torch.device = CPU) -> None:  # fmt: skip
+        self.task, self.composed, self.steps, self.finished, self.device = task, method, steps, 0, device
         self.population = Population(members)
         bound = stages.bound(method, lambda m: settle(m, self.population))
         self.stages, self.stage = [(until, complete_rollout(own)) for until, own in bound], 0
@@ -113,17 +116,19 @@ class OnPolicyLoop:
         space = self.environment.action_space
         if actor is None:
             shape = observation_shape(self.environment.observation_space)
-            actor = cast(Actor, method.policy.build(shape, space, population))  # as the slot says
+            actor = cast(Actor, method.policy.build(shape, space, population)).to(self.device)  # as the slot says
         parts: dict[str, StateCritic | StepHead | StepLearner] = {part.name: part for part in method.learners}
         if method.critic is not None:
             parts["critic"] = method.critic
         networks = {
-            name: part.build((actor.width,) if part.shared else actor.shape, space, population)
+            name: part.build((actor.width,) if part.shared else actor.shape, space, population).to(self.device)
             for name, part in parts.items()
         }
         apart = {name: part for name, part in parts.items() if isinstance(part, StepLearner)}
         together = {name: module for name, module in networks.items() if name not in apart}
-        multipliers = {part.name: Numbers(part.multipliers(space, population)) for part in method.lagrangians}
+        multipliers = {
+            part.name: Numbers(part.multipliers(space, population)).to(self.device) for part in method.lagrangians
+        }
         parameters = FlatParameters({"policy": actor, **together, **multipliers})
         learners = Learners(apart, networks, actor, population, self.steps)
         return ControlUpdater(method, population, parameters, actor, networks.get("critic"), learners)
@@ -256,7 +261,7 @@ class OnPolicyLoop:
 
     def load(self, folder: Path) -> None:
         """Go back to exactly where `save` was called."""
-        tensors = load_tensors(folder / "state.safetensors")
+        tensors = {k: v.to(self.device) for k, v in load_tensors(folder / "state.safetensors").items()}
         state = join_tensors(load_json(folder / "state.json"), tensors)
         self.load_policy(folder)
         self.updater.load(tensors)

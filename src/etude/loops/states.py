@@ -30,7 +30,7 @@ def join_tensors(value: object, tensors: dict[str, torch.Tensor]) -> Any:
         if set(value) == {"tensor"}:
             return tensors[value["tensor"]]
         if set(value) == {"array"}:
-            return tensors[value["array"]].numpy().copy()
+            return tensors[value["array"]].cpu().numpy().copy()
         return {k: join_tensors(v, tensors) for k, v in value.items()}
     return [join_tensors(v, tensors) for v in value] if isinstance(value, list) else value
 

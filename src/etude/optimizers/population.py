@@ -94,8 +94,8 @@ class Stepper(Protocol):
 class Failures:
     """How many steps in a row each member could not take because its numbers were not finite: `count` [P]."""
 
-    def __init__(self, members: int) -> None:
-        self.count = torch.zeros(members, dtype=torch.int64)
+    def __init__(self, members: int, device: torch.device | None = None) -> None:
+        self.count = torch.zeros(members, dtype=torch.int64, device=device)
 
     def note(self, finite: Tensor, batch: DataclassInstance | None) -> None:
         """Count a step; `finite` [P]. Raises NonFiniteError, with the member's minibatch, at the third in a row."""
@@ -140,9 +140,9 @@ class PopulationAdam:
         self.values, self.gradient = parameters.values, parameters.gradient
         self.lr, self.betas, self.epsilon, self.weight_decay, self.clip = lr, betas, epsilon, weight_decay, clip
         self.first, self.second = torch.zeros_like(self.values), torch.zeros_like(self.values)
-        self.taken = torch.zeros(len(self.values))
+        self.taken = torch.zeros(len(self.values), device=self.values.device)
         self.rows = [list(x.unbind(0)) for x in (self.values, self.gradient, self.first, self.second, self.taken)]
-        self.failures = Failures(len(self.values))
+        self.failures = Failures(len(self.values), self.values.device)
 
     def step(self, surrogate: Differentiable, rate: Number) -> Metrics:
         metrics = surrogate.gradient()
@@ -197,7 +197,7 @@ class DecayingAdam(PopulationAdam):
 
 def column(number: Number, like: Tensor) -> Tensor:
     """A float, or one per member, as [P, 1] or [1, 1]."""
-    return number.values.to(like.dtype) if isinstance(number, PerMember) else like.new_full((1, 1), number)
+    return number.values.to(like) if isinstance(number, PerMember) else like.new_full((1, 1), number)
 
 
 def _of(number: Number, member: int) -> float:

@@ -106,7 +106,7 @@ class PopulationNaturalGradient:
         self.values = parameters.values[:, parameters.of("policy")]
         named = zip(parameters.slices, parameters.leaves)
         self.leaves = [leaf for name, leaf in named if name.startswith("policy.")]
-        self.failures = Failures(len(self.values))
+        self.failures = Failures(len(self.values), self.values.device)
 
     def step(self, surrogate: Surrogate, rate: Number) -> Metrics:
         policy = surrogate.evaluate()

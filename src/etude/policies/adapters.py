@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from etude.core.errors import ConfigError, MissingExtraError
 from etude.core.fields import Count, Positive, Probability
@@ -36,6 +36,8 @@ class Adapter(Part):
             micro-batch, so with it micro_tokens changes numbers.
         weight_decomposed: DoRA (arXiv:2402.09353).
         targets: module names to adapt; 'all-linear' for every linear layer but the head.
+        bits: 4 to hold the frozen base in 4 bits (QLoRA, arXiv:2305.14314), on CUDA; computed in bfloat16 unless
+            `dtype` says otherwise.
 
     >>> Adapter(rank=4, alpha=8.0).rank * (64 + 32)  # numbers for a layer from 64 to 32
     384
@@ -48,6 +50,7 @@ class Adapter(Part):
     rank_stabilized: bool = False
     weight_decomposed: bool = False
     targets: str = "all-linear"
+    bits: Literal[4] | None = None
 
     def wrap(self, model: PreTrainedModel, stream: Stream) -> Model:
         """The model with adapters inside, their first weights drawn from `stream`.
@@ -82,7 +85,10 @@ class Adapter(Part):
             )
 
 
-NAMED = {"lora": Adapter(), "rslora": Adapter(rank_stabilized=True), "dora": Adapter(weight_decomposed=True)}
+NAMED = {
+    "lora": Adapter(), "rslora": Adapter(rank_stabilized=True), "dora": Adapter(weight_decomposed=True),
+    "qlora": Adapter(bits=4),
+}  # fmt: skip
 """Adapters that have a name."""
 
 
@@ -98,11 +104,6 @@ def adapter_of(given: object) -> Adapter | None:
         return given
     if isinstance(given, Mapping):
         return Adapter().replace(**{k: v for k, v in given.items() if k != "part"})
-    if given == "qlora":
-        raise ConfigError(
-            "A base in 4 bits (QLoRA) is not something that etude trains yet: adapter='lora' with dtype='bfloat16' "
-            "holds the base in half the memory."
-        )
     if not isinstance(given, str) or given not in NAMED:
         raise ConfigError(f"adapter must be one of {', '.join(map(repr, NAMED))} or none, got {given!r}.")
     return NAMED[given]
@@ -114,7 +115,8 @@ def named(adapter: Adapter) -> tuple[str, dict[str, Any]]:
     >>> named(Adapter(weight_decomposed=True, rank=4))
     ('dora', {'rank': 4})
     """
-    name = "dora" if adapter.weight_decomposed else "rslora" if adapter.rank_stabilized else "lora"
+    kinds = {"dora": adapter.weight_decomposed, "rslora": adapter.rank_stabilized, "qlora": adapter.bits is not None}
+    name = next((name for name, of_it in kinds.items() if of_it), "lora")
     usual = NAMED[name].fields()
     return name, {k: v for k, v in adapter.fields().items() if v != usual[k]}
 
@@ -164,6 +166,17 @@ def folded(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         merged: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     merged.eval()
     return merged
+
+
+def attached(model: PreTrainedModel, folder: Path) -> PeftModel:
+    """A base with the adapter of a folder beside its weights, which are left as they are."""
+    _require()
+    from peft import PeftModel
+
+    with _quiet():
+        wrapped: PeftModel = PeftModel.from_pretrained(model, str(folder))
+    wrapped.eval()
+    return wrapped
 
 
 def _require() -> None:

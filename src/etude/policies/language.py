@@ -19,17 +19,14 @@ from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
-from etude.policies import adapters
+from etude.policies import adapters, bases, quantized
 from etude.policies.adapters import Adapter, Dropping
 from etude.policies.cache import decoding_cache, feed, row_bytes
 from etude.policies.fingerprint import fingerprint
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     READABLE_TYPE,
-    choose_device,
-    choose_dtype,
     lasting,
-    load_model,
     load_tokenizer,
     move,
     recomputation,
@@ -103,22 +100,27 @@ class LanguagePolicy:
     @classmethod
     def load(
         cls, name: str, *, device: str = "auto", dtype: str = "auto", adapter: Adapter | None = None,
-        gradient_checkpointing: bool = False, stream: Stream | None = None, **options: Unpack[PolicyOptions],
+        gradient_checkpointing: bool = False, stream: Stream | None = None, fold: bool = True,
+        bits: int | None = None, **options: Unpack[PolicyOptions],
     ) -> LanguagePolicy:  # fmt: skip
         """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
 
-        Raises ConfigError in a sentence if it cannot.
+        A new adapter shares the tensors of its base (`bases.py`), and so does that of a folder that is not to be folded
+        in; `bits` are of its base. Raises ConfigError in a sentence if it cannot.
         """
-        where = choose_device(device)
-        model, stream = load_model(name, choose_dtype(dtype, where), where), stream or Stream(0)
-        layers = recomputing_layers(model) if gradient_checkpointing else []
+        stream, folder = stream or Stream(0), Path(resolve(name))
+        beside = not fold and adapters.is_adapter(folder)
+        base, bits = (adapters.base_of(folder), bits) if beside else (name, adapter.bits if adapter else None)
+        plain = bases.find(base, device, dtype, bits, shares=beside or adapter is not None)
+        layers = recomputing_layers(plain) if gradient_checkpointing else []
         if layers:
             options["share_prompts"] = False  # layers that are computed again cannot keep a cache
-        policy = cls(adapter.wrap(model, stream) if adapter else model, load_tokenizer(name), **options)
-        policy._recomputing, policy.base = layers, lasting(name)
+        model = adapters.attached(plain, folder) if beside else adapter.wrap(plain, stream) if adapter else plain
+        policy = cls(model, load_tokenizer(name), **options)
+        policy._recomputing, policy.base = layers, lasting(base)
         if adapter:
             policy._dropping = Dropping(policy.model, stream)
-        policy._load_value_head(Path(resolve(name)))
+        policy._load_value_head(folder)
         return policy
 
     # Tokens and text
@@ -337,6 +339,7 @@ class LanguagePolicy:
         """The causal LM with adapters folded in."""
         if not adapted(self.model):
             return self.model
+        quantized.check_folding(self.model)
         merged: PreTrainedModel = copy.deepcopy(self.model).merge_and_unload()
         return merged
 
@@ -391,4 +394,5 @@ class LanguagePolicy:
     def _shadow_pays(self) -> bool:
         count = sum(p.numel() for p in self.model.parameters())
         fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
-        return fast and count >= SHADOW_PARAMETERS and self.model.dtype == torch.float32
+        whole = self.model.dtype == torch.float32 and not quantized.is_quantized(self.model)
+        return fast and whole and count >= SHADOW_PARAMETERS

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from etude.core.errors import ConfigError
-from etude.policies import adapters
+from etude.policies import adapters, quantized
 
 if TYPE_CHECKING:
     import torch
@@ -65,12 +65,15 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def load_model(name: str, dtype: torch.dtype, device: torch.device, bits: int | None = None) -> PreTrainedModel:
     """The causal language model in evaluation mode (no dropout, so that ratios start at exactly 1).
 
-    Of a folder that holds an adapter, its base with the adapter folded in.
+    Of a folder that holds an adapter, its base with the adapter folded in. With `bits`, quantised (`quantized.py`).
     """
     from transformers import AutoModelForCausalLM
+
+    if bits is not None:
+        quantized.check(name, dtype, device)
 
     if is_readable(name):
         tables: PreTrainedModel = _readable().readable(name)
@@ -85,9 +88,12 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTraine
     if adapters.is_adapter(folder := Path(resolve(name))):
         return adapters.folded(load_model(adapters.base_of(folder), dtype, device), folder)
     _readable()  # transformers must know its classes to load what was saved
-    options = {"dtype": dtype, "use_safetensors": True}  # never a pickle
+    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True}  # never a pickle
+    if bits is not None:
+        options |= quantized.options(dtype, device)
     model: PreTrainedModel = _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options)
-    move(model, device)
+    if bits is None:
+        move(model, device)
     model.eval()
     return model
 

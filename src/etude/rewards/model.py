@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,13 +52,14 @@ class RewardModel(Reward):
         )
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
-        scorer = self._scorer
+        scorer = self._scorer(context.policy)
         if scorer.tokenizer.get_vocab() != context.policy.tokenizer.get_vocab():
             episodes = [_rewritten(e, scorer) for e in episodes]
         return [self.weight * v for v in values(scorer, episodes)]
 
-    @cached_property
-    def _scorer(self) -> LanguagePolicy:
+    def _scorer(self, policy: LanguagePolicy) -> LanguagePolicy:
+        """The reward model; as an adapter over the policy's base it shares that, in the same dtype."""
+        from etude.policies.adapters import is_adapter
         from etude.policies.language import LanguagePolicy
 
         if not (Path(self.model) / "value_head.safetensors").is_file():
@@ -68,7 +68,14 @@ class RewardModel(Reward):
                 "value_head.safetensors. Train one with `etude train reward-model` and name the `model` folder of its "
                 "checkpoint."
             )
-        return LanguagePolicy.load(self.model)
+        if "scorer" in self.made:
+            found: LanguagePolicy = self.made["scorer"]
+            return found
+        device, dtype = "auto", "auto"
+        if is_adapter(Path(self.model)):
+            device, dtype = str(policy.device), str(policy.model.dtype).removeprefix("torch.")
+        scorer = self.made["scorer"] = LanguagePolicy.load(self.model, device=device, dtype=dtype, fold=False)
+        return scorer
 
 
 @torch.no_grad()

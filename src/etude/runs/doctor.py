@@ -19,6 +19,7 @@ FOR = {
     "data": "Parquet, and data sets of the Hugging Face hub",
     "tasks": "problems of reasoning-gym, answers judged by math-verify",
     "peft": "adapters: LoRA, rsLoRA, DoRA",
+    "quantized": "QLoRA: a base in 4 bits below an adapter, on CUDA",
     "plots": "figures as PNG and PDF",
     "sinks": "TensorBoard, Weights & Biases, trackio",
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.task import Task
+from etude.policies import bases
 from etude.rewards.several import only_python
 from etude.runs import given
 from etude.runs.saved import locate
@@ -35,14 +36,18 @@ def evaluate(
 
     Args:
         checkpoint: a run folder (its newest checkpoint), a checkpoint folder, or any causal LM by name or path, or one
-            that transformers loaded, with its `tokenizer`.
+            that transformers loaded, with its `tokenizer`. Several in a list: adapters over one base share it.
         task: by default the one the run was trained on; all that `etude.train` takes.
         set: fields of the task, as in `{"task.levels": (3,)}`.
         options: see `etude.runs.worlds.EvaluationOptions`: k, problems, split, reward, temperature, episodes, ...
 
-    Returns: {split: {metric: Interval}}.
+    Returns: {split: {metric: Interval}}; of several, that by checkpoint.
     """
     where = given.home(None)
+    if isinstance(checkpoint, (list, tuple)):
+        goal, names = None if task is None else given.task_of(task, where), [str(c) for c in checkpoint]
+        found = evaluations_of(names, goal, options_of(EvaluationOptions, options), set)
+        return {name: one.scores for name, one in found.items()}
     place = given.model_of(checkpoint, tokenizer, where)
     goal = None if task is None else given.task_of(task, where)
     return evaluation_of(place, goal, options_of(EvaluationOptions, options), set).scores
@@ -54,6 +59,22 @@ class Evaluated:
 
     scores: dict[str, dict[str, Interval]]
     world: WorldOf
+
+
+def evaluations_of(
+    checkpoints: Sequence[str], task: str | Task | None, options: EvaluationOptions,
+    changes: str | Sequence[str] | Mapping[str, Any] = (),
+) -> dict[str, Evaluated]:  # fmt: skip
+    """Evaluate checkpoints one after the other, as `evaluation_of` does; a base of several adapters is loaded once.
+
+    Raises: ConfigError for a video, which is of one, or the same checkpoint twice.
+    """
+    if len(checkpoints) > 1 and options.video is not None:
+        raise ConfigError("--video is of one run: evaluate it alone.")
+    if len({*checkpoints}) < len(checkpoints):
+        raise ConfigError(f"Each checkpoint is evaluated once, got {', '.join(checkpoints)}.")
+    with bases.held():
+        return {name: evaluation_of(name, task, options, changes) for name in checkpoints}
 
 
 def evaluation_of(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import sys
 import sysconfig
@@ -47,9 +48,21 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__pycache__"
 
 
+KNOWN: dict[tuple[Path, int, int], str] = {}
+"""Fingerprints of files that were read anyway, by path, size and time of the last change."""
+
+
+def know(path: Path, at: os.stat_result, found: str) -> None:
+    """Spare `digest` a file that was read whole; `at` is from before."""
+    KNOWN[path.resolve(), at.st_size, at.st_mtime_ns] = found
+
+
 def digest(path: Path) -> str:
     """SHA-256 of a file; of large weights, that of their size and of blocks of them."""
-    size = path.stat().st_size
+    at = path.stat()
+    size = at.st_size
+    if (known := KNOWN.get((path.resolve(), size, at.st_mtime_ns))) is not None:
+        return known
     with path.open("rb") as file:
         if size <= BLOCK * BLOCKS or path.suffix not in WEIGHTS:
             return hashlib.file_digest(file, "sha256").hexdigest()

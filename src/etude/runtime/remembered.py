@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etude.runtime import disk
+
+if TYPE_CHECKING:
+    import numpy as np
 
 KEPT = 100
 """Files of a kind; the oldest go."""
@@ -35,36 +39,42 @@ def numbers(kind: str, key: str, count: int, make: Callable[[], Sequence[int]]) 
         kind: a name for a folder.
         key: hexadecimal; must say all that the numbers depend on.
     """
-    base = home()
-    if base is None:
-        return list(make())
-    path = base / kind / f"{key}.safetensors"
-    if (found := _read(path, count)) is not None:
-        return found
+    import numpy
+
+    kept = arrays(kind, key).get("numbers")
+    if kept is not None and len(kept) == count:
+        return [int(n) for n in kept.tolist()]
     made = list(make())
-    _write(path, made)
+    keep(kind, key, {"numbers": numpy.asarray(made, numpy.int32)})
     return made
 
 
-def _read(path: Path, count: int) -> list[int] | None:
+def arrays(kind: str, key: str) -> dict[str, np.ndarray]:
+    """What was kept under the key; nothing if nothing was, or it is damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    if (base := home()) is None:
+        return {}
+    path = base / kind / f"{key}.safetensors"
     try:
-        found: list[int] = load_file(path)["numbers"].tolist()
+        found: dict[str, np.ndarray] = load_file(path)
         path.touch()
-    except (OSError, SafetensorError, KeyError):
-        return None
-    return found if len(found) == count else None
+    except (OSError, SafetensorError):
+        return {}
+    return found
 
 
-def _write(path: Path, made: Sequence[int]) -> None:
-    import numpy
+def keep(kind: str, key: str, made: dict[str, np.ndarray]) -> None:
+    """Keep arrays under the key, where that can be done."""
     from safetensors.numpy import save
 
+    if (base := home()) is None:
+        return
+    path = base / kind / f"{key}.safetensors"
     try:
         disk.make_folder(path.parent)
-        disk.replace_file(path, save({"numbers": numpy.asarray(made, numpy.int32)}))
+        disk.replace_file(path, save(made))
         for old in sorted(path.parent.glob("*.safetensors"), key=lambda p: p.stat().st_mtime)[:-KEPT]:
             old.unlink(missing_ok=True)
     except OSError:

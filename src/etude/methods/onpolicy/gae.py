@@ -103,7 +103,7 @@ class PopulationGaussNewton:
 
     def __init__(self, part: GaussNewton, parameters: FlatParameters) -> None:
         self.part, self.values, self.leaves = part, parameters.values, parameters.leaves
-        self.failures = Failures(len(self.values))
+        self.failures = Failures(len(self.values), self.values.device)
 
     def step(self, lesson: Lesson, rate: float | PerMember) -> Metrics:
         read, batch = lesson.read(), lesson.batch

@@ -114,6 +114,11 @@ class Actor(nn.Module):
         if distribution.free:
             self.log_std = nn.Parameter(log_std)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.parameters()).device
+
     def see(self, observations: Tensor) -> Tensor:
         """What the body gets: images in [0, 1], everything else as it is, then the transforms."""
         x = self._scaled(observations)
@@ -186,8 +191,8 @@ class Player:
         self.actor = actor
         size = 0 if actor.memory is None else actor.memory.size
         assert isinstance(size, int)
-        self.memory = torch.zeros(members, environments, size)
-        self.begins = torch.ones(members, 1, environments, dtype=torch.bool)
+        self.memory = torch.zeros(members, environments, size, device=actor.device)
+        self.begins = torch.ones(members, 1, environments, dtype=torch.bool, device=actor.device)
 
     def features(self, seen: Tensor) -> Tensor:
         """Read one step, [P, E, ...], and remember it; returns what the actor's head reads."""
@@ -203,4 +208,5 @@ class Player:
 
     def ended(self, done: Tensor) -> None:
         """Forget where episodes ended, [P, E]: what is seen next begins another."""
-        self.begins = done[:, None]
+        if self.actor.memory is not None or done.device == self.begins.device:
+            self.begins = done[:, None].to(self.begins.device)

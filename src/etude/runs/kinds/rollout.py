@@ -37,11 +37,11 @@ class RolloutRun(RunOfKind[RolloutMethod, "OnPolicyLoop"]):
         return math.ceil(budget / size)
 
     def build(self, method: RolloutMethod, task: Task, options: Options) -> OnPolicyLoop:
-        """Population and loop; tries whether its members equal their own runs here."""
+        """Population and loop; tries, on the CPU, whether its members equal their own runs here."""
         from etude.loops.probe import members_are_exact
 
         loop = super().build(method, task, options)
-        if loop.population.size > 1:
+        if loop.population.size > 1 and loop.device.type == "cpu":
             loop.exact = members_are_exact(loop)
         return loop
 

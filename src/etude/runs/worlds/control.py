@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     from etude.evaluation.intervals import Interval
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 SEEDS = 10
 """Members of a population where nothing else is said."""
-READS = frozenset({"model", "seeds", "population"})
+READS = frozenset({"model", "seeds", "population", "device"})
 EVALUATION_READS = frozenset({"seed", "episodes", "video", "member"})
 WORDING = Wording(
     budget="environment steps each",
@@ -90,6 +92,7 @@ def suited(method: Method, task: ControlTask) -> tuple[Method, str]:
 def prepare(method: Method, task: ControlTask, options: Options) -> None:
     """Refuse members that cannot be; make and end an environment, so that one that cannot be made is found here."""
     members(method, options)
+    _elsewhere(method, task, options)
     task.make([0], 1).close()
 
 
@@ -101,7 +104,25 @@ def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, 
 
     keep_freed()
     torch.set_num_threads(options.threads or 1)
-    return {"members": members(method, options)}
+    return {"members": members(method, options), **_elsewhere(method, task, options)}
+
+
+def _elsewhere(method: Method, task: ControlTask, options: Options) -> dict[str, torch.device]:
+    """The device that was asked for, if it is not the CPU, as its loop takes it.
+
+    Raises: ConfigError for one that is not here, that has no float64, or that the loop cannot use.
+    """
+    from etude.loops import loop_class
+    from etude.policies.loading import choose_device
+
+    if options.device in ("auto", "cpu"):  # networks of control are small
+        return {}
+    if options.device.startswith("mps"):
+        raise ConfigError("device must be 'cpu' or 'cuda' in control, whose moments are float64; got 'mps'.")
+    loop = loop_class(type(method), task.world)
+    if "device" not in inspect.signature(loop).parameters:
+        raise ConfigError(f"{loop.__name__} trains on the CPU alone: leave --device out.")
+    return {"device": choose_device(options.device)}
 
 
 def begin(loop: OnPolicyLoop, options: Options) -> list[str]:

@@ -87,6 +87,11 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
     if options.adapter is not None and options.adapter.dropout:
         _check_dropout(method, options)
+    if options.adapter is not None and options.adapter.bits:
+        from etude.policies import loading, quantized
+
+        where = loading.choose_device(options.device)
+        quantized.check(options.model, loading.choose_dtype(options.dtype, where), where)
 
 
 def _check_dropout(method: Method, options: Options) -> None:
@@ -210,15 +215,28 @@ def _sample(split: str, episode: Episode, success: bool) -> dict[str, Any]:
 
 
 def restore(checkpoint: str, config: Mapping[str, Any], task: LanguageTask) -> LanguagePolicy:
-    """The model, from a checkpoint of a run, a model's folder, or by its name."""
+    """The model, from a checkpoint of a run, a model's folder, or by its name; adapters as they were trained."""
     import torch
 
     from etude.policies.language import LanguagePolicy
 
     own = Path(checkpoint) / "model"
-    policy = LanguagePolicy.load(str(own) if own.is_dir() else checkpoint)
+    policy = LanguagePolicy.load(str(own) if own.is_dir() else checkpoint, fold=False, bits=_bits(config))
     torch.set_num_threads(threads(policy))
     return policy
+
+
+def _bits(config: Mapping[str, Any]) -> int | None:
+    """Those of the base that the run trained over, if it can be held in them here; else none, and says so."""
+    from etude.policies.loading import choose_device
+    from etude.policies.quantized import lacking
+    from etude.runs.training import say
+
+    bits: int | None = (config.get("adapter") or {}).get("bits")
+    if bits is not None and lacking(choose_device()) is not None:
+        say("It was trained over a base in 4 bits, which cannot be held here: this is its adapter over the whole base.")
+        return None
+    return bits
 
 
 def evaluate(

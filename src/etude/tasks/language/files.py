@@ -16,8 +16,8 @@ from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.task import LanguageTask
-from etude.tasks.language import extractors, formats, places
-from etude.tasks.language.loading import Loaded, load
+from etude.tasks.language import extractors, formats, places, streaming
+from etude.tasks.language.loading import How, Loaded, load
 from etude.tasks.language.rows import SUFFIXES, check_left, kind
 
 
@@ -45,6 +45,9 @@ class DataFile(LanguageTask):
         skip_bad_rows: leave bad rows out and count them, instead of refusing the file.
         prompt_limit: longest prompt in tokens; by default what the model's context leaves.
         on_long_prompt: 'drop' longer ones and say how many, or stop with an 'error'. Nothing is ever cut.
+        stream: read rows when they are needed instead of holding them all, see `streaming.py` (`--stream`). Prompts are
+            not counted in advance then: one that fills the context is left out when it comes.
+        buffer: rows that are held and shuffled among themselves, of what can only be read from its beginning.
         scored: False when a reward function scores instead. Answers still say what is right; without them the
             environment pays 0, and an outcome of at least 1 is a success.
         max_tokens: longest completion.
@@ -67,6 +70,8 @@ class DataFile(LanguageTask):
     skip_bad_rows: bool = False
     prompt_limit: Count | None = None
     on_long_prompt: Literal["drop", "error"] = "drop"
+    stream: bool = False
+    buffer: Count = 10_000
     scored: bool = True
     max_tokens: Count = field(default=256, kw_only=True)  # type: ignore[misc]  # of each task
 
@@ -81,6 +86,11 @@ class DataFile(LanguageTask):
         ending = Path(self.path).suffix
         if ending and not kind(self.path) and not Path(self.path).is_dir() and not places.is_hub(self.path):
             raise DataError(f"{self.path} must be a file of {', '.join(SUFFIXES)}, got {ending}.")
+        if self.stream and (self.prompt_limit is not None or self.on_long_prompt == "error"):
+            raise ConfigError(
+                "With task.stream prompts are not counted before training, so nothing can be said of long ones: leave "
+                "out task.prompt_limit and task.on_long_prompt, or task.stream."
+            )
         for item in self.rename_splits:
             if not all(item.partition("=")):
                 raise ConfigError(f"task.rename_splits takes NAME=SPLIT, as in train=train_sft; got {item!r}.")
@@ -137,15 +147,15 @@ class DataFile(LanguageTask):
 
     @cached_property
     def _loaded(self) -> Loaded:
-        return load(
-            self.path,
-            places.find(self.path, self.subset, self.revision, self.rename_splits),
-            columns=self.columns,
-            test_fraction=self.test_fraction,
-            seed=self.split_seed,
-            skip=self.skip_bad_rows,
-            accepts=extractors.EXTRACTORS[self.extractor].objection,
-        )
+        sources = places.find(self.path, self.subset, self.revision, self.rename_splits, self.stream)
+        how = How(
+            self.columns, self.test_fraction, self.split_seed, self.skip_bad_rows,
+            extractors.EXTRACTORS[self.extractor].objection,
+        )  # fmt: skip
+        if not self.stream:
+            return load(self.path, sources, how)
+        opened = {split: [source.open() for source in found] for split, found in sources.items()}
+        return streaming.load(self.path, opened, how, self.buffer, self.extractor)
 
     @property
     def _answers(self) -> bool:

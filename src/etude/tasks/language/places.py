@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from etude.core.errors import DataError, UnknownNameError
 from etude.tasks import HUB, OWNED
 from etude.tasks.language import tables
+from etude.tasks.language.reading import Reading, Table, opened
 from etude.tasks.language.rows import SUFFIXES, Fault, Row, kind, read_rows
 
 KEYWORDS = {
@@ -35,16 +36,19 @@ class Source:
 
     name: str
     read: Callable[[], tuple[list[Row], list[Fault]]]
+    open: Callable[[], Reading]
+    """Its rows, one at a time."""
 
 
 def find(
-    path: str, subset: str | None = None, revision: str | None = None, names: Sequence[str] = ()
+    path: str, subset: str | None = None, revision: str | None = None, names: Sequence[str] = (), stream: bool = False
 ) -> dict[str, list[Source]]:
     """Sources of each split, 'train' first.
 
     Args:
         subset, revision: of a data set of the hub.
         names: what splits are to be called, as in 'train=train_sft'; the others are left out then.
+        stream: leave a data set of the hub where it is, and read its rows over the network.
 
     Raises: DataError for what does not exist or holds no data; MissingExtraError for what a package must read.
     """
@@ -56,13 +60,12 @@ def find(
     if not place.is_dir():
         if not is_hub(path):
             raise DataError(f"There is no file or folder {path}.")
-        found = tables.hub(path.removeprefix(HUB), subset, revision)
+        found = tables.hub(path.removeprefix(HUB), subset, revision, stream)
     elif tables.is_saved(place):
         found = tables.saved(place)
     else:
         return _named(path, _in_folder(place), names)
-    tables_ = {k: [Source(f"{path}[{k}]", partial(_table, v, f"{path}[{k}]"))] for k, v in found.items()}
-    return _named(path, tables_, names)
+    return _named(path, {k: [_table(v, f"{path}[{k}]")] for k, v in found.items()}, names)
 
 
 def is_hub(path: str) -> bool:
@@ -71,11 +74,11 @@ def is_hub(path: str) -> bool:
 
 
 def _file(path: Path) -> Source:
-    return Source(str(path), lambda: read_rows(path))
+    return Source(str(path), partial(read_rows, path), partial(opened, path))
 
 
-def _table(dataset: object, name: str) -> tuple[list[Row], list[Fault]]:
-    return tables.dataset_rows(dataset, name)
+def _table(dataset: object, name: str) -> Source:
+    return Source(name, partial(tables.dataset_rows, dataset, name), partial(Table, dataset, name))
 
 
 def _in_folder(folder: Path) -> dict[str, list[Source]]:

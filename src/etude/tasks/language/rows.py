@@ -11,7 +11,8 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from etude.core.errors import DataError
 
 TEXTS = (".jsonl", ".json", ".csv", ".tsv")
 SUFFIXES = (*TEXTS, *(f"{suffix}.gz" for suffix in TEXTS), ".parquet")
+MARK = b"\xef\xbb\xbf"
 SHOWN = 20
 """Faults that an error lists."""
 SAMPLE = 20
@@ -63,22 +65,33 @@ def read_rows(path: Path) -> tuple[list[Row], list[Fault]]:
 
     if kind(path) == ".parquet":
         return tables.parquet(path)
-    data = _content(path)
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path} is encoded as UTF-16: save it as UTF-8.")
-    data = data.removeprefix(b"\xef\xbb\xbf")
+    data = begun(path, _content(path))
     if not data.strip():
-        raise DataError(f"{path} is empty: it must hold at least one row.")
+        raise empty(path)
     if kind(path) in (".csv", ".tsv"):
         return tables.separated(path, data, "," if kind(path) == ".csv" else "\t")
     return _listed(path, data) if kind(path) == ".json" else _lines(path, data)
 
 
-def _content(path: Path) -> bytes:
-    """A file's bytes, decompressed where its name ends in `.gz`."""
+def begun(path: Path, data: bytes) -> bytes:
+    """What a file begins with, without its byte order mark. Raises DataError for UTF-16."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path} is encoded as UTF-16: save it as UTF-8.")
+    return data.removeprefix(MARK)
+
+
+def empty(path: object) -> DataError:
+    """The error of a file without rows."""
+    return DataError(f"{path} is empty: it must hold at least one row.")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What can go wrong while a file is read, as DataError."""
     try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.name.lower().endswith(".gz") else data
+        yield
+    except DataError:  # is a ValueError too
+        raise
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(
             f"{path} is no whole gzip file ({error}): compress it again, or take .gz off its name."
@@ -87,15 +100,24 @@ def _content(path: Path) -> bytes:
         raise DataError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
 
 
+def _content(path: Path) -> bytes:
+    """A file's bytes, decompressed where its name ends in `.gz`."""
+    with reading(path):
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.name.lower().endswith(".gz") else data
+
+
 def _lines(path: Path, data: bytes) -> tuple[list[Row], list[Fault]]:
-    rows: list[Row] = []
-    faults: list[Fault] = []
-    for number, line in enumerate(data.rstrip().split(b"\n"), start=1):
-        try:
-            rows.append(Row(f"{path}:{number}", number, _object(_parse(line))))
-        except _Bad as bad:
-            faults.append(Fault(number, f"{path}:{number}:{bad.column}: {bad}"))
-    return rows, faults
+    found = [row_of(path, number, line) for number, line in enumerate(data.rstrip().split(b"\n"), start=1)]
+    return [r for r in found if isinstance(r, Row)], [f for f in found if isinstance(f, Fault)]
+
+
+def row_of(path: Path, number: int, line: bytes) -> Row | Fault:
+    """The row in a line of a `.jsonl` file, or what is wrong with it."""
+    try:
+        return Row(f"{path}:{number}", number, _object(_parse(line)))
+    except _Bad as bad:
+        return Fault(number, f"{path}:{number}:{bad.column}: {bad}")
 
 
 def _listed(path: Path, data: bytes) -> tuple[list[Row], list[Fault]]:
@@ -107,7 +129,7 @@ def _listed(path: Path, data: bytes) -> tuple[list[Row], list[Fault]]:
     if not isinstance(items, list):
         raise DataError(f"{path} must hold a list of objects, got {type(items).__name__}.")
     if not items:
-        raise DataError(f"{path} is empty: it must hold at least one row.")
+        raise empty(path)
     rows: list[Row] = []
     faults: list[Fault] = []
     for number, item in enumerate(items, start=1):
@@ -166,7 +188,7 @@ def _near(text: str, position: int) -> str:
     return repr(text[start : position + 40])
 
 
-def usual_columns(rows: list[Row]) -> frozenset[str]:
+def usual_columns(rows: Sequence[Row]) -> frozenset[str]:
     """The columns that most of the first rows have."""
     return Counter(frozenset(r.values) for r in rows[:SAMPLE]).most_common(1)[0][0]
 

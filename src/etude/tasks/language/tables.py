@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import ConfigError, DataError, MissingExtraError
-from etude.tasks.language.rows import Fault, Row
+from etude.tasks.language.rows import Fault, Row, empty
 
 WIDEST = 1 << 30
 """Characters of a cell; Python's own limit is 131,072, less than a long document."""
+BATCH = 1000
+"""Rows of a table that are taken out of it at a time."""
 MARKS = ("dataset_dict.json", "state.json")
 """What `save_to_disk` writes into a folder: the first for several splits, the second for one."""
 
@@ -36,7 +38,7 @@ def separated(path: Path, data: bytes, delimiter: str) -> tuple[list[Row], list[
     rows: list[Row] = []
     faults: list[Fault] = []
     try:
-        names = _header(path, next(reader))
+        names = header(path, next(reader))
         for number, cells in enumerate((c for c in reader if c), start=1):
             where = f"{path}:{reader.line_num}"
             if len(cells) == len(names):
@@ -50,7 +52,7 @@ def separated(path: Path, data: bytes, delimiter: str) -> tuple[list[Row], list[
     return rows, faults
 
 
-def _header(path: Path, names: list[str]) -> list[str]:
+def header(path: Path, names: list[str]) -> list[str]:
     names = [name.strip() for name in names]
     twice = [n for i, n in enumerate(names) if not n or n in names[:i]]
     if twice:
@@ -60,6 +62,11 @@ def _header(path: Path, names: list[str]) -> list[str]:
 
 def parquet(path: Path) -> tuple[list[Row], list[Fault]]:
     """Rows of a Parquet file. Raises MissingExtraError without pyarrow, DataError for a file that is none."""
+    return _numbered(f"{path}, row ", parquet_values(path), str(path))
+
+
+def parquet_values(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file as dicts, some at a time. Raises as `parquet` does."""
     if importlib.util.find_spec("pyarrow") is None:
         raise MissingExtraError(f"Reading {path}", "data")
     import pyarrow
@@ -67,17 +74,22 @@ def parquet(path: Path) -> tuple[list[Row], list[Fault]]:
 
     try:
         with ParquetFile(path) as file:
-            values = [row for batch in file.iter_batches() for row in batch.to_pylist()]
+            for batch in file.iter_batches(batch_size=BATCH):
+                yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"Cannot read {path}: {str(error).splitlines()[0].rstrip('.')}.") from None
-    return _numbered(f"{path}, row ", values, str(path))
 
 
 def _numbered(where: str, values: Iterable[Any], path: str) -> tuple[list[Row], list[Fault]]:
-    rows = [Row(f"{where}{n}", n, {str(k): plain(v) for k, v in row.items()}) for n, row in enumerate(values, start=1)]
+    rows = [table_row(where, n, row) for n, row in enumerate(values, start=1)]
     if not rows:
-        raise DataError(f"{path} is empty: it must hold at least one row.")
+        raise empty(path)
     return rows, []
+
+
+def table_row(where: str, number: int, values: Any) -> Row:
+    """Row `number` of a table, counted from 1; `where` is what stands before the number."""
+    return Row(f"{where}{number}", number, {str(k): plain(v) for k, v in values.items()})
 
 
 def plain(value: Any) -> Any:
@@ -114,11 +126,15 @@ def saved(folder: Path) -> dict[str, Any]:
         raise DataError(f"datasets cannot read {folder}: {_first(error)}.") from None
 
 
-def hub(name: str, subset: str | None, revision: str | None) -> dict[str, Any]:
-    """A data set of the hub by split. Raises ConfigError if it cannot be had, MissingExtraError."""
+def hub(name: str, subset: str | None, revision: str | None, stream: bool = False) -> dict[str, Any]:
+    """A data set of the hub by split; with `stream`, rows come over the network when they are asked for.
+
+    Raises: ConfigError if it cannot be had, MissingExtraError.
+    """
     library = _library(f"There is no file or folder {name}. If it is a data set of the hub, loading it")
+    how = {"streaming": True} if stream else {}
     try:
-        return _by_split(library.load_dataset(name, subset, revision=revision))
+        return _by_split(library.load_dataset(name, subset, revision=revision, **how))
     except Exception as error:
         hint = " Name one with --set task.subset=NAME." if "Config name is missing" in str(error) else ""
         why = f"as a data set of the hub it cannot be loaded: {_first(error)}.{hint}"
@@ -127,17 +143,22 @@ def hub(name: str, subset: str | None, revision: str | None) -> dict[str, Any]:
 
 def dataset_rows(dataset: Any, name: str) -> tuple[list[Row], list[Fault]]:
     """Rows of a `datasets.Dataset`. Raises DataError for columns that have to be decoded (images, sound)."""
-    for column, feature in dataset.features.items():
+    check_columns(dataset, name)
+    return _numbered(f"{name}, row ", plain_rows(dataset), name)
+
+
+def check_columns(dataset: Any, name: str) -> None:
+    """Raise DataError for columns that have to be decoded, as far as it is known what there is."""
+    for column, feature in (dataset.features or {}).items():
         if hasattr(feature, "decode_example"):
             raise DataError(
                 f"{name}: the column {column!r} holds {type(feature).__name__.lower()}s, which no policy of text can "
                 f"see. Take it out of the data set (remove_columns({column!r}))."
             )
-    return _numbered(f"{name}, row ", _plain_rows(dataset), name)
 
 
-def _plain_rows(dataset: Any) -> Iterator[dict[str, Any]]:
-    for batch in dataset.with_format("arrow").iter(batch_size=1000):
+def plain_rows(dataset: Any) -> Iterator[dict[str, Any]]:
+    for batch in dataset.with_format("arrow").iter(batch_size=BATCH):
         yield from batch.to_pylist()
 
 
