@@ -115,8 +115,8 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
 
 
 def _places(parts: Sequence[Part], name: str, where: str) -> list[int]:
-    """Of the part with this column or at this place, or of all parts with this name."""
-    columns, names = [getattr(p, "column", "") or p.name for p in parts], [p.name for p in parts]
+    """Of the part with this column or of this function, or at this place, or of all parts with this name."""
+    columns, names = [getattr(p, "column", "") or getattr(p, "called", p.name) for p in parts], [p.name for p in parts]
     for known in (columns, names):
         if name in known:
             return [i for i, n in enumerate(known) if n == name]
