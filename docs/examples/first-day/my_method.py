@@ -1,10 +1,10 @@
-"""GRPO whose surrogate is not clipped, but squared: the loss is mine, everything else is GRPO's."""
+"""GRPO with a loss of my own: ratios are not clipped, they pay for leaving 1."""
 
-from etude.core.slots import Objective
+from etude.core.slots import TokenObjective
 from etude.methods.rlvr.grpo import grpo
 
 
-class Unclipped(Objective):
+class Unclipped(TokenObjective):
     """-rho * A + strength * (rho - 1)^2 / 2."""
 
     strength: float = 1.0
