@@ -7,6 +7,7 @@ from etude.methods.rlvr.grpo import grpo
 class Unclipped(TokenObjective):
     """-rho * A + strength * (rho - 1)^2 / 2."""
 
+    uses_behaviour = True  # log-probabilities when it was sampled
     strength: float = 1.0
 
     def __call__(self, batch, policy):

@@ -8,7 +8,7 @@ from gymnasium import spaces
 class Room(gym.Env):
     """Walk from the middle of a corridor to its right end."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    observation_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
     def __init__(self, size=5, render_mode=None):
@@ -16,13 +16,13 @@ class Room(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place, self.time = 0, 0
+        self.place, self.time = self.np_random.uniform(-1, 1), 0
         return self.see(), {}
 
     def step(self, action):
         self.place, self.time = self.place + (1 if action else -1), self.time + 1
-        there = abs(self.place) == self.size
-        return self.see(), float(self.place == self.size), there, self.time >= 50, {}
+        there = abs(self.place) >= self.size
+        return self.see(), float(self.place >= self.size), there, self.time >= 50, {}
 
     def see(self):
         return np.array([self.place / self.size], np.float32)
@@ -35,7 +35,8 @@ class Camera(Room):
 
     def see(self):
         picture = np.zeros((36, 36, 3), np.uint8)
-        picture[:, 18 + 3 * self.place : 21 + 3 * self.place] = 255
+        left = round(18 + 3 * self.place)
+        picture[:, left : left + 3] = 255
         return picture
 
 
@@ -58,4 +59,4 @@ class Walls(Room):
         return *super().step(action)[:4], self.allowed()
 
     def allowed(self):
-        return {"action_mask": np.array([self.place > 0, True], np.int8)}
+        return {"action_mask": np.array([self.place > -1, True], np.int8)}
