@@ -231,6 +231,9 @@ def test_every_name_of_the_tables_is_a_name_here() -> None:
         known |= {f"{path}.{field}" for path, part in method.parts().items() for field in part.fields()}
         known |= {*method.slots()}
     known |= {f"regularizers.{n}.{f}" for n in ("kl-to-reference", "entropy-bonus") for f in hints(parts[n])}
+    others = page.partition("You come from Stable-Baselines3")[2].partition("are not here yet")[0]
+    absent = re.findall(r"[A-Z0-9]{3,}", others.rpartition("each. ")[2])
+    assert absent and not {name.lower() for name in absent} & {*etude.methods()}
     checked = 0
     for cell in ROW.findall(page.partition("### 1.")[0]):
         for name in re.findall(r"`([^`]+)`", cell):

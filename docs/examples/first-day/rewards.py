@@ -1,13 +1,13 @@
-"""Rewards, as TRL's users write them: lists in, numbers out."""
+"""Rewards as TRL takes them too: lists in, numbers out; columns of the data by their names."""
 
 import asyncio
 
 
-def right(completions, answers):
-    return [float(text.strip() == answer) for text, answer in zip(completions, answers)]
+def right(completions, answer, **columns):
+    return [float(text.strip() == right) for text, right in zip(completions, answer)]
 
 
-def short(completions):
+def short(completions, **columns):
     return [-len(text) / 100 for text in completions]
 
 
