@@ -30,7 +30,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, FILES = DOCS / "coming-from.md", DOCS / "examples/first-day"
 TASK = re.compile(r"^### (\d+)\. ([^\n]+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROMISE = re.compile(r"^(Leaves|Says) (.+?)\.(?= |$)", re.MULTILINE)
+PROMISE = re.compile(r"^(Leaves|Says) (.+?)\.(?=\s|\Z)", re.MULTILINE | re.DOTALL)
 QUICK = (1, 3, 17, 33, 42, 43, 55, 57, 59, 60)
 """In the suite as well."""
 SECONDS = 300
@@ -225,7 +225,7 @@ def test_every_name_of_the_tables_is_a_name_here() -> None:
 
     page = PAGE.read_text(encoding="utf-8")
     grpo, ppo = (etude.method(name, world) for name, world in (("grpo", "language"), ("ppo", "control")))
-    parts, known = part_classes(), {"adapter.rank"}
+    parts, known = part_classes(), {"adapter.rank", "network.hidden"}
     options = {f"--{name.strip('_').replace('_', '-')}" for name in inspect.signature(train).parameters}
     for method in (grpo, ppo):
         known |= {f"{path}.{field}" for path, part in method.parts().items() for field in part.fields()}
