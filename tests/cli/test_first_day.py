@@ -1,8 +1,8 @@
 """The sixty tasks of `docs/coming-from.md`: what the page shows is run as it stands there, in fewer steps.
 
 Each task is a heading with a number, then blocks of `sh` or `python`, then what they promise: `Leaves` names files
-(patterns), `Says` what is printed. A task gets the files of `docs/examples/first-day` that its blocks name, and
-`my-model`. Ten of them are in the suite; `make test-tasks` runs all.
+(patterns) and what stands in them, `Says` what is printed. A task gets the files of `docs/examples/first-day` that
+its blocks name, and `my-model`. Ten of them are in the suite; `make test-tasks` runs all.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PAGE, FILES = DOCS / "coming-from.md", DOCS / "examples/first-day"
 TASK = re.compile(r"^### (\d+)\. ([^\n]+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMISE = re.compile(r"^(Leaves|Says) (.+?)\.(?=\s|\Z)", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"`([^`]+)`(?:\s+with\s+`([^`]+)`)?")
 QUICK = (1, 3, 17, 33, 42, 43, 55, 57, 59, 60)
 """In the suite as well."""
 SECONDS = 300
@@ -46,7 +47,7 @@ class Task(NamedTuple):
     number: int
     title: str
     blocks: list[tuple[str, str]]
-    leaves: list[str]
+    leaves: list[tuple[str, str]]
     says: list[str]
 
 
@@ -55,10 +56,10 @@ def tasks() -> list[Task]:
     found = []
     for number, title, body in TASK.findall(PAGE.read_text(encoding="utf-8")):
         own = body.partition("\nTRL: ")[0].partition("\nSB3: ")[0].partition("\nThere: ")[0]
-        promised: dict[str, list[str]] = {"Leaves": [], "Says": []}
-        for what, named in PROMISE.findall(own.replace(". Says", ".\nSays")):
-            promised[what] += re.findall(r"`([^`]+)`", named)
-        found.append(Task(int(number), title, BLOCK.findall(own), promised["Leaves"], promised["Says"]))
+        promises = PROMISE.findall(re.sub(r"\. (?=Leaves|Says)", ".\n", own))
+        leaves = [pair for what, named in promises if what == "Leaves" for pair in FILE.findall(named)]
+        says = [words for what, named in promises if what == "Says" for words in re.findall(r"`([^`]+)`", named)]
+        found.append(Task(int(number), title, BLOCK.findall(own), leaves, says))
     return found
 
 
@@ -196,8 +197,10 @@ def test_a_task_of_the_first_day(
     give(task, folder, talker)
     monkeypatch.syspath_prepend(folder)
     printed = " ".join("".join(do(kind, code, cli, capsys) for kind, code in task.blocks).split())
-    for pattern in task.leaves:
-        assert list(folder.glob(pattern)), f"{task.title}: there is no {pattern}"
+    for pattern, words in task.leaves:
+        there = list(folder.glob(pattern))
+        assert there, f"{task.title}: there is no {pattern}"
+        assert not words or words in there[0].read_text(), f"{task.title}: {pattern} is without {words}"
     for words in task.says:
         assert words in printed, f"{task.title}: {words!r} was not said:\n{printed[-2000:]}"
 
