@@ -99,3 +99,10 @@ def test_what_cannot_act_is_refused(tmp_path: Path) -> None:
     words = etude.train("grpo", steps=1, evaluate=0, quiet=True, set={"problems": 2}, out=str(tmp_path / "words"))
     with pytest.raises(ConfigError, match=r"no run of control.*from_pretrained\(.*step-1/model"):
         etude.policy(words.folder)
+
+
+@pytest.mark.parametrize(("method", "task"), [("dqn", "cartpole"), ("sac", "pendulum")])
+def test_what_learns_from_a_replay_acts_too(tmp_path: Path, method: str, task: str) -> None:
+    run = etude.train(method, task, steps=64, seeds=2, evaluate=0, quiet=True, out=str(tmp_path / "run"))
+    policy = etude.policy(run.folder, member=1)
+    assert policy.action_space.contains(policy(np.zeros(policy.observation_space.shape, np.float32)))
