@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast test-kernels test-package lint format types docs site bench bench-foundation clean
+.PHONY: help env demo test test-fast test-tasks test-kernels test-package lint format types docs site bench bench-foundation clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -29,6 +29,9 @@ test: env  ## All tests
 
 test-fast: env  ## The fast part of the tests
 	$(PYTEST) -m 'not slow'
+
+test-tasks: env  ## The sixty tasks of docs/coming-from.md, each in an empty folder
+	$(PYTEST) -m '' tests/cli/test_first_day.py
 
 test-kernels: env  ## Populations under several modes of MKL, as other processors compute
 	PYTHON=$(BIN)/python .ci/kernels

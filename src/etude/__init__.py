@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from etude.core.worlds import World
     from etude.evaluation.part_check import check_part
     from etude.evaluation.task_check import check_task
+    from etude.runs.acting import policy
     from etude.runs.comparing import compare
     from etude.runs.evaluate import evaluate
     from etude.runs.export import export
@@ -38,6 +39,7 @@ _HOMES = {
     "tune": "etude.runs.search",
     "evaluate": "etude.runs.evaluate",
     "export": "etude.runs.export",
+    "policy": "etude.runs.acting",
     "check_part": "etude.evaluation.part_check",
     "check_task": "etude.evaluation.task_check",
     "compare": "etude.runs.comparing",
@@ -89,5 +91,5 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Callback", "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method",
-    "methods", "resume", "task", "tasks", "train", "tune",
+    "methods", "policy", "resume", "task", "tasks", "train", "tune",
 ]  # fmt: skip

@@ -92,6 +92,8 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     assert inside["denominator"] == inside["mask"] == "unified-gradient" and not set(inside) & set(all_slots())
     assert "leave-one-out" in cli("parts", "centre").out and "group-std" not in cli("parts", "centre").out
     assert "low = 0.2: a number in (0, 1)" in answer.out
+    rewards = cli("parts", "rewards").out
+    assert "      function, to be given: text\n" in rewards and "MISSING" not in rewards
     only = cli("parts", "critic").out
     assert "token-critic" in only
     assert "clipped-surrogate" not in only

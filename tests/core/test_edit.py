@@ -55,6 +55,22 @@ def test_fields_that_belong_together_are_set_in_any_order_and_then_checked() -> 
         CNN(channels=(16,))
 
 
+def test_what_several_slots_have_is_set_in_all_of_them(grpo: etude.Method) -> None:
+    ppo = etude.method("ppo", world="control")
+    wide = set_values(ppo, ["network.hidden=128,128", "critic.network.activation=relu"])
+    assert [(n.hidden, n.activation) for n in (wide.policy.network, wide.critic.network)] == [
+        ((128, 128), "tanh"), ((128, 128), "relu"),
+    ]  # fmt: skip
+    seen = set_value(ppo, "network=cnn")
+    assert (seen.policy.network, seen.critic.network) == (CNN(), CNN())
+    assert set_value(grpo, "centre=leave-one-out").advantages.centre == LeaveOneOut()
+    for path, name in (("netwrok.hidden=8", "netwrok"), ("lr=1e-3", "lr"), ("hidden=8", "hidden")):
+        with pytest.raises(UnknownNameError, match=f"no slot of ppo named '{name}'"):
+            set_value(ppo, path)
+    with pytest.raises(UnknownNameError, match="no field of MLP named 'hiden'"):
+        set_value(ppo, "network.hiden=8")
+
+
 def test_finds_parts_of_a_list_by_name_and_by_index(grpo: etude.Method) -> None:
     dapo = etude.method("dapo")
     assert [p.name for p in dapo.rewards] == ["task-reward", "overlong-penalty"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import etude
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
@@ -34,7 +35,7 @@ def test_kl_penalty_expects_minus_the_kl(make_batch) -> None:
 
 
 def test_a_method_without_its_reward_model_says_what_to_set() -> None:
-    with pytest.raises(ConfigError, match=r"--set rewards\.reward-model\.model=DIR"):
+    with pytest.raises(ConfigError, match=r"--set rewards\.reward-model\.model=RUN"):
         get_method("ppo-rlhf").check()
 
 
@@ -85,3 +86,14 @@ def test_a_folder_without_a_value_head_is_refused(tmp_path: Path) -> None:
     policy.save(tmp_path)
     with pytest.raises(ConfigError, match=r"no value_head\.safetensors"):
         RewardModel(model=str(tmp_path)).score(episodes(policy), Context(preferences, policy, None))
+
+
+def test_a_run_is_its_newest_checkpoint(tmp_path: Path) -> None:
+    small = {"steps": 2, "checkpoint_every": 1, "evaluate": 0, "quiet": True, "set": {"problems": 2}}
+    run = etude.train("reward-model", "preferences", out=str(tmp_path / "judge"), **small)
+    part = RewardModel(model=str(run.folder))
+    assert part.model == str(run.checkpoint / "model") and run.checkpoint.name == "step-2"
+    assert part.replace(weight=0.5).model == part.model
+    (run.checkpoint / "COMPLETE").unlink(missing_ok=True)
+    (run.checkpoint / "model/value_head.safetensors").write_bytes(b"")
+    assert RewardModel(model=str(run.folder)).model.endswith("step-1/model")

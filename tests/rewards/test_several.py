@@ -86,6 +86,14 @@ def test_fields_are_set_for_all_or_by_column() -> None:
         set_values(method, {"rewards.fomr.timeout": 60})
 
 
+def test_a_lone_function_is_set_by_its_name_too() -> None:
+    alone = compose_method("grpo", reward="a.py:right")
+    for path in ("rewards.right.timeout", "rewards.function-reward.timeout", "rewards.0.timeout"):
+        assert [p.timeout for p in set_values(alone, {path: 60}).slots()["rewards"]] == [60.0]
+    with pytest.raises(UnknownNameError, match=r"'rihgt'. Did you mean 'right'.* It holds: right"):
+        set_values(alone, {"rewards.rihgt.timeout": 60})
+
+
 REWARDS = """
 def right(completions, answers):
     return [float(c.rpartition(":")[2].strip() == a) for c, a in zip(completions, answers)]

@@ -28,7 +28,7 @@ def signature(function: Any) -> list[str]:
 
 def surface() -> dict[str, Any]:
     """The public surface as JSON values."""
-    verbs = ("train", "resume", "evaluate", "compare", "export", "method", "task")
+    verbs = ("train", "resume", "evaluate", "compare", "export", "policy", "method", "task")
     commands = {
         "train": train.train, "evaluate": evaluate.evaluate, "compare": compare.compare, "parts": parts.parts,
         "methods": methods.list_methods, "methods show": methods.show, "tasks": tasks.list_tasks,

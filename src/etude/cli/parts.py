@@ -55,6 +55,8 @@ def fields_of(classes: Iterable[type[Part]]) -> dict[str, list[str]]:
 
 def _show(cls: type[Part]) -> None:
     """Its name, its first line, its fields."""
+    from dataclasses import MISSING
+
     from rich.console import Console
 
     from etude.core.fields import describe
@@ -65,4 +67,5 @@ def _show(cls: type[Part]) -> None:
     console.print(f"  {cls.name:<22} {doc}", markup=False, soft_wrap=True)
     for field, hint in hints(cls).items():
         default = cls.__dataclass_fields__[field].default
-        console.print(f"      {field} = {default!r}: {describe(hint)}", markup=False, style="dim", soft_wrap=True)
+        usual = ", to be given" if default is MISSING else f" = {default!r}"
+        console.print(f"      {field}{usual}: {describe(hint)}", markup=False, style="dim", soft_wrap=True)

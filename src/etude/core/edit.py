@@ -17,6 +17,8 @@ from etude.core.registry import compositions, files, get_method, load_attribute,
 def set_value(method: Method, assignment: str) -> Method:
     """The method with one field set, as in `optimizer.lr=3e-4`, `objective=policy-gradient` or `filters=none`.
 
+    A path that begins with what parts of several slots have, as `network.hidden`, sets it in all of them.
+
     Raises ConfigError in a sentence: nearest valid names for an unknown path, range and type for a bad value.
     """
     path, equals, text = assignment.partition("=")
@@ -26,7 +28,12 @@ def set_value(method: Method, assignment: str) -> Method:
     if names[0] == "optimizer" and names[0] not in method.slot_names() and names[1:]:
         return _in_every_optimizer(method, ".".join(names[1:]), text)
     if names[0] not in method.slot_names():
-        raise UnknownNameError(f"slot of {method.id}", names[0], _paths(method), "`etude methods show ID` lists them.")
+        if not (slots := _holding(method, names[0])):
+            known = "`etude methods show ID` lists them."
+            raise UnknownNameError(f"slot of {method.id}", names[0], _paths(method), known)
+        for slot in slots:
+            method = set_value(method, f"{slot}.{assignment.strip()}")
+        return method
     hint = hints(type(method))[names[0]]
     value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}", method)
     return method.replace(**{names[0]: value})
@@ -40,6 +47,12 @@ def _in_every_optimizer(method: Method, rest: str, text: str) -> Method:
     for path in paths:
         method = set_value(method, f"{path}.{rest}={text}")
     return method
+
+
+def _holding(method: Method, name: str) -> list[str]:
+    """The slots whose part has a part of its own by this name: `network` is one of the policy's and the critic's."""
+    own = {slot: hints(type(part)) for slot, part in method.slots().items() if isinstance(part, Part)}
+    return [slot for slot, fields in own.items() if name in fields and part_types(fields[name])[0]]
 
 
 def set_values(method: Method, changes: Sequence[str] | Mapping[str, Any]) -> Method:
@@ -115,8 +128,8 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
 
 
 def _places(parts: Sequence[Part], name: str, where: str) -> list[int]:
-    """Of the part with this column or at this place, or of all parts with this name."""
-    columns, names = [getattr(p, "column", "") or p.name for p in parts], [p.name for p in parts]
+    """Of the part with this column or of this function, or at this place, or of all parts with this name."""
+    columns, names = [getattr(p, "column", "") or getattr(p, "called", p.name) for p in parts], [p.name for p in parts]
     for known in (columns, names):
         if name in known:
             return [i for i, n in enumerate(known) if n == name]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +103,7 @@ def export_policy(loop: Acting, member: int, path: Path | str) -> Path:
 
     Raises: ConfigError for a member that is not there, or another ending.
     """
-    path, population = Path(path), loop.population
-    if not 0 <= member < population.size:
-        raise ConfigError(f"There is no member {member}: the run's are 0 to {population.size - 1}.")
+    path = Path(path)
     if path.suffix != ".pt2":
         raise ConfigError(f"An exported policy is a file whose name ends in .pt2, got {path.name!r}.")
     policy = plain_policy(loop, member)
@@ -118,7 +117,12 @@ def export_policy(loop: Acting, member: int, path: Path | str) -> Path:
 
 
 def plain_policy(loop: Acting, member: int) -> PlainPolicy:
-    """The module that is exported: a copy of the actor with one member's numbers."""
+    """The module that is exported: a copy of the actor with one member's numbers.
+
+    Raises: ConfigError for a member that is not there.
+    """
+    if not 0 <= member < (size := loop.population.size):
+        raise ConfigError(f"There is no member {member}: the run's are 0 to {size - 1}.")
     actor = copy.deepcopy(loop.actor).requires_grad_(False).eval()
     for module in actor.modules():
         for name, value in vars(module).items():
@@ -165,7 +169,12 @@ def example(space: spaces.Space[Any], count: int) -> Any:
     """A batch of the space as tensors."""
     space = copy.deepcopy(space)  # whose random numbers are its own
     space.seed(0)
-    return tree_map(torch.from_numpy, _plain(batch_of(space, [space.sample() for _ in range(count)])))
+    return tensors_of(space, [space.sample() for _ in range(count)])
+
+
+def tensors_of(space: spaces.Space[Any], observations: Sequence[Any]) -> Any:
+    """Observations of the space as one batch of tensors."""
+    return tree_map(torch.from_numpy, _plain(batch_of(space, observations)))
 
 
 def _plain(value: object) -> Any:

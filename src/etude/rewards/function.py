@@ -22,6 +22,7 @@ A raised error, a missed deadline and a zero are three different outcomes, and e
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -119,6 +120,13 @@ class FunctionReward(Reward):
             hint = f", such as '{self.function}:score'" if self.function.endswith(".py") else ""
             form = "'module:name' or 'path/to/file.py:name'"
             raise ConfigError(f"{type(self).__name__}.function must be {form}{hint}, got {self.function!r}.")
+
+    @property
+    def called(self) -> str:
+        """What the function is called: 'score' of 'my_rewards.py:score'."""
+        function: Any = self.function
+        name = function.rpartition(":")[2] if isinstance(function, str) else getattr(function, "__name__", "function")
+        return re.sub(r"\W", "", name)
 
     def initial_state(self) -> dict[str, Any]:
         counts = ("calls", "episodes", "zeros", "not_applicable", "failed", "timed_out", "not_finite", "dropped",

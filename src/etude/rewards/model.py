@@ -15,6 +15,7 @@ from etude.core.rows import last_action, micro_batches, to_batch
 from etude.core.slots import Context, Reward
 from etude.policies.showing import TEXT
 from etude.policies.written import written
+from etude.runtime.checkpoints import newest
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -30,7 +31,7 @@ class RewardModel(Reward):
     encoded again with the reward model's tokenizer, for the scorer's eyes only.
 
     Args:
-        model: folder of a model that `reward-model` trained (`checkpoints/.../model` of its run).
+        model: what `reward-model` trained: its run, of which the newest whole checkpoint is taken, or a folder `model`.
 
     Raises: ConfigError if the folder holds no reward model.
 
@@ -43,12 +44,16 @@ class RewardModel(Reward):
     model: str = ""
     weight: float = 1.0
 
+    def check(self) -> None:
+        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
+            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+
     def objection(self, method: object) -> str | None:
         if self.model:
             return None
         return (
             "has no model to score with: train one with `etude train reward-model` and name its folder with "
-            "--set rewards.reward-model.model=DIR."
+            "--set rewards.reward-model.model=RUN."
         )
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
@@ -65,8 +70,7 @@ class RewardModel(Reward):
         if not (Path(self.model) / "value_head.safetensors").is_file():
             raise ConfigError(
                 f"RewardModel.model must be the folder of a trained reward model; {self.model!r} has no "
-                "value_head.safetensors. Train one with `etude train reward-model` and name the `model` folder of its "
-                "checkpoint."
+                "value_head.safetensors. Train one with `etude train reward-model` and name its run."
             )
         if "scorer" in self.made:
             found: LanguagePolicy = self.made["scorer"]

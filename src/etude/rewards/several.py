@@ -118,19 +118,13 @@ def _weighted(one: One, weight: float | None) -> Reward:
 
 def _labels(parts: Sequence[FunctionReward]) -> list[str]:
     """A name for each function: its own, with that of its file where another one has the same."""
-    short = [_short(p) for p in parts]
+    short = [p.called for p in parts]
     full = [s if short.count(s) == 1 else f"{_home(p)}.{s}" for p, s in zip(parts, short)]
     seen: Counter[str] = Counter()
     for i, label in enumerate(full):
         seen[label] += 1
         full[i] = label if seen[label] == 1 else f"{label}-{seen[label]}"
     return full
-
-
-def _short(part: FunctionReward) -> str:
-    function: Any = part.function
-    name = function.rpartition(":")[2] if isinstance(function, str) else getattr(function, "__name__", "function")
-    return re.sub(r"\W", "", name)
 
 
 def _home(part: FunctionReward) -> str:

@@ -16,7 +16,7 @@ costs 0.1.
 
 The pretraining mix of eq. 2 (gamma > 0) is left out, as in the paper's "PPO" models. Train the reward model first:
 `etude train reward-model --task preferences`, then
-`etude train ppo-rlhf --set rewards.reward-model.model=RUN/checkpoints/.../model`.
+`etude train ppo-rlhf --set rewards.reward-model.model=runs/reward-model-preferences-0`.
 """
 
 from etude.core.claims import Claim, Measure
