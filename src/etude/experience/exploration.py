@@ -105,8 +105,9 @@ class OrnsteinUhlenbeck(_OfBoxes):
         mean = in_units(actor).middle(said)
         shape = mean.shape[1:]
         normal = draw("noise", lambda generator, count: torch.randn(count, *shape, generator=generator))
-        before = self.state.get("noise", torch.zeros_like(mean))
-        self.state["noise"] = noise = before - before * self.rate + normal * self.scale
+        before: Tensor = self.state.get("noise", torch.zeros_like(mean))
+        noise = before - before * self.rate + normal * self.scale
+        self.state["noise"] = noise
         return (mean + noise).clamp(-1.0, 1.0)
 
     def ended(self, done: Tensor) -> None:
