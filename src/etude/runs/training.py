@@ -55,6 +55,7 @@ class Options:
             (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
+        preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
 
     model: str = "tiny"
@@ -83,6 +84,7 @@ class Options:
     threads: Count | None = None
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
+    preset: bool = True
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -104,7 +106,7 @@ class Options:
 
 EVERYWHERE = frozenset({
     "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every", "keep",
-    "keep_best", "threads", "sinks", "callbacks", "quiet",
+    "keep_best", "threads", "sinks", "callbacks", "preset", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 
