@@ -116,8 +116,8 @@ def train(
     adapter
         Train a low-rank adapter: lora, rslora or dora; --set adapter.rank=8 (alpha, targets, dropout, ...) its fields.
     evaluate
-        Problems per split (100 by default), in control episodes of each member (20), sampled before and after training;
-        0 for none.
+        Problems per split (100 by default), in control episodes of each member (5 to 20, as a tenth of the training has
+        room for), sampled before and after training; 0 for none.
     evaluate_samples
         Completions of each of those problems.
     evaluate_split

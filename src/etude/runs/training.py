@@ -37,7 +37,7 @@ class Options:
         population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
         out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
         evaluate: problems per split, or episodes per member, sampled before and after training; None: 100, in control
-            20; 0 for none.
+            5 to 20, as a tenth of the training steps has room for; 0 for none.
         evaluate_samples: completions of each of those problems (language).
         evaluate_split: only this split; None: all that are not trained on (language).
         evaluate_temperature: of those completions; at 0 each problem has one, the greedy one, and the metrics are named
