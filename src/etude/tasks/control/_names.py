@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import re
 import sys
 import warnings
@@ -24,6 +25,7 @@ EXTRAS = {"mujoco": "control", "imageio": "control", "pygame": "control", "box2d
 BUILT_IN = {"CartPole-v1": "cartpole.CartPoleArrays", "Pendulum-v1": "pendulum.PendulumArrays"}
 """Ids whose environment is built in, over arrays, with the same spaces, starts, dynamics, rewards and time limits."""
 
+_log = logging.getLogger("etude.tasks")
 GIVEN: dict[str, Callable[..., Any]] = {}
 """What makes environments that only live in this program, by what they are called: `<MyEnv>`."""
 
@@ -144,6 +146,23 @@ def gymnasium_ids() -> frozenset[str]:
     return frozenset(gym.registry)
 
 
+@cache
+def load_plugins() -> None:
+    """Let installed packages register their environments: those of the entry point `gymnasium.envs`.
+
+    Gymnasium did so when it was imported, before 1.4. What cannot be loaded is said, and left out.
+    """
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="gymnasium.envs"):
+        try:
+            register = point.load()
+            if callable(register):
+                register()
+        except Exception as error:  # somebody else's code
+            _log.warning("The environments of %s could not be registered: %s", point.name, error)
+
+
 def only_envpool(name: str) -> bool:
     """Whether EnvPool has an id and Gymnasium has not."""
     return is_id(name) and name in envpool_ids() and name not in gymnasium_ids()
@@ -162,6 +181,8 @@ def check_known(name: str, backend: Literal["auto", "envpool", "gymnasium"]) -> 
         from etude.core.registry import import_source
 
         import_source(module)
+    if not module and name not in gymnasium_ids() | envpool_ids():
+        load_plugins()
     known = gymnasium_ids() if backend == "gymnasium" else gymnasium_ids() | envpool_ids()
     if bare not in known and name not in known:
         hint = "Your own are named as file.py:Class."
@@ -212,6 +233,8 @@ def _registered(name: str, arguments: Mapping[str, Any]) -> gym.Env:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of versions and of the precision of bounds
+        if ":" not in name and name not in gym.registry:
+            load_plugins()
         try:
             return gym.make(name, disable_env_checker=True, **arguments)
         except gym.error.UnregisteredEnv as error:
