@@ -200,7 +200,7 @@ def test_every_shipped_preset_applies_to_its_method_on_its_task(name: str) -> No
     assert preset.name == name, "a file is called by its method and its task"
     assert preset.source and preset.score is not None
     composed = preset.onto(World.CONTROL)
-    assert not composed.objections()
+    assert list(composed.objections()) == []
     assert f"etude train {preset.method} --task {preset.task}" in preset.score.command
     try:
         task = resolve_task(preset.task)
