@@ -70,6 +70,11 @@ def test_a_run_begins_with_the_preset_of_its_method_and_task_and_says_so(cli: Cl
     assert config["began_with"] == f"ppo/cartpole@{method['preset']['fingerprint']}"
 
 
+def test_the_steps_of_a_preset_are_not_said_where_others_are_taken(cli: Cli, shelf: Path) -> None:
+    answer = cli("train", "ppo", *SMALL, "--steps", 96, "--out", "x")
+    assert "Preset ppo/cartpole: experience.environments=2" in answer.sentence
+
+
 def test_flags_and_files_win_over_it(cli: Cli, shelf: Path) -> None:
     Path("a.toml").write_text('[set]\n"advantages.lam" = 0.5\n"advantages.gamma" = 0.7\n')
     flags = ("--config", "a.toml", "--set", "experience.environments=4", "--steps", 128, "--quiet")

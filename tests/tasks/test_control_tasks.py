@@ -252,6 +252,12 @@ def test_packages_that_declare_environments_are_asked_for_ids_that_nobody_has(
         _names.load_plugins.cache_clear()
 
 
+@pytest.mark.skipif(importlib.util.find_spec("minatar") is not None, reason="the package is there")
+def test_environments_of_a_package_that_is_not_there_say_which() -> None:
+    with pytest.raises(MissingExtraError, match=r"MinAtar/Breakout-v1.*etude\[minatar\]"):
+        resolve_task("MinAtar/Breakout-v1")
+
+
 def test_names_that_look_like_no_environment_import_nothing() -> None:
     """`etude` starts fast: neither package is loaded to find a task of language."""
     code = (

@@ -120,10 +120,11 @@ class Preset:
         changes = {path: [_plain(old), _plain(new)] for path, (old, new) in changed.items()}
         return {"name": self.name, "fingerprint": self.fingerprint, "changes": changes}
 
-    def sentence(self) -> str:
-        """For the terminal."""
+    def sentence(self, steps: bool) -> str:
+        """For the terminal; `steps`: whether the run takes as many as the preset."""
         said = ", ".join([*self.parts, *self.set]) or "the method's own settings"
-        return f"Preset {self.name}, {self.steps:,} steps: {said}. What you set wins; --no-preset leaves it out."
+        many = f", {self.steps:,} steps" if steps else ""
+        return f"Preset {self.name}{many}: {said}. What you set wins; --no-preset leaves it out."
 
 
 def _plain(value: object) -> object:

@@ -140,7 +140,7 @@ def _start(
         for sentence in (*goal.warnings(), *([suited] if suited else [])):
             say(sentence)
         if preset is not None:
-            say(preset.sentence(), chosen.quiet)
+            say(preset.sentence(steps == preset.steps), chosen.quiet)
         try:
             return run(
                 folder, composed, goal, chosen, called, lambda: sources.of_run(composed, goal, config, code, model)

@@ -22,6 +22,8 @@ ID = re.compile(r"(?:[A-Za-z_][\w.]*:)?(?:[\w-]+/)?[\w.-]+-v\d+")
 """Name-vN, perhaps with a namespace before a slash, or with a module before a colon that registers it."""
 EXTRAS = {"mujoco": "control", "imageio": "control", "pygame": "control", "box2d": "box2d"}
 """Which extra of etude brings what an environment of Gymnasium needs."""
+NAMESPACES = {"MinAtar": "minatar"}
+"""Which extra of etude, and which package, brings the environments of a namespace."""
 BUILT_IN = {"CartPole-v1": "cartpole.CartPoleArrays", "Pendulum-v1": "pendulum.PendulumArrays"}
 """Ids whose environment is built in, over arrays, with the same spaces, starts, dynamics, rewards and time limits."""
 
@@ -185,6 +187,9 @@ def check_known(name: str, backend: Literal["auto", "envpool", "gymnasium"]) -> 
         load_plugins()
     known = gymnasium_ids() if backend == "gymnasium" else gymnasium_ids() | envpool_ids()
     if bare not in known and name not in known:
+        package = NAMESPACES.get(name.partition("/")[0])
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise MissingExtraError(name, package)
         hint = "Your own are named as file.py:Class."
         if name in envpool_ids():
             hint = "EnvPool has it: leave task.backend out."
