@@ -23,22 +23,23 @@ from _control_cases import Control
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.population import Member
-from etude.core.registry import load_task
 from etude.core.streams import Stream
 from etude.core.worlds import World
 from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop, credited
 from etude.runs.training import compose_method
+from etude.tasks import resolve_task
 
 BOUND = 1e-5
 BASE = {"lr": 3e-3, "anneal": False, "epochs": 10, "steps": 256, "minibatches": 8}
 CASES = {
     "CartPole": (Control("CartPole", **BASE, value_clip=None), "cartpole"),
     "Pendulum": (Control("Pendulum", task="Pendulum-v1", **BASE, value_clip=None), "pendulum"),
+    "LunarLander": (Control("LunarLander", task="LunarLander-v3", **BASE, value_clip=None), "LunarLander-v3"),
     "CartPole, values clipped": (Control("CartPole", **BASE), "cartpole"),
     "CartPole, values clipped as SB3 does": (Control("CartPole", **BASE), "cartpole"),
 }
-"""A learning rate and as many epochs as make ratios leave the clip, on the first rollout of the built-in tasks.
+"""A learning rate and as many epochs as make ratios leave the clip, on the first rollout of a task.
 Pendulum's episodes are cut after 200 of its 256 steps."""
 
 
@@ -56,7 +57,7 @@ def own_update(case: Control, task: str, alone: bool, seed: int) -> dict[str, np
     method = compose_method("ppo", case.etude(), world=World.CONTROL)
     if alone:
         method = method.replace(critic=ClippedAlone(**method.critic.fields()))
-    loop = OnPolicyLoop(method, load_task(task), [Member(seed), Member(seed + 1)], steps=1)
+    loop = OnPolicyLoop(method, resolve_task(task), [Member(seed), Member(seed + 1)], steps=1)
     before = {k: v[0].numpy().copy() for k, v in loop.parameters.named()}
     batch = loop.collector.collect(0, loop.critic)
     batch = credited(loop.method, batch)

@@ -79,7 +79,7 @@ def test_a_run_that_was_killed_early_starts_again_and_a_later_one_goes_on(tmp_pa
     job = jobs_for("grpo+kl-to-reference", "compose", "tiny", 1, 5, ["problems=2"], tmp_path)[0]
     words = job.command()
     assert words[:3] == ["train", "grpo", "--task"]
-    assert words[-6:] == ["--with", "kl-to-reference", "--set", "problems=2", "--model", "tiny"]
+    assert words[-7:] == ["--with", "kl-to-reference", "--set", "problems=2", "--model", "tiny", "--no-preset"]
     (job.folder / "checkpoints/tmp-0").mkdir(parents=True)
     assert "--resume" not in job.command()
     (job.folder / "checkpoints/step-0").mkdir()

@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_has_each_look_once(tmp_path: Path) -> None:
     assert lines(parts, "evaluations.jsonl") == lines(whole, "evaluations.jsonl")
 
 
-@pytest.mark.parametrize(("asked", "played"), [({}, 20), ({"evaluate": 30}, 30)])
+@pytest.mark.parametrize(("asked", "played"), [({}, 5), ({"evaluate": 30}, 30)])
 def test_as_many_episodes_are_played_as_were_asked_for(
     asked: dict[str, int], played: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

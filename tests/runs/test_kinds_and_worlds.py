@@ -107,7 +107,7 @@ def test_evaluating_and_exporting_build_the_policy_alone(
 def test_arms_of_two_kinds_meet_on_one_task() -> None:
     """The kind is looked up per arm, the world is the task's."""
     example = Path(__file__).resolve().parents[2] / "docs" / "examples" / "cross_entropy.py"
-    arms = _compose_arms(["ppo", f"{example}:cross_entropy"], resolve_task("cartpole"), (), None)
+    arms, _ = _compose_arms(["ppo", f"{example}:cross_entropy"], resolve_task("cartpole"), (), None, preset=False)
     assert [type(m).__name__ for m in arms.values()] == ["RolloutMethod", "SearchMethod"]
     assert [run_of(m).training_steps(m, 100_000) for m in arms.values()] == [196, 13]  # of 4 x 128, and of 16 x 500
 

@@ -225,6 +225,39 @@ def test_one_environment_can_be_had_for_a_picture() -> None:
     env.close()
 
 
+def test_packages_that_declare_environments_are_asked_for_ids_that_nobody_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As MinAtar does; Gymnasium 1.4 no longer loads them itself. One that raises does not stand in the way."""
+    (tmp_path / "arcade_of_mine.py").write_text(
+        "import gymnasium as gym\n"
+        "def register():\n    gym.register('Arcade/Toy-v0', entry_point='environment_toys:Toy')\n"
+        "def broken():\n    raise ImportError('no module named games')\n"
+    )
+    info = tmp_path / "arcade_of_mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: arcade-of-mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[gymnasium.envs]\nBroken = arcade_of_mine:broken\nArcade = arcade_of_mine:register\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _names.load_plugins.cache_clear()
+    try:
+        task = resolve_task("Arcade/Toy-v0")
+        assert isinstance(task, ControlTask) and task.runs_on == "gymnasium"
+        task.make([0], 1).close()
+        assert "The environments of Broken could not be registered: no module named games" in caplog.text
+    finally:
+        gym.registry.pop("Arcade/Toy-v0", None)
+        _names.load_plugins.cache_clear()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("minatar") is not None, reason="the package is there")
+def test_environments_of_a_package_that_is_not_there_say_which() -> None:
+    with pytest.raises(MissingExtraError, match=r"MinAtar/Breakout-v1.*etude\[minatar\]"):
+        resolve_task("MinAtar/Breakout-v1")
+
+
 def test_names_that_look_like_no_environment_import_nothing() -> None:
     """`etude` starts fast: neither package is loaded to find a task of language."""
     code = (

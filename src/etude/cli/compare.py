@@ -21,6 +21,7 @@ def compare(
     reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     workers: int | None = None,
     evaluate_every: int | None = None,
+    preset: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> None:
     """Train what is missing, then compare: interquartile means with intervals, probability of improvement, curves.
 
@@ -45,6 +46,9 @@ def compare(
         Runs at a time; all cores by default.
     evaluate_every
         Also evaluate in between, each time after so many steps, for curves of the metric itself.
+    preset
+        Begin every method with the settings that were measured for it on this task; where one has none, all are
+        trained as published.
     """
     from rich.console import Console
 
@@ -63,6 +67,7 @@ def compare(
         reward=reward,
         workers=workers,
         evaluate_every=evaluate_every,
+        preset=preset,
     )
     console = Console()
     console.print(comparison.comparison.table())

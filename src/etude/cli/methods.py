@@ -100,6 +100,7 @@ def show(method: str, *, world: str | None = None) -> None:
     for composition in shown:
         _show(console, composition)
     _show_claims(console, method, shown)
+    _show_presets(console, method)
 
 
 def _show_claims(console: Console, method: str, shown: Sequence[Method]) -> None:
@@ -113,6 +114,14 @@ def _show_claims(console: Console, method: str, shown: Sequence[Method]) -> None
             console.print("\nClaim:", style="bold")
             outcome = verdict_of(name) or "not run yet"
             console.print(f"  {made.claim.statement}  ({outcome})", markup=False, soft_wrap=True)
+
+
+def _show_presets(console: Console, method: str) -> None:
+    """The tasks that it has settings for."""
+    from etude.runs.presets import of_method
+
+    if named := [preset.task for preset in of_method(method)]:
+        console.print(f"\nPresets (taken by `etude train {method} --task T`): {', '.join(named)}", soft_wrap=True)
 
 
 def _show(console: Console, method: Method) -> None:

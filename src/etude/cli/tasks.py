@@ -93,6 +93,7 @@ def show(
     from rich.console import Console
 
     from etude.runs import shorthands
+    from etude.runs.presets import of_task
     from etude.runs.seen import seen
     from etude.runs.training import compose_task
     from etude.runs.worlds import world_of
@@ -105,3 +106,5 @@ def show(
         console.print(line, markup=False, soft_wrap=True)
     for line in seen(made, model, split) if model else ():
         console.print(line, markup=False, soft_wrap=True)
+    if named := of_task(made):
+        console.print(f"  presets       {', '.join(preset.method for preset in named)}", markup=False)

@@ -31,6 +31,7 @@ def train(
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
     reward: Repeated = (),
     config: str | None = None,
+    preset: Annotated[bool, Parameter(show_default=False)] = True,
     columns: str | None = None,
     answer: str | None = None,
     skip_bad_rows: Flag = False,
@@ -95,6 +96,8 @@ def train(
         my_rewards.py:score=0.2. Repeatable: they are added up.
     config
         A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
+    preset
+        Begin with the settings that were measured for this method on this task, where there are any; all else wins.
     columns
         Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution.
     answer
@@ -117,8 +120,8 @@ def train(
         Train a low-rank adapter: lora, rslora, dora, or qlora (its base in 4 bits, on CUDA); --set adapter.rank=8
         (alpha, targets, dropout, bits, ...) its fields.
     evaluate
-        Problems per split (100 by default), in control episodes of each member (20), sampled before and after training;
-        0 for none.
+        Problems per split (100 by default), in control episodes of each member (5 to 20, as a tenth of the training has
+        room for), sampled before and after training; 0 for none.
     evaluate_samples
         Completions of each of those problems.
     evaluate_split
@@ -182,7 +185,7 @@ def train(
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
         "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
-        "callbacks": callback, "quiet": quiet,
+        "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
     of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
                "template_arguments": template_arguments, "stream": stream}  # fmt: skip

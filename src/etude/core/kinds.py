@@ -268,6 +268,7 @@ def read(data: Mapping[str, Any]) -> tuple[type[Method], dict[str, Any]]:
     not read are left out if they were at their default. Raises ConfigError if one was set.
     """
     values = dict(data)
+    values.pop("preset", None)  # what a run began with: its settings are among the others
     name = values.pop("type", None)
     if name is not None:
         return kind_class(name), values

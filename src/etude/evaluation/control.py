@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,31 +29,40 @@ SIDE_BY_SIDE = 10
 def play(
     loop: Acting,
     task: ControlTask,
-    episodes: int,
+    episodes: int | Sequence[int],
     *,
     deterministic: bool = False,
     purpose: str = "test",
-    longest: int | None = None,
+    longest: int | Sequence[int] | None = None,
+    side_by_side: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float64]:
     """Returns [members, episodes] of the loop's policy: likeliest actions, or sampled ones.
 
-    Every environment plays the same number of episodes, so that short episodes do not count more often. Starts and
-    actions are drawn from the members' own seeds: before and after training they are the same.
+    Every environment of a member plays the same number of episodes, so that short episodes do not count more often.
+    Starts and actions are drawn from the members' own seeds: before and after training they are the same.
 
     Args:
-        longest: steps after which an episode is cut, its return being what it has earned by then; once one is cut
-            every environment plays one episode only, and a warning says so. None: none is.
+        episodes: of every member, or of each; where some play fewer than others nan fills their rows.
+        longest: steps after which an episode is cut, of all members or of each, its return being what it has earned by
+            then; once one is cut every environment of its member plays one episode only, and a warning says so. None:
+            none is.
+        side_by_side: environments of each member.
+        progress: told how many more episodes are done.
     """
     population, actor = loop.population, loop.actor
-    count = min(episodes, max(SIDE_BY_SIDE, episodes // SIDE_BY_SIDE))
-    rounds = -(-episodes // count)
+    wanted = np.broadcast_to(np.asarray(episodes), (population.size,))
+    limits = None if longest is None else np.broadcast_to(np.asarray(longest), (population.size,))[:, None]
+    most = int(wanted.max())
+    count = side_by_side or min(most, max(SIDE_BY_SIDE, most // SIDE_BY_SIDE))
+    rounds = -(-wanted // count)
     environment = loop.method.policy.watch(task.make([m.seed for m in population.members], count, purpose))
     player = Player(actor, population.size, count)
     streams = [s.split("evaluation", "actions").torch for s in population.streams]
     returns: list[list[list[float]]] = [[[] for _ in range(count)] for _ in range(population.size)]
     running, age, cut = np.zeros((population.size, count)), np.zeros((population.size, count), np.int64), 0
     observations = environment.reset()
-    while any(len(each) < rounds for member in returns for each in member):
+    while any(len(each) < r for member, r in zip(returns, rounds) for each in member):
         parameters = player.act(torch.from_numpy(observations).to(actor.device))
         if deterministic:
             actions = actor.distribution.mode(parameters)
@@ -70,20 +79,36 @@ def play(
         for m, e in np.argwhere(done):
             if step.faulty is None or not step.faulty[m, e]:  # what failed is played again
                 returns[m][e].append(float(running[m, e]))
+                if progress is not None and len(returns[m][e]) <= rounds[m]:
+                    progress(1)
             running[m, e], age[m, e] = 0.0, 0
-        for m, e in np.argwhere(age == longest) if longest is not None else ():
+        for m, e in np.argwhere(age == limits) if limits is not None else ():
             if not returns[m][e]:
                 returns[m][e].append(float(running[m, e]))
-                cut, rounds = cut + 1, 1
+                cut, rounds[m] = cut + 1, 1
+                if progress is not None:
+                    progress(1)
     environment.close()
-    if cut:
+    if cut and limits is not None:
+        after = " to ".join(dict.fromkeys(f"{limit:,}" for limit in (limits.min(), limits.max())))
         _log.warning(
-            "%s: %d episodes had not ended after %d steps and were cut there: their returns are what they had earned "
-            "by then, and each environment played one. `etude evaluate` plays to the end.", task.id, cut, longest,
+            "%s: %d episodes had not ended after %s steps and were cut there: their returns are what they had earned "
+            "by then, and each environment played one.", task.id, cut, after,
         )  # fmt: skip
-    return np.array([[x for each in zip(*(e[:rounds] for e in member)) for x in each] for member in returns])[
-        :, :episodes
+    return _rows(returns, rounds, wanted)
+
+
+def _rows(
+    returns: Sequence[Sequence[Sequence[float]]], rounds: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[members, episodes] of what each environment played, first episodes first; nan where a member played fewer."""
+    played = [
+        [x for each in zip(*(e[:r] for e in member)) for x in each][:w] for member, r, w in zip(returns, rounds, wanted)
     ]
+    found = np.full((len(played), max(map(len, played))), np.nan)
+    for row, each in zip(found, played):
+        row[: len(each)] = each
+    return found
 
 
 @dataclass(frozen=True)
@@ -99,7 +124,7 @@ class Returns(Interval):
 
 def summary(name: str, returns: NDArray[np.float64], members: Sequence[Member]) -> dict[str, Returns]:
     """Returns [members, episodes] by setting, with bootstrap intervals; under `name` itself if there is one setting."""
-    means = returns.mean(1)
+    means = np.nanmean(returns, 1)
     labels = list(dict.fromkeys(m.label for m in members))
     intervals = {}
     for label in labels:

@@ -34,27 +34,25 @@ import json
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.core.edit import assignments, stack
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, WholeNumber, check
+from etude.core.fields import Count, WholeNumber
 from etude.core.method import Method
 from etude.core.registry import ROOT, get_method
 from etude.core.worlds import World
 from etude.runs.code import code_of, text_hash
 from etude.runs.comparing import evaluations
 from etude.runs.jobs import Job, jobs_for, run_jobs
+from etude.runs.recipes import made
 from etude.runs.training import compose_task
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 PLACES = (ROOT / "beds", ROOT.parent.parent / "beds")
 """Where recipes are: inside an installed package, or beside the source."""
@@ -64,7 +62,6 @@ TUNING, CONFIRMING = 0, 1000
 """First seeds: settings are chosen on the former, and what is reported was trained with the latter."""
 
 Fields = Mapping[str, Any]
-Made = TypeVar("Made", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,30 +165,12 @@ def load_bed(name: str) -> Bed:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
     label = name if path == known.get(name) else path.stem
     inner: Fields = {
-        key: _made(kind, f"{path}, [{key}]", recipe.pop(key)) for key, kind in PARTS.items() if key in recipe
+        key: made(kind, f"{path}, [{key}]", recipe.pop(key)) for key, kind in PARTS.items() if key in recipe
     }
-    return _made(Bed, str(path), {"name": label, **recipe, **inner})
+    return made(Bed, str(path), {"name": label, **recipe, **inner})
 
 
 PARTS: dict[str, type[Test | Start]] = {"test": Test, "start": Start}
-
-
-def _made(kind: type[Made], where: str, values: Fields) -> Made:
-    """A dataclass from a table of a recipe. Raises ConfigError for keys and values that do not fit."""
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where} must be a table, got {values!r}.")
-    hints = get_type_hints(kind, include_extras=True)
-    names = [f.name for f in fields(kind)]
-    for key in values:
-        if key not in names:
-            raise UnknownNameError(f"key of {where}", key, names, f"There are: {', '.join(names)}.")
-    simple = {
-        k: v if k in PARTS or isinstance(v, Mapping) else check(f"{where}: {k}", hints[k], v) for k, v in values.items()
-    }
-    try:
-        return kind(**simple)
-    except TypeError as error:
-        raise ConfigError(f"{where} lacks a key: {error}.") from None
 
 
 # Runs
@@ -256,8 +235,8 @@ def _library() -> str:
 
 ELSEWHERE = (
     "cli", "board", "experiments", "methods", "starts", "runs/beds.py", "runs/cards.py", "runs/claims.py",
-    "runs/code.py", "runs/contest.py", "runs/measuring.py", "runs/plans.py", "runs/tuning.py", "evaluation/gates.py",
-    "evaluation/learning.py", "evaluation/pairs.py", "evaluation/verdicts.py", "core/claims.py",
+    "runs/code.py", "runs/contest.py", "runs/measuring.py", "runs/plans.py", "runs/presets.py", "runs/tuning.py",
+    "evaluation/gates.py", "evaluation/learning.py", "evaluation/pairs.py", "evaluation/verdicts.py", "core/claims.py",
 )  # fmt: skip
 """What of the library no number of a run rests on; methods count one by one."""
 

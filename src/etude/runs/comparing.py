@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.task import Task
     from etude.evaluation.comparison import Comparison
+    from etude.runs.presets import Preset
     from etude.runs.training import Options
 
 
@@ -101,24 +102,31 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
 
 
 def _compose_arms(
-    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | Sequence[str] | None
-) -> dict[str, Method]:  # fmt: skip
+    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | Sequence[str] | None, preset: bool
+) -> tuple[dict[str, Method], dict[str, Preset]]:  # fmt: skip
     """The method of each arm, with its parts stacked: one of any kind that learns in the task's world.
+
+    Returns: them, and the presets that they begin with, of all of them or of none.
 
     Raises: ConfigError unless there are two, and all of them can be trained on the task.
     """
-    from etude.runs.training import compose_method, of_method
+    from etude.runs.presets import for_all
+    from etude.runs.training import compose_method, of_method, say
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
     if len(dict.fromkeys(methods)) < len(methods):
         raise ConfigError(f"A method can be compared only with others; {', '.join(methods)} has one twice.")
+    begun, sentence = for_all(methods, goal, reward) if preset else ({}, "")
+    if sentence:
+        say(sentence)
     arms = {}
     for arm in methods:
         name, *parts = arm.split("+")
-        arms[arm] = compose_method(name, of_method(fields), parts, reward, goal.world)
+        start = begun[arm].onto(goal.world) if begun else name
+        arms[arm] = compose_method(start, of_method(fields), parts, reward, goal.world)
         check_fit(arms[arm], goal)
-    return arms
+    return arms, begun
 
 
 def _check_measures(arms: Mapping[str, Method], goal: Task, options: Options, metric: str, split: str) -> None:
@@ -157,7 +165,7 @@ def compare(
     methods: Sequence[str], task: Any = "compose", *, model: Any = "tiny", tokenizer: object = None,
     seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
     out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
-    workers: int | None = None, evaluate_every: int | None = None, quiet: bool = False,
+    workers: int | None = None, evaluate_every: int | None = None, preset: bool = False, quiet: bool = False,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -170,6 +178,8 @@ def compare(
         reward: the function that scores, for all of them: 'file.py:function' or 'module:function'; several in a list,
             with weights as in 'file.py:function=0.2'.
         evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
+        preset: begin each with its settings for this task (`runs/presets.py`), and take the most steps that one of them
+            asks for; where an arm has none, all are trained as published, and a sentence says so.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
@@ -184,18 +194,18 @@ def compare(
     fields, scored = [*own, *fields], rewards or None
     goal = compose_task(task, of("task", fields), scored)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
-    seeds, steps = seeds or usual[0], steps or usual[1]
+    composed, begun = _compose_arms(methods, goal, fields, scored, preset)
+    seeds, steps = seeds or usual[0], steps or max((p.steps for p in begun.values()), default=usual[1])
     metric, split = metric or known[0], split or splits[0]
-    composed = _compose_arms(methods, goal, fields, scored)
     model = model if model == Options.model else start_of(model, goal.world)[0]
     _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
     flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()
+    marks = {arm: each.fingerprint for arm, each in begun.items()}
     arms = {
-        arm: jobs_for(
-            arm, task, model, seeds, steps, fields, Path(out), rewards=rewards, together=goal.together, flags=flags
-        )
+        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), rewards=rewards, together=goal.together,
+                      flags=flags, preset=marks.get(arm, ""))
         for arm in methods
-    }
+    }  # fmt: skip
     run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
     looks = [*range(0, steps, evaluate_every or steps), steps]
     comparison = _comparison(arms, composed, goal, steps, metric, split, looks)

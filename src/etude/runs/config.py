@@ -43,7 +43,11 @@ def read_config(path: str | Path, given: Collection[str] = ()) -> dict[str, Any]
     key that nothing reads.
     """
     place = Path(path)
-    told = _parsed(place)
+    return checked(place, _parsed(place), given)
+
+
+def checked(place: Path, told: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
+    """What the file at `place` says, its keys and names checked; as `read_config`."""
     names = [*OWN, *shorthands.NAMES, *(f.name for f in fields(Options))]
     for key in told:
         if key.replace("-", "_") not in names:

@@ -16,6 +16,7 @@ from etude.runtime.environment import record, version
 FOR = {
     "control": "environments of EnvPool, MuJoCo and classic control",
     "box2d": "LunarLander, BipedalWalker, CarRacing",
+    "minatar": "MinAtar's five small Atari games",
     "data": "Parquet, and data sets of the Hugging Face hub",
     "tasks": "problems of reasoning-gym, answers judged by math-verify",
     "peft": "adapters: LoRA, rsLoRA, DoRA",

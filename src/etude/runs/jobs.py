@@ -32,6 +32,7 @@ class Job:
         rewards: functions that score, with weights where they have any.
         members: seeds of a population, from `seed` on; 0 for a run of language.
         flags: further options of `etude train`, as on the command line.
+        preset: the fingerprint of the preset that it begins with; without any it has the published settings.
     """
 
     arm: str
@@ -44,6 +45,7 @@ class Job:
     rewards: tuple[str, ...] = ()
     members: int = 0
     flags: tuple[str, ...] = ()
+    preset: str = ""
 
     def command(self) -> list[str]:
         """What `etude` is told, so that it trains this on one thread."""
@@ -54,6 +56,7 @@ class Job:
         extra += [x for r in self.rewards for x in ("--reward", r)]
         extra += ["--seeds", str(self.members)] if self.members else []
         extra += ["--model", self.model] if not self.members or self.model != DEFAULT else []
+        extra += [] if self.preset else ["--no-preset"]
         return [
             "train", name, "--task", self.task, "--seed", str(self.seed), "--steps", str(self.steps), "--out",
             str(self.folder), "--threads", "1", "--quiet", *extra, *self.flags,
@@ -85,7 +88,7 @@ class Job:
 
 def jobs_for(
     arm: str, task: str, model: str, seeds: int, steps: int, fields: Sequence[str], root: Path, first: int = 0,
-    rewards: Sequence[str] = (), together: bool = False, flags: tuple[str, ...] = (),
+    rewards: Sequence[str] = (), together: bool = False, flags: tuple[str, ...] = (), preset: str = "",
 ) -> list[Job]:  # fmt: skip
     """The runs of an arm; one of all seeds if they are trained together.
 
@@ -103,15 +106,15 @@ def jobs_for(
     values = [part for f in fields for part in f.partition("=")[2].split(",")]
     start = "" if is_shipped(model) else model
     own = sources.key([task, *names(list(rewards) or None), *values], arm.split("+"), start)
-    matters = [arm, task, model, steps, list(fields), *rewards, *own, *flags]
+    matters = [arm, task, model, steps, list(fields), *rewards, *own, *flags, *filter(None, [preset])]
     key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]
     label = "".join(c if c.isalnum() or c in "-+." else "-" for c in f"{arm}-{Path(task).stem}")
     home, last = root / f"{label}-{steps}-{key}", first + seeds - 1
     if together:
         name = f"seeds-{first}-to-{last}"
-        return [Job(arm, task, model, first, steps, tuple(fields), home / name, tuple(rewards), seeds, flags)]
+        return [Job(arm, task, model, first, steps, tuple(fields), home / name, tuple(rewards), seeds, flags, preset)]
     return [
-        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", tuple(rewards), flags=flags)
+        Job(arm, task, model, seed, steps, tuple(fields), home / f"seed-{seed}", tuple(rewards), 0, flags, preset)
         for seed in range(first, first + seeds)
     ]
 

@@ -314,7 +314,7 @@ class _Search:
         }  # fmt: skip
         return [
             Rung(self.method, told["task"], told["model"], s, told["steps"], tuple(self._fields(self.settings[number])),
-                 place, tuple(told["rewards"]), told["seeds"] if together else 0, flags, until)
+                 place, tuple(told["rewards"]), told["seeds"] if together else 0, flags, until=until)
             for s, place in places.items()
         ]  # fmt: skip
 

@@ -79,7 +79,7 @@ def _train(
     from etude.runtime.run import Run
 
     kind, steps = run_of(method), progress.steps
-    evaluated = bool(options.evaluate) and kind.acts(method) and not task.needs_reward()
+    evaluated = options.evaluate != 0 and kind.acts(method) and not task.needs_reward()
     if evaluated and folder.checkpoint is None:
         callbacks.evaluated(_evaluate(folder, loop, task, options, "before"))
     if folder.step < steps:

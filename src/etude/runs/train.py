@@ -16,7 +16,7 @@ from etude.core.task import Task
 from etude.rewards import several
 from etude.rewards.function import CallableReward
 from etude.rewards.several import Scoring
-from etude.runs import calling, given, shorthands
+from etude.runs import calling, given, presets, shorthands
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
 from etude.runs.session import prepare, run
@@ -90,7 +90,10 @@ def _start(
 ) -> Result:  # fmt: skip
     """Make the folder of a run, with all that it was told, and train."""
     goal = compose_task(task, of("task", fields), reward)
-    composed = compose_method(method, of_method(fields), parts, reward, goal.world)
+    preset = _preset(method, goal, reward, chosen)
+    begun = method if preset is None else preset.onto(goal.world)
+    composed = compose_method(begun, of_method(fields), parts, reward, goal.world)
+    noted = {} if preset is None else {"preset": preset.record(goal.world)}
     composed, suited = world_of(goal).suited(composed, goal)
     chosen = with_adapter(chosen, of("adapter", fields))
     check(composed, goal)
@@ -102,7 +105,8 @@ def _start(
         for note in notes:
             say(note)
     evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
-    chosen = dataclasses.replace(chosen, steps=chosen.steps or world.budget(goal), evaluate=evaluate)
+    steps = chosen.steps or (world.budget(goal) if preset is None else preset.steps)
+    chosen = dataclasses.replace(chosen, steps=steps, evaluate=evaluate)
     prepare(composed, goal, chosen)
     from etude.policies.loading import is_shipped
     from etude.runtime import disk, sources
@@ -118,13 +122,15 @@ def _start(
         "task_fields": [*own_fields, *of("task", fields)],
         "reward": several.text(reward),
         "world": goal.world,
+        **({} if preset is None else {"began_with": f"{preset.name}@{preset.fingerprint}"}),
     }
     code = [s for s in (method, *parts) if isinstance(s, str)]
     model = chosen.model if "model" in world_of(goal).READS and not is_shipped(chosen.model) else ""
     new = not where.exists()
-    with RunFolder.create(where, composed.to_json(), config) as folder:
+    with RunFolder.create(where, {**composed.to_json(), **noted}, config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
-        disk.replace_file(where / FILE, _repeats(where, method, config, parts, [*own_fields, *fields], chosen).encode())
+        repeats = _repeats(where, method, config, parts, [*own_fields, *fields], chosen, preset)
+        disk.replace_file(where / FILE, repeats.encode())
         lost = {
             "task": (config["task"], task),
             "reward": (several.only_python(config["reward"]), several.unnamed(reward)),
@@ -133,6 +139,8 @@ def _start(
         given.keep_sources(where, unnamed)
         for sentence in (*goal.warnings(), *([suited] if suited else [])):
             say(sentence)
+        if preset is not None:
+            say(preset.sentence(steps == preset.steps), chosen.quiet)
         try:
             return run(
                 folder, composed, goal, chosen, called, lambda: sources.of_run(composed, goal, config, code, model)
@@ -143,16 +151,31 @@ def _start(
             raise
 
 
+def _preset(method: str | Method, goal: Task, reward: Scoring | None, chosen: Options) -> presets.Preset | None:
+    """What a run begins with, of a built-in method on a task that settings were measured on."""
+    found = presets.preset_of(method, goal, reward) if chosen.preset else None
+    if found is not None and not presets.is_for(found, goal):
+        say(presets.other_fields(found), chosen.quiet)
+        return None
+    return found
+
+
 def _repeats(
     where: Path, method: str | Method, config: Mapping[str, Any], parts: Sequence[str], fields: Sequence[str],
-    chosen: Options,
+    chosen: Options, preset: presets.Preset | None,
 ) -> str:  # fmt: skip
-    """The file that does this run again; a Method of Python's is the one that the run wrote down, parts and all."""
+    """The file that does this run again, whatever becomes of its preset.
+
+    A Method of Python's is the one that the run wrote down, parts and all; so is one whose preset had parts stacked on.
+    """
     task, reward = config["task"], config["reward"]
-    chosen = dataclasses.replace(chosen, callbacks=tuple(c for c in chosen.callbacks if not c.startswith("<")))
-    if isinstance(method, str):
-        return to_toml(method, task, fields, parts, reward, chosen)
-    written = str(where / "method.json") if reward is None else f"<{method.id}>"
+    callbacks = tuple(c for c in chosen.callbacks if not c.startswith("<"))
+    chosen = dataclasses.replace(chosen, callbacks=callbacks, preset=False)
+    if isinstance(method, str) and (preset is None or not parts):
+        own = () if preset is None else presets.beside(preset, fields)
+        stacked = parts if preset is None else preset.parts
+        return to_toml(method, task, [*own, *fields], stacked, reward, chosen)
+    written = str(where / "method.json") if reward is None else f"<{getattr(method, 'id', method)}>"
     return to_toml(written, task, config["task_fields"], (), reward, chosen)
 
 

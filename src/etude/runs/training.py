@@ -37,7 +37,7 @@ class Options:
         population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
         out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
         evaluate: problems per split, or episodes per member, sampled before and after training; None: 100, in control
-            20; 0 for none.
+            5 to 20, as a tenth of the training steps has room for; 0 for none.
         evaluate_samples: completions of each of those problems (language).
         evaluate_split: only this split; None: all that are not trained on (language).
         evaluate_temperature: of those completions; at 0 each problem has one, the greedy one, and the metrics are named
@@ -55,6 +55,7 @@ class Options:
             (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
+        preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
 
     model: str = "tiny"
@@ -83,6 +84,7 @@ class Options:
     threads: Count | None = None
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
+    preset: bool = True
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -104,7 +106,7 @@ class Options:
 
 EVERYWHERE = frozenset({
     "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every", "keep",
-    "keep_best", "threads", "sinks", "callbacks", "quiet",
+    "keep_best", "threads", "sinks", "callbacks", "preset", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 

@@ -131,13 +131,54 @@ class Progress:
         return None if last == first else (self.steps - step) * (ended - began) / (last - first)
 
 
-def _bar(stream: TextIO) -> rich.progress.Progress:
+class Counter:
+    """How many of `total` things are done: a bar on a terminal, elsewhere a line every ten seconds.
+
+    Args:
+        what: they are, as in 'episodes'.
+        quiet: show nothing.
+        stream: where to, stderr by default.
+    """
+
+    def __init__(self, what: str, total: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.what, self.total, self.quiet, self.done = what, total, quiet, 0
+        self._stream = stream or sys.stderr
+        self._bar: rich.progress.Progress | None = None
+        self._shown_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if not self.quiet and self._stream.isatty():
+            self._bar = _bar(self._stream, self.what)
+            self._bar.add_task("", total=self.total, line="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self.done, refresh=True)
+            self._bar.stop()
+            self._bar = None
+
+    def add(self, more: int) -> None:
+        """So many more are done. Draws only as often as anyone can read."""
+        self.done += more
+        since = time.monotonic() - self._shown_at
+        if self.quiet or since < (PLAIN_EVERY if self._bar is None else DRAW_EVERY):
+            return
+        self._shown_at = time.monotonic()
+        if self._bar is None:
+            print(f"{self.done} of {self.total} {self.what}", file=self._stream, flush=True)
+        else:
+            self._bar.update(self._bar.task_ids[0], completed=self.done, refresh=True)
+
+
+def _bar(stream: TextIO, what: str = "step") -> rich.progress.Progress:
     """A bar without a thread of its own, so that workers can be forked while it shows."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(24), TextColumn("{task.fields[line]}", markup=False))
+    columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(24), TextColumn("{task.fields[line]}", markup=False))
     return Bar(*columns, console=Console(file=stream), auto_refresh=False)
 
 

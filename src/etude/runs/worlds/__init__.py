@@ -79,8 +79,8 @@ class WorldOf(Protocol):
     """Options of a run that mean something in it, besides those that every run reads."""
     EVALUATION_READS: frozenset[str]
     """Fields of `EvaluationOptions` that mean something in it."""
-    EVALUATED: int
-    """Problems per split, or episodes of each member, before and after training where nothing else is said."""
+    EVALUATED: int | None
+    """Problems per split before and after training where nothing else is said; None: as the run decides."""
     WORDING: Wording
     """How its runs are spoken of, on the terminal and in reports."""
 

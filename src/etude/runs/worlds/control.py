@@ -17,6 +17,7 @@ from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.population import Member
 from etude.evaluation.report import Wording
+from etude.runs.playing import LATEST, Plays, plays
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, language
 from etude.runtime.looks import Look
@@ -42,10 +43,8 @@ WORDING = Wording(
     digits=1,
     unread=tuple(sorted(language.READS)),
 )
-EVALUATED = 20
-"""Episodes of each member that are played before and after training; `etude evaluate` plays more."""
-LONGEST = 10_000
-"""Steps after which an episode of these is cut, or a tenth of the training, if that is more."""
+EVALUATED = None
+"""As many episodes as a tenth of the training has room for (`runs/playing.py`)."""
 POINTS = 100
 """Points of a learning curve."""
 
@@ -187,39 +186,49 @@ def evaluation(
     """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
     from etude.runs.training import say
 
-    episodes = options.evaluate or EVALUATED
     if known is None:
-        say(f"Playing {episodes} episodes of each member {when} training ...", options.quiet)
-    returns = _played(loop, task, episodes, "test", _longest(options)) if known is None else known.found
+        chosen = _plays(loop, options)
+        say(chosen.sentence(when), options.quiet)
+        returns = _played(loop, task, chosen, "test", options.quiet)
+    else:
+        returns = known.found
     return Measured({"test": {k: v.to_json() for k, v in _intervals(loop, returns).items()}})
 
 
 def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> Look:
     """Mean returns of every member, of sampled and of likeliest actions."""
+    import numpy as np
+
     from etude.evaluation.intervals import bootstrap_interval, mean
 
-    returns = _played(loop, task, options.evaluate or EVALUATED, "test", _longest(options))
-    means = {k: v.mean(1) for k, v in returns.items()}
+    returns = _played(loop, task, _plays(loop, options), "test", quiet=True)
+    means = {k: np.nanmean(v, 1) for k, v in returns.items()}
     intervals = {k: bootstrap_interval(v, mean) for k, v in means.items()} if loop.population.size > 1 else {}
     ends = {k: [i.low, i.high] for k, i in intervals.items()}
     return Look({"test": {k: v.tolist() for k, v in means.items()}}, ends, returns)
 
 
+def _plays(loop: OnPolicyLoop, options: Options) -> Plays:
+    """How many episodes of each member, by those that it was trained on last, where its loop keeps them."""
+    recent = getattr(loop, "recent", None) or [()] * loop.population.size
+    return plays(options, [[length for _, length in own] for own in recent])
+
+
 def _played(
-    policies: Acting, task: ControlTask, episodes: int, purpose: str, longest: int | None = None
+    policies: Acting, task: ControlTask, chosen: Plays, purpose: str, quiet: bool
 ) -> dict[str, NDArray[np.float64]]:
-    """Returns [members, episodes] of sampled and of likeliest actions."""
+    """Returns [members, episodes] of sampled and of likeliest actions; says how far it is."""
     from etude.evaluation.control import play
+    from etude.runtime.progress import Counter
 
     modes = {"return": False, "return/deterministic": True}
-    return {
-        k: play(policies, task, episodes, deterministic=d, purpose=purpose, longest=longest) for k, d in modes.items()
-    }
-
-
-def _longest(options: Options) -> int:
-    """Steps after which an episode of an evaluation in a run is cut."""
-    return max(LONGEST, (options.steps or 0) // 10)
+    with Counter("episodes", len(modes) * sum(chosen.episodes), quiet=quiet) as counter:
+        return {
+            k: play(
+                policies, task, chosen.episodes, deterministic=d, purpose=purpose, longest=chosen.longest,
+                side_by_side=chosen.side_by_side, progress=counter.add,
+            ) for k, d in modes.items()
+        }  # fmt: skip
 
 
 def _intervals(policies: Acting, returns: Mapping[str, NDArray[np.float64]]) -> dict[str, Interval]:
@@ -267,7 +276,9 @@ def evaluate(
 
         total = animate(policies, task, Path(options.video), options.member, options.seed)
         say(f"{options.video}: an episode of member {options.member} with a return of {total:.1f}.")
-    returns = _played(policies, task, options.episodes, f"evaluate {options.seed}")
+    size = policies.population.size
+    chosen = Plays([options.episodes] * size, [LATEST] * size)
+    returns = _played(policies, task, chosen, f"evaluate {options.seed}", quiet=False)
     return {"test": _intervals(policies, returns)}
 
 

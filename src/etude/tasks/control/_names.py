@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import re
 import sys
 import warnings
@@ -21,9 +22,12 @@ ID = re.compile(r"(?:[A-Za-z_][\w.]*:)?(?:[\w-]+/)?[\w.-]+-v\d+")
 """Name-vN, perhaps with a namespace before a slash, or with a module before a colon that registers it."""
 EXTRAS = {"mujoco": "control", "imageio": "control", "pygame": "control", "box2d": "box2d"}
 """Which extra of etude brings what an environment of Gymnasium needs."""
+NAMESPACES = {"MinAtar": "minatar"}
+"""Which extra of etude, and which package, brings the environments of a namespace."""
 BUILT_IN = {"CartPole-v1": "cartpole.CartPoleArrays", "Pendulum-v1": "pendulum.PendulumArrays"}
 """Ids whose environment is built in, over arrays, with the same spaces, starts, dynamics, rewards and time limits."""
 
+_log = logging.getLogger("etude.tasks")
 GIVEN: dict[str, Callable[..., Any]] = {}
 """What makes environments that only live in this program, by what they are called: `<MyEnv>`."""
 
@@ -144,6 +148,23 @@ def gymnasium_ids() -> frozenset[str]:
     return frozenset(gym.registry)
 
 
+@cache
+def load_plugins() -> None:
+    """Let installed packages register their environments: those of the entry point `gymnasium.envs`.
+
+    Gymnasium did so when it was imported, before 1.4. What cannot be loaded is said, and left out.
+    """
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="gymnasium.envs"):
+        try:
+            register = point.load()
+            if callable(register):
+                register()
+        except Exception as error:  # somebody else's code
+            _log.warning("The environments of %s could not be registered: %s", point.name, error)
+
+
 def only_envpool(name: str) -> bool:
     """Whether EnvPool has an id and Gymnasium has not."""
     return is_id(name) and name in envpool_ids() and name not in gymnasium_ids()
@@ -162,8 +183,13 @@ def check_known(name: str, backend: Literal["auto", "envpool", "gymnasium"]) -> 
         from etude.core.registry import import_source
 
         import_source(module)
+    if not module and name not in gymnasium_ids() | envpool_ids():
+        load_plugins()
     known = gymnasium_ids() if backend == "gymnasium" else gymnasium_ids() | envpool_ids()
     if bare not in known and name not in known:
+        package = NAMESPACES.get(name.partition("/")[0])
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise MissingExtraError(name, package)
         hint = "Your own are named as file.py:Class."
         if name in envpool_ids():
             hint = "EnvPool has it: leave task.backend out."
@@ -212,6 +238,8 @@ def _registered(name: str, arguments: Mapping[str, Any]) -> gym.Env:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of versions and of the precision of bounds
+        if ":" not in name and name not in gym.registry:
+            load_plugins()
         try:
             return gym.make(name, disable_env_checker=True, **arguments)
         except gym.error.UnregisteredEnv as error:
