@@ -53,7 +53,7 @@ def test_each_run_is_trained_once(cli: Cli, tmp_path: Path, started: list[Job], 
         ("mine.py:mine", 1),
     ]
     assert "IQM" in first.out
-    found = json.loads(next((tmp_path / "runs").glob("compare-*/comparison.json")).read_text())
+    found = json.loads((tmp_path / "runs/compare-mine.py-mine-vs-grpo-compose/comparison.json").read_text())
     assert set(found["arms"]) == {"mine.py:mine", "grpo"}
 
     started.clear()
