@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import processes
 from etude.core.batches import TokenBatch, TokenLogProbs
 
 settings.register_profile("etude", deadline=None)  # how long an example takes depends on what else runs here
@@ -51,6 +52,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_fsync() -> Iterator[None]:
+    """Nothing waits for the disk: what is fsynced, and in which order, is looked at where it is called."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda fd: None)
+        yield
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes for runs and cells are forked by one that has imported what they need, instead of importing it."""
+    monkeypatch.setattr("etude.runs.jobs._worker", processes.Worker)
+    monkeypatch.setattr("multiprocessing.get_context", lambda method: processes.CONTEXT)
 
 
 @pytest.fixture

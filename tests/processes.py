@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 PRELOADED = (
     "etude.runs.train", "etude.runs.worlds.control", "etude.runs.worlds.language", "etude.runs.kinds.rollout",
     "etude.runs.kinds.token", "etude.tasks.language.compose", "transformers.models.llama.modeling_llama",
+    "etude.runs.worlds.enumerable", "etude.loops.enumerable",
 )  # fmt: skip
 SEARCHED = list(sys.path)
 """Where modules were looked for when this file was imported, before any test changed that."""
@@ -53,6 +55,33 @@ class Process:
         return code, self.said.read_text()
 
 
+class Worker:
+    """`python -m etude.cli.worker`, forked; as much of a `subprocess.Popen` as `jobs.Workers` takes it for."""
+
+    def __init__(self) -> None:
+        ours, theirs = CONTEXT.Pipe()
+        self._process: ForkServerProcess = CONTEXT.Process(target=_serve, args=(theirs, Path.cwd()))
+        self._process.start()
+        theirs.close()
+        self.stdin, self.stdout = (os.fdopen(os.dup(ours.fileno()), mode) for mode in "wr")
+        ours.close()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def wait(self) -> int | None:
+        self._process.join()
+        return self._process.exitcode
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stdin.close()
+        self.stdout.close()
+        self.wait()
+
+
 def etude(folder: Path, *args: str) -> Process:
     """`etude ARGS` in this folder."""
     return Process(folder, _said(folder), _etude, args)
@@ -77,6 +106,16 @@ def _etude(args: Sequence[str]) -> None:
 def _python(code: str, args: Sequence[str]) -> None:
     sys.argv, sys.path[:] = ["-c", *args], ["", *SEARCHED]
     exec(code, {"__name__": "__main__"})
+
+
+def _serve(orders: Connection, folder: Path) -> None:
+    from etude.cli import worker
+
+    os.chdir(folder)
+    os.dup2(orders.fileno(), 0)
+    os.dup2(orders.fileno(), 1)
+    sys.stdin = os.fdopen(0)
+    worker.serve()
 
 
 def _called(folder: Path, said: Path, call: Callable[..., None], args: tuple[Any, ...]) -> None:

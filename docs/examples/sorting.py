@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from etude.core.episodes import Problem
+from etude.core.errors import UnknownNameError
 from etude.core.fields import Count
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
@@ -20,6 +21,8 @@ class Sorting(LanguageTask):
     digits: Count = 5
 
     def problems(self, split: str) -> Sequence[Problem]:
+        if split not in self.splits():
+            raise UnknownNameError("split of sorting", split, self.splits())
         return Pool(lambda i: self._problem(split, i), 10_000 if split == "train" else 500)
 
     def _problem(self, split: str, index: int) -> Problem:

@@ -402,4 +402,4 @@ def test_every_verdict_follows_from_its_runs(name: str) -> None:
     plan = read_plan(folder)
     record = claims.recorded(name) or {}
     again = json.loads(json.dumps(claims.derive(plan, claims.Lines(folder / plans.RUNS, plan))))
-    assert {k: record[k] for k in again} == again
+    assert [k for k in again if not claims.same(record[k], again[k])] == []

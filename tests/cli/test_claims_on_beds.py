@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from etude.core.claims import Claim, Measure
 from etude.core.errors import UnknownNameError
 from etude.runs import beds, claims, jobs, measuring, tuning
 from etude.runs.jobs import Job
+from etude.runs.plans import write_plan
 
 pytestmark = pytest.mark.slow
 BED = """
@@ -44,9 +46,25 @@ more = grpo.replace(id="more", epochs=4, claim=Claim(**SAID, equal=("updates",),
 """
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with methods, a small bed and a plan for each, committed."""
+    folder = tmp_path_factory.mktemp("planned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("mine.py").write_text(MINE)
+        Path("small.toml").write_text(BED)
+        Path(".gitignore").write_text("__pycache__\nruns\n")
+        git("init", "-q")
+        for name in (f"mine.py:{method}" for method in ("mine", "same", "dead", "more", "twice")):
+            write_plan(claims.folder_of(name), name, claims.claim_of(name)[1])
+        commit("plans")
+    return folder
+
+
 @pytest.fixture
-def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with methods and a small bed; runs are made in this process."""
+def project(planned: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one's own; runs are made in this process."""
 
     def here(jobs: Sequence[Job], workers: int | None = None, quiet: bool = False) -> None:
         for job in jobs:
@@ -54,13 +72,7 @@ def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     for module in (beds, jobs, tuning):
         monkeypatch.setattr(module, "run_jobs", here)
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "small.toml").write_text(BED)
-    (tmp_path / ".gitignore").write_text("__pycache__\nruns\n")
-    git("init", "-q")
-    for name in ("mine", "same", "dead", "more", "twice"):
-        assert cli("claims", "plan", f"mine.py:{name}").code == 0
-    commit("plans")
+    shutil.copytree(planned, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

@@ -39,6 +39,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_each_run_is_trained_once(cli: Cli, tmp_path: Path, started: list[Job], forget: Callable[[str], None]) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     flags = ("--seeds", "2", "--steps", "2", *FIELDS)
@@ -52,7 +53,7 @@ def test_each_run_is_trained_once(cli: Cli, tmp_path: Path, started: list[Job], 
         ("mine.py:mine", 1),
     ]
     assert "IQM" in first.out
-    found = json.loads(next((tmp_path / "runs").glob("compare-*/comparison.json")).read_text())
+    found = json.loads((tmp_path / "runs/compare-mine.py-mine-vs-grpo-compose/comparison.json").read_text())
     assert set(found["arms"]) == {"mine.py:mine", "grpo"}
 
     started.clear()
@@ -104,6 +105,7 @@ def test_folders_are_named_by_all_that_matters(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_runs_of_one_worker_equal_runs_of_their_own(tmp_path: Path) -> None:
     """Nothing of a run is left for the next one in its process; one that fails does not end it."""
     fields = ("experience.size=2", "problems=2")

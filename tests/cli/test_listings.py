@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from command import Cli
@@ -55,6 +56,13 @@ def test_every_method_is_shown(cli: Cli, method: str) -> None:
     assert found.claim is None or found.claim.statement in answer.out
     if found.parent:
         assert f"Against {found.parent} (for tasks of " in answer.out
+
+
+def test_a_method_of_ones_own_is_shown_with_what_its_file_says(cli: Cli, tmp_path: Path) -> None:
+    own = '''"""Pairs: GRPO with two completions."""\nfrom etude.methods.rlvr.grpo import grpo\n'''
+    (tmp_path / "pairs.py").write_text(own + "pairs = grpo.replace(id='pairs')\n")
+    for name in ("pairs.py", "pairs.py:pairs"):
+        assert cli("methods", "show", name).out.startswith("Pairs: GRPO with two completions.\n")
 
 
 @pytest.mark.parametrize("task", etude.tasks())

@@ -19,7 +19,9 @@ import processes
 
 pytestmark = pytest.mark.slow
 CLOCK = ("seconds", "tokens_per_second", "seconds/experience", "seconds/update")
-LONG = ("--evaluate", "0", "--checkpoint-every", "2", "--set", "problems=2", "--out", "run")
+SIZES = {"problems": 2, "experience.size": 4}
+SET = tuple(word for name, size in SIZES.items() for word in ("--set", f"{name}={size}"))
+LONG = ("--evaluate", "0", "--checkpoint-every", "2", *SET, "--out", "run")
 
 
 def start(folder: Path, *args: str) -> processes.Process:
@@ -48,7 +50,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import etude
 
     folder = tmp_path_factory.mktemp("whole") / "run"
-    etude.train("grpo", steps=16, evaluate=0, checkpoint_every=2, set={"problems": 2}, out=folder, quiet=True)
+    etude.train("grpo", steps=16, evaluate=0, checkpoint_every=2, set=SIZES, out=folder, quiet=True)
     return folder
 
 

@@ -61,9 +61,10 @@ def test_tasks_that_have_no_such_field_or_text(cli: Cli, tmp_path: Path) -> None
     )
 
 
-def test_the_same_names_in_a_file() -> None:
-    Path("a.toml").write_text('chat = "never"\ncolumns = {prompt = "question"}\ntemplate-arguments = ["a=1", "b=2"]\n')
-    told = read_config("a.toml")
+def test_the_same_names_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('chat = "never"\ncolumns = {prompt = "question"}\ntemplate-arguments = ["a=1", "b=2"]\n')
+    told = read_config(file)
     assert (told["chat"], told["columns"], told["template_arguments"]) == ("never", "prompt=question", "a=1,b=2")
 
 

@@ -81,6 +81,7 @@ def test_it_learns_to_balance(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_it_is_compared_with_a_method_of_another_kind(folder: Path) -> None:
     found = etude.compare(["ppo", "cross_entropy.py"], "cartpole", seeds=2, steps=8000, workers=2, quiet=True)
     assert [len(arm.scores) for arm in found.comparison.arms] == [2, 2]

@@ -45,6 +45,7 @@ def test_sorting_scores_and_divides(folder: Path) -> None:
     task = etude.task("sorting.py")
     problem = Problem("1", "sort 51342>", "12345")
     assert [task.score(problem, text) for text in ("12345", " 12345\n", "51342", "")] == [1, 1, 0, 0]
+    assert {finding.level for finding in etude.check_task(task)} == {"fact"}
     short = task.replace(digits=2)  # a hundred prompts in all, so that any leak would show
     prompts = {split: {short.problems(split)[i].prompt for i in range(300)} for split in task.splits()}
     assert not prompts["train"] & prompts["test"]

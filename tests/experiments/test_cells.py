@@ -91,6 +91,7 @@ def test_exact_curves_are_those_of_the_loop_step_by_step() -> None:
         assert np.array_equal(curve, np.stack([np.asarray(row[name], dtype=np.float64) for row in rows]))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_processes_keep_their_cells_in_the_same_place(tmp_path: Path) -> None:
     with kept_in(tmp_path):
         cells.spread(_train_one, [1, 2], workers=2)

@@ -31,10 +31,10 @@ RATE = 3e-4
 """Three times the rate that `tiny` has by default: as much is learned in a third of the steps."""
 
 
-def train(method: Method, task: str, steps: int) -> LanguagePolicy:
+def train(method: Method, task: str, steps: int, rate: float = RATE) -> LanguagePolicy:
     policy = LanguagePolicy.load("tiny", device="cpu")
     assert isinstance(method, TokenMethod) and method.optimizer is not None
-    faster = method.replace(optimizer=method.optimizer.replace(lr=RATE))
+    faster = method.replace(optimizer=method.optimizer.replace(lr=rate))
     loop = LanguageLoop(faster, resolve_task(task), policy, seed=1, steps=steps)
     for _ in range(steps):
         loop.step()
@@ -53,7 +53,7 @@ def start() -> float:
 
 @pytest.fixture(scope="module")
 def scorer() -> LanguagePolicy:
-    return train(get_method("reward-model"), "preferences", 130)
+    return train(get_method("reward-model").replace(problems=16), "preferences", 160, 4e-4)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_learned_reward_teaches_what_nobody_checked(start: float, scorer: Lang
     scorer.save(tmp_path)
     method = get_method("ppo-rlhf")
     rewards = tuple(p.replace(model=str(tmp_path)) if p.name == "reward-model" else p for p in method.rewards)
-    assert accuracy(train(method.replace(rewards=rewards), "preferences", 14)) > start + 0.2
+    assert accuracy(train(method.replace(rewards=rewards, problems=16), "preferences", 14)) > start + 0.2

@@ -77,6 +77,7 @@ def test_the_area_is_the_mean_along_the_run() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_a_card_says_what_was_measured_and_is_not_measured_twice(recipe: str, tmp_path: Path) -> None:
     bed = load_bed(recipe)
     card = make_card(bed, root=tmp_path / "runs", workers=1)
@@ -116,6 +117,7 @@ def test_comments_and_docstrings_change_no_number() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_a_start_is_made_once(tmp_path: Path) -> None:
     start = '[start]\nmethod = "sft"\nsteps = 1\nset = { problems = 2 }\n'
     (tmp_path / "warm.toml").write_text(f'about = "x"\ntask = "compose"\nsteps = 2\n[test]\nevery = 1\n{start}')
@@ -129,6 +131,7 @@ def test_a_start_is_made_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_pairs_of_language_say_which_problems_were_solved(tmp_path: Path) -> None:
     test = "[test]\nproblems = 5\nsamples = 2\nevery = 1\n"
     (tmp_path / "small.toml").write_text(f'about = "x"\ntask = "compose"\nset = {{ problems = 2 }}\nsteps = 1\n{test}')

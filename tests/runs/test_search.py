@@ -68,6 +68,7 @@ def test_the_best_of_a_sweep() -> None:
     assert best_setting({"a": float("nan"), "b": -3.0}) == "b"
 
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 SMALL: dict[str, Any] = {"over": "optimizer.lr=0.001,0.01,0.1,0.3", "steps": 6, "seeds": 2, "workers": 1, "quiet": True}
 
 

@@ -18,7 +18,6 @@ from etude.core.errors import RunFolderError
 from etude.runtime import checkpoints, disk, environment
 from etude.runtime.folder import RunFolder
 from etude.runtime.jsonl import JsonLines
-from etude.runtime.keeping import Kept
 from etude.runtime.looks import Look
 from etude.runtime.run import RunResult
 
@@ -114,11 +113,8 @@ SCORES = {1: 0.1, 2: 0.6, 3: 0.2, 4: 0.6, 5: 0.3}
 def with_best(path: Path) -> RunResult:
     """A run that keeps its newest checkpoint and the best, of step 2."""
     loop = ToyLoop()
-    best, options = (
-        Kept("test/score"),
-        {"look": lambda: Look({"test": {"score": SCORES[loop.finished]}}), "look_every": 1},
-    )
-    return go(path, every=3, loop=loop, keep=1, best=best, **options)
+    looks = {"look": lambda: Look({"test": {"score": SCORES[loop.finished]}}), "look_every": 1}
+    return go(path, every=3, loop=loop, keep=1, keep_best="test/score", **looks)
 
 
 @pytest.mark.slow

@@ -129,3 +129,11 @@ def test_the_best_evaluation_is_the_earliest_of_equal_ones() -> None:
     lowest = best(logged, "test/score", lower=True)
     assert lowest is not None and lowest.sentence().endswith("0.4 [0.3, 0.5] after step 10; the last.")
     assert best([]) is None and best(logged, "test/other") is None
+
+
+def test_an_evaluation_without_a_value_is_not_the_best() -> None:
+    """NaN is logged as null: of episodes that never ended there is no return."""
+    logged = [{"step": step, "test": {"return": value}} for step, value in ((1, None), (2, -3.0), (3, [None, 1.0]))]
+    found = best(logged)
+    assert found is not None and (found.step, found.among) == (2, 1)
+    assert best(logged[:1]) is None

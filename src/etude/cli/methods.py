@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_module
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,18 +90,28 @@ def show(method: str, *, world: str | None = None) -> None:
     """
     from rich.console import Console
 
-    from etude.core.registry import compositions, docstring, files, get_method
+    from etude.core.registry import compositions, get_method
 
     shown = compositions(method) if world is None else [get_method(method, world)]
     console = Console(highlight=False)
-    if method in files("methods"):
-        console.print(docstring("methods", method), markup=False, soft_wrap=True)
+    if about := _about(method):
+        console.print(about, markup=False, soft_wrap=True)
     if shown[0].title:
         console.print(f"\n{shown[0].title} ({shown[0].paper})", markup=False, soft_wrap=True)
     for composition in shown:
         _show(console, composition)
     _show_claims(console, method, shown)
     _show_presets(console, method)
+
+
+def _about(method: str) -> str:
+    """What the file of a method says of it; of one that was written down, as a run does, nothing."""
+    from etude.core.registry import docstring, files, import_source
+
+    if method in files("methods"):
+        return docstring("methods", method)
+    source = method if method.endswith(".py") else method.rpartition(":")[0]
+    return inspect.getdoc(import_source(source)) or "" if source else ""
 
 
 def _show_claims(console: Console, method: str, shown: Sequence[Method]) -> None:

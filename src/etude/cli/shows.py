@@ -37,7 +37,8 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
         console.print(_scores(done.evaluation, wording, bool(config.get("reward"))))
     if done.best is not None:
         console.print(done.best.sentence(), markup=False, soft_wrap=True)
-    console.print(f"{done.method} on {done.task}: {done.steps} training steps in {done.seconds:.0f} s")
+    steps = "1 training step" if done.steps == 1 else f"{done.steps} training steps"
+    console.print(f"{done.method} on {done.task}: {steps} in {done.seconds:.0f} s")
     console.print(f"  report      {done.folder / 'report.html'}", soft_wrap=True)
     console.print(f"  checkpoint  {done.checkpoint}", soft_wrap=True)
     for note in done.notes:

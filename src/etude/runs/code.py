@@ -6,6 +6,7 @@ import ast
 import hashlib
 import io
 import tokenize
+from functools import cache
 from pathlib import Path
 
 
@@ -14,6 +15,7 @@ def code_of(path: Path) -> str:
     return code_in(path.read_text(encoding="utf-8"))
 
 
+@cache
 def code_in(text: str) -> str:
     """A source text without what no number rests on.
 

@@ -210,7 +210,7 @@ def compare(
     looks = [*range(0, steps, evaluate_every or steps), steps]
     comparison = _comparison(arms, composed, goal, steps, metric, split, looks)
     label = "-vs-".join(a.replace("+", "_") for a in methods)
-    folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-")
+    folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-").replace(":", "-")
     written = comparison.write(folder)
     return Compared(comparison, folder, list(written.files), list(written.notes))
 

@@ -18,7 +18,6 @@ from etude.runs.training import Options, Result, say
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.jsonl import JsonLines
-from etude.runtime.keeping import Kept
 from etude.runtime.looks import Best, Look
 from etude.runtime.stopping import Stopping, best_by, parse_stop
 
@@ -34,7 +33,7 @@ def prepare(method: Method, task: Task, options: Options) -> None:
     """Do what may fail before anything is written or a large model loads."""
     loop_class(type(method), task.world)
     _stopping(task, options)
-    _best(task, options)
+    _check_keep_best(task, options)
     world_of(task).prepare(method, task, options)
     run_of(method).prepare(method, task)
 
@@ -96,7 +95,7 @@ def _train(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
         look=look if evaluated else None, look_every=every,
         stopping=_stopping(task, options, options.until and kind.training_steps(method, options.until)),
-        callbacks=callbacks, keep=options.keep, best=_best(task, options),
+        callbacks=callbacks, keep=options.keep, keep_best=options.keep_best,
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
@@ -147,10 +146,10 @@ def _stopping(task: Task, options: Options, until: int | None = None) -> Stoppin
     return Stopping(when, options.minutes, evaluated if options.evaluate_every else (), until)
 
 
-def _best(task: Task, options: Options) -> Kept | None:
-    """Which checkpoint stays for what it scored. Raises ConfigError for a metric that no evaluation on the way has."""
+def _check_keep_best(task: Task, options: Options) -> None:
+    """Raises ConfigError for a metric to keep the best by that no evaluation on the way has."""
     if options.keep_best is None:
-        return None
+        return
     metrics, splits = world_of(task).measured(task, options)
     known = [f"{splits[0]}/{metric}" for metric in metrics]
     if options.keep_best not in known:
@@ -159,7 +158,6 @@ def _best(task: Task, options: Options) -> Kept | None:
         )
     if options.evaluate_every is None:
         raise ConfigError(f"{options.keep_best} is known after an evaluation: say how often with --evaluate-every N.")
-    return Kept(options.keep_best)
 
 
 def _say_disk(folder: RunFolder, loop: Loop, options: Options) -> None:

@@ -12,6 +12,7 @@ A callback reads the run. It can end it and add metrics, and nothing else of it 
 from __future__ import annotations
 
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -187,9 +188,9 @@ def name_of(callback: Any) -> str:
 
 
 def flat(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Metrics by split, as in 'test/pass@1'; of a population the means over members."""
+    """Metrics by split, as in 'test/pass@1'; of a population the means over members. What was logged as null is NaN."""
     return {
-        f"{split}/{name}": fmean(value) if isinstance(value, list) else float(value)
+        f"{split}/{name}": fmean(math.nan if x is None else x for x in (value if isinstance(value, list) else [value]))
         for split, metrics in found.items()
         for name, value in metrics.items()
     }

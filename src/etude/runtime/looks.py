@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -74,7 +75,8 @@ def best(lines: Iterable[Mapping[str, Any]], name: str | None = None, lower: boo
     """
     rows = [(line, flat(splits_of(line))) for line in lines]
     name = name or next((k for _, numbers in rows for k in numbers), None)
-    found = [(line, numbers[name]) for line, numbers in rows if name in numbers]
+    valued = [(line, numbers.get(name or "", math.nan)) for line, numbers in rows]
+    found = [(line, value) for line, value in valued if not math.isnan(value)]
     if name is None or not found:
         return None
     line, value = max(found, key=lambda pair: -pair[1] if lower else pair[1])

@@ -17,8 +17,7 @@ from etude.runtime.callbacks import Callbacks, RunState, flat
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
 from etude.runtime.jsonl import JsonLines
-from etude.runtime.keeping import Kept
-from etude.runtime.looks import Look
+from etude.runtime.looks import Look, best
 from etude.runtime.progress import Progress
 from etude.runtime.sinks import Guarded, Sink
 from etude.runtime.stopping import Stopping
@@ -62,7 +61,8 @@ class Run:
         checkpoint_every: steps between checkpoints; None: as often as costs at most 2% of the time, and not more
             often than every 10 s. There is one at step 0 and one at the end in any case.
         keep: how many checkpoints stay; of one alone, none is left if it is damaged.
-        best: the one that stays beside them, saved when a look finds it.
+        keep_best: a metric of looks, 'test/pass@1': the checkpoint with the highest stays beside them, saved when a
+            look finds it.
         episodes_per_step: rollouts of each step that go into `episodes.jsonl`.
         sinks: where else metrics go; closed at the end of the session.
         progress: what shows it; a bar on stderr by default.
@@ -80,7 +80,7 @@ class Run:
         *,
         checkpoint_every: int | None = None,
         keep: int = 2,
-        best: Kept | None = None,
+        keep_best: str | None = None,
         episodes_per_step: int = 4,
         sinks: Sequence[Sink] = (),
         progress: Progress | None = None,
@@ -91,7 +91,8 @@ class Run:
     ) -> None:
         self.folder, self.loop, self.steps = folder, loop, steps
         self.checkpoint_every, self.keep, self.episodes_per_step = checkpoint_every, keep, episodes_per_step
-        self.best = best
+        self.keep_best = keep_best
+        self._best: int | None = None
         self.progress = progress or Progress(steps, loop.headline)
         self.sinks = Guarded(sinks, self.progress.note)
         self.look, self.look_every, self.stopping = look, look_every, stopping or Stopping()
@@ -146,8 +147,7 @@ class Run:
             self._save()
         else:
             self._load(self.checkpoint)
-        if self.best is not None:
-            self.best.recall(JsonLines.read(self.folder.path / "evaluations.jsonl"))
+        self._best = self._best_step()
         if self.loop.finished < self.steps:
             self.folder.reopen()
         self.progress.start(self.loop.finished, self.seconds)
@@ -188,9 +188,16 @@ class Run:
         self.folder.log("evaluations").append(found.line(step, added))
         self.stopping.look({**found.means, "callbacks": added})
         self.progress.looked(step, flat(found.means))
-        if self.best is not None and self.best.look(step, found.means):
+        self._best = self._best_step()
+        if self._best == step:
             self._save()
         self.folder.lock.beat()
+
+    def _best_step(self) -> int | None:
+        """The step whose checkpoint stays for what it scored."""
+        lines = JsonLines.read(self.folder.path / "evaluations.jsonl")
+        found = best(lines, self.keep_best) if self.keep_best else None
+        return found.step if found else None
 
     def _finish(self) -> RunResult:
         result = self._result("finished")
@@ -217,7 +224,7 @@ class Run:
         for log in self.folder.logs.values():
             log.sync()
         self.checkpoint = checkpoints.write(self._root, self.loop.finished, self._write)
-        checkpoints.prune(self._root, self.keep, self.best.step if self.best else None)
+        checkpoints.prune(self._root, self.keep, self._best)
         self._saved_at = monotonic()
         self._cost = self._saved_at - began
         self.callbacks.saved(self.checkpoint)

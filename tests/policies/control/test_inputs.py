@@ -137,6 +137,7 @@ def test_members_see_as_they_would_alone() -> None:
     assert_members_are_alone(method(), TASK, [Member(s) for s in range(3)], (1, 3))
 
 
+@pytest.mark.slow
 def test_what_the_image_shows_is_learned() -> None:
     """The camera alone says which action is right; other leaves are noise, the vector's a hundred times larger."""
     loop = OnPolicyLoop(method().replace(epochs=4, minibatches=2), TASK, [Member(0), Member(1)], 60)
