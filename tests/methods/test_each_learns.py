@@ -184,7 +184,7 @@ def gains_from_a_replay(method: Method) -> Tensor:
     if isinstance(smaller.critic.head, Atoms):
         smaller = set_values(smaller, {"critic.head.low": -1.0, "critic.head.high": 2.0})
     task = Aim(continuous=acts_in_boxes(method))
-    loop = OffPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], 1, block=64 + 600)
+    loop = OffPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], 1, block=64 + 480)
     loop.step()
     store = loop.collector.store
     rewards = store.read(torch.arange(store.size).expand(SEEDS, -1)).rewards
