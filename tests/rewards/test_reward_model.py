@@ -85,7 +85,7 @@ def test_a_folder_without_a_value_head_is_refused(tmp_path: Path) -> None:
     policy = LanguagePolicy.load("tiny", device="cpu")
     policy.save(tmp_path)
     with pytest.raises(ConfigError, match=r"no value_head\.safetensors"):
-        RewardModel(model=str(tmp_path)).score(episodes(policy), Context(preferences, policy, None))
+        RewardModel(model=str(tmp_path)).bind().score(episodes(policy), Context(preferences, policy, None))
 
 
 def test_a_run_is_its_newest_checkpoint(tmp_path: Path) -> None:
