@@ -29,11 +29,18 @@ def narrow(part: Any, *hidden: int) -> Any:
     return part.replace(**{k: narrow(v, *hidden) for k, v in inside.items()})
 
 
-def small(method: Any, **experience: Any) -> Any:
-    """The method with networks of 8 and 5, batches of 6, and a ring of 40 rows that begins to learn after 12."""
+def small(method: Any, heads: bool = True, **experience: Any) -> Any:
+    """The method with networks of 8 and 5, batches of 6, and a ring of 40 rows that begins to learn after 12.
+
+    Args:
+        heads: whether values are said in seven numbers, where it is more than one.
+    """
     chosen = {"capacity": 40, "random": 8, "warmup": 12, "every": 2, "updates": 1.0, "environments": 1, **experience}
+    critic = narrow(method.critic, 8, 5)
+    if heads and "count" in critic.head.fields():
+        critic = critic.replace(head=critic.head.replace(count=7))
     changes = {
-        "policy": narrow(method.policy, 8, 5), "critic": narrow(method.critic, 8, 5),
+        "policy": narrow(method.policy, 8, 5), "critic": critic,
         "experience": method.experience.replace(**chosen),
         "sampling": method.sampling.replace(batch=6),
     }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from command import Cli
 
 import etude
-from etude.core.kinds import all_slots
+from etude.core.kinds import ReplayMethod, all_slots
 
 
 def test_methods_json(cli: Cli) -> None:
@@ -52,7 +52,8 @@ def test_every_method_is_shown(cli: Cli, method: str) -> None:
     found = etude.method(method)
     assert answer.code == 0
     assert found.title in answer.out
-    assert f"optimizer      {type(found.optimizer).__name__}(" in answer.out
+    slot = "critic" if isinstance(found, ReplayMethod) else "optimizer"
+    assert f"{slot:<14} {type(found.slots()[slot]).__name__}(" in answer.out
     assert found.claim is None or found.claim.statement in answer.out
     if found.parent:
         assert f"Against {found.parent} (for tasks of " in answer.out

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.kinds import RolloutMethod
 from etude.core.method import Method
 from etude.core.population import Member, PerMember, Population, settle
 from etude.core.registry import compositions, files, get_method
@@ -27,7 +28,7 @@ from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.pendulum import pendulum
 from solo_runs import assert_members_are_alone, assert_same, member, results
 
-CONTROL = [name for name in sorted(files("methods")) if any("control" in m.worlds for m in compositions(name))]
+CONTROL = [name for name in sorted(files("methods")) if any(isinstance(m, RolloutMethod) for m in compositions(name))]
 FIVE = [Member(seed) for seed in range(5)]
 
 

@@ -29,7 +29,6 @@ from etude.experience.groups import Groups
 from etude.experience.vector import Rollouts
 from etude.filters.informative import InformativeGroups
 from etude.learners.fitted import FittedValue, squared_error
-from etude.learners.heads import Min
 from etude.learners.state import StateValue
 from etude.learners.token import TokenCritic
 from etude.loops.enumerable import EnumerableLoop
@@ -37,6 +36,7 @@ from etude.loops.off_policy import OffPolicyLoop
 from etude.methods.rlvr.max_at_k import BestOfGroup
 from etude.objectives.actor import Entropy, MaximizeQ
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
+from etude.objectives.reductions import Min
 from etude.optimizers.adam import AdamW
 from etude.policies.control.actor import ActorPolicy
 from etude.policies.control.networks import MLP, Linear
@@ -79,6 +79,8 @@ SMALL: Any = {
 PPO: Any = get_method("ppo", "control").replace(**SMALL)
 SAC: Any = small_replay(get_method("sac"), warmup=200, random=200, capacity=300)
 """Learns from the end of the first episode on."""
+COUNTED: Any = SAC.replace(learners=(), order=("critic", ("policy", "counting-temperature")))
+"""Without the learner whose place it has."""
 WHOLE: dict[type[Method], Any] = {TokenMethod: GRPO, RolloutMethod: PPO, ReplayMethod: SAC}
 FITTED = FittedValue(network=MLP(hidden=(8,)))
 
@@ -196,7 +198,7 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "sampling": [Filling(SAC, SAC.sampling, "draw")],
         "critic": [Filling(SAC, SAC.critic, verb) for verb in ("build", "loss")],
         "actor": [Filling(SAC, Entropy(), "__call__"), Filling(SAC, MaximizeQ(over=Min()), "__call__")],
-        "learners": [Filling(SAC.replace(learners=()), SAC.learners[0], verb) for verb in ("build", "loss", "offers")],
+        "learners": [Filling(COUNTED, SAC.learners[0], verb) for verb in ("build", "loss", "offers")],
         "stages": [Filling(SAC, Phase(), "apply")],
     },
 }

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from etude.core.fields import NonNegative
 from etude.core.replay_slots import Backup, Following, QHead, Reduction, ReplayReading, Rule, TargetNoise
-from etude.learners.heads import Min
+from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:
     from etude.core.method import Method

@@ -1,4 +1,4 @@
-"""How a critic says a value, how several critics become one, and how far a value is from its target."""
+"""How a critic says a value, and how far a value is from its target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive
 from etude.core.population import Population
-from etude.core.replay_slots import Error, QHead, Reduction, ReplayReading, Said
+from etude.core.replay_slots import Error, QHead, Said
 from etude.core.step_slots import Initializer
 from etude.policies.control.networks import Linear, Plain
 
@@ -234,66 +234,3 @@ class QuantileHuber(Error):
         inside = size.clamp(max=self.kappa)
         huber = inside * (size - 0.5 * inside) / self.kappa
         return ((shares - (u.detach() < 0).to(u.dtype)).abs() * huber).mean(-1)
-
-
-class First(Reduction):
-    """The first critic's value; the others are not even computed.
-
-    Shapes: [P, M, N] -> [P, N].
-
-    >>> First()(torch.tensor([[[1.0], [5.0]]]), None).tolist()
-    [[1.0]]
-    """
-
-    first: ClassVar[bool] = True
-
-    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
-        return values[:, 0]
-
-
-class Min(Reduction):
-    """The smallest value (arXiv:1802.09477, section 4.2).
-
-    Shapes: [P, M, N] -> [P, N].
-
-    >>> Min()(torch.tensor([[[1.0], [5.0]]]), None).tolist()
-    [[1.0]]
-    """
-
-    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
-        return values[:, 0] if values.shape[1] == 1 else values.amin(1)
-
-
-class Mean(Reduction):
-    """The mean value.
-
-    Shapes: [P, M, N] -> [P, N].
-
-    >>> Mean()(torch.tensor([[[1.0], [5.0]]]), None).tolist()
-    [[3.0]]
-    """
-
-    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
-        return values[:, 0] if values.shape[1] == 1 else values.mean(1)
-
-
-class RandomMin(Reduction):
-    """The smallest value of `of` critics, drawn anew in every update for each member (REDQ, arXiv:2101.05982).
-
-    Shapes: [P, M, ...] -> [P, ...].
-
-    >>> from types import SimpleNamespace as Rows
-    >>> read = Rows(normal=lambda purpose, like: torch.tensor([[0.3, -1.0, 0.5]]))
-    >>> RandomMin(of=2)(torch.tensor([[[4.0], [1.0], [6.0]]]), read).tolist()  # of the first and the third
-    [[4.0]]
-    """
-
-    of: Count = 2
-
-    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
-        count = values.shape[1]
-        if self.of > count:
-            raise ConfigError(f"RandomMin takes the smallest of {self.of} critics, and there are {count}.")
-        place = read.normal("critics", values.flatten(2)[..., 0]).topk(self.of, 1).indices
-        index = place.view(*place.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
-        return values.gather(1, index).amin(1)

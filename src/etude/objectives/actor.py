@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from etude.core.replay_slots import ActorTerm, Reduction, ReplayReading
+from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -22,14 +23,13 @@ class MaximizeQ(ActorTerm):
 
     >>> import torch
     >>> from types import SimpleNamespace as Rows
-    >>> from etude.learners.heads import Min
     >>> said, act = torch.tensor([[[[1.0]], [[3.0]]]]), Rows(actions=None, chances=None)
     >>> read = Rows(policy=lambda: act, outputs=lambda *a, **k: said, values=lambda outputs: outputs.squeeze(-1))
     >>> MaximizeQ(over=Min())(read).tolist()
     [[-1.0]]
     """
 
-    over: Reduction
+    over: Reduction = Min()
 
     def __call__(self, read: ReplayReading) -> Tensor:
         choice = read.policy()

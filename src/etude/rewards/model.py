@@ -67,14 +67,14 @@ class RewardModel(Reward):
         from etude.policies.adapters import is_adapter
         from etude.policies.language import LanguagePolicy
 
+        if "scorer" in self.made:
+            found: LanguagePolicy = self.made["scorer"]
+            return found
         if not (Path(self.model) / "value_head.safetensors").is_file():
             raise ConfigError(
                 f"RewardModel.model must be the folder of a trained reward model; {self.model!r} has no "
                 "value_head.safetensors. Train one with `etude train reward-model` and name its run."
             )
-        if "scorer" in self.made:
-            found: LanguagePolicy = self.made["scorer"]
-            return found
         device, dtype = "auto", "auto"
         if is_adapter(Path(self.model)):
             device, dtype = str(policy.device), str(policy.model.dtype).removeprefix("torch.")

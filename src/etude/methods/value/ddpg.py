@@ -18,10 +18,10 @@ from etude.experience.exploration import OrnsteinUhlenbeck
 from etude.experience.replay import Replay
 from etude.experience.sampling import OneStep, UniformRows
 from etude.learners.backups import Bootstrap, FromPolicy
-from etude.learners.heads import First
 from etude.learners.q import QFunctions
 from etude.methods.value.dqn import dqn
 from etude.objectives.actor import MaximizeQ
+from etude.objectives.reductions import First
 from etude.optimizers.adam import Adam
 from etude.policies.control.initializers import FanIn, Within
 from etude.policies.control.networks import MLP

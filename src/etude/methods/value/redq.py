@@ -11,12 +11,12 @@ from etude.core.claims import Claim, Measure
 from etude.core.learners import Learning, Target
 from etude.experience.replay import Replay
 from etude.learners.backups import Bootstrap, FromPolicy
-from etude.learners.heads import Mean, RandomMin
 from etude.learners.q import QFunctions
 from etude.learners.temperature import PerAction, Temperature
 from etude.methods.value.sac import sac
 from etude.methods.value.td3 import SIZES
 from etude.objectives.actor import Entropy, MaximizeQ
+from etude.objectives.reductions import Mean, RandomMin
 from etude.optimizers.adam import Adam
 from etude.policies.control.replay import SquashedPolicy
 

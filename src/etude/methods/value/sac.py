@@ -13,11 +13,11 @@ from etude.core.claims import Claim, Measure
 from etude.core.learners import Learning, Target
 from etude.experience.exploration import Sampled
 from etude.learners.backups import Bootstrap, FromPolicy
-from etude.learners.heads import Min
 from etude.learners.q import QFunctions
 from etude.learners.temperature import PerAction, Temperature
 from etude.methods.value.td3 import SIZES, td3
 from etude.objectives.actor import Entropy, MaximizeQ
+from etude.objectives.reductions import Min
 from etude.optimizers.adam import Adam
 from etude.policies.control.replay import SquashedPolicy
 

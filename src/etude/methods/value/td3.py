@@ -15,9 +15,9 @@ from etude.core.learners import Learning, Target
 from etude.experience.exploration import GaussianNoise
 from etude.experience.sampling import OneStep, UniformRows
 from etude.learners.backups import Bootstrap, ClippedNoise, FromPolicy
-from etude.learners.heads import Min
 from etude.learners.q import QFunctions
 from etude.methods.value.ddpg import ddpg
+from etude.objectives.reductions import Min
 from etude.optimizers.adam import Adam
 from etude.policies.control.replay import DeterministicPolicy
 
