@@ -76,6 +76,15 @@ class ReplayReading(Protocol):
         ...
 
     @property
+    def wants_errors(self) -> bool:
+        """Whether the rows were drawn by how far the critic was off, so that it says it again."""
+        ...
+
+    def tell(self, errors: Tensor) -> None:
+        """Say how far the critic was off on each row, [P, N]."""
+        ...
+
+    @property
     def network(self) -> nn.Module:
         """Of the learner that reads."""
         ...
@@ -142,12 +151,20 @@ class Sampling(Part, abstract=True):
     """Which rows are learned from: `batch` of each member."""
 
     slot = "sampling"
+    reads_errors: ClassVar[bool] = False
+    """Whether it draws by how far the critic was off (`learn`)."""
     batch: Count
     horizon: Horizon
 
     def draw(self, store: Any, draw: Drawing) -> Transitions:
-        """Rows [P, batch, ...] of a store, with what `horizon` makes of them."""
+        """Rows [P, batch, ...] of a store, with what `horizon` makes of them.
+
+        `offers["importance"]` [P, N], where it is there, says how much each row counts in the critic's loss.
+        """
         raise NotImplementedError
+
+    def learn(self, batch: Transitions, errors: Tensor) -> None:
+        """Take down how far the critic was off on rows that were drawn, [P, N], at least 0."""
 
 
 class ReplayLearner(Apart, abstract=True):

@@ -200,7 +200,6 @@ class ReplayCollector:
             "returns": torch.from_numpy(self.returns.copy()),
             "lengths": torch.from_numpy(self.lengths.copy()),
             "taken": self.taken,
-            "cursor": self.store.cursor,
             "lost": self.lost,
         }
 

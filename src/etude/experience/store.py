@@ -54,7 +54,7 @@ class Store:
         self.widths = (shape[0], actions, shape[0], 1, 1, 1)
         self.rows = torch.empty(members * self.capacity, sum(self.widths))
         self.first = torch.arange(members)[:, None] * self.capacity
-        self.cursor, self.size = 0, 0
+        self.cursor, self.size, self.pushed = 0, 0, 0
 
     @property
     def grid(self) -> Tensor:
@@ -70,6 +70,7 @@ class Store:
         torch.cat([observations, actions, following, *numbers], -1, out=self.grid[:, place])
         self.cursor = (self.cursor + self.environments) % self.capacity
         self.size = min(self.size + self.environments, self.capacity)
+        self.pushed += self.environments
 
     def read(self, index: Tensor) -> Rows:
         """The rows at `index` [P, ...] of every member."""
@@ -94,10 +95,10 @@ class Store:
         """All that is stored."""
         return {"rows": self.grid[:, : self.size].contiguous()}
 
-    def load(self, tensors: dict[str, Tensor], cursor: int) -> None:
-        """Undo `tensors`. Raises RuntimeError for rows of another shape."""
+    def load(self, tensors: dict[str, Tensor], pushed: int) -> None:
+        """Undo `tensors`, after so many rows of each member. Raises RuntimeError for rows of another shape."""
         rows = tensors["rows"]
-        self.size, self.cursor = rows.shape[1], cursor
+        self.size, self.cursor, self.pushed = rows.shape[1], pushed % self.capacity, pushed
         self.grid[:, : self.size].copy_(rows)
 
     @staticmethod

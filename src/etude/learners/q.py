@@ -111,7 +111,18 @@ class QFunctions(ReplayCritic):
         with torch.no_grad():
             target = self.backup.target(read, self.head)
         outputs = read.outputs("here", read.batch.actions)
-        return self.error(outputs, target[:, None]).sum(-1).mean(2).sum(1)
+        each = self.error(outputs, target[:, None]).sum(-1)
+        if read.wants_errors:
+            read.tell(self._errors(outputs, target, each))
+        importance = read.batch.offers.get("importance")
+        return (each if importance is None else each * importance[:, None]).mean(2).sum(1)
+
+    @torch.no_grad()
+    def _errors(self, outputs: Tensor, target: Tensor, each: Tensor) -> Tensor:
+        """[P, N] how far it was off: of values the largest distance of its networks, else their mean loss."""
+        if self.head.says == "numbers":
+            return (outputs - target[:, None]).abs().squeeze(-1).amax(1)
+        return each.mean(1)
 
 
 def action_sizes(space: Space[Any]) -> tuple[int, int]:

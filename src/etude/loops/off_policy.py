@@ -228,7 +228,7 @@ class OffPolicyLoop:
         for (_, method), learned in zip(self.stages, state["parts"], strict=True):
             method.load_state_dict(learned)
         self.collector.restore(state["collector"])
-        self.collector.store.load(load_tensors(folder / "replay.safetensors"), state["collector"]["cursor"])
+        self.collector.store.load(load_tensors(folder / "replay.safetensors"), self.acted)
         self.recent = [deque(((r, n) for r, n in d), maxlen=WINDOW) for d in state["recent"]]
         self.finished = state["finished"]
 

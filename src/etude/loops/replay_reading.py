@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -34,8 +34,15 @@ class StoredReading:
 
     def __init__(self, updater: ReplayUpdater, batch: Transitions, draw: Drawing) -> None:
         self.updater, self.batch, self.draw = updater, batch, draw
-        self.reader = ""
+        self.reader, self.errors = "", cast("Tensor | None", None)
         self.known: dict[Any, Known] = {}
+
+    @property
+    def wants_errors(self) -> bool:
+        return self.updater.method.sampling.reads_errors
+
+    def tell(self, errors: Tensor) -> None:
+        self.errors = errors
 
     @property
     def network(self) -> nn.Module:

@@ -158,6 +158,8 @@ class ReplayUpdater:
                 for name in learning:
                     reports[name] = self.trainers[name].stepper.step(self.trainers[name], rates[name])
                     read.forget(name)
+            if read.errors is not None:
+                self.method.sampling.learn(read.batch, read.errors)
         if ("targets",) not in self.groups:
             self._follow(None)
         return reports

@@ -1,0 +1,163 @@
+"""Rows that surprised are drawn more often: a tree of sums for every member, all of them walked at once."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.core.fields import Count, NonNegative, Positive, Probability
+from etude.core.replay_slots import Drawing, Horizon, Sampling
+from etude.core.transitions import Transitions
+from etude.experience.sampling import OneStep
+from etude.experience.store import Store
+
+
+class SumTree:
+    """Masses of every member's rows [P, leaves], and their sums, two by two, up to the root.
+
+    Node 1 is the root, and 2 n and 2 n + 1 are below n: setting and finding take a few operations for each level,
+    however many members and rows there are.
+
+    >>> tree = SumTree(members=1, leaves=4)
+    >>> tree.set(torch.tensor([[0, 2]]), torch.tensor([[1.0, 3.0]]))
+    >>> tree.total.tolist(), tree.find(torch.tensor([[0.5, 1.5, 3.9]])).tolist()
+    ([4.0], [[0, 2, 2]])
+    """
+
+    def __init__(self, members: int, leaves: int) -> None:
+        self.levels = max(1, (leaves - 1).bit_length())
+        self.size = 1 << self.levels
+        self.nodes = torch.zeros(members, 2 * self.size, dtype=torch.float64)
+
+    @property
+    def total(self) -> Tensor:
+        """[P]."""
+        return self.nodes[:, 1]
+
+    def set(self, index: Tensor, masses: Tensor) -> None:
+        """Give rows [P, K] these masses; of a row that is there twice the last counts."""
+        place = index + self.size
+        self.nodes.scatter_(1, place, masses.to(self.nodes.dtype))
+        for _ in range(self.levels):
+            place = place // 2
+            left, right = self.nodes.gather(1, 2 * place), self.nodes.gather(1, 2 * place + 1)
+            self.nodes.scatter_(1, place, left + right)
+
+    def find(self, mass: Tensor) -> Tensor:
+        """The rows [P, N] at which the sum of all masses up to them first exceeds `mass` [P, N]."""
+        node = torch.ones_like(mass, dtype=torch.int64)
+        for _ in range(self.levels):
+            left = self.nodes.gather(1, 2 * node)
+            beyond = mass >= left
+            mass = torch.where(beyond, mass - left, mass)
+            node = 2 * node + beyond.long()
+        return node - self.size
+
+    def masses(self, index: Tensor) -> Tensor:
+        """Of rows [P, K]."""
+        return self.nodes.gather(1, index + self.size)
+
+
+class Surprising(Sampling, abstract=True):
+    """What the ways to draw by surprise share: masses by the last error of a row, the largest so far for a new one.
+
+    Args:
+        alpha: mass = (what `strength` makes of the error)^alpha; 0 draws uniformly.
+    """
+
+    reads_errors: ClassVar[bool] = True
+    batch: Count = 256
+    horizon: Horizon = OneStep()
+    alpha: Probability = 0.6
+
+    def strength(self, errors: Tensor) -> Tensor:
+        """Of absolute errors [P, N], before alpha."""
+        raise NotImplementedError
+
+    def weights(self, chances: Tensor, size: int) -> Tensor | None:
+        """[P, N] how much each row counts in the loss, given the chance that it was drawn; None: all alike."""
+        return None
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"seen": 0}
+
+    def _tree(self, store: Store) -> SumTree:
+        """The tree, made when it is first asked for; a resumed run has its masses in `state`."""
+        if "masses" not in self.state or self.state["masses"] is not self.made.get("masses"):
+            tree = self.made["tree"] = SumTree(store.members, store.capacity)
+            self.state.setdefault("largest", torch.ones(store.members, 1, dtype=torch.float64))
+            if "masses" in self.state:
+                kept: Tensor = self.state["masses"]
+                tree.set(torch.arange(kept.shape[1]).expand(len(kept), -1), kept)
+            self.state["masses"] = self.made["masses"] = tree.nodes[:, tree.size : tree.size + store.capacity]
+        found: SumTree = self.made["tree"]
+        return found
+
+    def draw(self, store: Store, draw: Drawing) -> Transitions:
+        tree = self._tree(store)
+        new = min(store.pushed - self.state["seen"], store.size)
+        if new:
+            index = (store.cursor - new + torch.arange(new)) % store.capacity
+            tree.set(index.expand(store.members, -1), self.state["largest"].pow(self.alpha).expand(-1, new))
+            self.state["seen"] = store.pushed
+        chance = draw("rows", lambda generator, count: torch.rand(count, self.batch, generator=generator).double())
+        total = tree.total[:, None]
+        mass = (torch.arange(self.batch) + chance) / self.batch * total
+        index = tree.find(mass).clamp(max=store.size - 1)
+        batch = self.horizon.read(store, index)
+        weights = self.weights(tree.masses(index) / total, store.size)
+        if weights is not None:
+            batch.offers["importance"] = weights.to(batch.rewards.dtype)
+        return batch
+
+    def learn(self, batch: Transitions, errors: Tensor) -> None:
+        """Take down how far the critic was off on rows [P, N]."""
+        strength = self.strength(errors.double())
+        assert batch.index is not None
+        self.state["largest"] = torch.maximum(self.state["largest"], strength.amax(1, keepdim=True))
+        self.made["tree"].set(batch.index, strength.pow(self.alpha))
+
+
+class PrioritizedRows(Surprising):
+    """Rows by their last error, with weights that undo a part of the bias (PER, arXiv:1511.05952).
+
+        chance_i = (|error_i| + epsilon)^alpha / sum,   weight_i = (N chance_i)^-beta / max_j weight_j
+
+    The batch is stratified: one row from each of `batch` equal shares of the mass.
+
+    Args:
+        beta: 1 undoes all of it.
+
+    Shapes: rows [P, N], errors [P, N].
+
+    >>> PrioritizedRows(beta=1.0).weights(torch.tensor([[0.5, 0.25]]), 4).tolist()
+    [[0.5, 1.0]]
+    """
+
+    beta: Probability = 0.4
+    epsilon: Positive = 1e-6
+
+    def strength(self, errors: Tensor) -> Tensor:
+        return errors + self.epsilon
+
+    def weights(self, chances: Tensor, size: int) -> Tensor | None:
+        weights = (size * chances).pow(-self.beta)
+        return weights / weights.amax(1, keepdim=True)
+
+
+class LossAdjustedRows(Surprising):
+    """Rows by max(|error|, least)^alpha without weights, which a Huber error makes up for (LAP, arXiv:2007.06049).
+
+    Shapes: rows [P, N], errors [P, N].
+
+    >>> LossAdjustedRows(alpha=0.4).strength(torch.tensor([[0.2, 3.0]])).tolist()
+    [[1.0, 3.0]]
+    """
+
+    alpha: Probability = 0.4
+    least: NonNegative = 1.0
+
+    def strength(self, errors: Tensor) -> Tensor:
+        return errors.clamp(min=self.least)
