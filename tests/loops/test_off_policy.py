@@ -16,8 +16,10 @@ from etude.core.edit import set_value
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.learners import Learning, Target
 from etude.core.population import Member
+from etude.learners.backups import ClippedNoise
 from etude.loops.off_policy import OffPolicyLoop
 from etude.optimizers.adam import Adam
+from etude.policies.control.observations import NormalizeObservations
 from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.pendulum import pendulum
 from replay_toys import REPLAY, acts_in_boxes, fill, small
@@ -202,6 +204,22 @@ def test_actions_are_stored_in_units_and_acted_in_the_environments() -> None:
     assert stored.abs().max() <= 1 and stored.std() > 0.4
 
 
+def test_normalisers_learn_from_every_step_and_are_saved(tmp_path: Path) -> None:
+    sac = small(REPLAY["sac"], capacity=100)
+    sac = sac.replace(policy=sac.policy.replace(observations=(NormalizeObservations(),)))
+    loop, alone = (OffPolicyLoop(sac, pendulum, [Member(s) for s in seeds], 2, 30) for seeds in ((3, 4), (4,)))
+    train(loop, 1), train(alone, 1)
+    shown = loop.collector.store.read(torch.arange(30).expand(2, -1)).observations.double()
+    mean = loop.policy_tensors()["policy.transforms.0.moments.mean"][:, 0]
+    assert torch.allclose(mean, shown.mean(1), atol=1e-6)
+    assert alike(alone.policy_tensors()["policy.transforms.0.moments.mean"][0], mean[1:])
+    loop.save(tmp_path)
+    after = train(loop, 1)
+    again = OffPolicyLoop(sac, pendulum, [Member(3), Member(4)], 2, 30)
+    again.load(tmp_path)
+    assert train(again, 1) == after
+
+
 class Failing(CartPoleArrays):
     """Member 1's second environment shows and pays `poison` times what it should, and fails after every fifth step."""
 
@@ -265,6 +283,19 @@ def test_a_failed_episode_is_taken_out_of_the_store() -> None:
 def test_what_cannot_be_composed_is_said(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         REPLAY["td3"].replace(**changes).check()
+
+
+def test_passes_over_one_batch_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learns once in an update: leave out learning\.epochs"):
+        set_value(REPLAY["td3"], "critic.learning.epochs=2").check()
+
+
+def test_noise_on_choices_is_refused() -> None:
+    method = small(REPLAY["sac-discrete"])
+    noisy = method.critic.backup.rule.replace(noise=ClippedNoise())
+    critic = method.critic.replace(backup=method.critic.backup.replace(rule=noisy))
+    with pytest.raises(ConfigError, match="adds noise to actions, and the policy's are choices"):
+        train(OffPolicyLoop(method.replace(critic=critic), cartpole, [Member(0)], 1, 30), 1)
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,10 @@ def learning_objection(learning: Learning | None) -> str | None:
         return None
     if not isinstance(learning.optimizer, StepOptimizer):
         return f"learns for all members of a population at once, which {type(learning.optimizer).__name__} cannot step."
+    if learning.epochs != 1:
+        return (
+            "learns once in an update: leave out learning.epochs (experience.updates says how many updates there are)."
+        )
     if learning.minibatches != 1 or learning.order != "after":
         return (
             "learns from the batches of `sampling` in its place of `order`: leave out learning.minibatches and .order."

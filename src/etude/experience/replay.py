@@ -140,6 +140,8 @@ class ReplayCollector:
         live, end = torch.from_numpy(~step.terminated).float(), torch.from_numpy(done).float()
         place = self.store.cursor
         self.store.push(shown, actions, following, torch.from_numpy(step.rewards), live, end)
+        if len(self.actor.transforms):
+            self.actor.observe(shown)
         self.observations, self.taken = step.observations, self.taken + 1
         self.returns += step.rewards
         self.lengths += 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative
 from etude.core.replay_slots import Backup, Following, QHead, Reduction, ReplayReading, Rule, TargetNoise
 from etude.objectives.reductions import Min
@@ -55,6 +56,8 @@ class FromPolicy(Rule):
 
     def __call__(self, read: ReplayReading) -> Following:
         choice = read.policy("next", copy=True)
+        if choice.chances is not None and self.noise is not None:
+            raise ConfigError("FromPolicy adds noise to actions, and the policy's are choices: leave out its noise.")
         if choice.chances is not None:
             return Following(read.outputs("next", copy=True), choice.logp, choice.chances)
         actions = choice.actions if self.noise is None else self.noise(choice.actions, read)

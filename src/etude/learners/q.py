@@ -31,8 +31,9 @@ class Critics(Plain):
 
     Returns [P, M, N, K], or [P, M, N, A, K] of all A choices.
 
+    How many there are follows from the rows of the weights: `FlatParameters.shared` may leave some out.
+
     Args:
-        networks: M, or fewer where some are left out (`FlatParameters.shared`).
         choices: A of Discrete actions, of which all values are said at once; 0 where actions are read.
     """
 

@@ -29,7 +29,7 @@ class StoredReading:
     """Rows as the learners of an update read them: `core.replay_slots.ReplayReading`.
 
     Args:
-        passes: counts the networks' forward passes by name, for tests and the table of where the time goes.
+        draw: the random numbers of this update.
     """
 
     def __init__(self, updater: ReplayUpdater, batch: Transitions, draw: Drawing) -> None:

@@ -87,6 +87,8 @@ class ReplayUpdater:
 
     Args:
         actor: the policy's module; networks: of the critic and the learners, by name.
+
+    `passes` counts forward passes of policy and critic, for tests and for a table of where the time goes.
     """
 
     def __init__(
