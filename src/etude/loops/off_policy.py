@@ -18,6 +18,7 @@ from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import Member, Population, settle
 from etude.experience.spaces import observation_shape
+from etude.loops.member_report import reported
 from etude.loops.replay_update import ReplayUpdater
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.actor import Actor
@@ -149,23 +150,12 @@ class OffPolicyLoop:
             name, _, key = label.partition("/")
             members[f"{name}_{key}"] = (summed if key == "skipped_steps" else summed / counts[name]).tolist()
         members |= self._offered()
-        for member, total, length in self.collector.ended:
-            self.recent[member].append((total, length))
-        if all(self.recent):
-            members["return"] = [sum(r for r, _ in d) / len(d) for d in self.recent]
-            members["episode_length"] = [sum(n for _, n in d) / len(d) for d in self.recent]
-        metrics = {k: sum(v) / len(v) for k, v in members.items()}
-        if "return" in members:
-            for label in dict.fromkeys(m.label for m in self.population.members if m.label):
-                own = [x for x, m in zip(members["return"], self.population.members) if m.label == label]
-                metrics[f"return/{label}"] = sum(own) / len(own)
-        metrics["environment_steps"], metrics["updates"] = float(self.acted), float(self.updater.updates)
-        metrics["steps_per_second"] = count * self.population.size / max(taken, 1e-9)
-        metrics["seconds/experience"], metrics["seconds/update"] = collecting, taken - collecting
-        if self.collector.faults:
-            metrics["environment_faults"] = float(self.collector.faults)
-        episodes = [{"member": m, "return": r, "length": n} for m, r, n in self.collector.ended]
-        return StepReport(metrics, episodes, members)
+        found = reported(
+            members, self.population, self.collector, self.recent, self.acted, collecting, taken,
+            count * self.population.size,
+        )  # fmt: skip
+        found.metrics["updates"] = float(self.updater.updates)
+        return found
 
     @torch.no_grad()
     def _offered(self) -> dict[str, list[float]]:

@@ -22,6 +22,7 @@ from etude.core.transitions import Transitions
 from etude.experience.spaces import observation_shape
 from etude.loops.control_update import ControlUpdater
 from etude.loops.learning import Learners
+from etude.loops.member_report import reported
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.actor import Actor
 from etude.policies.control.observations import moments
@@ -192,30 +193,11 @@ class OnPolicyLoop:
         count = batch.rewards.numel()
         self.acted += count // self.population.size
         taken = time.monotonic() - begun
-        report = self._report(metrics, count, collected - begun, taken)
+        members = {k: v.tolist() for k, v in metrics.items()}
+        collecting = collected - begun
+        report = reported(members, self.population, self.collector, self.recent, self.acted, collecting, taken, count)
         self._reach(stages.current(self.stages, self.finished, self.steps))
         return report
-
-    def _report(self, measured: dict[str, Tensor], count: int, collecting: float, taken: float) -> StepReport:
-        """Means over the members, and each member's own."""
-        for member, total, length in self.collector.ended:
-            self.recent[member].append((total, length))
-        members = {k: v.tolist() for k, v in measured.items()}
-        if all(self.recent):
-            members["return"] = [sum(r for r, _ in d) / len(d) for d in self.recent]
-            members["episode_length"] = [sum(n for _, n in d) / len(d) for d in self.recent]
-        metrics = {k: sum(v) / len(v) for k, v in members.items()}
-        if "return" in members:
-            for label in dict.fromkeys(m.label for m in self.population.members if m.label):
-                own = [x for x, m in zip(members["return"], self.population.members) if m.label == label]
-                metrics[f"return/{label}"] = sum(own) / len(own)
-        metrics["environment_steps"] = float(self.acted)
-        metrics["steps_per_second"] = count / max(taken, 1e-9)
-        metrics["seconds/experience"], metrics["seconds/update"] = collecting, taken - collecting
-        if self.collector.faults:
-            metrics["environment_faults"] = float(self.collector.faults)
-        episodes = [{"member": m, "return": r, "length": n} for m, r, n in self.collector.ended]
-        return StepReport(metrics, episodes, members)
 
     # Checkpoints
 
