@@ -224,13 +224,23 @@ def squashed(own: Own, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return a, (normal.log_prob(u) - torch.log(1 - a**2)).sum(-1)
 
 
-def sac(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+def temperature(own: Own, rows: Any, state: dict[str, Any]) -> Tensor:
+    """The one before this update; makes the optimizers in the first."""
     if not state:
         state["log"] = torch.zeros((), dtype=rows.r.dtype, requires_grad=True)
         state["critic"], state["policy"] = adam(own.critics, 3e-4), adam([own.policy], 3e-4)
         state["temperature"] = [torch.optim.Adam([state["log"]], 3e-4)]
+    found: Tensor = state["log"].exp().detach()
+    return found
 
-    alpha = state["log"].exp().detach()
+
+def follow_slowly(own: Own) -> None:
+    for slow, fast in zip(own.slow, own.critics, strict=True):
+        follow(slow.parameters(), fast.parameters(), 0.005)
+
+
+def sac(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    alpha = temperature(own, rows, state)
     with torch.no_grad():
         a, logp = squashed(own, rows.next, normals("policy next", rows.a))
         y = torch.minimum(*(c(rows.next, a)[:, 0] for c in own.slow)) - alpha * logp
@@ -240,16 +250,11 @@ def sac(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
     q = torch.minimum(*(c(rows.s, a)[:, 0] for c in own.critics))
     stepped(state["temperature"], -(state["log"] * (logp.detach() - 1.0)).mean())
     stepped(state["policy"], (alpha * logp - q).mean())
-    for slow, fast in zip(own.slow, own.critics, strict=True):
-        follow(slow.parameters(), fast.parameters(), 0.005)
+    follow_slowly(own)
 
 
 def sac_discrete(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
-    if not state:
-        state["log"] = torch.zeros((), dtype=rows.r.dtype, requires_grad=True)
-        state["critic"], state["policy"] = adam(own.critics, 3e-4), adam([own.policy], 3e-4)
-        state["temperature"] = [torch.optim.Adam([state["log"]], 3e-4)]
-    alpha = state["log"].exp().detach()
+    alpha = temperature(own, rows, state)
     with torch.no_grad():
         logs = own.policy(rows.next).log_softmax(-1)
         soft = torch.minimum(*(c(rows.next) for c in own.slow)) - alpha * logs
@@ -262,17 +267,12 @@ def sac_discrete(own: Own, rows: Any, normals: Any, update: int, state: dict[str
     entropy = -(logs.exp() * logs).sum(-1).detach()
     stepped(state["temperature"], -(state["log"] * (0.98 * math.log(2) - entropy)).mean())
     stepped(state["policy"], (logs.exp() * (alpha * logs - q)).sum(-1).mean())
-    for slow, fast in zip(own.slow, own.critics, strict=True):
-        follow(slow.parameters(), fast.parameters(), 0.005)
+    follow_slowly(own)
 
 
 def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     """Policy and temperature take part in every second update here."""
-    if not state:
-        state["log"] = torch.zeros((), dtype=rows.r.dtype, requires_grad=True)
-        state["critic"], state["policy"] = adam(own.critics, 3e-4), adam([own.policy], 3e-4)
-        state["temperature"] = [torch.optim.Adam([state["log"]], 3e-4)]
-    alpha = state["log"].exp().detach()
+    alpha = temperature(own, rows, state)
     with torch.no_grad():
         a, logp = squashed(own, rows.next, normals("policy next", rows.a))
         each = torch.stack([c(rows.next, a)[:, 0] for c in own.slow])
@@ -284,8 +284,7 @@ def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
         q = torch.stack([c(rows.s, a)[:, 0] for c in own.critics]).mean(0)
         stepped(state["temperature"], -(state["log"] * (logp.detach() - 1.0)).mean())
         stepped(state["policy"], (alpha * logp - q).mean())
-    for slow, fast in zip(own.slow, own.critics, strict=True):
-        follow(slow.parameters(), fast.parameters(), 0.005)
+    follow_slowly(own)
 
 
 FORMULAS: dict[str, Callable[..., None]] = {
