@@ -177,6 +177,16 @@ def test_pairs_are_added_until_they_decide(cli: Cli, project: Path, asked: list[
     rows = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
     assert [row["pair"]["seed"] for row in rows] == list(range(1000, 1006))
     assert claims.check("mine.py:mine") == []
+    shown = cli("claims", "show", "mine.py:mine").out
+    assert "Verdict: held." in shown
+    assert f"{record['published']['measures']['pass@1']['difference']['value']:+.3g}" in shown
+    assert str(folder / "plan.toml") in shown
+
+
+def test_a_claim_that_was_never_run_is_shown_with_what_to_do(cli: Cli, project: Path) -> None:
+    shown = cli("claims", "show", "mine.py:mine").out
+    assert "Verdict: not run." in shown
+    assert "No plan yet: `etude claims plan mine.py:mine`." in shown
 
 
 def test_nothing_there_takes_all_pairs_and_is_void_where_the_spread_is_too_wide(

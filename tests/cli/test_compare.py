@@ -20,15 +20,14 @@ from etude.methods.rlvr.grpo import grpo
 
 mine = grpo.replace(id="mine", problems=2)
 """
-FIELDS = ("--set", "experience.size=2", "--set", "problems=2")
+FIELDS = ("--set", "experience.size=2", "--set", "problems=2", "--evaluate", "4")
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    """The runs that were started, in order; each looks at few problems, to be quick."""
+    """The runs that were started, in order."""
     begun: list[Job] = []
-    start, command = jobs.Workers.start, Job.command
-    monkeypatch.setattr(Job, "command", lambda job: [*command(job), "--evaluate", "4"])
+    start = jobs.Workers.start
 
     def counted(pool: jobs.Workers, job: Job) -> None:
         begun.append(job)
@@ -55,6 +54,7 @@ def test_each_run_is_trained_once(cli: Cli, tmp_path: Path, started: list[Job], 
     assert "IQM" in first.out
     found = json.loads((tmp_path / "runs/compare-mine.py-mine-vs-grpo-compose/comparison.json").read_text())
     assert set(found["arms"]) == {"mine.py:mine", "grpo"}
+    assert json.loads((started[0].folder / "config.json").read_text())["evaluate"] == 4
 
     started.clear()
     second = cli("compare", "mine.py:mine", "grpo", *flags)

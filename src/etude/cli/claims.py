@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from etude.core.errors import ConfigError
 
-claims = App(name="claims", help="What papers say and what came out here; `plan`, `run` and `check` take their names.")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+claims = App(
+    name="claims", help="What papers say and what came out here; `show`, `plan`, `run` and `check` take their names."
+)
 
 
 @claims.default
@@ -44,6 +49,59 @@ def _figures(record: dict[str, Any] | None) -> tuple[str, str]:
     first = next(iter(measures.values()))
     value, low, high = units(first)
     return f"{value:+.1f} ({low:+.1f} to {high:+.1f})", str(first["pairs"])
+
+
+@claims.command
+def show(method: str) -> None:
+    """A claim, how it is checked, and every measure of its verdict; `matters` is the smallest difference that does.
+
+    Parameters
+    ----------
+    method
+        Whose claim (`etude claims`).
+    """
+    from rich.console import Console
+
+    from etude.runs.claims import PUBLISHED, TUNED, claim_of, folder_of, recorded, verdict_of
+    from etude.runs.plans import PLAN
+
+    (_, claim), record, folder = claim_of(method), recorded(method), folder_of(method)
+    console = Console(highlight=False, markup=False)
+    console.print(claim.statement, style="bold")
+    if claim.bed:
+        console.print(f"Checked against {claim.baseline} on the bed {claim.bed}.")
+    else:
+        console.print(f"Checked by an experiment of its own: {claim.setting or claim.task}.")
+    if claim.paper_effect:
+        console.print(f"The paper reports: {claim.paper_effect.rstrip('.')}.")
+    console.print(f"Verdict: {verdict_of(method) or 'not run'}.")
+    for setting, title in ((PUBLISHED, "As published"), (TUNED, "After the same tuning of both arms")):
+        if record and setting in record:
+            _evidence(console, title, record[setting])
+    planned = (folder / PLAN).is_file()
+    console.print(f"  {folder / PLAN}" if planned else f"No plan yet: `etude claims plan {method}`.", soft_wrap=True)
+
+
+def _evidence(console: Console, title: str, part: dict[str, Any]) -> None:
+    """Measures of one setting of both arms, and why it is void if it is."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    names = ("measure", "method", "baseline", "difference", "interval", "matters", "pairs", "verdict")
+    table = Table(
+        *names, title=f"{title}:", title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for name, found in part["measures"].items():
+        means = (part["means"].get(side, {}).get(name) for side in ("arm", "baseline"))
+        gap = found["difference"]
+        ends = ("unbounded" if gap[k] is None else f"{gap[k]:+.3g}" for k in ("low", "high"))
+        table.add_row(
+            name, *("" if m is None else f"{m:.3g}" for m in means), f"{gap['value']:+.3g}", " to ".join(ends),
+            f"{found['smallest']:.3g}", str(found["pairs"]), found["verdict"],
+        )  # fmt: skip
+    console.print(table)
+    for void in part["void"]:
+        console.print(f"Void, {void['gate']}: {void['why']}")
 
 
 @claims.command

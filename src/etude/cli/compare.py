@@ -20,6 +20,7 @@ def compare(
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     workers: int | None = None,
+    evaluate: int | None = None,
     evaluate_every: int | None = None,
     preset: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> None:
@@ -44,6 +45,8 @@ def compare(
         my_rewards.py:score=0.2. Repeatable.
     workers
         Runs at a time; all cores by default.
+    evaluate
+        Problems of each split, in control episodes of each member, that every run is evaluated on; as in `etude train`.
     evaluate_every
         Also evaluate in between, each time after so many steps, for curves of the metric itself.
     preset
@@ -66,6 +69,7 @@ def compare(
         set=set,
         reward=reward,
         workers=workers,
+        evaluate=evaluate,
         evaluate_every=evaluate_every,
         preset=preset,
     )

@@ -165,7 +165,8 @@ def compare(
     methods: Sequence[str], task: Any = "compose", *, model: Any = "tiny", tokenizer: object = None,
     seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
     out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
-    workers: int | None = None, evaluate_every: int | None = None, preset: bool = False, quiet: bool = False,
+    workers: int | None = None, evaluate: int | None = None, evaluate_every: int | None = None, preset: bool = False,
+    quiet: bool = False,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -177,6 +178,7 @@ def compare(
         metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
         reward: the function that scores, for all of them: 'file.py:function' or 'module:function'; several in a list,
             with weights as in 'file.py:function=0.2'.
+        evaluate: problems of each split, in control episodes of each member, that every run is evaluated on.
         evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
         preset: begin each with its settings for this task (`runs/presets.py`), and take the most steps that one of them
             asks for; where an arm has none, all are trained as published, and a sentence says so.
@@ -188,7 +190,10 @@ def compare(
     from etude.runs.worlds import world_of
 
     fields = assignments(set)
-    for name, number in {"seeds": seeds, "steps": steps, "workers": workers, "evaluate_every": evaluate_every}.items():
+    numbers = {
+        "seeds": seeds, "steps": steps, "workers": workers, "evaluate": evaluate, "evaluate_every": evaluate_every,
+    }  # fmt: skip
+    for name, number in numbers.items():
         check(name, Count, 1 if number is None else number)
     task, own, rewards, model = given.for_processes(task, reward, model, tokenizer, Path(out) / given.FOLDER)
     fields, scored = [*own, *fields], rewards or None
@@ -199,7 +204,8 @@ def compare(
     metric, split = metric or known[0], split or splits[0]
     model = model if model == Options.model else start_of(model, goal.world)[0]
     _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
-    flags = ("--evaluate-every", str(evaluate_every)) if evaluate_every else ()
+    told = {"--evaluate": evaluate, "--evaluate-every": evaluate_every}
+    flags = tuple(x for flag, number in told.items() if number for x in (flag, str(number)))
     marks = {arm: each.fingerprint for arm, each in begun.items()}
     arms = {
         arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), rewards=rewards, together=goal.together,

@@ -49,9 +49,10 @@ class RolloutRun(RunOfKind[RolloutMethod, "OnPolicyLoop"]):
         """Who is trained, and on what."""
         rollout = method.experience
         assert rollout is not None
+        rollouts = "1 rollout" if loop.steps == 1 else f"{loop.steps} rollouts"
         return (
             f"{world_of(task).size(loop, method, task)}, {rollout.environments} environments of {task.id} for each, "
-            f"{loop.steps} rollouts of {rollout.steps} steps.{PROMISES[loop.exact]}"
+            f"{rollouts} of {rollout.steps} steps.{PROMISES[loop.exact]}"
         )
 
     def promises(self, loop: OnPolicyLoop) -> dict[str, Any]:
