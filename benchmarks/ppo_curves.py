@@ -12,39 +12,22 @@ no clipped value loss like the others', so it is not among the runs with clipped
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import hashlib
 import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from _arms import HERE, machine, peer_python
 from _control_cases import CURVES, Control
-from _equivalence import equivalence
+from _curves import OWN, Episodes, Train, draw, peer, report
 
 from etude.advantages.returns import GAE
 from etude.core.population import Member
 from etude.core.transitions import Transitions
 from etude.core.worlds import World
-from etude.evaluation.intervals import Band, curve_band, probability_of_improvement
-from etude.evaluation.plots import draw_panels
 from etude.loops.on_policy import OnPolicyLoop
 from etude.runs.training import compose_method, compose_task
 
-Episodes = list[list[float]]
-"""[environment steps so far, return] of every training episode, in order."""
-Train = Callable[[], list[Episodes]]
-WINDOW, POINTS = 100, 20
-SHOWN = (2, 5, 10, 15, 20)
-"""Points, of 20, that the report has numbers for."""
-OWN = "etude"
 SCRIPTS = {"CartPole-v1": "ppo.py", "Pendulum-v1": "ppo_continuous_action.py"}
 
 
@@ -77,23 +60,10 @@ def own(case: Control, seeds: list[int], task: str | None, cuts_end: bool = Fals
     return found
 
 
-def peer(python: Path, *command: str) -> Episodes:
-    """One run of a peer, in a process with one thread."""
-    limits = {k: "1" for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    done = subprocess.run(
-        [str(python), "-W", "ignore", *command], capture_output=True, text=True, cwd=HERE, env={**os.environ, **limits}
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
-
-
-def arms(
-    name: str, seeds: list[int], task: str | None, cleanrl: Path | None
-) -> dict[str, Callable[[], list[Episodes]]]:
+def arms(name: str, seeds: list[int], task: str | None, cleanrl: Path | None) -> dict[str, Train]:
     """What trains each arm of a case."""
     case = CURVES[name]
-    found: dict[str, Train] = {OWN: lambda: own(case, seeds, task)}
+    found = {OWN: lambda: own(case, seeds, task)}
     if case.value_clip is None:
         found["SB3"] = lambda: [peer(peer_python("sb3"), "_peer_sb3_curve.py", name, str(s)) for s in seeds]
     if cleanrl is not None:
@@ -103,55 +73,6 @@ def arms(
         ]  # fmt: skip
         found["etude, cuts as ends"] = lambda: own(case, seeds, task, cuts_end=True)
     return found
-
-
-def kept(folder: Path, key: dict[str, Any], train: Train) -> list[Episodes]:
-    """Runs from their file, or made now and written there with the time they took."""
-    file = folder / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}.json"
-    if not file.exists():
-        print(f"{key['case']['name']}: {key['arm']} ...", file=sys.stderr, flush=True)
-        begun = time.monotonic()
-        runs = train()
-        file.write_text(json.dumps({**key, "seconds": round(time.monotonic() - begun), "runs": runs}))
-    return json.loads(file.read_text())["runs"]  # type: ignore[no-any-return]
-
-
-def curve(episodes: Episodes, points: np.ndarray) -> np.ndarray:
-    """[points] mean return of the last 100 episodes that had ended by then."""
-    steps, returns = np.array(episodes).T
-    ended = np.searchsorted(steps, points, side="right")
-    return np.array([returns[max(0, n - WINDOW) : n].mean() for n in ended])
-
-
-def entry(points: np.ndarray, curves: dict[str, np.ndarray], bands: dict[str, Band]) -> dict[str, Any]:
-    """What the report says of one case."""
-    found, at = dict[str, Any](), [i - 1 for i in SHOWN]
-    for name, band in bands.items():
-        found[name] = {
-            str(int(points[i])): [round(float(x[i]), 1) for x in (band.value, band.low, band.high)] for i in at
-        }
-    pairs = [(ours, theirs) for ours in bands for theirs in bands if ours.startswith(OWN) and ours != theirs]
-    for ours, theirs in [p for p in pairs if p[1] != OWN]:
-        found[f"{ours} against {theirs}"] = against(points, curves[ours], curves[theirs])
-    return found
-
-
-def against(points: np.ndarray, own: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
-    """Curves [seeds, points] of one library and of another, by equivalence.
-
-    The smallest difference that matters is a tenth of what the other's curve gains.
-    """
-    mean = theirs.mean(0)
-    smallest = float(mean.max() - mean.min()) / 10
-    each = [equivalence(own[:, i], theirs[:, i], smallest)["verdict"] for i in range(len(points))]
-    return {
-        "smallest difference that matters": round(smallest, 1),
-        "points": {verdict: each.count(verdict) for verdict in sorted(set(each))},
-        "different at": [int(p) for p, verdict in zip(points, each) if verdict == "different"],
-        "at the end": equivalence(own[:, -1], theirs[:, -1], smallest),
-        "mean of the curve": equivalence(own.mean(1), theirs.mean(1), smallest),
-        "probability that the first curve is higher": str(probability_of_improvement(own.mean(1), theirs.mean(1))),
-    }
 
 
 def main() -> None:
@@ -166,26 +87,22 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    chosen.runs.mkdir(parents=True, exist_ok=True)
     peer_python("sb3")
     about = machine("sb3", ["torch", "gymnasium", "envpool"], ["stable_baselines3", "torch", "gymnasium"])
-    result: dict[str, Any] = {"machine": about, "seeds": chosen.seeds, "cases": {}}
-    panels: dict[str, dict[str, Band]] = {}
+    seeds, cases = list(range(chosen.seeds)), dict[str, Any]()
     for name in chosen.cases:
-        case, seeds, curves = CURVES[name], list(range(chosen.seeds)), dict[str, np.ndarray]()
-        points = np.linspace(case.budget / POINTS, case.budget, POINTS).round()
-        for arm, train in arms(name, seeds, chosen.task, chosen.cleanrl).items():
-            task = chosen.task if arm.startswith(OWN) and chosen.task else case.task
-            key = {"arm": arm, "case": case.to_json(), "task": task, "seeds": seeds}
-            curves[arm] = np.array([curve(run, points) for run in kept(chosen.runs, key, train)])
-        panels[name] = {arm: curve_band(values, points) for arm, values in curves.items()}
-        result["cases"][name] = {"case": case.to_json(), **entry(points, curves, panels[name])}
+        case, trained = CURVES[name], arms(name, seeds, chosen.task, chosen.cleanrl)
+        cases[name] = (case.budget, case.to_json(), {
+            arm: ({
+                "case": case.to_json(), "task": chosen.task if arm.startswith(OWN) and chosen.task else case.task,
+                "seeds": seeds,
+            }, train)
+            for arm, train in trained.items()
+        })  # fmt: skip
+    found, panels = report(cases, chosen.runs)
+    result = {"machine": about, "seeds": chosen.seeds, "cases": found}
     if chosen.image:
-        drawn = {
-            name: {arm: dataclasses.replace(band, x=band.x / 1000) for arm, band in bands.items()}
-            for name, bands in panels.items()
-        }
-        draw_panels(drawn, chosen.image, x_label="environment steps, thousands", y_label="return (last 100 episodes)")
+        draw(panels, chosen.image)
     print(text := json.dumps(result, indent=1))
     if chosen.output:
         chosen.output.write_text(text + "\n")
