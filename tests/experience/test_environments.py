@@ -38,6 +38,8 @@ from etude.loops.states import join_tensors, split_tensors
 from etude.tasks.control.cartpole import CartPole, CartPoleArrays
 from etude.tasks.control.four_rooms import FourRooms
 from etude.tasks.control.pendulum import PendulumArrays
+from etude.tasks.control.regulator import Regulator
+from etude.tasks.tabular.garnet import Garnet
 
 Make = Callable[..., Any]
 
@@ -71,8 +73,10 @@ BACKENDS: dict[str, Make] = {
     "pendulum": functools.partial(builtin, PendulumArrays),
     "gusts": lambda seeds, count: CartPole(gust=20.0).make(seeds, count),
     "four rooms": lambda seeds, count: FourRooms(limit=20).make(seeds, count),
+    "regulator": lambda seeds, count: Regulator(wind=0.1, limit=9).make(seeds, count),
+    "garnet": lambda seeds, count: Garnet(states=200, actions=2, limit=9).make(seeds, count),
 }
-DISCRETE = ("gymnasium", "workers", "toy", "envpool", "cartpole", "gusts", "four rooms")
+DISCRETE = ("gymnasium", "workers", "toy", "envpool", "cartpole", "gusts", "four rooms", "garnet")
 
 
 @pytest.fixture(autouse=True)

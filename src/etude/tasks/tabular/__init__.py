@@ -1,1 +1,1 @@
-"""Tasks so small that everything about a policy can be enumerated."""
+"""Tasks so small that everything about a policy can be computed: enumerable responses, finite decision processes."""
