@@ -285,11 +285,6 @@ def test_what_cannot_be_composed_is_said(changes: dict[str, Any], sentence: str)
         REPLAY["td3"].replace(**changes).check()
 
 
-def test_passes_over_one_batch_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learns once in an update: leave out learning\.epochs"):
-        set_value(REPLAY["td3"], "critic.learning.epochs=2").check()
-
-
 def test_noise_on_choices_is_refused() -> None:
     method = small(REPLAY["sac-discrete"])
     noisy = method.critic.backup.rule.replace(noise=ClippedNoise())

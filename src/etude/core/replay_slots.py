@@ -135,6 +135,8 @@ class Horizon(Part, abstract=True):
     """
 
     slot = "horizon"
+    windows: ClassVar[bool] = False
+    """Whether it shows several steps of each row, [P, N, T, ...], and not what they come to."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
 
     @property
@@ -168,7 +170,16 @@ class Sampling(Part, abstract=True):
 
 
 class ReplayLearner(Apart, abstract=True):
-    """A network of every member's own that learns from stored rows, in its place of the method's `order`."""
+    """A network of every member's own that learns from stored rows, in its place of the method's `order`.
+
+    Args:
+        sampling: which rows it reads, if not those of the method's `sampling`; a horizon alone: rows that are drawn as
+            that says, seen so.
+    """
+
+    reads_windows: ClassVar[bool] = False
+    """Whether it reads several steps of each row."""
+    sampling: Sampling | Horizon | None = None
 
     def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network for what is seen [P, N, *shape] and a Gymnasium space of actions."""
@@ -188,7 +199,18 @@ class ReplayLearner(Apart, abstract=True):
         return 1
 
     def objection(self, method: Method) -> str | None:
+        windows = gives_windows(self.sampling or method.slots()["sampling"])
+        if windows and not self.reads_windows:
+            return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
+        if self.reads_windows and not windows:
+            return "reads windows of steps, and gets them one by one: set its sampling=window."
         return learning_objection(self.learning) or super().objection(method)
+
+
+def gives_windows(sampling: Sampling | Horizon | None) -> bool:
+    """Whether rows that are drawn so are windows of steps."""
+    horizon = sampling.horizon if isinstance(sampling, Sampling) else sampling
+    return horizon is not None and horizon.windows
 
 
 def learning_objection(learning: Learning | None) -> str | None:
@@ -197,10 +219,6 @@ def learning_objection(learning: Learning | None) -> str | None:
         return None
     if not isinstance(learning.optimizer, StepOptimizer):
         return f"learns for all members of a population at once, which {type(learning.optimizer).__name__} cannot step."
-    if learning.epochs != 1:
-        return (
-            "learns once in an update: leave out learning.epochs (experience.updates says how many updates there are)."
-        )
     if learning.minibatches != 1 or learning.order != "after":
         return (
             "learns from the batches of `sampling` in its place of `order`: leave out learning.minibatches and .order."
@@ -226,6 +244,8 @@ class ReplayPolicy(Policy, abstract=True):
             return (
                 f"learns by the terms of the slot actor, which a {type(method).__name__} does not have: actor-policy."
             )
+        if gives_windows(method.slots()["sampling"]):
+            return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
         return learning_objection(self.learning)
 
 

@@ -130,7 +130,7 @@ class OffPolicyLoop:
             collector.step()
             collecting += time.monotonic() - acting
             for _ in range(experience.due(had, self.acted)):
-                for name, measured in updater.run(collector.store, rates).items():
+                for name, measured in updater.run(collector.store, rates):
                     counts[name] = counts.get(name, 0) + 1
                     for key, value in measured.items():
                         label = f"{name}/{key}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from etude.core.replay_slots import At, Choice, Drawing
+from etude.core.replay_slots import At, Choice, Drawing, Sampling
 from etude.core.transitions import Transitions
 from etude.policies.control.units import in_units
 
@@ -29,20 +29,25 @@ class StoredReading:
     """Rows as the learners of an update read them: `core.replay_slots.ReplayReading`.
 
     Args:
-        draw: the random numbers of this update.
+        sampling: what drew them. draw: the random numbers of this update.
     """
 
-    def __init__(self, updater: ReplayUpdater, batch: Transitions, draw: Drawing) -> None:
-        self.updater, self.batch, self.draw = updater, batch, draw
+    def __init__(self, updater: ReplayUpdater, sampling: Sampling, batch: Transitions, draw: Drawing) -> None:
+        self.updater, self.sampling, self.batch, self.draw = updater, sampling, batch, draw
         self.reader, self.errors = "", cast("Tensor | None", None)
         self.known: dict[Any, Known] = {}
 
     @property
     def wants_errors(self) -> bool:
-        return self.updater.method.sampling.reads_errors
+        return self.sampling.reads_errors
 
     def tell(self, errors: Tensor) -> None:
         self.errors = errors
+
+    def finish(self) -> None:
+        """Let what drew the rows know how far the critic was off on them."""
+        if self.errors is not None:
+            self.sampling.learn(self.batch, self.errors)
 
     @property
     def network(self) -> nn.Module:
