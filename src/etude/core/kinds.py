@@ -16,6 +16,7 @@ from etude.core.replay_slots import (
     ActorTerm,
     Exploration,
     ReplayCritic,
+    ReplayEncoder,
     ReplayExperience,
     ReplayLearner,
     ReplayPolicy,
@@ -218,6 +219,9 @@ class ReplayMethod(Method):
         if not self.policy.made_of_critic and not self.actor:
             yield f"{policy} learns by the terms of the slot actor, which is empty: set actor=maximize-q."
         yield from _same_names(["policy", "critic", *(part.name for part in self.learners)])
+        encoders = [part.name for part in self.learners if isinstance(part, ReplayEncoder)]
+        if len(encoders) > 1:
+            yield f"{' and '.join(encoders)} are encoders, and policy and critic read one: leave out the other."
         yield from self._misplaced()
 
     def _misplaced(self) -> Iterator[str]:

@@ -47,6 +47,10 @@ class ReplayReading(Protocol):
         """The rows [P, N, ...]: `rewards` are the sums over the horizon, `discounts` what a value after it counts."""
         ...
 
+    def seen(self, at: At) -> Tensor:
+        """The observations as networks see them, normalised, say: [P, N, ...], of windows [P, N, T, ...]."""
+        ...
+
     def policy(self, at: At = "here", copy: bool = False) -> Choice:
         """What the policy does, or its slow copy where it has one."""
         ...
@@ -87,6 +91,11 @@ class ReplayReading(Protocol):
     @property
     def network(self) -> nn.Module:
         """Of the learner that reads."""
+        ...
+
+    @property
+    def slow(self) -> nn.Module:
+        """The slow copy of that network."""
         ...
 
 
@@ -231,6 +240,40 @@ class ReplayCritic(ReplayLearner, abstract=True):
 
     slot = "critic"
 
+    def build_joined(self, width: int, population: Population) -> nn.Module:
+        """The network for what an encoder makes of an observation and an action, [P, N, width]."""
+        raise NotImplementedError
+
+
+class Encoding(Protocol):
+    """The network of an encoder.
+
+    `width` is that of its features, `joined` that of what it makes of them and an action.
+    """
+
+    width: int
+    joined: int
+
+    def __call__(self, seen: Tensor) -> Tensor:
+        """What is seen [P, N, ...] -> features [P, N, width], which the policy reads."""
+        ...
+
+    def join(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Features and actions [P, N, A] in units -> [P, N, joined], which the critic reads."""
+        ...
+
+
+class ReplayEncoder(ReplayLearner, abstract=True):
+    """What stands before policy and critic: they read what it makes of observations and actions.
+
+    It learns by its own loss alone. Who acts has it too: its network, an `Encoding`, belongs to the actor.
+    """
+
+
+def encoder_of(method: Method) -> ReplayEncoder | None:
+    """The learner of a method that is an encoder."""
+    return next((part for part in method.slots()["learners"] if isinstance(part, ReplayEncoder)), None)
+
 
 class ReplayPolicy(Policy, abstract=True):
     """What acts and, unless it is made of the critic, learns by the terms of `actor`."""
@@ -238,12 +281,17 @@ class ReplayPolicy(Policy, abstract=True):
     learning: Learning | None = None
     made_of_critic: ClassVar[bool] = False
     """Whether it has no numbers of its own: it does what the critic says is best."""
+    reads_features: ClassVar[bool] = False
+    """Whether it can stand behind an encoder."""
 
     def objection(self, method: Method) -> str | None:
         if "actor" not in method.slot_names():
             return (
                 f"learns by the terms of the slot actor, which a {type(method).__name__} does not have: actor-policy."
             )
+        encoder = encoder_of(method)
+        if encoder is not None and not self.reads_features:
+            return f"reads what is seen, and {encoder.name} stands before it: leave it out, or take another policy."
         if gives_windows(method.slots()["sampling"]):
             return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
         return learning_objection(self.learning)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from etude.core.errors import InvariantError
 from etude.core.learners import Learning
 from etude.core.population import FlatParameters, Number, PerMember, Population, per_member
-from etude.core.replay_slots import Horizon, ReplayLearner, ReplayPolicy, Sampling
+from etude.core.replay_slots import Horizon, ReplayLearner, ReplayPolicy, Sampling, encoder_of
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches
@@ -94,11 +94,15 @@ class ReplayUpdater:
     def __init__(
         self, method: CompleteReplayMethod, population: Population, actor: Actor, networks: Mapping[str, nn.Module]
     ) -> None:
-        self.population, self.actor, self.networks = population, actor, {"policy": actor, **networks}
+        self.population, self.actor = population, actor
+        self.networks = {"policy": actor.without_encoder(), **networks}
+        encoder = encoder_of(method)
+        self.encoder = None if encoder is None else encoder.name
         self.follow(method)
         self.trainers: dict[str, ReplayTrainer] = {}
         for name, part in method.trained.items():
-            prefix = "policy.body" if method.policy.made_of_critic and name == "critic" else name
+            inside = {self.encoder: "policy.encoder", "critic": "policy.body" if method.policy.made_of_critic else name}
+            prefix = inside.get(name, name)
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count)
