@@ -55,6 +55,14 @@ class ReplayReading(Protocol):
         """What the policy does, or its slow copy where it has one."""
         ...
 
+    def parameters(self, at: At = "here", copy: bool = False) -> Tensor:
+        """What the policy's network says, [P, N, K], of which its distribution makes actions."""
+        ...
+
+    def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
+        """Actions [P, N, A] with noise added to them, brought back among those that there are."""
+        ...
+
     def outputs(
         self, at: At = "here", actions: Tensor | None = None, copy: bool = False, frozen: bool = False,
         first: bool = False,
@@ -201,6 +209,9 @@ class ReplayLearner(Apart, abstract=True):
     def offers(self, network: nn.Module) -> Mapping[str, Tensor]:
         """What others may read of it under `ReplayReading.offered`, with P as the first axis."""
         return {}
+
+    def followed(self, store: Any) -> None:
+        """See all that is stored: the slow copy of its network has just moved."""
 
     @property
     def count(self) -> int:
@@ -388,6 +399,9 @@ class Backup(Part, abstract=True):
     def target(self, read: ReplayReading, head: QHead) -> Tensor:
         """[P, N, K], without gradient."""
         raise NotImplementedError
+
+    def followed(self, store: Any) -> None:
+        """See all that is stored: the critic's slow copy has just moved."""
 
 
 class TargetNoise(Part, abstract=True):

@@ -114,6 +114,9 @@ class QFunctions(ReplayCritic):
         head = self.head.layer(each, "critic.head", width, choices, self.last)
         return Critics(body, head, choices, self.head.size)
 
+    def followed(self, store: Any) -> None:
+        self.backup.followed(store)
+
     def loss(self, read: ReplayReading) -> Tensor:
         with torch.no_grad():
             target = self.backup.target(read, self.head)

@@ -110,18 +110,30 @@ class StoredReading:
         whose = [(name, slow)] if encoder is None else [(name, slow), (encoder, slow and self.updater.slow(encoder))]
         return tuple("targets" if copied else learner for learner, copied in whose)
 
+    def parameters(self, at: At = "here", copy: bool = False) -> Tensor:
+        slow = copy and self.updater.slow("policy")
+
+        def said() -> Tensor:
+            self.updater.passes["policy"] += 1
+            found: Tensor = self.updater.module("policy", slow)(self.features(at, slow))
+            return found
+
+        parameters: Tensor = self._once(("parameters", at, slow), self._rests_on("policy", slow), said)
+        return parameters
+
+    def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
+        return in_units(self.updater.actor).moved(actions, noise)
+
     def policy(self, at: At = "here", copy: bool = False) -> Choice:
         slow = copy and self.updater.slow("policy")
 
         def chosen() -> Choice:
-            actor, spread = self.updater.module("policy", slow), in_units(self.updater.actor)
-            said = actor(self.features(at, slow))
+            spread, said = in_units(self.updater.actor), self.parameters(at, copy)
             count = said.shape[1]
 
             def noise(generator: Generator, times: int) -> Tensor:
                 return spread.noise((times, count), generator)
 
-            self.updater.passes["policy"] += 1
             return spread.chosen(said, self.draw(f"policy {at}", noise))
 
         choice: Choice = self._once(("policy", at, slow), self._rests_on("policy", slow), chosen)

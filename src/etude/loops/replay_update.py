@@ -154,13 +154,13 @@ class ReplayUpdater:
         reads: dict[str, StoredReading] = {}
         for group in self.groups:
             if group == ("targets",):
-                self._follow(reads)
+                self._follow(store, reads)
                 continue
             learning = [name for name in group if self.trainers[name].due(self.updates)]
             for turn in range(self.trainers[learning[0]].learning.epochs if learning else 0):
                 reports += self._step(learning, turn, store, rates, reads)
         if ("targets",) not in self.groups:
-            self._follow(reads)
+            self._follow(store, reads)
         for read in reads.values():
             read.finish()
         return reports
@@ -214,13 +214,15 @@ class ReplayUpdater:
         trainer.parameters.differentiate(loss, again)
         trainer.batch, trainer.report = read.batch, {"loss": loss.detach()}
 
-    def _follow(self, reads: Mapping[str, StoredReading]) -> None:
+    def _follow(self, store: Store, reads: Mapping[str, StoredReading]) -> None:
         moved = False
-        for trainer in self.trainers.values():
-            target = trainer.learning.target
+        for name, trainer in self.trainers.items():
+            target, part = trainer.learning.target, self.parts[name]
             if target is not None and self.updates % target.every == 0:
                 trainer.follow()
                 moved = True
+                if isinstance(part, ReplayLearner):
+                    part.followed(store)
         for read in reads.values() if moved else ():
             read.forget("targets")
 
