@@ -13,7 +13,7 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.core.population import Member, Population
 from etude.core.transitions import Transitions
-from etude.experience.sampling import NStep, OneStep, UniformRows
+from etude.experience.sampling import NStep, OneStep, UniformRows, Window
 from etude.experience.store import Store
 from etude.experience.stretches import LENGTH, Stretches
 
@@ -92,6 +92,33 @@ def test_no_row_crosses_a_reset(ends: list[int], environments: int, capacity: in
         assert float(batch.rewards[0, r]) == pytest.approx(total)
         assert float(batch.discounts[0, r]) == pytest.approx(discount)
         assert float(batch.next_observations[0, r, 0]) == led
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ends=st.lists(st.sampled_from([CONTINUES] * 3 + [TERMINATED, TRUNCATED]), min_size=6, max_size=40),
+    environments=st.integers(1, 3), capacity=st.integers(4, 24), length=st.integers(1, 6),
+)  # fmt: skip
+def test_no_window_crosses_a_reset(ends: list[int], environments: int, capacity: int, length: int) -> None:
+    store, told = played(ends, environments, capacity)
+    kept = told[-store.size :] if store.size < len(told) else told
+    index = torch.arange(store.size)[None]
+    batch = Window(gamma=GAMMA, length=length).read(store, index)
+    assert batch.next_observations is not None and batch.discounts is not None and batch.weights is not None
+    by_reward, firsts = {t.reward: i for i, t in enumerate(kept)}, store.read(index).rewards[0].tolist()
+    for r, reward in enumerate(firsts):
+        walked = [kept[by_reward[reward]]]
+        while walked[-1].end == CONTINUES and (place := by_reward[walked[-1].reward] + environments) < len(kept):
+            walked.append(kept[place])
+        walked = walked[:length]
+        assert batch.weights[0, r].tolist() == [1.0] * len(walked) + [0.0] * (length - len(walked))
+        walked += [walked[-1]] * (length - len(walked))  # nothing of another episode, not even where it counts 0
+        assert batch.rewards[0, r].tolist() == batch.actions[0, r, :, 0].tolist() == [t.reward for t in walked]
+        assert batch.observations[0, r, :, 0].tolist() == [t.seen for t in walked]
+        assert batch.next_observations[0, r, :, 0].tolist() == [t.led for t in walked]
+        assert batch.terminated[0, r].tolist() == [t.end == TERMINATED for t in walked]
+        assert batch.truncated[0, r].tolist() == [t.end == TRUNCATED for t in walked]
+        assert batch.discounts[0, r].tolist() == [GAMMA * (t.end != TERMINATED) for t in walked]
 
 
 def test_rows_are_drawn_uniformly_and_by_every_member_alone() -> None:

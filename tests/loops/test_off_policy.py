@@ -16,7 +16,7 @@ from etude.core.edit import set_value
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.learners import Learning, Target
 from etude.core.population import Member
-from etude.learners.backups import ClippedNoise
+from etude.learners.backups import ClippedNoise, FromPolicy
 from etude.loops.off_policy import OffPolicyLoop
 from etude.optimizers.adam import Adam
 from etude.policies.control.observations import NormalizeObservations
@@ -285,17 +285,20 @@ def test_what_cannot_be_composed_is_said(changes: dict[str, Any], sentence: str)
         REPLAY["td3"].replace(**changes).check()
 
 
-def test_passes_over_one_batch_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learns once in an update: leave out learning\.epochs"):
-        set_value(REPLAY["td3"], "critic.learning.epochs=2").check()
-
-
 def test_noise_on_choices_is_refused() -> None:
     method = small(REPLAY["sac-discrete"])
     noisy = method.critic.backup.rule.replace(noise=ClippedNoise())
     critic = method.critic.replace(backup=method.critic.backup.replace(rule=noisy))
     with pytest.raises(ConfigError, match="adds noise to actions, and the policy's are choices"):
         train(OffPolicyLoop(method.replace(critic=critic), cartpole, [Member(0)], 1, 30), 1)
+
+
+def test_noise_on_the_best_choice_is_refused() -> None:
+    method = small(REPLAY["dqn"])
+    noisy = method.critic.backup.replace(rule=FromPolicy(noise=ClippedNoise()))
+    loop = OffPolicyLoop(method.replace(critic=method.critic.replace(backup=noisy)), cartpole, [Member(0)], 1, 30)
+    with pytest.raises(ConfigError, match="Noise is added to numbers, and these actions are choices"):
+        train(loop, 1)
 
 
 @pytest.mark.parametrize(

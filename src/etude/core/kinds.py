@@ -16,6 +16,7 @@ from etude.core.replay_slots import (
     ActorTerm,
     Exploration,
     ReplayCritic,
+    ReplayEncoder,
     ReplayExperience,
     ReplayLearner,
     ReplayPolicy,
@@ -218,6 +219,9 @@ class ReplayMethod(Method):
         if not self.policy.made_of_critic and not self.actor:
             yield f"{policy} learns by the terms of the slot actor, which is empty: set actor=maximize-q."
         yield from _same_names(["policy", "critic", *(part.name for part in self.learners)])
+        encoders = [part.name for part in self.learners if isinstance(part, ReplayEncoder)]
+        if len(encoders) > 1:
+            yield f"{' and '.join(encoders)} are encoders, and policy and critic read one: leave out the other."
         yield from self._misplaced()
 
     def _misplaced(self) -> Iterator[str]:
@@ -228,6 +232,14 @@ class ReplayMethod(Method):
                 yield f"order names {name}, and what learns is called {', '.join(trained)}: leave it out."
             elif names.count(name) > 1:
                 yield f"order names {name} twice: a learner has one place in an update."
+        several = {name for name, part in trained.items() if part.learning is not None and part.learning.epochs > 1}
+        for group in self.groups():
+            bursts = [name for name in group if name in several]
+            if bursts and len(group) > 1:
+                yield (
+                    f"order has {bursts[0]} in a group, whose losses are computed together, and it learns several "
+                    "times in a row: give it a place of its own."
+                )
         for name in trained:
             if name not in names:
                 yield f"order leaves out {name}, which would never learn: order={','.join([*map(str, names), name])}."

@@ -46,7 +46,8 @@ class Learning(Part):
     Args:
         optimizer: takes the steps; its schedule is the learner's, over all steps of the run.
         every: training steps of the policy between two times.
-        epochs, minibatches: passes over the data of one time, and steps in each.
+        epochs, minibatches: passes over the data of one time, and steps in each. From a replay a pass is an update on
+            rows that are drawn for it.
         warmup: training steps before the first time.
         order: before or after the policy's own update.
         target: a slow copy, for losses that read one.

@@ -47,8 +47,20 @@ class ReplayReading(Protocol):
         """The rows [P, N, ...]: `rewards` are the sums over the horizon, `discounts` what a value after it counts."""
         ...
 
+    def seen(self, at: At) -> Tensor:
+        """The observations as networks see them, normalised, say: [P, N, ...], of windows [P, N, T, ...]."""
+        ...
+
     def policy(self, at: At = "here", copy: bool = False) -> Choice:
         """What the policy does, or its slow copy where it has one."""
+        ...
+
+    def parameters(self, at: At = "here", copy: bool = False) -> Tensor:
+        """What the policy's network says, [P, N, K], of which its distribution makes actions."""
+        ...
+
+    def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
+        """Actions [P, N, A] with noise added to them, brought back among those that there are."""
         ...
 
     def outputs(
@@ -87,6 +99,11 @@ class ReplayReading(Protocol):
     @property
     def network(self) -> nn.Module:
         """Of the learner that reads."""
+        ...
+
+    @property
+    def slow(self) -> nn.Module:
+        """The slow copy of that network."""
         ...
 
 
@@ -135,6 +152,8 @@ class Horizon(Part, abstract=True):
     """
 
     slot = "horizon"
+    windows: ClassVar[bool] = False
+    """Whether it shows several steps of each row, [P, N, T, ...], and not what they come to."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
 
     @property
@@ -168,7 +187,16 @@ class Sampling(Part, abstract=True):
 
 
 class ReplayLearner(Apart, abstract=True):
-    """A network of every member's own that learns from stored rows, in its place of the method's `order`."""
+    """A network of every member's own that learns from stored rows, in its place of the method's `order`.
+
+    Args:
+        sampling: which rows it reads, if not those of the method's `sampling`; a horizon alone: rows that are drawn as
+            that says, seen so.
+    """
+
+    reads_windows: ClassVar[bool] = False
+    """Whether it reads several steps of each row."""
+    sampling: Sampling | Horizon | None = None
 
     def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network for what is seen [P, N, *shape] and a Gymnasium space of actions."""
@@ -182,13 +210,27 @@ class ReplayLearner(Apart, abstract=True):
         """What others may read of it under `ReplayReading.offered`, with P as the first axis."""
         return {}
 
+    def followed(self, store: Any) -> None:
+        """See all that is stored: the slow copy of its network has just moved."""
+
     @property
     def count(self) -> int:
         """How many networks each member has: rows of its tensors are the members' networks one after another."""
         return 1
 
     def objection(self, method: Method) -> str | None:
+        windows = gives_windows(self.sampling or method.slots()["sampling"])
+        if windows and not self.reads_windows:
+            return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
+        if self.reads_windows and not windows:
+            return "reads windows of steps, and gets them one by one: set its sampling=window."
         return learning_objection(self.learning) or super().objection(method)
+
+
+def gives_windows(sampling: Sampling | Horizon | None) -> bool:
+    """Whether rows that are drawn so are windows of steps."""
+    horizon = sampling.horizon if isinstance(sampling, Sampling) else sampling
+    return horizon is not None and horizon.windows
 
 
 def learning_objection(learning: Learning | None) -> str | None:
@@ -197,10 +239,6 @@ def learning_objection(learning: Learning | None) -> str | None:
         return None
     if not isinstance(learning.optimizer, StepOptimizer):
         return f"learns for all members of a population at once, which {type(learning.optimizer).__name__} cannot step."
-    if learning.epochs != 1:
-        return (
-            "learns once in an update: leave out learning.epochs (experience.updates says how many updates there are)."
-        )
     if learning.minibatches != 1 or learning.order != "after":
         return (
             "learns from the batches of `sampling` in its place of `order`: leave out learning.minibatches and .order."
@@ -213,6 +251,40 @@ class ReplayCritic(ReplayLearner, abstract=True):
 
     slot = "critic"
 
+    def build_joined(self, width: int, population: Population) -> nn.Module:
+        """The network for what an encoder makes of an observation and an action, [P, N, width]."""
+        raise NotImplementedError
+
+
+class Encoding(Protocol):
+    """The network of an encoder.
+
+    `width` is that of its features, `joined` that of what it makes of them and an action.
+    """
+
+    width: int
+    joined: int
+
+    def __call__(self, seen: Tensor) -> Tensor:
+        """What is seen [P, N, ...] -> features [P, N, width], which the policy reads."""
+        ...
+
+    def join(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Features and actions [P, N, A] in units -> [P, N, joined], which the critic reads."""
+        ...
+
+
+class ReplayEncoder(ReplayLearner, abstract=True):
+    """What stands before policy and critic: they read what it makes of observations and actions.
+
+    It learns by its own loss alone. Who acts has it too: its network, an `Encoding`, belongs to the actor.
+    """
+
+
+def encoder_of(method: Method) -> ReplayEncoder | None:
+    """The learner of a method that is an encoder."""
+    return next((part for part in method.slots()["learners"] if isinstance(part, ReplayEncoder)), None)
+
 
 class ReplayPolicy(Policy, abstract=True):
     """What acts and, unless it is made of the critic, learns by the terms of `actor`."""
@@ -220,12 +292,19 @@ class ReplayPolicy(Policy, abstract=True):
     learning: Learning | None = None
     made_of_critic: ClassVar[bool] = False
     """Whether it has no numbers of its own: it does what the critic says is best."""
+    reads_features: ClassVar[bool] = False
+    """Whether it can stand behind an encoder."""
 
     def objection(self, method: Method) -> str | None:
         if "actor" not in method.slot_names():
             return (
                 f"learns by the terms of the slot actor, which a {type(method).__name__} does not have: actor-policy."
             )
+        encoder = encoder_of(method)
+        if encoder is not None and not self.reads_features:
+            return f"reads what is seen, and {encoder.name} stands before it: leave it out, or take another policy."
+        if gives_windows(method.slots()["sampling"]):
+            return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
         return learning_objection(self.learning)
 
 
@@ -320,6 +399,9 @@ class Backup(Part, abstract=True):
     def target(self, read: ReplayReading, head: QHead) -> Tensor:
         """[P, N, K], without gradient."""
         raise NotImplementedError
+
+    def followed(self, store: Any) -> None:
+        """See all that is stored: the critic's slow copy has just moved."""
 
 
 class TargetNoise(Part, abstract=True):

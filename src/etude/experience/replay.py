@@ -13,7 +13,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
 from etude.core.population import PerMember, Population
-from etude.core.replay_slots import Exploration, ReplayExperience
+from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
 from etude.experience.store import Store
 from etude.experience.stretches import Stretches
 from etude.policies.control.actor import Actor
@@ -65,18 +65,21 @@ class Replay(ReplayExperience):
             raise ConfigError(f"Replay keeps {self.capacity} transitions and steps {self.environments} environments.")
 
     def objection(self, method: Method) -> str | None:
-        sampling = method.slots()["sampling"]
-        if sampling is None:
-            return None
-        if sampling.horizon.length > self.capacity // self.environments:
+        slots = method.slots()
+        learners = [part for part in (slots["critic"], *slots["learners"]) if part is not None]
+        drawn = [slots["sampling"], *(part.sampling for part in learners)]
+        horizons = [x.horizon if isinstance(x, Sampling) else x for x in drawn if x is not None]
+        longest = max((horizon.length for horizon in horizons), default=1)
+        if longest > self.capacity // self.environments:
             return (
-                f"keeps {self.capacity // self.environments} steps of an environment, and the horizon is "
-                f"{sampling.horizon.length}: raise experience.capacity."
+                f"keeps {self.capacity // self.environments} steps of an environment, and the horizon is {longest}: "
+                "raise experience.capacity."
             )
-        if sampling.batch > max(self.warmup, 1) and self.warmup > 0:
+        batch = max((x.batch for x in drawn if isinstance(x, Sampling)), default=1)
+        if batch > max(self.warmup, 1) and self.warmup > 0:
             return (
-                f"learns after {self.warmup} transitions, and a batch is {sampling.batch}: raise experience.warmup or "
-                "lower sampling.batch."
+                f"learns after {self.warmup} transitions, and a batch is {batch}: raise experience.warmup or lower "
+                "sampling.batch."
             )
         return None
 

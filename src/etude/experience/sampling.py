@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Generator, Tensor
 
@@ -68,6 +70,39 @@ class NStep(Horizon):
             last = Rows(*(torch.where(_beside(going, now), now, old) for now, old in zip(step, last)))
             going = going & (step.end == 0)
         return _transitions(first, rewards, discounts, last.next_observations, last, index)
+
+
+class Window(Horizon):
+    """So many steps one after another, for who unrolls a model along them; nothing is summed.
+
+    `weights` are 1 on the steps of the row's own episode that are stored, the one that ends it included, and 0 after
+    them, where the last of these stands again. `discounts` are gamma (1 - terminated) of each step.
+
+    Shapes: rows [P, N, T, ...], `index` [P, N] of where they begin.
+
+    >>> store = Store(members=1, environments=1, capacity=8, shape=(1,), actions=1)
+    >>> for t, end in enumerate((0.0, 1.0, 0.0)):  # the second step terminates
+    ...     one = torch.full((1, 1, 1), float(t))
+    ...     store.push(one, one, one + 1, torch.ones(1, 1), torch.tensor([[1 - end]]), torch.tensor([[end]]))
+    >>> batch = Window(length=3).read(store, torch.tensor([[0, 2]]))
+    >>> batch.weights.tolist(), batch.observations.squeeze(-1).tolist()
+    ([[[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]], [[[0.0, 1.0, 1.0], [2.0, 2.0, 2.0]]])
+    """
+
+    windows: ClassVar[bool] = True
+    length: Count = 5
+
+    def read(self, store: Store, index: Tensor) -> Transitions:
+        ahead = [store.ahead(index, k) for k in range(self.length)]
+        places = torch.stack([place for place, _ in ahead], -1)
+        going = torch.stack([stored for _, stored in ahead], -1)
+        ends = store.read(torch.where(going, places, index[..., None]).flatten(1)).end.view(places.shape)
+        going[..., 1:] &= ends[..., :-1].cumsum(-1) == 0
+        last = going.sum(-1, keepdim=True) - 1
+        held = places.gather(-1, torch.minimum(torch.arange(self.length).expand_as(places), last))
+        rows = Rows(*(x.unflatten(1, places.shape[1:]) for x in store.read(held.flatten(1))))
+        found = _transitions(rows, rows.rewards, self.gamma * rows.live, rows.next_observations, rows, index)
+        return found.replace(weights=going.to(rows.rewards.dtype))
 
 
 def _beside(mask: Tensor, like: Tensor) -> Tensor:

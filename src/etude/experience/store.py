@@ -61,6 +61,16 @@ class Store:
         """[P, capacity, W]: every member's rows."""
         return self.rows.view(self.members, self.capacity, -1)
 
+    @property
+    def rewards(self) -> Tensor:
+        """[P, size] of all rows."""
+        return self.grid[:, : self.size, -3]
+
+    @property
+    def live(self) -> Tensor:
+        """[P, size] of all rows, 0 where one terminated."""
+        return self.grid[:, : self.size, -2]
+
     def push(
         self, observations: Tensor, actions: Tensor, following: Tensor, rewards: Tensor, live: Tensor, end: Tensor
     ) -> None:

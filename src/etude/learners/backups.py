@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ClippedNoise(TargetNoise):
-    """Target policy smoothing: a + clip(scale n, -limit, limit), kept within [-1, 1] (arXiv:1802.09477, eq. 14).
+    """Target policy smoothing: a + clip(scale n, -limit, limit), in a Box kept within it (arXiv:1802.09477, eq. 14).
 
     Shapes: actions [P, N, A] -> [P, N, A], in units.
 
     >>> import torch
     >>> from types import SimpleNamespace as Rows
-    >>> read = Rows(normal=lambda purpose, like: torch.full_like(like, 9.0))
+    >>> read = Rows(normal=lambda purpose, like: torch.full_like(like, 9.0), moved=lambda a, n: (a + n).clamp(-1, 1))
     >>> ClippedNoise(scale=0.2, limit=0.5)(torch.tensor([[[0.1], [0.8]]]), read).flatten().tolist()
     [0.6000000238418579, 1.0]
     """
@@ -32,7 +32,7 @@ class ClippedNoise(TargetNoise):
 
     def __call__(self, actions: Tensor, read: ReplayReading) -> Tensor:
         noise = (read.normal("smoothing", actions) * self.scale).clamp(-self.limit, self.limit)
-        return (actions + noise).clamp(-1.0, 1.0)
+        return read.moved(actions, noise)
 
 
 class FromPolicy(Rule):
@@ -119,12 +119,17 @@ class Bootstrap(Backup):
         return None
 
     def target(self, read: ReplayReading, head: QHead) -> Tensor:
-        following, batch = self.rule(read), read.batch
+        batch = read.batch
         assert batch.discounts is not None
+        return head.target(batch.rewards, batch.discounts, self.following(read))
+
+    def following(self, read: ReplayReading) -> Tensor:
+        """What is said of what follows, [P, N, K]."""
+        following = self.rule(read)
         outputs = self.reduce(following.outputs, read)
         if following.chances is not None:
             outputs = (following.chances[..., None] * outputs).sum(-2)
         if self.entropy:
             assert following.logp is not None
             outputs = outputs - (read.offered("temperature")[:, None] * following.logp)[..., None]
-        return head.target(batch.rewards, batch.discounts, outputs)
+        return outputs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import ClassVar
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive
-from etude.core.population import Population
+from etude.core.population import PerMember, Population
 from etude.core.replay_slots import Error, QHead, Said
 from etude.core.step_slots import Initializer
 from etude.policies.control.networks import Linear, Plain
@@ -87,6 +89,73 @@ class Atoms(Direct):
         moved = (rewards[..., None] + discounts[..., None] * atoms).clamp(self.low, self.high)
         apart = (moved[..., None] - atoms[..., None, :]).abs() * ((self.count - 1) / (self.high - self.low))
         return (chances[..., None] * (1 - apart).clamp(min=0.0)).sum(-2)
+
+
+@functools.cache
+def symexp_bins(count: int, low: float, high: float) -> Tensor:
+    """[count] sign(x) (exp |x| - 1) of `count` numbers x from `low` to `high`, equally far apart, in float64."""
+    each = [low + (high - low) * k / (count - 1) for k in range(count)]
+    return torch.tensor([math.copysign(math.expm1(abs(x)), x) for x in each], dtype=torch.float64)
+
+
+class TwoHot(Direct):
+    """The chances of K numbers as logits, close to each other near 0 and far apart beyond (arXiv:2301.04104, eq. 8).
+
+        b_j = symexp(x_j),   symexp(x) = sign(x) (exp |x| - 1),   x_j from `low` to `high`, equally far apart
+        two_hot(y) is (b_j+1 - y) / (b_j+1 - b_j) at the bin below y, the rest at the one above, so that its mean is y
+
+    Numbers beyond the last bins are these.
+
+    Shapes: numbers [...] <-> chances [..., K]; outputs [..., K] -> values [...].
+
+    >>> head = TwoHot(bins=3, low=-1.0, high=1.0)  # bins at 1 - e, 0, e - 1
+    >>> chances = head.two_hot(torch.tensor([[0.5, -9.0]]))
+    >>> [[round(x, 3) for x in each] for each in chances[0].tolist()]
+    [[0.0, 0.709, 0.291], [1.0, 0.0, 0.0]]
+    >>> round(head.decode(chances)[0, 0].item(), 6)
+    0.5
+    """
+
+    says: ClassVar[Said] = "probabilities"
+    bins: Count = 65
+    low: float = -10.0
+    high: float = 10.0
+
+    def check(self) -> None:
+        if self.bins < 2 or not self.low < self.high:
+            raise ConfigError(
+                f"TwoHot has at least two bins from low to high, got {self.bins} from {self.low} to {self.high}."
+            )
+
+    @property
+    def size(self) -> int:
+        return self.bins
+
+    def _bins(self, like: Tensor) -> Tensor:
+        """[..., K], with one axis more than `like` [P, ...]."""
+        low, high = (x.numbers if isinstance(x, PerMember) else (x,) for x in (self.low, self.high))
+        members = max(len(low), len(high))
+        own = [symexp_bins(self.bins, low[k % len(low)], high[k % len(high)]) for k in range(members)]
+        return torch.stack(own).to(like).view(members, *[1] * (like.dim() - 1), self.bins)
+
+    def two_hot(self, numbers: Tensor) -> Tensor:
+        """Chances whose mean is the number."""
+        bins = self._bins(numbers)
+        below = (numbers[..., None] >= bins[..., 1:-1]).sum(-1, keepdim=True)
+        each = bins.expand(*numbers.shape, self.bins)
+        lower, upper = each.gather(-1, below), each.gather(-1, below + 1)
+        share = ((numbers[..., None] - lower) / (upper - lower)).clamp(0.0, 1.0)
+        return torch.zeros_like(each).scatter(-1, below, 1 - share).scatter(-1, below + 1, share)
+
+    def decode(self, chances: Tensor) -> Tensor:
+        """The mean."""
+        return (chances * self._bins(chances[..., 0])).sum(-1)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self.decode(outputs.softmax(-1))
+
+    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
+        return self.two_hot(rewards + discounts * self.mean(outputs))
 
 
 class Quantiles(Direct):

@@ -103,10 +103,19 @@ class QFunctions(ReplayCritic):
                 f"QFunctions read actions beside vectors, and observations are images {list(shape)}: flatten them, or "
                 "take a method for choices."
             )
+        return self._built(shape if choices else (shape[0] + size,), choices, population)
+
+    def build_joined(self, width: int, population: Population) -> Critics:
+        return self._built((width,), 0, population)
+
+    def _built(self, shape: tuple[int, ...], choices: int, population: Population) -> Critics:
         each = population.each(self.count, "critics")
-        body, width = self.network.build(shape if choices else (shape[0] + size,), each, "critic")
+        body, width = self.network.build(shape, each, "critic")
         head = self.head.layer(each, "critic.head", width, choices, self.last)
         return Critics(body, head, choices, self.head.size)
+
+    def followed(self, store: Any) -> None:
+        self.backup.followed(store)
 
     def loss(self, read: ReplayReading) -> Tensor:
         with torch.no_grad():

@@ -17,6 +17,7 @@ from etude.core.control import ControlTask
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import Member, Population, settle
+from etude.core.replay_slots import encoder_of
 from etude.experience.spaces import observation_shape
 from etude.loops.member_report import reported
 from etude.loops.replay_update import ReplayUpdater
@@ -96,9 +97,15 @@ class OffPolicyLoop:
         """Policy, critic and learners of a population, the method bound and settled."""
         shape, space = observation_shape(self.environment.observation_space), self.environment.action_space
         actor = cast(Actor, method.policy.actor(method, shape, space, population))  # as the slot says
-        built = {part.name: part.build(actor.shape, space, population) for part in method.learners}
-        of_critic = method.policy.made_of_critic
-        critic = actor.body if of_critic else method.critic.build(actor.shape, space, population)
+        encoder, encoding = encoder_of(method), cast(Any, actor.encoder)
+        built = {p.name: p.build(actor.shape, space, population) for p in method.learners if p is not encoder}
+        if method.policy.made_of_critic:
+            critic = actor.body
+        elif encoder is not None:
+            built[encoder.name] = encoding
+            critic = method.critic.build_joined(encoding.joined, population)
+        else:
+            critic = method.critic.build(actor.shape, space, population)
         return ReplayUpdater(method, population, actor, {"critic": critic, **built})
 
     def _collector(self) -> ReplayCollector:
@@ -130,7 +137,7 @@ class OffPolicyLoop:
             collector.step()
             collecting += time.monotonic() - acting
             for _ in range(experience.due(had, self.acted)):
-                for name, measured in updater.run(collector.store, rates).items():
+                for name, measured in updater.run(collector.store, rates):
                     counts[name] = counts.get(name, 0) + 1
                     for key, value in measured.items():
                         label = f"{name}/{key}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from etude.core.replay_slots import At, Choice, Drawing
+from etude.core.errors import ConfigError
+from etude.core.replay_slots import At, Choice, Drawing, Encoding, Sampling
 from etude.core.transitions import Transitions
 from etude.policies.control.units import in_units
 
@@ -29,24 +30,33 @@ class StoredReading:
     """Rows as the learners of an update read them: `core.replay_slots.ReplayReading`.
 
     Args:
-        draw: the random numbers of this update.
+        sampling: what drew them. draw: the random numbers of this update.
     """
 
-    def __init__(self, updater: ReplayUpdater, batch: Transitions, draw: Drawing) -> None:
-        self.updater, self.batch, self.draw = updater, batch, draw
+    def __init__(self, updater: ReplayUpdater, sampling: Sampling, batch: Transitions, draw: Drawing) -> None:
+        self.updater, self.sampling, self.batch, self.draw = updater, sampling, batch, draw
         self.reader, self.errors = "", cast("Tensor | None", None)
         self.known: dict[Any, Known] = {}
 
     @property
     def wants_errors(self) -> bool:
-        return self.updater.method.sampling.reads_errors
+        return self.sampling.reads_errors
 
     def tell(self, errors: Tensor) -> None:
         self.errors = errors
 
+    def finish(self) -> None:
+        """Let what drew the rows know how far the critic was off on them."""
+        if self.errors is not None:
+            self.sampling.learn(self.batch, self.errors)
+
     @property
     def network(self) -> nn.Module:
         return self.updater.trainers[self.reader].network
+
+    @property
+    def slow(self) -> nn.Module:
+        return self.updater.module(self.reader, slow=True)
 
     def forget(self, name: str) -> None:
         """Forget what rests on the weights of this learner, or of its slow copy."""
@@ -60,29 +70,73 @@ class StoredReading:
         return found.value
 
     def seen(self, at: At) -> Tensor:
-        """What networks see of the observations."""
-        batch = self.batch
-        shown = batch.observations if at == "here" else batch.next_observations
+        shown = self.batch.observations if at == "here" else self.batch.next_observations
         assert shown is not None
-        seen: Tensor = self._once(("seen", at), (), lambda: self.updater.actor.see(shown))
+
+        def looked() -> Tensor:
+            if self.batch.rewards.dim() == 2:
+                return self.updater.actor.look(shown)
+            windows: Tensor = self.updater.actor.look(shown.flatten(1, 2)).unflatten(1, shown.shape[1:3])
+            return windows
+
+        seen: Tensor = self._once(("seen", at), (), looked)
         return seen
+
+    def features(self, at: At, copy: bool) -> Tensor:
+        """What policy and critic read, or what their slow copies do: what is seen, or what an encoder makes of it."""
+        encoder = self.updater.encoder
+        if encoder is None:
+            return self.seen(at)
+        slow, module = copy and self.updater.slow(encoder), self._encoding(copy)
+
+        def made() -> Tensor:
+            self.updater.passes["encoder"] += 1
+            return module(self.seen(at))
+
+        with torch.no_grad():
+            found: Tensor = self._once(("features", at, slow), ("targets" if slow else encoder,), made)
+        return found
+
+    def _encoding(self, copy: bool) -> Encoding:
+        """The encoder's network, without gradient to it."""
+        name = self.updater.encoder
+        assert name is not None
+        slow = copy and self.updater.slow(name)
+        return cast(Encoding, self.updater.module(name, slow, frozen=True))
+
+    def _rests_on(self, name: str, slow: bool) -> tuple[str, ...]:
+        """Whose weights there are in what this learner says, or its slow copy."""
+        encoder = self.updater.encoder
+        whose = [(name, slow)] if encoder is None else [(name, slow), (encoder, slow and self.updater.slow(encoder))]
+        return tuple("targets" if copied else learner for learner, copied in whose)
+
+    def parameters(self, at: At = "here", copy: bool = False) -> Tensor:
+        slow = copy and self.updater.slow("policy")
+
+        def said() -> Tensor:
+            self.updater.passes["policy"] += 1
+            found: Tensor = self.updater.module("policy", slow)(self.features(at, slow))
+            return found
+
+        parameters: Tensor = self._once(("parameters", at, slow), self._rests_on("policy", slow), said)
+        return parameters
+
+    def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
+        return in_units(self.updater.actor).moved(actions, noise)
 
     def policy(self, at: At = "here", copy: bool = False) -> Choice:
         slow = copy and self.updater.slow("policy")
-        whose = "targets" if slow else "policy"
 
         def chosen() -> Choice:
-            actor, spread = self.updater.module("policy", slow), in_units(self.updater.actor)
-            said = actor(self.seen(at))
+            spread, said = in_units(self.updater.actor), self.parameters(at, copy)
             count = said.shape[1]
 
             def noise(generator: Generator, times: int) -> Tensor:
                 return spread.noise((times, count), generator)
 
-            self.updater.passes["policy"] += 1
             return spread.chosen(said, self.draw(f"policy {at}", noise))
 
-        choice: Choice = self._once(("policy", at, slow), (whose,), chosen)
+        choice: Choice = self._once(("policy", at, slow), self._rests_on("policy", slow), chosen)
         return choice
 
     def outputs(
@@ -93,16 +147,23 @@ class StoredReading:
         network = self.updater.module("critic", slow, frozen, first)
         if getattr(network, "choices", 0):
             said = self._once(
-                ("outputs", at, slow, frozen, first), ("targets" if slow else "critic",),
-                lambda: self._pass(network, self.seen(at), None),
+                ("outputs", at, slow, frozen, first), self._rests_on("critic", slow),
+                lambda: self._pass(network, at, slow, None),
             )  # fmt: skip
             return said if actions is None else _of_choices(said, actions)
-        assert actions is not None
-        return self._pass(network, self.seen(at), actions)
+        if actions is None:
+            raise ConfigError(
+                "The values of all choices are asked for, and this critic says that of one action: set another "
+                "critic.backup.rule, or another policy."
+            )
+        return self._pass(network, at, slow, actions)
 
-    def _pass(self, network: nn.Module, seen: Tensor, actions: Tensor | None) -> Tensor:
+    def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None) -> Tensor:
         self.updater.passes["critic"] += 1
-        said: Tensor = network(seen, actions)
+        features = self.features(at, slow)
+        if self.updater.encoder is not None and actions is not None:
+            features, actions = self._encoding(slow).join(features, actions), None
+        said: Tensor = network(features, actions)
         return said
 
     def values(self, outputs: Tensor) -> Tensor:

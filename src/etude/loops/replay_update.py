@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from etude.core.errors import InvariantError
 from etude.core.learners import Learning
 from etude.core.population import FlatParameters, Number, PerMember, Population, per_member
-from etude.core.replay_slots import ReplayLearner, ReplayPolicy
+from etude.core.replay_slots import Horizon, ReplayLearner, ReplayPolicy, Sampling, encoder_of
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches
@@ -94,15 +94,20 @@ class ReplayUpdater:
     def __init__(
         self, method: CompleteReplayMethod, population: Population, actor: Actor, networks: Mapping[str, nn.Module]
     ) -> None:
-        self.population, self.actor, self.networks = population, actor, {"policy": actor, **networks}
+        self.population, self.actor = population, actor
+        self.networks = {"policy": actor.without_encoder(), **networks}
+        encoder = encoder_of(method)
+        self.encoder = None if encoder is None else encoder.name
         self.follow(method)
         self.trainers: dict[str, ReplayTrainer] = {}
         for name, part in method.trained.items():
-            prefix = "policy.body" if method.policy.made_of_critic and name == "critic" else name
+            inside = {self.encoder: "policy.encoder", "critic": "policy.body" if method.policy.made_of_critic else name}
+            prefix = inside.get(name, name)
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count)
         self.stretches = Stretches(population, "learn")
+        self.own = {name: Stretches(population, f"learn {name}") for name in self.trainers if self._draws(name)}
         self.updates = 0
         self.passes: Counter[str] = Counter()
 
@@ -138,33 +143,66 @@ class ReplayUpdater:
 
     # An update
 
-    def run(self, store: Store, rates: Mapping[str, Number]) -> dict[str, Metrics]:
-        """One update; returns what each learner that stepped reports, [P] each.
+    def run(self, store: Store, rates: Mapping[str, Number]) -> list[tuple[str, Metrics]]:
+        """One update; returns what each learner reports of each of its steps, [P] each.
 
         Args:
             rates: of each learner, the schedule's factor on its learning rate.
         """
         self.updates += 1
-        due = {name for name, trainer in self.trainers.items() if trainer.due(self.updates)}
-        reports: dict[str, Metrics] = {}
-        if due:
-            draw = self.stretches.at(self.updates - 1)
-            read = StoredReading(self, self.method.sampling.draw(store, draw), draw)
-            for group in self.groups:
-                if group == ("targets",):
-                    self._follow(read)
-                    continue
-                learning = [name for name in group if name in due]
-                for i, name in enumerate(learning):
-                    self._differentiate(name, read, again=i < len(learning) - 1)
-                for name in learning:
-                    reports[name] = self.trainers[name].stepper.step(self.trainers[name], rates[name])
-                    read.forget(name)
-            if read.errors is not None:
-                self.method.sampling.learn(read.batch, read.errors)
+        reports: list[tuple[str, Metrics]] = []
+        reads: dict[str, StoredReading] = {}
+        for group in self.groups:
+            if group == ("targets",):
+                self._follow(store, reads)
+                continue
+            learning = [name for name in group if self.trainers[name].due(self.updates)]
+            for turn in range(self.trainers[learning[0]].learning.epochs if learning else 0):
+                reports += self._step(learning, turn, store, rates, reads)
         if ("targets",) not in self.groups:
-            self._follow(None)
+            self._follow(store, reads)
+        for read in reads.values():
+            read.finish()
         return reports
+
+    def _step(
+        self, learning: list[str], turn: int, store: Store, rates: Mapping[str, Number],
+        reads: dict[str, StoredReading],
+    ) -> list[tuple[str, Metrics]]:  # fmt: skip
+        """A step of each of these, whose losses are all computed first."""
+        for i, name in enumerate(learning):
+            key = name if name in self.own else ""
+            if key not in reads:
+                reads[key] = self._drawn(name, turn, store)
+            self._differentiate(name, reads[key], again=i < len(learning) - 1)
+        reports = []
+        for name in learning:
+            reports.append((name, self.trainers[name].stepper.step(self.trainers[name], rates[name])))
+            if name in self.own:
+                reads.pop(name).finish()
+            for read in reads.values():
+                read.forget(name)
+        return reports
+
+    def _draws(self, name: str) -> bool:
+        """Whether a learner reads rows that are drawn for it alone."""
+        part = self.parts[name]
+        return self.trainers[name].learning.epochs > 1 or getattr(part, "sampling", None) is not None
+
+    def _drawn(self, name: str, turn: int, store: Store) -> StoredReading:
+        """Rows for a learner: those of the whole update, or for the `turn` of its own."""
+        part, learning = self.parts[name], self.trainers[name].learning
+        own = part.sampling if isinstance(part, ReplayLearner) and name in self.own else None
+        sampling = own if isinstance(own, Sampling) else self.method.sampling
+        if name in self.own:
+            draw = self.own[name].at(self.updates // learning.every * learning.epochs + turn)
+        else:
+            draw = self.stretches.at(self.updates - 1)
+        batch = sampling.draw(store, draw)
+        if isinstance(own, Horizon):
+            assert batch.index is not None
+            batch = own.read(store, batch.index).replace(offers=batch.offers)
+        return StoredReading(self, sampling, batch, draw)
 
     def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
         trainer, part, read.reader = self.trainers[name], self.parts[name], name
@@ -176,14 +214,16 @@ class ReplayUpdater:
         trainer.parameters.differentiate(loss, again)
         trainer.batch, trainer.report = read.batch, {"loss": loss.detach()}
 
-    def _follow(self, read: StoredReading | None) -> None:
+    def _follow(self, store: Store, reads: Mapping[str, StoredReading]) -> None:
         moved = False
-        for trainer in self.trainers.values():
-            target = trainer.learning.target
+        for name, trainer in self.trainers.items():
+            target, part = trainer.learning.target, self.parts[name]
             if target is not None and self.updates % target.every == 0:
                 trainer.follow()
                 moved = True
-        if moved and read is not None:
+                if isinstance(part, ReplayLearner):
+                    part.followed(store)
+        for read in reads.values() if moved else ():
             read.forget("targets")
 
     def rates(self, share: int, whole: int) -> dict[str, Number]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from etude.core.fields import NonNegative
 from etude.core.replay_slots import ActorTerm, Reduction, ReplayReading
 from etude.objectives.reductions import Min
 
@@ -37,6 +38,23 @@ class MaximizeQ(ActorTerm):
         said = read.outputs("here", actions, frozen=True, first=self.over.first)
         values = self.over(read.values(said), read)
         return -values if choice.chances is None else -(choice.chances * values).sum(-1)
+
+
+class PreActivationPenalty(ActorTerm):
+    """weight mean_k u_k^2 of what the network says before tanh or softmax, so that these do not saturate.
+
+    Shapes: parameters [P, N, K] -> [P, N]. The example is an action of two numbers, in arXiv:2501.16142's weight:
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> round(PreActivationPenalty()(Rows(parameters=lambda: torch.tensor([[[100.0, 300.0]]]))).item(), 6)
+    0.5
+    """
+
+    weight: NonNegative = 1e-5
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        return self.weight * read.parameters().square().mean(-1)
 
 
 class Entropy(ActorTerm):

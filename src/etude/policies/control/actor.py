@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -101,13 +102,16 @@ class Actor(nn.Module):
         taken: the shape of one observation as the environment gives it.
         shape: of what the body (and a critic) sees of it.
         width: of the features, which a critic may share.
+        encoder: what is seen goes through it last; its learning is another's.
     """
 
     def __init__(
         self, transforms: list[nn.Module], body: nn.Module, memory: nn.Module | None, head: nn.Module,
         distribution: Distribution, log_std: Tensor, taken: tuple[int, ...], shape: tuple[int, ...], width: int,
+        encoder: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.encoder = encoder
         self.transforms, self.body, self.memory, self.head = nn.ModuleList(transforms), body, memory, head
         self.distribution, self.shape, self.width = distribution, shape, width
         self.leaves = taken if isinstance(taken, Leaves) else None
@@ -120,11 +124,23 @@ class Actor(nn.Module):
         return next(self.parameters()).device
 
     def see(self, observations: Tensor) -> Tensor:
-        """What the body gets: images in [0, 1], everything else as it is, then the transforms."""
+        """What the body gets: what is seen, and what the encoder makes of it."""
+        x = self.look(observations)
+        return x if self.encoder is None else self.encoder(x)
+
+    def look(self, observations: Tensor) -> Tensor:
+        """What is seen of observations: images in [0, 1], everything else as it is, then the transforms."""
         x = self._scaled(observations)
         for transform in self.transforms:
             x = transform(x)
         return x
+
+    def without_encoder(self) -> Actor:
+        """The same modules but for the encoder: all that learns as the policy."""
+        own = copy.copy(self)
+        own._modules = {k: m for k, m in self._modules.items() if k != "encoder"}
+        own.encoder = None
+        return own
 
     def features(self, seen: Tensor, past: Past | None = None) -> tuple[Tensor, Tensor | None]:
         """[P, N, width] for the head, and what a memory keeps after every step, [P, N, S]; it must know the past."""

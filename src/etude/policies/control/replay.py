@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from etude.core.control import VectorEnvironment
 from etude.core.errors import ConfigError
 from etude.core.learners import Learning
 from etude.core.population import Population
-from etude.core.replay_slots import ReplayPolicy
+from etude.core.replay_slots import Encoding, ReplayEncoder, ReplayPolicy, encoder_of
 from etude.core.step_slots import Initializer, Network, Observations
 from etude.optimizers.adam import Adam
 from etude.policies.control.actor import Actor
@@ -37,6 +37,7 @@ class NetworkPolicy(ReplayPolicy, abstract=True):
         last: where the last layer starts.
     """
 
+    reads_features: ClassVar[bool] = True
     network: Network = WIDE
     observations: tuple[Observations, ...] = ()
     last: Initializer = FanIn()
@@ -46,12 +47,24 @@ class NetworkPolicy(ReplayPolicy, abstract=True):
         """What is done with the network's outputs."""
         raise NotImplementedError
 
-    def build(self, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population) -> Actor:
-        spread, taken = self.distribution(actions), shape
+    def build(
+        self, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population,
+        encoder: ReplayEncoder | None = None,
+    ) -> Actor:  # fmt: skip
+        spread, taken, encoding = self.distribution(actions), shape, None
         transforms, shape = transformed(self.observations, shape, population)
+        if encoder is not None:
+            encoding = encoder.build(shape, actions, population)
+            shape = (cast(Encoding, encoding).width,)
         body, width = self.network.build(shape, population, "policy")
         head = Linear(population, "policy.head", width, spread.parameters, start=self.last)
-        return Actor(transforms, body, None, head, spread, torch.zeros(population.size, 1, 0), taken, shape, width)
+        free = torch.zeros(population.size, 1, 0)
+        return Actor(transforms, body, None, head, spread, free, taken, shape, width, encoding)
+
+    def actor(
+        self, method: Method, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population
+    ) -> Actor:
+        return self.build(shape, actions, population, encoder_of(method))
 
     def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
         for part in self.observations:

@@ -40,6 +40,13 @@ class Units(Distribution):
         """Uniform actions [*shape, A] in units."""
         raise NotImplementedError
 
+    def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
+        """Actions [..., A] in units with noise added, brought back among those that there are."""
+        raise ConfigError(
+            "Noise is added to numbers, and these actions are choices: leave it out of critic.backup, or set "
+            "exploration=epsilon-greedy."
+        )
+
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         return self.outside(self.chosen(parameters, noise).actions)
 
@@ -64,6 +71,9 @@ class Bounded(Units):
 
     def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.rand(*shape, self.actions, generator=generator) * 2 - 1
+
+    def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
+        return (actions + noise).clamp(-1.0, 1.0)
 
 
 class Point(Bounded):
