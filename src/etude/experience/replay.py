@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Replay(ReplayExperience):
 
     def objection(self, method: Method) -> str | None:
         sampling = method.slots()["sampling"]
-        if sampling is None:
+        if sampling is None or sampling.newest:  # which says itself that it has no use for a replay
             return None
         if sampling.horizon.length > self.capacity // self.environments:
             return (
@@ -94,6 +94,20 @@ class Replay(ReplayExperience):
         return ReplayCollector(self, environment, actor, population, exploration)
 
 
+class Keeping(Protocol):
+    """What a collector asks of its experience."""
+
+    @property
+    def capacity(self) -> int:
+        """Transitions of a member that are kept."""
+        ...
+
+    @property
+    def random(self) -> int:
+        """Transitions at the start in which any action is as likely as another."""
+        ...
+
+
 class ReplayCollector:
     """Acts in a population's environments, one step at a time, and stores what happens.
 
@@ -102,7 +116,7 @@ class ReplayCollector:
     """
 
     def __init__(
-        self, part: Replay, environment: VectorEnvironment, actor: Actor, population: Population,
+        self, part: Keeping, environment: VectorEnvironment, actor: Actor, population: Population,
         exploration: Exploration,
     ) -> None:  # fmt: skip
         self.part, self.environment, self.actor, self.exploration = part, environment, actor, exploration
@@ -130,6 +144,8 @@ class ReplayCollector:
     def step(self) -> None:
         """Act everywhere once, and store that."""
         shown = torch.from_numpy(self.observations)
+        if len(self.actor.transforms):
+            self.actor.observe(shown)
         actions = self._act(shown)
         step = self.environment.step(self.spread.outside(actions).numpy())
         done = step.terminated | step.truncated
@@ -140,8 +156,6 @@ class ReplayCollector:
         live, end = torch.from_numpy(~step.terminated).float(), torch.from_numpy(done).float()
         place = self.store.cursor
         self.store.push(shown, actions, following, torch.from_numpy(step.rewards), live, end)
-        if len(self.actor.transforms):
-            self.actor.observe(shown)
         self.observations, self.taken = step.observations, self.taken + 1
         self.returns += step.rewards
         self.lengths += 1
