@@ -20,6 +20,7 @@ from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.frames import FrameStack, Stacked
+from etude.policies.control.initializers import Sparse
 from etude.policies.control.networks import ACTIVATIONS, CNN, MLP, Conv, affine
 from etude.policies.control.observations import NormalizeObservations
 from etude.tasks.control.cartpole import cartpole
@@ -36,7 +37,7 @@ def torch_layers(module: nn.Module, member: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     activation = getattr(module, "activation", None)
     name = next(k for k, f in ACTIVATIONS.items() if f is activation)
-    act = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "elu": nn.ELU}[name]
+    act = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "elu": nn.ELU, "leaky-relu": nn.LeakyReLU}[name]
     for number, layer in enumerate(module.layers):
         weight = layer.weight[member].detach()
         if weight.dim() == 4:
@@ -47,9 +48,11 @@ def torch_layers(module: nn.Module, member: int) -> nn.Sequential:
             own.weight.data, own.bias.data = weight.T.clone(), layer.bias[member, 0].detach().clone()
         layers.append(own)
         if getattr(module, "norms", None):
-            norm = nn.LayerNorm(weight.shape[1])
-            norm.weight.data = module.norms[number].scale[member, 0].detach().clone()
-            norm.bias.data = module.norms[number].shift[member, 0].detach().clone()
+            theirs = module.norms[number]
+            norm = nn.LayerNorm(len(own.bias), elementwise_affine=hasattr(theirs, "scale"))
+            if norm.elementwise_affine:
+                norm.weight.data = theirs.scale[member, 0].detach().clone()
+                norm.bias.data = theirs.shift[member, 0].detach().clone()
             layers.append(norm)
         layers.append(act())
     if hasattr(module, "after"):
@@ -84,6 +87,55 @@ def test_every_member_computes_what_torch_computes(kind: Any, activation: Any, n
         theirs = torch.autograd.grad((exact**2).sum(), list(own.parameters()))
         mine = sorted(float((g[member] ** 2).sum()) for g in gradients)
         assert mine == pytest.approx(sorted(float((g**2).sum()) for g in theirs), rel=1e-4)
+
+
+@pytest.fixture
+def normed() -> tuple[nn.Module, Tensor]:
+    """Layer norms without parameters and penultimate normalisation, [P, N, D] to read, weights not where they start."""
+    part = MLP(hidden=(7, 5), activation="leaky-relu", layer_norm=True, affine=False, penultimate_norm=True)
+    built = stirred(part.build((4,), PEOPLE, "x")[0])
+    return built, torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_layer_norms_without_parameters_are_torchs(normed: tuple[nn.Module, Tensor]) -> None:
+    module, x = normed
+    assert [tuple(p.shape[1:]) for p in module.parameters()] == [(4, 7), (1, 7), (7, 5), (1, 5)]
+    for member in range(3):
+        before = torch_layers(module, member)(x[member])
+        torch.testing.assert_close(module(x)[member], before / before.norm(dim=-1, keepdim=True), atol=2e-6, rtol=2e-5)
+
+
+def test_penultimate_vectors_have_length_1_and_no_scale(normed: tuple[nn.Module, Tensor]) -> None:
+    """AVG's identity: scaling what the last layer says changes nothing (its leaky rectifier keeps the scale)."""
+    part = MLP(hidden=(7, 5), activation="leaky-relu", penultimate_norm=True)
+    module, x = stirred(part.build((4,), PEOPLE, "x")[0]), normed[1]
+    for each in (normed[0], module):
+        assert torch.allclose(each(x).norm(dim=-1), torch.ones(3, 6), atol=1e-6)
+    found = module(x)
+    last: Any = module.layers[-1]
+    last.weight.data *= 17.0
+    last.bias.data *= 17.0
+    torch.testing.assert_close(module(x), found, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("inputs", "zeros"), [(4, 4), (10, 9), (16, 15), (128, 116)])
+def test_sparse_weights_have_exactly_so_many_zeros_in_every_unit(inputs: int, zeros: int) -> None:
+    """ceil(0.9 inputs), others in every unit, the rest uniform in +-1 / sqrt(inputs)."""
+    weights = Sparse(share=0.9).weights(PEOPLE, "critic.0", inputs, 64)
+    assert ((weights == 0).sum(1) == zeros).all()
+    assert Sparse().biases(PEOPLE, "critic.0", inputs, 64).abs().max() == 0
+    if zeros < inputs:
+        heard = (weights != 0).float().mean((0, 2))
+        assert heard.min() > 0 and not torch.equal(weights[0] == 0, weights[1] == 0)
+        left = weights[weights != 0] * inputs**0.5
+        assert left.abs().max() <= 1 and abs(float(left.var()) - 1 / 3) < 0.05
+
+
+def test_norms_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="about its layer norms, of which there are none: set layer_norm=true"):
+        MLP(affine=False)
+    with pytest.raises(ConfigError, match="about the last hidden vector, and there is none: set hidden"):
+        MLP(hidden=(), penultimate_norm=True)
 
 
 def everything_of(x: Tensor, flat: Tensor, outputs: int, along: Tensor, direction: Tensor) -> list[Tensor]:

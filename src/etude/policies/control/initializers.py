@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from etude.core.fields import Positive
-from etude.core.population import Population
+from etude.core.fields import Interval, Positive
+from etude.core.population import Population, per_member
 from etude.core.step_slots import Initializer
+from etude.optimizers.population import column
 from etude.policies.control.networks import GAIN, orthogonal
 
 
@@ -89,6 +91,33 @@ class Xavier(Initializer):
 
     def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
         return _uniform(population, name, (inputs, outputs), self.gain * math.sqrt(6 / (inputs + outputs)))
+
+    def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        return torch.zeros(population.size, 1, outputs)
+
+
+class Sparse(Initializer):
+    """Weights uniform in +-1 / sqrt(inputs), of which each unit's share, drawn anew for it, is 0 (arXiv:2410.14606).
+
+    Args:
+        share: of a unit's inputs that it does not hear: ceil(share * inputs) of them.
+
+    Shapes: weights [P, inputs, outputs], biases [P, 1, outputs] of 0.
+
+    >>> from etude.core.population import Member
+    >>> weights = Sparse(share=0.9).weights(Population([Member(0), Member(1)]), "critic.0", 16, 3)
+    >>> (weights == 0).sum(1).tolist()  # ceil(14.4)
+    [[15, 15, 15], [15, 15, 15]]
+    """
+
+    share: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+
+    def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
+        weights = _uniform(population, name, (inputs, outputs), 1 / math.sqrt(inputs))
+        chance = population.draw("init", f"{name}.heard", of=lambda g: torch.rand(inputs, outputs, generator=g))
+        rank = chance.argsort(dim=1, stable=True).argsort(1)
+        deaf = per_member(self, lambda own: float(math.ceil(own.share * inputs)))
+        return weights.masked_fill(rank < column(deaf, weights)[..., None], 0.0)
 
     def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
         return torch.zeros(population.size, 1, outputs)

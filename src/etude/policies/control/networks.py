@@ -17,7 +17,7 @@ from etude.core.step_slots import Initializer, Network
 
 GAIN = math.sqrt(2)
 """Scale of the weights before an activation."""
-Activation = Literal["tanh", "relu", "silu", "elu"]
+Activation = Literal["tanh", "relu", "silu", "elu", "leaky-relu"]
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def elu(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh_, "relu": torch.relu_, "silu": silu, "elu": elu
+    "tanh": torch.tanh_, "relu": torch.relu_, "silu": silu, "elu": elu, "leaky-relu": nn.functional.leaky_relu_
 }  # fmt: skip
 """Some write over their argument, which in a network is a layer's output that nobody else reads."""
 
@@ -113,12 +113,25 @@ class LayerNorm(Plain):
         return torch.addcmul(self.shift, nn.functional.layer_norm(x, x.shape[-1:]), self.scale)
 
 
-class Layers(Plain):
-    """Linear layers with an activation after each."""
+class Standardize(Plain):
+    """Layer normalisation without parameters: mean 0 and variance 1 over the units of a layer."""
 
-    def __init__(self, layers: Sequence[nn.Module], norms: Sequence[nn.Module], activation: str) -> None:
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, x.shape[-1:])
+
+
+class Layers(Plain):
+    """Linear layers with an activation after each.
+
+    Args:
+        unit: whether what comes of them is divided by its L2 norm.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Module], norms: Sequence[nn.Module], activation: str, unit: bool = False
+    ) -> None:
         super().__init__()
-        self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
+        self.layers, self.norms, self.unit = nn.ModuleList(layers), nn.ModuleList(norms), unit
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,14 +139,18 @@ class Layers(Plain):
         for layer, norm in itertools.zip_longest(self.layers, self.norms):
             x = layer(x)
             x = activation(x if norm is None else norm(x))
-        return x
+        return nn.functional.normalize(x, dim=-1) if self.unit else x
 
 
 class MLP(Network):
     """A multilayer perceptron over flat observations. `hidden` may be empty: then what follows is linear.
 
     Args:
+        layer_norm: of what each layer says, before its activation (arXiv:1607.06450).
+        affine: whether the layer norms have a scale and a shift of their own.
         initializer: where weights and biases start (`policies/control/initializers.py`); None: orthogonal, and 0.
+        penultimate_norm: whether the last hidden vector is divided by its L2 norm (arXiv:2411.15370, section 3.2), so
+            that what reads it depends on its direction alone.
 
     Shapes: [P, N, D] -> [P, N, width], the width of the last layer.
 
@@ -145,7 +162,15 @@ class MLP(Network):
     hidden: tuple[Count, ...] = (64, 64)
     activation: Activation = "tanh"
     layer_norm: bool = False
+    affine: bool = True
     initializer: Initializer | None = None
+    penultimate_norm: bool = False
+
+    def check(self) -> None:
+        if not self.affine and not self.layer_norm:
+            raise ConfigError("MLP.affine is about its layer norms, of which there are none: set layer_norm=true.")
+        if self.penultimate_norm and not self.hidden:
+            raise ConfigError("MLP.penultimate_norm is about the last hidden vector, and there is none: set hidden.")
 
     def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
         if len(shape) != 1:
@@ -161,8 +186,8 @@ class MLP(Network):
             Linear(population, f"{name}.{i}", *pair, start=self.initializer)
             for i, pair in enumerate(itertools.pairwise(sizes))
         ]
-        norms = [LayerNorm(population, n) for n in self.hidden] if self.layer_norm else []
-        return Layers(layers, norms, self.activation), sizes[-1]
+        norms = [LayerNorm(population, n) if self.affine else Standardize() for n in self.hidden] * self.layer_norm
+        return Layers(layers, norms, self.activation, self.penultimate_norm), sizes[-1]
 
 
 class Conv(nn.Module):
