@@ -167,16 +167,17 @@ class Horizon(Part, abstract=True):
 
 
 class Sampling(Part, abstract=True):
-    """Which rows are learned from: `batch` of each member."""
+    """Which rows are learned from."""
 
     slot = "sampling"
     reads_errors: ClassVar[bool] = False
     """Whether it draws by how far the critic was off (`learn`)."""
-    batch: Count
+    newest: ClassVar[bool] = False
+    """Whether it reads the steps that were just taken and no others; else it draws `batch` rows of each member."""
     horizon: Horizon
 
     def draw(self, store: Any, draw: Drawing) -> Transitions:
-        """Rows [P, batch, ...] of a store, with what `horizon` makes of them.
+        """Rows [P, N, ...] of a store, with what `horizon` makes of them.
 
         `offers["importance"]` [P, N], where it is there, says how much each row counts in the critic's loss.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -75,7 +75,8 @@ class Replay(ReplayExperience):
                 f"keeps {self.capacity // self.environments} steps of an environment, and the horizon is {longest}: "
                 "raise experience.capacity."
             )
-        batch = max((x.batch for x in drawn if isinstance(x, Sampling)), default=1)
+        rows: list[Any] = [x for x in drawn if isinstance(x, Sampling) and not x.newest]
+        batch = max((x.batch for x in rows), default=1)
         if batch > max(self.warmup, 1) and self.warmup > 0:
             return (
                 f"learns after {self.warmup} transitions, and a batch is {batch}: raise experience.warmup or lower "
@@ -97,6 +98,20 @@ class Replay(ReplayExperience):
         return ReplayCollector(self, environment, actor, population, exploration)
 
 
+class Keeping(Protocol):
+    """What a collector asks of its experience."""
+
+    @property
+    def capacity(self) -> int:
+        """Transitions of a member that are kept."""
+        ...
+
+    @property
+    def random(self) -> int:
+        """Transitions at the start in which any action is as likely as another."""
+        ...
+
+
 class ReplayCollector:
     """Acts in a population's environments, one step at a time, and stores what happens.
 
@@ -105,7 +120,7 @@ class ReplayCollector:
     """
 
     def __init__(
-        self, part: Replay, environment: VectorEnvironment, actor: Actor, population: Population,
+        self, part: Keeping, environment: VectorEnvironment, actor: Actor, population: Population,
         exploration: Exploration,
     ) -> None:  # fmt: skip
         self.part, self.environment, self.actor, self.exploration = part, environment, actor, exploration
@@ -133,6 +148,8 @@ class ReplayCollector:
     def step(self) -> None:
         """Act everywhere once, and store that."""
         shown = torch.from_numpy(self.observations)
+        if len(self.actor.transforms):
+            self.actor.observe(shown)
         actions = self._act(shown)
         step = self.environment.step(self.spread.outside(actions).numpy())
         done = step.terminated | step.truncated
@@ -143,8 +160,6 @@ class ReplayCollector:
         live, end = torch.from_numpy(~step.terminated).float(), torch.from_numpy(done).float()
         place = self.store.cursor
         self.store.push(shown, actions, following, torch.from_numpy(step.rewards), live, end)
-        if len(self.actor.transforms):
-            self.actor.observe(shown)
         self.observations, self.taken = step.observations, self.taken + 1
         self.returns += step.rewards
         self.lengths += 1

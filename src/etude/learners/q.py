@@ -59,6 +59,7 @@ class QFunctions(ReplayCritic):
 
     Args:
         head: how a value is said. error: how far it is from the target.
+        learning: without a slow copy in `target`, it learns from what it says itself.
         last: where the last layer starts.
 
     Shapes: observations [P, N, D], actions [P, N, A] in units -> [P, M, N, K]; choices -> [P, M, N, A, K].
@@ -82,8 +83,6 @@ class QFunctions(ReplayCritic):
     learning: Learning = Learning(Adam(lr=3e-4), target=Target(rate=0.005))
 
     def objection(self, method: Method) -> str | None:
-        if self.learning.target is None:
-            return "learns from its slow copy: set critic.learning.target (a rate of 1 copies)."
         if self.error.compares != self.head.says:
             return (
                 f"says {self.head.says} ({type(self.head).__name__}), and {type(self.error).__name__} compares "

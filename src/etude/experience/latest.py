@@ -1,0 +1,113 @@
+"""Learning from the step that was just taken, at once and once: nothing is kept."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from etude.core.control import VectorEnvironment
+from etude.core.method import Method
+from etude.core.population import Population
+from etude.core.replay_slots import Drawing, Exploration, Horizon, ReplayExperience, Sampling
+from etude.core.transitions import Transitions
+from etude.experience.replay import ReplayCollector
+from etude.experience.sampling import OneStep
+from etude.experience.store import Store
+from etude.policies.control.actor import Actor
+
+
+class Latest(ReplayExperience):
+    """One transition of each environment: after every step an update learns from it, then it is forgotten.
+
+    There is no buffer, no warm-up and no batch but the environments of a member; the population is the batch.
+
+    Args:
+        environments: E, side by side for each member; an update reads the E steps that they just took.
+
+    Shapes: observations [P, E, ...].
+
+    >>> part = Latest(environments=2)
+    >>> part.capacity, part.due(6, 8)
+    (2, 1)
+    """
+
+    random: ClassVar[int] = 0
+
+    @property
+    def capacity(self) -> int:
+        """Transitions of a member that are kept: until the next step."""
+        return self.environments
+
+    def objection(self, method: Method) -> str | None:
+        sampling = method.slots()["sampling"]
+        if sampling is None:
+            return None
+        if not sampling.newest:
+            return f"keeps nothing that {type(sampling).__name__} could draw from: set sampling=newest."
+        if sampling.horizon.length > 1:
+            return (
+                f"has one step of an environment, and the horizon is {sampling.horizon.length}: set "
+                "sampling.horizon=one-step."
+            )
+        return None
+
+    def due(self, before: int, after: int) -> int:
+        """Updates that are due once a member has `after` transitions, having had `before`."""
+        return (after - before) // self.environments
+
+    def collector(
+        self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration
+    ) -> LatestCollector:
+        """What acts, and holds what came of it until the next step."""
+        return LatestCollector(self, environment, actor, population, exploration)
+
+
+class LatestCollector(ReplayCollector):
+    """Acts in a population's environments, each step in the place of the one before.
+
+    Of a step whose environment failed nothing is learned: the member learns once more from the step before, as the
+    last of its episode. What came earlier in that episode has been learned from.
+    """
+
+    def step(self) -> None:
+        self.before = self.store.rows.clone()
+        super().step()
+
+    def _take_out(self, member: int, last: int, length: int) -> None:
+        own, before = self.store.grid[member, last], self.before.view_as(self.store.grid)[member, last]
+        if self.taken > 1:
+            own.copy_(before)
+        else:  # there was none: nothing happened
+            d = self.store.widths[0]
+            own[-3 - d : -3], own[-3], own[-2] = own[:d], 0.0, 1.0
+        own[-1] = 1.0
+
+
+class Newest(Sampling):
+    """The steps that were just taken, one of each environment, for `experience=latest`.
+
+    Shapes: rows [P, E].
+
+    >>> store = Store(members=1, environments=1, capacity=1, shape=(1,), actions=1)
+    >>> for t in range(3):
+    ...     one = torch.full((1, 1, 1), float(t))
+    ...     store.push(one, one, one + 1, torch.ones(1, 1), torch.ones(1, 1), torch.zeros(1, 1))
+    >>> Newest().draw(store, None).observations.tolist()
+    [[[2.0]]]
+    """
+
+    newest: ClassVar[bool] = True
+    horizon: Horizon = OneStep()
+
+    def objection(self, method: Method) -> str | None:
+        experience = method.slots()["experience"]
+        if experience is not None and not isinstance(experience, Latest):
+            return (
+                f"reads the step that was just taken, and {type(experience).__name__} keeps more: set "
+                "experience=latest or sampling=uniform-rows."
+            )
+        return None
+
+    def draw(self, store: Store, draw: Drawing) -> Transitions:
+        return self.horizon.read(store, torch.arange(store.capacity).expand(store.members, -1))
