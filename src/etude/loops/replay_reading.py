@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 
 from etude.core.replay_slots import At, Choice, Drawing
 from etude.core.transitions import Transitions
+from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
 
 if TYPE_CHECKING:
@@ -94,15 +95,16 @@ class StoredReading:
         if getattr(network, "choices", 0):
             said = self._once(
                 ("outputs", at, slow, frozen, first), ("targets" if slow else "critic",),
-                lambda: self._pass(network, self.seen(at), None),
+                lambda: self._pass(network, at, slow, None),
             )  # fmt: skip
             return said if actions is None else _of_choices(said, actions)
         assert actions is not None
-        return self._pass(network, self.seen(at), actions)
+        return self._pass(network, at, slow, actions)
 
-    def _pass(self, network: nn.Module, seen: Tensor, actions: Tensor | None) -> Tensor:
+    def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None) -> Tensor:
         self.updater.passes["critic"] += 1
-        said: Tensor = network(seen, actions)
+        with noisy(network, self.draw, f"noise {at}{' copy' if slow else ''}"):
+            said: Tensor = network(self.seen(at), actions)
         return said
 
     def values(self, outputs: Tensor) -> Tensor:
