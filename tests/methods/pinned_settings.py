@@ -35,12 +35,15 @@ FITTED: Settings = {
     "critic.learning.optimizer.lr": 1e-3,
 }  # fmt: skip
 
-CARTPOLE: Settings = {
+VALUES: Settings = {
     "experience.capacity": 100_000, "experience.warmup": 1_000, "experience.every": 256, "experience.updates": 0.5,
-    "exploration": "epsilon-greedy", "exploration.end": 0.04, "exploration.over": 8_000, "sampling.batch": 64,
-    "sampling.horizon.gamma": 0.99, "critic.network.hidden": (256, 256), "critic.network.activation": "relu",
-    "critic.learning.optimizer.lr": 2.3e-3, "critic.learning.optimizer.clip_norm": 10.0,
-    "critic.learning.target.every": 128, "critic.learning.target.rate": 1.0, "critic.backup.rule.double": False,
+    "sampling.batch": 64, "sampling.horizon.gamma": 0.99, "critic.network.hidden": (256, 256),
+    "critic.network.activation": "relu", "critic.learning.optimizer.lr": 2.3e-3,
+    "critic.learning.optimizer.clip_norm": 10.0, "critic.learning.target.every": 128,
+    "critic.learning.target.rate": 1.0, "critic.backup.rule.double": False,
+}  # fmt: skip
+CARTPOLE: Settings = {
+    **VALUES, "exploration": "epsilon-greedy", "exploration.end": 0.04, "exploration.over": 8_000
 }  # fmt: skip
 """What SB3's zoo has for dqn on CartPole-v1."""
 WIDE: Settings = {
@@ -109,6 +112,10 @@ SETTINGS: dict[str, Settings] = {
     "lite-ppo": {**PLAIN, "advantages.scale": "batch-std"},
     "max-at-k": {**PLAIN, "epochs": 3, "reference": "frozen", "rewards.1.k": 4, "rewards.1.baseline": "none"},
     "maxrl": PLAIN,
+    "noisy-dqn": {
+        **VALUES, "exploration": "greedy", "critic.error": "huber", "critic.noise": "factorised-noise",
+        "critic.noise.sigma": 0.5,
+    },
     "npg": {**TRUST, **FITTED, "optimizer": "natural-gradient"},
     "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
     "open-rs": {

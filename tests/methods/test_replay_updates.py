@@ -20,6 +20,7 @@ from torch.nn import functional
 from etude.core.edit import set_value, set_values
 from etude.core.population import Member
 from etude.core.transitions import Transitions
+from etude.experience.stretches import Stretches
 from etude.loops.off_policy import OffPolicyLoop
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum
@@ -27,6 +28,21 @@ from replay_toys import REPLAY, acts_in_boxes, fill, small
 
 GAMMA, UPDATES, MEMBERS = 0.99, 4, 2
 torch.set_num_threads(1)
+
+
+class NoisyLayer(nn.Linear):
+    """A linear layer with a deviation for each of its numbers, as the paper of noisy networks has it."""
+
+    def __init__(self, inputs: int, outputs: int, sigmas: tuple[Tensor, Tensor]) -> None:
+        super().__init__(inputs, outputs, dtype=sigmas[0].dtype)
+        self.weight_sigma, self.bias_sigma = map(nn.Parameter, sigmas)
+
+    def noisy(self, x: Tensor, numbers: Tensor) -> Tensor:
+        """With independent normal numbers, of which the inputs' come first."""
+        f = torch.copysign(numbers.abs() ** 0.5, numbers)
+        inputs, outputs = f[: self.in_features], f[self.in_features :]
+        weight = self.weight + self.weight_sigma * torch.outer(outputs, inputs)
+        return functional.linear(x, weight, self.bias + self.bias_sigma * outputs)
 
 
 class Net(nn.Module):
@@ -41,7 +57,10 @@ class Net(nn.Module):
         self.layers = nn.ModuleList()
         for key in keys:
             weight, bias = tensors[f"{key}.weight"][row], tensors[f"{key}.bias"][row, 0]
-            layer = nn.Linear(*weight.shape, dtype=weight.dtype)
+            layer: nn.Linear = nn.Linear(*weight.shape, dtype=weight.dtype)
+            if f"{key}.weight_sigma" in tensors:
+                sigmas = tensors[f"{key}.weight_sigma"][row].T.clone(), tensors[f"{key}.bias_sigma"][row, 0].clone()
+                layer = NoisyLayer(*weight.shape, sigmas)
             layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
             self.layers.append(layer)
 
@@ -52,6 +71,15 @@ class Net(nn.Module):
         found: Tensor = self.layers[-1](x)
         return found
 
+    def noisy(self, x: Tensor, normals: Callable[[str, Tensor], Tensor], name: str) -> Tensor:
+        """The same with the numbers of this name, layer by layer."""
+        sizes = [layer.in_features + layer.out_features for layer in self.layers]
+        each = normals(name, x.new_zeros(1, sum(sizes)))[0].split(sizes)
+        for layer, numbers in zip(self.layers[:-1], each):
+            x = functional.relu(layer.noisy(x, numbers))
+        found: Tensor = self.layers[-1].noisy(x, each[-1])
+        return found
+
     def flat(self) -> Tensor:
         return torch.cat([p.detach().T.reshape(-1) if p.dim() == 2 else p.detach() for p in self.parameters()])
 
@@ -60,16 +88,15 @@ class Batches:
     """What the loop draws in each update: rows, and the normal numbers under each name."""
 
     def __init__(self, loop: OffPolicyLoop) -> None:
-        self.loop, self.found = loop, list[tuple[Transitions, dict[str, Tensor]]]()
+        self.loop, self.stretches = loop, Stretches(loop.population, "learn")
 
     def next(self, update: int) -> tuple[Transitions, Callable[[str, Tensor], Tensor]]:
         loop = self.loop
-        draw = loop.updater.stretches.at(update)
-        batch = loop.method.sampling.draw(loop.collector.store, draw)
+        batch = loop.method.sampling.draw(loop.collector.store, self.stretches.at(update))
 
         def normal(name: str, like: Tensor) -> Tensor:
             shape = like.shape[1:]
-            return loop.updater.stretches.at(update)(name, lambda g, n: torch.randn(n, *shape, generator=g)).clone()
+            return self.stretches.at(update)(name, lambda g, n: torch.randn(n, *shape, generator=g)).clone()
 
         return batch, normal
 
@@ -123,6 +150,16 @@ def dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
     with torch.no_grad():
         y = rows.r + GAMMA * rows.live * own.slow[0](rows.next).max(-1).values
     q = own.critics[0](rows.s).gather(-1, rows.a.long())[:, 0]
+    stepped(state["critic"], functional.smooth_l1_loss(q, y), own.critics)
+    follow_in_third(own, update)
+
+
+def noisy_dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    if not state:
+        state["critic"] = adam(own.critics, 2.3e-3)
+    with torch.no_grad():
+        y = rows.r + GAMMA * rows.live * own.slow[0].noisy(rows.next, normals, "noise next copy").max(-1).values
+    q = own.critics[0].noisy(rows.s, normals, "noise here").gather(-1, rows.a.long())[:, 0]
     stepped(state["critic"], functional.smooth_l1_loss(q, y), own.critics)
     follow_in_third(own, update)
 
@@ -289,7 +326,8 @@ def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
 
 FORMULAS: dict[str, Callable[..., None]] = {
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
-    "qr-dqn": qr_dqn, "ddpg": ddpg, "td3": td3, "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
+    "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "ddpg": ddpg, "td3": td3, "sac": sac,
+    "sac-discrete": sac_discrete, "redq": redq,
 }  # fmt: skip
 
 

@@ -415,6 +415,16 @@ class TargetNoise(Part, abstract=True):
         raise NotImplementedError
 
 
+class ParameterNoise(Part, abstract=True):
+    """Random numbers in the weights of a network, which are drawn anew for every update and every step that it acts."""
+
+    slot = "parameter_noise"
+
+    def put(self, network: nn.Module, members: int) -> Any:
+        """Make layers of a network noisy, where they stand; returns what they read (`policies/control/noise.py`)."""
+        raise NotImplementedError
+
+
 class EntropyTarget(Part, abstract=True):
     """The entropy that a temperature holds a policy to, in nats."""
 

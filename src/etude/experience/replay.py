@@ -17,6 +17,7 @@ from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
 from etude.experience.store import Store
 from etude.experience.stretches import Stretches
 from etude.policies.control.actor import Actor
+from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
 
 
@@ -173,7 +174,8 @@ class ReplayCollector:
         draw, spread, count = self.stretches.at(self.taken), self.spread, shown.shape[1]
         if self.acted < self.part.random:
             return draw("random", lambda generator, n: spread.anything((n, count), generator))
-        said = self.actor(self.actor.see(shown))
+        with noisy(self.actor.body, draw, "noise"):
+            said = self.actor(self.actor.see(shown))
         return self.exploration.act(self.actor, said, draw, self.acted)
 
     def _end(self, place: int, step: Step, done: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.learners import Learning, Target
 from etude.core.population import Population
-from etude.core.replay_slots import Backup, Error, QHead, ReplayCritic, ReplayReading
+from etude.core.replay_slots import Backup, Error, ParameterNoise, QHead, ReplayCritic, ReplayReading
 from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
@@ -35,11 +35,14 @@ class Critics(Plain):
 
     Args:
         choices: A of Discrete actions, of which all values are said at once; 0 where actions are read.
+
+    `noise` is what its layers read, where they are noisy (`policies/control/noise.py`).
     """
 
     def __init__(self, body: nn.Module, head: nn.Module, choices: int, size: int) -> None:
         super().__init__()
         self.body, self.head, self.choices, self.size = body, head, choices, size
+        self.noise: Any = None
 
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]
@@ -61,6 +64,8 @@ class QFunctions(ReplayCritic):
         head: how a value is said. error: how far it is from the target.
         learning: without a slow copy in `target`, it learns from what it says itself.
         last: where the last layer starts.
+        noise: in the weights of all linear layers; another for what is learned, for each value that this learns from
+            and for every step that is acted, none where the critic is evaluated or exported.
 
     Shapes: observations [P, N, D], actions [P, N, A] in units -> [P, M, N, K]; choices -> [P, M, N, A, K].
 
@@ -80,6 +85,7 @@ class QFunctions(ReplayCritic):
     backup: Backup = Bootstrap(FromPolicy())
     error: Error = Squared()
     last: Initializer = FanIn()
+    noise: ParameterNoise | None = None
     learning: Learning = Learning(Adam(lr=3e-4), target=Target(rate=0.005))
 
     def objection(self, method: Method) -> str | None:
@@ -111,7 +117,10 @@ class QFunctions(ReplayCritic):
         each = population.each(self.count, "critics")
         body, width = self.network.build(shape, each, "critic")
         head = self.head.layer(each, "critic.head", width, choices, self.last)
-        return Critics(body, head, choices, self.head.size)
+        critics = Critics(body, head, choices, self.head.size)
+        if self.noise is not None:
+            critics.noise = self.noise.put(critics, population.size)
+        return critics
 
     def followed(self, store: Any) -> None:
         self.backup.followed(store)

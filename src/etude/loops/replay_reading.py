@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from etude.core.errors import ConfigError
 from etude.core.replay_slots import At, Choice, Drawing, Encoding, Sampling
 from etude.core.transitions import Transitions
+from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ class StoredReading:
         features = self.features(at, slow)
         if self.updater.encoder is not None and actions is not None:
             features, actions = self._encoding(slow).join(features, actions), None
-        said: Tensor = network(features, actions)
+        with noisy(network, self.draw, f"noise {at}{' copy' if slow else ''}"):
+            said: Tensor = network(features, actions)
         return said
 
     def values(self, outputs: Tensor) -> Tensor:
