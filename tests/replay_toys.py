@@ -29,6 +29,13 @@ def narrow(part: Any, *hidden: int) -> Any:
     return part.replace(**{k: narrow(v, *hidden) for k, v in inside.items()})
 
 
+def counted(head: Any, count: int) -> Any:
+    """The head with so many numbers, where it says more than one; also the one that it holds."""
+    if "head" in head.fields():
+        return head.replace(head=counted(head.head, count))
+    return head.replace(count=count) if "count" in head.fields() else head
+
+
 def small(method: Any, heads: bool = True, **experience: Any) -> Any:
     """The method with networks of 8 and 5, batches of 6, and a ring of 40 rows that begins to learn after 12.
 
@@ -37,8 +44,8 @@ def small(method: Any, heads: bool = True, **experience: Any) -> Any:
     """
     chosen = {"capacity": 40, "random": 8, "warmup": 12, "every": 2, "updates": 1.0, "environments": 1, **experience}
     critic = narrow(method.critic, 8, 5)
-    if heads and "count" in critic.head.fields():
-        critic = critic.replace(head=critic.head.replace(count=7))
+    if heads:
+        critic = critic.replace(head=counted(critic.head, 7))
     changes = {
         "policy": narrow(method.policy, 8, 5), "critic": critic,
         "experience": method.experience.replace(**chosen),

@@ -151,6 +151,12 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience": "reflect-then-retry", "experience.pivotal": True, "experience.imitate": True,
         "advantages.full": None,
     },
+    "rainbow": {
+        **VALUES, "critic.backup.rule.double": True, "exploration": "greedy", "critic.noise.sigma": 0.5,
+        "critic.head": "dueling", "critic.head.head.count": 51, "critic.error": "cross-entropy",
+        "sampling": "prioritized-rows", "sampling.alpha": 0.5, "sampling.beta": 0.4, "sampling.over": 20_000,
+        "sampling.horizon": "n-step", "sampling.horizon.n": 3,
+    },
     "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
     "redq": {

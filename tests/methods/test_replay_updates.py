@@ -186,26 +186,55 @@ def chosen(net: Net, seen: Tensor, actions: Tensor, size: int) -> Tensor:
     return each[torch.arange(len(seen)), actions[:, 0].long()]
 
 
+def projected(p: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+    """Chances [N, 51] of returns from 0 to 100 moved, shrunk and put back, by floor and ceiling, atom by atom."""
+    z, m = torch.linspace(0.0, 100.0, 51, dtype=p.dtype), torch.zeros_like(p)
+    for n in range(len(p)):
+        for i in range(51):
+            b = float((rewards[n] + discounts[n] * z[i]).clamp(0.0, 100.0)) / 2.0
+            low, high = math.floor(b), math.ceil(b)
+            if low == high:
+                m[n, low] += p[n, i]
+            else:
+                m[n, low] += p[n, i] * (high - b)
+                m[n, high] += p[n, i] * (b - low)
+    return m
+
+
 def c51(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
-    """The projection by floor and ceiling, atom by atom, as the paper's algorithm 1 has it."""
+    """As the paper's algorithm 1 has it."""
     if not state:
         state["critic"] = adam(own.critics, 2.3e-3)
     z = torch.linspace(0.0, 100.0, 51, dtype=rows.r.dtype)
     with torch.no_grad():
         chances = own.slow[0](rows.next).view(len(rows.r), -1, 51).softmax(-1)
         best = (chances * z).sum(-1).argmax(-1)
-        p, m = chances[torch.arange(len(best)), best], torch.zeros(len(best), 51, dtype=rows.r.dtype)
-        for n in range(len(best)):
-            for i in range(51):
-                b = float((rows.r[n] + GAMMA * rows.live[n] * z[i]).clamp(0.0, 100.0)) / 2.0
-                low, high = math.floor(b), math.ceil(b)
-                if low == high:
-                    m[n, low] += p[n, i]
-                else:
-                    m[n, low] += p[n, i] * (high - b)
-                    m[n, high] += p[n, i] * (b - low)
+        m = projected(chances[torch.arange(len(best)), best], rows.r, GAMMA * rows.live)
     logs = chosen(own.critics[0], rows.s, rows.a, 51).log_softmax(-1)
     stepped(state["critic"], -(m * logs).sum(-1).mean(), own.critics)
+    follow_in_third(own, update)
+
+
+def rainbow(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """Logits of V and A joined atom by atom; the network's means choose, its copy's chances are learned."""
+    if not state:
+        state["critic"] = adam(own.critics, 2.3e-3)
+    z = torch.linspace(0.0, 100.0, 51, dtype=rows.r.dtype)
+
+    def logs(net: Net, seen: Tensor, name: str) -> Tensor:
+        each = net.noisy(seen, normals, name).view(len(seen), -1, 51)
+        value, advantages = each[:, :1], each[:, 1:]
+        found: Tensor = (value + advantages - advantages.mean(1, keepdim=True)).log_softmax(-1)
+        return found
+
+    with torch.no_grad():
+        best = (logs(own.critics[0], rows.next, "noise next").exp() * z).sum(-1).argmax(-1)
+        chances = logs(own.slow[0], rows.next, "noise next copy").exp()
+        m = projected(chances[torch.arange(len(best)), best], rows.r, rows.discounts)
+    said = logs(own.critics[0], rows.s, "noise here")[torch.arange(len(m)), rows.a[:, 0].long()]
+    each = -(m * said).sum(-1)
+    state["divergence"] = each.detach() + torch.special.xlogy(m, m).sum(-1)
+    stepped(state["critic"], (rows.weights * each).mean(), own.critics)
     follow_in_third(own, update)
 
 
@@ -327,7 +356,7 @@ def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
 FORMULAS: dict[str, Callable[..., None]] = {
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "ddpg": ddpg, "td3": td3, "sac": sac,
-    "sac-discrete": sac_discrete, "redq": redq,
+    "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow,
 }  # fmt: skip
 
 
@@ -344,6 +373,8 @@ class Rows:
             x[k] for x in (batch.observations, batch.actions, batch.rewards, batch.next_observations)
         )
         self.live = (~batch.terminated[k]).to(self.r.dtype)
+        self.discounts = None if batch.discounts is None else batch.discounts[k]
+        self.weights = batch.offers["importance"][k] if "importance" in batch.offers else None
 
 
 @pytest.fixture

@@ -90,8 +90,9 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
         changes["critic.learning.target.every"] = 5
     else:
         changes |= {"critic.learning.target.rate": 0.2, "critic.learning.target.every": 1}
-    if isinstance(method.critic.head, Atoms):
-        changes |= {"critic.head.low": 0.0, "critic.head.high": 2.0, "critic.head.count": 21}
+    for path in ("critic.head", "critic.head.head"):
+        if isinstance(method.parts().get(path), Atoms):
+            changes |= {f"{path}.low": 0.0, f"{path}.high": 2.0, f"{path}.count": 21}
     if isinstance(method.critic.head, Quantiles):
         changes["critic.head.count"] = 10
     if method.learners:  # the temperature stays, at next to nothing

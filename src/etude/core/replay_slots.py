@@ -347,6 +347,10 @@ class Error(Part, abstract=True):
         """Of each of the K numbers, [..., K] both; their sum is what is minimised."""
         raise NotImplementedError
 
+    def least(self, target: Tensor) -> Tensor:
+        """What it is at least against this target, [..., K]."""
+        return 0.0 * target
+
 
 class QHead(Part, abstract=True):
     """How a critic says a value: as K numbers."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from etude.core.fields import Count, NonNegative, Positive, Probability
+from etude.core.fields import Count, NonNegative, Positive, Probability, WholeNumber
 from etude.core.replay_slots import Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
 from etude.experience.sampling import OneStep
@@ -76,8 +76,12 @@ class Surprising(Sampling, abstract=True):
         """Of absolute errors [P, N], before alpha."""
         raise NotImplementedError
 
-    def weights(self, chances: Tensor, size: int) -> Tensor | None:
-        """[P, N] how much each row counts in the loss, given the chance that it was drawn; None: all alike."""
+    def weights(self, chances: Tensor, size: int, pushed: int) -> Tensor | None:
+        """[P, N] how much each row counts in the loss, given the chance that it was drawn; None: all alike.
+
+        Args:
+            size: rows that are stored. pushed: transitions of a member so far.
+        """
         return None
 
     def initial_state(self) -> dict[str, Any]:
@@ -107,7 +111,7 @@ class Surprising(Sampling, abstract=True):
         mass = (torch.arange(self.batch) + chance) / self.batch * total
         index = tree.find(mass).clamp(max=store.size - 1)
         batch = self.horizon.read(store, index)
-        weights = self.weights(tree.masses(index) / total, store.size)
+        weights = self.weights(tree.masses(index) / total, store.size, store.pushed)
         if weights is not None:
             batch.offers["importance"] = weights.to(batch.rewards.dtype)
         return batch
@@ -129,21 +133,30 @@ class PrioritizedRows(Surprising):
 
     Args:
         beta: 1 undoes all of it.
+        over: transitions of a member over which beta rises to 1, linearly; 0: it stays.
 
     Shapes: rows [P, N], errors [P, N].
 
-    >>> PrioritizedRows(beta=1.0).weights(torch.tensor([[0.5, 0.25]]), 4).tolist()
+    >>> PrioritizedRows(beta=1.0).weights(torch.tensor([[0.5, 0.25]]), 4, 0).tolist()
     [[0.5, 1.0]]
+    >>> [round(PrioritizedRows(beta=0.4, over=100).exponent(n), 3) for n in (0, 50, 100, 900)]
+    [0.4, 0.7, 1.0, 1.0]
     """
 
     beta: Probability = 0.4
+    over: WholeNumber = 0
     epsilon: Positive = 1e-6
 
     def strength(self, errors: Tensor) -> Tensor:
         return errors + self.epsilon
 
-    def weights(self, chances: Tensor, size: int) -> Tensor | None:
-        weights = (size * chances).pow(-self.beta)
+    def exponent(self, pushed: int) -> Any:
+        """Beta after so many transitions of each member; one, or one per member."""
+        share = min(1.0, pushed / self.over) if self.over else 0.0
+        return self.beta + (1 - self.beta) * share
+
+    def weights(self, chances: Tensor, size: int, pushed: int) -> Tensor | None:
+        weights = (size * chances).pow(-self.exponent(pushed))
         return weights / weights.amax(1, keepdim=True)
 
 

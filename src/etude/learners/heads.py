@@ -280,6 +280,11 @@ class CrossEntropy(Error):
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         return -target * prediction.log_softmax(-1)
 
+    def least(self, target: Tensor) -> Tensor:
+        """The target's entropy: what it is more is the divergence KL(target || prediction)."""
+        entropy: Tensor = torch.special.entr(target)
+        return entropy
+
 
 class QuantileHuber(Error):
     """Asymmetric Huber loss of quantiles, the mean over those of the target (arXiv:1710.10044, eq. 10).
