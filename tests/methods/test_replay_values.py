@@ -94,6 +94,8 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
         changes |= {"critic.head.low": 0.0, "critic.head.high": 2.0, "critic.head.count": 21}
     if isinstance(method.critic.head, Quantiles):
         changes["critic.head.count"] = 10
+    if "kl" in method.critic.backup.rule.fields():
+        changes |= {"critic.backup.rule.kl": 0.0, "critic.backup.rule.entropy": 0.0}
     if method.learners:  # the temperature stays, at next to nothing
         changes |= {"learners.temperature.start": 1e-6, "learners.temperature.learning": "none"}
         method = method.replace(order=("critic", "policy"))
