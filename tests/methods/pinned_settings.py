@@ -112,6 +112,12 @@ SETTINGS: dict[str, Settings] = {
     "lite-ppo": {**PLAIN, "advantages.scale": "batch-std"},
     "max-at-k": {**PLAIN, "epochs": 3, "reference": "frozen", "rewards.1.k": 4, "rewards.1.baseline": "none"},
     "maxrl": PLAIN,
+    "mdvi": {
+        **{k: v for k, v in CARTPOLE.items() if not k.endswith("double")}, "policy": "softmax-policy",
+        "policy.learning.target.every": 128, "policy.learning.optimizer.lr": 2.3e-3, "critic.error": "squared",
+        "critic.backup.rule.kl": 0.1, "critic.backup.rule.entropy": 0.01, "actor.0.kl": 0.1, "actor.0.entropy": 0.01,
+        "order": ("critic", "policy"),
+    },
     "noisy-dqn": {
         **VALUES, "exploration": "greedy", "critic.error": "huber", "critic.noise": "factorised-noise",
         "critic.noise.sigma": 0.5,

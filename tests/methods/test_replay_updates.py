@@ -353,10 +353,31 @@ def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
     follow_slowly(own)
 
 
+def mdvi(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """By the softmax's logarithms; <pi, q> - 0.1 KL - 0.01 sum pi log pi as they stand in the paper."""
+    if not state:
+        state["critic"], state["policy"] = adam(own.critics, 2.3e-3), adam([own.policy], 2.3e-3)
+
+    def step(seen: Tensor) -> Tensor:
+        logs, before = own.policy(seen).log_softmax(-1), own.slow_policy(seen).log_softmax(-1).detach()
+        kl = functional.kl_div(before, logs, log_target=True, reduction="none").sum(-1)
+        entropy = torch.distributions.Categorical(logits=logs).entropy()
+        return (logs.exp() * own.slow[0](seen).detach()).sum(-1) - 0.1 * kl + 0.01 * entropy
+
+    with torch.no_grad():
+        y = rows.r + GAMMA * rows.live * step(rows.next)
+    q = own.critics[0](rows.s).gather(-1, rows.a.long())[:, 0]
+    stepped(state["critic"], functional.mse_loss(q, y), own.critics)
+    stepped(state["policy"], -step(rows.s).mean(), [own.policy])
+    follow_in_third(own, update)
+    if update % 3 == 0:
+        follow(own.slow_policy.parameters(), own.policy.parameters(), 1.0)
+
+
 FORMULAS: dict[str, Callable[..., None]] = {
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "ddpg": ddpg, "td3": td3, "sac": sac,
-    "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow,
+    "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow, "mdvi": mdvi,
 }  # fmt: skip
 
 
@@ -389,6 +410,8 @@ def quick(name: str) -> Any:
     found = small(REPLAY[name], heads=False)
     if found.policy.made_of_critic:
         return set_value(found, "critic.learning.target.every=3")
+    if name == "mdvi":
+        return set_values(found, {"critic.learning.target.every": 3, "policy.learning.target.every": 3})
     if name == "redq":
         return set_values(found, {"policy.learning.every": 2, "learners.temperature.learning.every": 2})
     return found
@@ -420,7 +443,7 @@ def test_updates_are_those_of_the_paper(name: str, precision: torch.dtype) -> No
     for k, own in enumerate(members):
         found = Own(after, k, critics)
         pairs = [(own.critics, found.critics)]
-        if acts_in_boxes(method):
+        if hasattr(own, "policy"):
             pairs.append(([own.policy], [found.policy]))
         for mine, theirs in pairs:
             for a, b in zip(mine, theirs, strict=True):

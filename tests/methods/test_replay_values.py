@@ -95,6 +95,8 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
             changes |= {f"{path}.low": 0.0, f"{path}.high": 2.0, f"{path}.count": 21}
     if isinstance(method.critic.head, Quantiles):
         changes["critic.head.count"] = 10
+    if "kl" in method.critic.backup.rule.fields():
+        changes |= {"critic.backup.rule.kl": 0.0, "critic.backup.rule.entropy": 0.0}
     if method.learners:  # the temperature stays, at next to nothing
         changes |= {"learners.temperature.start": 1e-6, "learners.temperature.learning": "none"}
         method = method.replace(order=("critic", "policy"))

@@ -1,0 +1,1 @@
+"""Claims of methods that learn values."""
