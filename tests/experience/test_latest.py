@@ -19,6 +19,7 @@ from etude.experience.replay import Replay
 from etude.experience.sampling import NStep, OneStep, UniformRows
 from etude.loops.off_policy import OffPolicyLoop
 from etude.policies.control.observations import NormalizeObservations
+from etude.rewards.running import NormalizeRewards
 from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.pendulum import pendulum
 from replay_toys import REPLAY, narrow
@@ -110,6 +111,40 @@ def test_what_acts_and_what_learns_see_a_step_alike() -> None:
         collector.step()
         batch = loop.method.sampling.draw(collector.store, None)
         assert torch.equal(actor.see(batch.observations), seen[-1])
+
+
+def test_rewards_are_shaped_before_they_are_stored() -> None:
+    """Divided by the deviation of all discounted sums so far, written out; what is reported stays as it was."""
+    method = streamed("sac").replace(rewards=(NormalizeRewards(gamma=0.9, clip=5.0),))
+    loop = OffPolicyLoop(method, pendulum, [Member(3), Member(4)], 1, 20)
+    sums, told = list[np.ndarray](), list[np.ndarray]()
+    step = loop.environment.step
+
+    def stepped(actions: np.ndarray) -> Step:
+        found = step(actions)
+        told.append(found.rewards[:, 0].astype(float))
+        return found
+
+    loop.collector.environment.step = stepped  # type: ignore[method-assign]
+    for _ in range(205):  # an episode ends after 200
+        loop.collector.step()
+        before = np.zeros(2) if len(sums) % 200 == 0 else sums[-1]
+        sums.append(0.9 * before + told[-1])
+        expected = np.clip(told[-1] / np.sqrt(np.var(sums, axis=0) + 1e-8), -5, 5)
+        assert loop.collector.store.grid[:, 0, -3].numpy() == pytest.approx(expected, rel=1e-5)
+    assert [r for _, r, _ in loop.collector.ended] == pytest.approx(np.sum(told[:200], 0).tolist(), rel=1e-5)
+
+
+class FromRollouts(NormalizeRewards):
+    """Learns after a rollout."""
+
+    def after_update(self, batch: Any) -> None:
+        raise AssertionError
+
+
+def test_rewards_that_learn_from_rollouts_are_refused() -> None:
+    with pytest.raises(ConfigError, match="FromRollouts learns from whole rollouts, and here rewards are told one"):
+        streamed("sac").replace(rewards=(FromRollouts(),)).check()
 
 
 class Failing(CartPoleArrays):

@@ -196,6 +196,7 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "experience": [Filling(SAC, SAC.experience, verb) for verb in ("collector", "due")],
         "exploration": [Filling(SAC, SAC.exploration, verb) for verb in ("act", "ended")],
         "sampling": [Filling(SAC, SAC.sampling, "draw")],
+        "rewards": [Filling(SAC, NormalizeRewards(), "shape")],
         "critic": [Filling(SAC, SAC.critic, verb) for verb in ("build", "loss")],
         "actor": [Filling(SAC, Entropy(), "__call__"), Filling(SAC, MaximizeQ(over=Min()), "__call__")],
         "learners": [Filling(COUNTED, SAC.learners[0], verb) for verb in ("build", "loss", "offers")],

@@ -11,7 +11,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Positive
 from etude.core.learners import Critic, Joint, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
-from etude.core.part import Need, to_json
+from etude.core.part import Need, Part, to_json
 from etude.core.replay_slots import (
     ActorTerm,
     Exploration,
@@ -180,21 +180,23 @@ Order = tuple[str | tuple[str, ...], ...]
 class ReplayMethod(Method):
     """What the off-policy loop reads: rows that a population stored, and how its networks learn from them.
 
-    An update draws what those learners read that are due, then goes through `order`: for each entry, a name or a group
-    of names whose losses are all computed before any of them steps, loss, gradient, step. Slow copies follow last,
-    unless 'targets' stands in `order`. Every `every` and `warmup` counts updates from 1. `rate` is a factor on the
-    learning rates of all of them; `optimizer.lr=...` sets them all.
+    `rewards` say what a step is worth before it is stored. An update draws what those learners read that are due, then
+    goes through `order`: for each entry, a name or a group of names whose losses are all computed before any of them
+    steps, loss, gradient, step. Slow copies follow last, unless 'targets' stands in `order`. Every `every` and `warmup`
+    counts updates from 1. `rate` is a factor on the learning rates of all of them; `optimizer.lr=...` sets them all.
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
     required: ClassVar[tuple[str, ...]] = ("policy", "experience", "exploration", "sampling", "critic")
     stays: ClassVar[Mapping[str, str]] = {"policy": "", "critic": "", "learners": "", "experience": ""}
+    computes: ClassVar[frozenset[Need]] = frozenset({Need.NEXT_OBSERVATIONS})
 
     stages: tuple[Stage, ...] = ()
     policy: ReplayPolicy | None = None
     experience: ReplayExperience | None = None
     exploration: Exploration | None = None
     sampling: Sampling | None = None
+    rewards: tuple[StepReward, ...] = ()
     critic: ReplayCritic | None = None
     actor: tuple[ActorTerm, ...] = ()
     learners: tuple[ReplayLearner, ...] = ()
@@ -218,6 +220,10 @@ class ReplayMethod(Method):
             yield f"{policy} does what the critic says is best and learns nothing: leave the slot actor empty."
         if not self.policy.made_of_critic and not self.actor:
             yield f"{policy} learns by the terms of the slot actor, which is empty: set actor=maximize-q."
+        for reward in self.rewards:
+            cls = type(reward)
+            if cls.before_update is not Part.before_update or cls.after_update is not Part.after_update:
+                yield f"{cls.__name__} learns from whole rollouts, and here rewards are told one step at a time."
         yield from _same_names(["policy", "critic", *(part.name for part in self.learners)])
         encoders = [part.name for part in self.learners if isinstance(part, ReplayEncoder)]
         if len(encoders) > 1:

@@ -10,6 +10,7 @@ from etude.core.control import VectorEnvironment
 from etude.core.method import Method
 from etude.core.population import Population
 from etude.core.replay_slots import Drawing, Exploration, Horizon, ReplayExperience, Sampling
+from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
 from etude.experience.replay import ReplayCollector
 from etude.experience.sampling import OneStep
@@ -57,10 +58,11 @@ class Latest(ReplayExperience):
         return (after - before) // self.environments
 
     def collector(
-        self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration
-    ) -> LatestCollector:
+        self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration,
+        rewards: tuple[StepReward, ...] = (),
+    ) -> LatestCollector:  # fmt: skip
         """What acts, and holds what came of it until the next step."""
-        return LatestCollector(self, environment, actor, population, exploration)
+        return LatestCollector(self, environment, actor, population, exploration, rewards)
 
 
 class LatestCollector(ReplayCollector):

@@ -14,6 +14,8 @@ from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
 from etude.core.population import PerMember, Population
 from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
+from etude.core.step_slots import StepReward
+from etude.core.transitions import Transitions
 from etude.experience.store import Store
 from etude.experience.stretches import Stretches
 from etude.policies.control.actor import Actor
@@ -91,12 +93,13 @@ class Replay(ReplayExperience):
         return max(0, after // self.every - start // self.every) * self.round
 
     def collector(
-        self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration
-    ) -> ReplayCollector:
+        self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration,
+        rewards: tuple[StepReward, ...] = (),
+    ) -> ReplayCollector:  # fmt: skip
         """What acts and stores. Raises ConfigError for updates that differ between members, who share each round."""
         if isinstance(self.updates, PerMember):
             raise ConfigError("experience.updates cannot differ between the members of one run: compare runs instead.")
-        return ReplayCollector(self, environment, actor, population, exploration)
+        return ReplayCollector(self, environment, actor, population, exploration, rewards)
 
 
 class Keeping(Protocol):
@@ -122,9 +125,10 @@ class ReplayCollector:
 
     def __init__(
         self, part: Keeping, environment: VectorEnvironment, actor: Actor, population: Population,
-        exploration: Exploration,
+        exploration: Exploration, rewards: tuple[StepReward, ...] = (),
     ) -> None:  # fmt: skip
-        self.part, self.environment, self.actor, self.exploration = part, environment, actor, exploration
+        self.part, self.environment, self.actor = part, environment, actor
+        self.exploration, self.rewards = exploration, rewards
         self.spread = in_units(actor)
         self.observations = environment.reset()
         grid, shape = self.observations.shape[:2], self.observations.shape[2:]
@@ -152,15 +156,16 @@ class ReplayCollector:
         if len(self.actor.transforms):
             self.actor.observe(shown)
         actions = self._act(shown)
-        step = self.environment.step(self.spread.outside(actions).numpy())
+        outside = self.spread.outside(actions)
+        step = self.environment.step(outside.numpy())
         done = step.terminated | step.truncated
         following = torch.from_numpy(step.observations)
         if step.final is not None:
             following = following.clone()
             following[torch.from_numpy(done)] = torch.from_numpy(step.final)
         live, end = torch.from_numpy(~step.terminated).float(), torch.from_numpy(done).float()
-        place = self.store.cursor
-        self.store.push(shown, actions, following, torch.from_numpy(step.rewards), live, end)
+        place, rewards = self.store.cursor, self._worth(step, shown, outside, following)
+        self.store.push(shown, actions, following, rewards, live, end)
         self.observations, self.taken = step.observations, self.taken + 1
         self.returns += step.rewards
         self.lengths += 1
@@ -177,6 +182,23 @@ class ReplayCollector:
         with noisy(self.actor.body, draw, "noise"):
             said = self.actor(self.actor.see(shown))
         return self.exploration.act(self.actor, said, draw, self.acted)
+
+    def _worth(self, step: Step, shown: Tensor, actions: Tensor, following: Tensor) -> Tensor:
+        """[P, E] what the method's rewards make of those of a step."""
+        told = torch.from_numpy(step.rewards)
+        if not self.rewards:
+            return told
+        live = ~step.terminated
+        columns = (told, *map(torch.from_numpy, (step.terminated, step.truncated, live.astype(np.float32))))
+        told, terminated, truncated, discounts = (x[:, None] for x in columns)
+        rollout = Transitions(
+            shown[:, None], actions[:, None], told, terminated, truncated, discounts=discounts,
+            weights=None if step.faulty is None else torch.from_numpy(~step.faulty).float()[:, None],
+            next_observations=following[:, None],
+        )  # fmt: skip
+        for reward in self.rewards:
+            rollout.rewards = reward.shape(rollout)
+        return rollout.rewards[:, 0]
 
     def _end(self, place: int, step: Step, done: np.ndarray) -> None:
         """Note the episodes that ended, and take out those whose environment failed."""

@@ -111,7 +111,7 @@ class OffPolicyLoop:
     def _collector(self) -> ReplayCollector:
         experience: Any = self.method.experience
         made: ReplayCollector = experience.collector(
-            self.environment, self.actor, self.population, self.method.exploration
+            self.environment, self.actor, self.population, self.method.exploration, self.method.rewards
         )
         return made
 
@@ -120,7 +120,7 @@ class OffPolicyLoop:
         if stage != self.stage:
             self.stage = stage
             self.updater.follow(self.method)
-            self.collector.exploration = self.method.exploration
+            self.collector.exploration, self.collector.rewards = self.method.exploration, self.method.rewards
 
     # One step
 
