@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from etude.core.edit import set_values
 from etude.core.kinds import ReplayMethod
 from etude.core.method import Method
 from etude.core.registry import compositions, files
 from etude.experience.store import Store
+from etude.methods.value.mrq.encoder import Encoder
 from etude.policies.control.networks import MLP
 
 REPLAY = {m.id: m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, ReplayMethod)}
@@ -25,6 +27,8 @@ def narrow(part: Any, *hidden: int) -> Any:
     """The part, and all parts inside, with perceptrons of these widths."""
     if isinstance(part, MLP):
         return part.replace(hidden=hidden)
+    if isinstance(part, Encoder):
+        part = part.replace(actions=4, joined=5)
     inside = {k: v for k, v in part.fields().items() if hasattr(v, "fields")}
     return part.replace(**{k: narrow(v, *hidden) for k, v in inside.items()})
 
@@ -50,8 +54,22 @@ def small(method: Any, heads: bool = True, **experience: Any) -> Any:
         "policy": narrow(method.policy, 8, 5), "critic": critic,
         "experience": method.experience.replace(**chosen),
         "sampling": method.sampling.replace(batch=6),
+        "learners": tuple(narrow(part, 8, 5) for part in method.learners),
     }  # fmt: skip
-    return method.replace(**changes)
+    return sooner(method.replace(**changes))
+
+
+def sooner(method: Any, every: int = 4, epochs: int = 2) -> Any:
+    """A method that learns in bursts, with short ones that begin soon; its slow copies move as often."""
+    if all(part.learning.epochs == 1 for part in method.trained.values()):
+        return method
+    changes: dict[str, Any] = {}
+    for name, part in method.trained.items():
+        path = f"learners.{name}" if part in method.learners else name
+        changes[f"{path}.learning.target.every"] = every
+        if part.learning.epochs > 1:
+            changes |= {f"{path}.learning.every": every, f"{path}.learning.epochs": epochs}
+    return set_values(method, changes)
 
 
 def fill(store: Store, seed: int = 0) -> None:

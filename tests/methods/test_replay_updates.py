@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +23,11 @@ from etude.core.population import Member
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches
 from etude.loops.off_policy import OffPolicyLoop
+from etude.methods.value.mrq.actions import OneHots
+from etude.policies.control.units import gumbel
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum
-from replay_toys import REPLAY, acts_in_boxes, fill, small
+from replay_toys import REPLAY, acts_in_boxes, fill, small, sooner
 
 GAMMA, UPDATES, MEMBERS = 0.99, 4, 2
 torch.set_num_threads(1)
@@ -84,11 +87,44 @@ class Net(nn.Module):
         return torch.cat([p.detach().T.reshape(-1) if p.dim() == 2 else p.detach() for p in self.parameters()])
 
 
+class Normed(Net):
+    """Layers that are normalised without parameters before their activation, the last one too or not."""
+
+    def __init__(self, tensors: dict[str, Tensor], keys: list[str], row: int, activation: Any, last: bool) -> None:
+        nn.Module.__init__(self)
+        self.layers, self.activation, self.last = nn.ModuleList(), activation, last
+        for key in keys:
+            weight, bias = tensors[f"{key}.weight"][row], tensors[f"{key}.bias"][row, 0]
+            layer = nn.Linear(*weight.shape, dtype=weight.dtype)
+            layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
+            self.layers.append(layer)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x = torch.cat(inputs, -1)
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if self.last or i < len(self.layers) - 1:
+                x = self.activation(functional.layer_norm(x, x.shape[-1:]))
+        return x
+
+
 class Batches:
     """What the loop draws in each update: rows, and the normal numbers under each name."""
 
     def __init__(self, loop: OffPolicyLoop) -> None:
         self.loop, self.stretches = loop, Stretches(loop.population, "learn")
+
+    def windows(self, update: int) -> list[Transitions]:
+        """What the encoder reads in this update."""
+        loop, found = self.loop, []
+        part = loop.updater.offering.get("encoder")
+        if part is None or update % part.learning.every:
+            return []
+        for turn in range(part.learning.epochs):
+            draw = loop.updater.own["encoder"].at(update // part.learning.every * part.learning.epochs + turn)
+            index = loop.method.sampling.draw(loop.collector.store, draw).index
+            found.append(part.sampling.read(loop.collector.store, index))  # type: ignore[union-attr]
+        return found
 
     def next(self, update: int) -> tuple[Transitions, Callable[[str, Tensor], Tensor]]:
         loop = self.loop
@@ -97,6 +133,12 @@ class Batches:
         def normal(name: str, like: Tensor) -> Tensor:
             shape = like.shape[1:]
             return self.stretches.at(update)(name, lambda g, n: torch.randn(n, *shape, generator=g)).clone()
+
+
+            relaxed = isinstance(loop.collector.spread, OneHots) and name.startswith("policy")
+            of = (lambda g, n: gumbel((n, *shape), g)) if relaxed else lambda g, n: torch.randn(n, *shape, generator=g)
+            return loop.updater.stretches.at(update)(name, of).clone()
+>>>>>>> f60b116 (MR.Q: TD3 on features from which a linear model tells what comes next)
 
         return batch, normal
 
@@ -137,6 +179,41 @@ class Own:
         else:
             self.critics = [Net(tensors, "policy", k)]
         self.slow = copy.deepcopy(self.critics)
+
+
+class WorldModel(nn.Module):
+    """MR.Q's encoder of one member."""
+
+    def __init__(self, tensors: dict[str, Tensor], k: int) -> None:
+        super().__init__()
+        at = "policy.encoder"
+        self.states = Normed(tensors, [f"{at}.states.layers.{i}" for i in range(2)], k, functional.elu, last=True)
+        self.actions = Normed(tensors, [f"{at}.actions"], k, None, last=False)
+        pairs = [*(f"{at}.pairs.layers.{i}" for i in range(2)), f"{at}.last"]
+        self.pairs = Normed(tensors, pairs, k, functional.elu, last=False)
+        self.model = Normed(tensors, [f"{at}.model"], k, None, last=False)
+
+    def join(self, zs: Tensor, actions: Tensor) -> Tensor:
+        found: Tensor = self.pairs(zs, functional.elu(self.actions(actions)))
+        return found
+
+    def flat(self) -> Tensor:
+        return torch.cat([net.flat() for net in (self.states, self.actions, self.pairs, self.model)])
+
+
+class OwnModelled(Own):
+    """One member of MR.Q."""
+
+    def __init__(self, tensors: dict[str, Tensor], k: int, critics: int) -> None:
+        keys = ["body.layers.0", "body.layers.1", "head"]
+        self.critics = [
+            Normed(tensors, [f"critic.{x}" for x in keys], k * critics + i, functional.elu, last=False)
+            for i in range(critics)
+        ]
+        self.policy = Normed(tensors, [f"policy.{x}" for x in keys], k, functional.relu, last=False)
+        self.encoder = WorldModel(tensors, k)
+        self.slow_policy, self.slow = copy.deepcopy(self.policy), copy.deepcopy(self.critics)
+        self.slow_encoder = copy.deepcopy(self.encoder)
 
 
 def follow_in_third(own: Own, update: int) -> None:
@@ -353,6 +430,7 @@ def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
     follow_slowly(own)
 
 
+<<<<<<< HEAD
 def mdvi(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     """By the softmax's logarithms; <pi, q> - 0.1 KL - 0.01 sum pi log pi as they stand in the paper."""
     if not state:
@@ -372,9 +450,84 @@ def mdvi(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
     follow_in_third(own, update)
     if update % 3 == 0:
         follow(own.slow_policy.parameters(), own.policy.parameters(), 1.0)
+=======
+LINE = torch.linspace(-10, 10, 65, dtype=torch.float64)
+BINS = LINE.sign() * (LINE.abs().exp() - 1)
+
+
+def two_hot(rewards: Tensor) -> Tensor:
+    """Number by number: the bins on both sides share it."""
+    found = torch.zeros(len(rewards), 65, dtype=rewards.dtype)
+    for n, reward in enumerate(rewards.tolist()):
+        i = next(i for i in range(64) if reward < float(BINS[i + 1]))
+        upper = (reward - float(BINS[i])) / (float(BINS[i + 1]) - float(BINS[i]))
+        found[n, i], found[n, i + 1] = 1 - upper, upper
+    return found
+
+
+def unrolled(own: Any, window: Any, ends: bool) -> Tensor:
+    """The encoder's loss on one member's windows [N, T, ...]."""
+    width = own.encoder.states.layers[-1].out_features
+    z, mask, loss = own.encoder.states(window.s[:, 0]), torch.ones(len(window.s), dtype=window.s.dtype), 0.0
+    for t in range(window.s.shape[1]):
+        mask = mask * window.counts[:, t]
+        told = own.encoder.model(own.encoder.join(z, window.a[:, t]))
+        z = told[:, 1 : 1 + width]
+        with torch.no_grad():
+            z_next = own.slow_encoder.states(window.next[:, t])
+        loss = loss + ((z - z_next) ** 2 * mask[:, None]).mean()
+        entropy = -(two_hot(window.r[:, t]) * told[:, 1 + width :].log_softmax(-1)).sum(-1)
+        loss = loss + 0.1 * (entropy * mask).mean()
+        if ends:
+            loss = loss + 0.1 * ((told[:, 0] - (1 - window.live[:, t])) ** 2 * mask).mean()
+    return loss  # type: ignore[return-value]
+
+
+def renewed(own: Any, rows: Any, state: dict[str, Any]) -> None:
+    """Copies, scales, and a burst of the encoder."""
+    copies = [*own.slow, own.slow_policy, own.slow_encoder]
+    for slow, fast in zip(copies, [*own.critics, own.policy, own.encoder], strict=True):
+        slow.load_state_dict(fast.state_dict())
+    state["before"], state["scale"] = state["scale"], float(rows.stored.rewards.abs().mean())
+    for window in rows.windows:
+        stepped(state["encoder"], unrolled(own, window, bool((rows.stored.live == 0).any())))
+
+
+def mrq(own: Any, rows: Any, normals: Any, update: int, state: dict[str, Any], relaxed: bool = False) -> None:
+    """Copies and the encoder in every second update here; the gradient of both critics is clipped at 20."""
+    if not state:
+        adamw = partial(torch.optim.AdamW, weight_decay=1e-4)
+        state |= {"scale": 1.0, "before": 1.0, "encoder": [adamw(own.encoder.parameters(), 1e-4)]}
+        both = [p for c in own.critics for p in c.parameters()]
+        state["critic"], state["policy"] = [adamw(both, 3e-4)], [adamw(own.policy.parameters(), 3e-4)]
+    if update % 2 == 0:
+        renewed(own, rows, state)
+
+    def act(u: Tensor, at: str) -> Tensor:
+        return ((u + normals(f"policy {at}", u)) / 10.0).softmax(-1) if relaxed else torch.tanh(u)
+
+    with torch.no_grad():
+        zs = own.slow_encoder.states(rows.next)
+        noise, a = (0.2 * normals("smoothing", rows.a)).clamp(-0.3, 0.3), act(own.slow_policy(zs), "next")
+        a = functional.one_hot((a + noise / 2).argmax(-1), 2).to(a.dtype) if relaxed else (a + noise).clamp(-1, 1)
+        q = torch.minimum(*(c(own.slow_encoder.join(zs, a))[:, 0] for c in own.slow))
+        y = (rows.r + rows.discounts * state["before"] * q) / state["scale"]
+        zs = own.encoder.states(rows.s)
+        zsa = own.encoder.join(zs, rows.a)
+    said = [c(zsa)[:, 0] for c in own.critics]
+    state["critic"][0].zero_grad()
+    sum(functional.smooth_l1_loss(q, y) for q in said).backward()  # type: ignore[union-attr]
+    nn.utils.clip_grad_norm_([p for c in own.critics for p in c.parameters()], 20.0)
+    state["critic"][0].step()
+    state["errors"] = torch.stack([(q - y).abs() for q in said]).detach().amax(0)
+    u = own.policy(zs)
+    zsa = own.encoder.join(zs, act(u, "here"))
+    value = sum(c(zsa).mean() for c in own.critics) / 2
+    stepped(state["policy"], 1e-5 * u.square().mean() - value)
 
 
 FORMULAS: dict[str, Callable[..., None]] = {
+    "mrq": mrq,
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "ddpg": ddpg, "td3": td3, "sac": sac,
     "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow, "mdvi": mdvi,
@@ -398,6 +551,13 @@ class Rows:
         self.weights = batch.offers["importance"][k] if "importance" in batch.offers else None
 
 
+        assert batch.discounts is not None
+        self.discounts = batch.discounts[k]
+        self.counts = None if batch.weights is None else batch.weights[k]
+        self.windows: list[Rows] = []
+        self.stored: Any = None
+
+
 @pytest.fixture
 def precision(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
     torch.set_default_dtype(request.param)
@@ -412,6 +572,10 @@ def quick(name: str) -> Any:
         return set_value(found, "critic.learning.target.every=3")
     if name == "mdvi":
         return set_values(found, {"critic.learning.target.every": 3, "policy.learning.target.every": 3})
+
+
+    if name == "mrq":
+        return sooner(found, every=2)
     if name == "redq":
         return set_values(found, {"policy.learning.every": 2, "learners.temperature.learning.every": 2})
     return found
@@ -421,39 +585,63 @@ def quick(name: str) -> Any:
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64], indirect=True, ids=str)
 def test_updates_are_those_of_the_paper(name: str, precision: torch.dtype) -> None:
     method = quick(name)
-    task: Any = pendulum if acts_in_boxes(method) else cartpole
+    agree(method, pendulum if acts_in_boxes(method) else cartpole, FORMULAS[name], precision)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64], indirect=True, ids=str)
+def test_updates_of_relaxed_choices_are_those_of_the_paper(precision: torch.dtype) -> None:
+    agree(quick("mrq"), cartpole, partial(mrq, relaxed=True), precision)
+
+
+def agree(method: Any, task: Any, formula: Callable[..., None], precision: torch.dtype) -> None:
+    """Some updates of the loop and of the formula, from the same weights, rows and noise."""
     loop = OffPolicyLoop(method, task, [Member(s) for s in range(MEMBERS)], 1)
     store, tensors = loop.collector.store, {k: v.clone() for k, v in loop.policy_tensors().items()}
     fill(store)
     if not acts_in_boxes(method):  # columns of choices
         d = store.widths[0]
         store.rows[:, d] = (store.rows[:, d] > 0).to(precision)
-    critics = method.critic.count
-    members = [Own(tensors, k, critics) for k in range(MEMBERS)]
+    if isinstance(loop.collector.spread, OneHots):
+        d, count = store.widths[:2]
+        store.rows[:, d : d + count] = functional.one_hot(store.rows[:, d : d + count].argmax(-1), count).to(precision)
+    critics, alone = method.critic.count, OwnModelled if loop.updater.encoder else Own
+    members = [alone(tensors, k, critics) for k in range(MEMBERS)]
     states: list[dict[str, Any]] = [{} for _ in members]
     batches = Batches(loop)
     for update in range(UPDATES):
-        batch, normal = batches.next(update)
+        windows, (batch, normal) = batches.windows(update + 1), batches.next(update)
         for k, own in enumerate(members):
-            FORMULAS[name](own, Rows(batch, k), partial(own_numbers, normal, k), update + 1, states[k])
+            rows = Rows(batch, k)
+            rows.windows, rows.stored = (
+                [Rows(w, k) for w in windows],
+                SimpleNamespace(rewards=store.rewards[k], live=store.live[k]),
+            )
+            formula(own, rows, partial(own_numbers, normal, k), update + 1, states[k])
         loop.updater.run(store, loop.updater.rates(0, 1))
     bound = 1e-5 if precision == torch.float32 else 1e-9
     after = loop.policy_tensors()
     moved = 0.0
     for k, own in enumerate(members):
-        found = Own(after, k, critics)
+        found = alone(after, k, critics)
         pairs = [(own.critics, found.critics)]
         if hasattr(own, "policy"):
             pairs.append(([own.policy], [found.policy]))
+        if isinstance(own, OwnModelled):
+            pairs.append(([own.encoder], [found.encoder]))  # type: ignore[attr-defined]
         for mine, theirs in pairs:
             for a, b in zip(mine, theirs, strict=True):
                 assert float((a.flat() - b.flat()).abs().max()) < bound
-        before = Own(tensors, k, critics).critics[0].flat()
+        before = alone(tensors, k, critics).critics[0].flat()
         moved = max(moved, float((found.critics[0].flat() - before).abs().max()))
         slow = loop.updater.trainers["critic"].slow.networks[k * critics : (k + 1) * critics]
         for a, row in zip(own.slow, slow, strict=True):
             assert float((a.flat() - row).abs().max()) < bound
     assert moved > 1e-4
+    if "errors" in states[0]:
+        masses = loop.method.sampling.state["masses"].gather(1, batch.index)  # type: ignore[arg-type]
+        wanted = torch.stack([s["errors"] for s in states]).clamp(min=1.0).pow(0.4)
+        once = [[int((own == i).sum()) == 1 for i in own] for own in batch.index]  # type: ignore[union-attr]
+        assert float((masses - wanted).abs()[torch.tensor(once)].max()) < 1e-4 and float(wanted.max()) > 1.01
     if "log" in states[0]:
         part = loop.updater.offering["temperature"]
         heat = loop.updater.offers(part, "temperature")["temperature"].tolist()

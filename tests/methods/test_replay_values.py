@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from etude.experience.sampling import NStep, OneStep
 from etude.learners.heads import Atoms, Quantiles
 from etude.loops.off_policy import OffPolicyLoop
 from etude.tasks.control._batched import ArrayEnvironment
-from replay_toys import REPLAY, acts_in_boxes, narrow
+from replay_toys import REPLAY, acts_in_boxes, narrow, sooner
 
 GAMMA, PLACES, UPDATES = 0.7, 8, 250
 VALUES = torch.tensor([GAMMA ** ((PLACES - x) % PLACES) / (1 - GAMMA**PLACES) for x in range(PLACES)])
@@ -80,7 +80,8 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
     """[P, M, 8] what the critics say of the places, after training."""
     method: Any = REPLAY[name]
     boxes = acts_in_boxes(method)
-    method = method.replace(policy=narrow(method.policy, 16), critic=narrow(method.critic, 16))
+    learners = tuple(narrow(part, 16) for part in method.learners)
+    method = method.replace(policy=narrow(method.policy, 16), critic=narrow(method.critic, 16), learners=learners)
     updates = {"random": 50, "warmup": 50, "every": 1, "updates": 1.0, "environments": 1, "capacity": 500}
     method = method.replace(
         experience=method.experience.replace(**updates), sampling=method.sampling.replace(batch=32, horizon=horizon)
@@ -97,18 +98,22 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
         changes["critic.head.count"] = 10
     if "kl" in method.critic.backup.rule.fields():
         changes |= {"critic.backup.rule.kl": 0.0, "critic.backup.rule.entropy": 0.0}
-    if method.learners:  # the temperature stays, at next to nothing
+    if any(part.name == "temperature" for part in method.learners):  # the temperature stays, at next to nothing
         changes |= {"learners.temperature.start": 1e-6, "learners.temperature.learning": "none"}
         method = method.replace(order=("critic", "policy"))
-    method = set_values(method, changes)
+    method = sooner(set_values(method, changes), every=5)
     blocks = (UPDATES + 50) // 50
     loop = OffPolicyLoop(method, RingTask(boxes=boxes, fault=fault), [Member(0)], blocks, 50)
     for _ in range(blocks):
         loop.step()
     seen = torch.eye(PLACES)[None]
     with torch.no_grad():
-        said = loop.critic(seen, torch.zeros(1, PLACES, 1)) if boxes else loop.critic(seen)
-    values = loop.method.critic.head.mean(said)  # type: ignore[attr-defined]
+        if encoder := cast(Any, loop.updater.networks.get("encoder")):
+            said = loop.critic(encoder.join(encoder(seen), torch.zeros(1, PLACES, 1)))
+        else:
+            said = loop.critic(seen, torch.zeros(1, PLACES, 1)) if boxes else loop.critic(seen)
+    part: Any = loop.method.critic
+    values = part.head.mean(said) * part.backup.state.get("now", 1.0)  # in units of which they may be
     return values if boxes else values.mean(-1)
 
 

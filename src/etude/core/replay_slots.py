@@ -225,7 +225,7 @@ class ReplayLearner(Apart, abstract=True):
             return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
         if self.reads_windows and not windows:
             return "reads windows of steps, and gets them one by one: set its sampling=window."
-        return learning_objection(self.learning) or super().objection(method)
+        return learning_objection(self.learning) or (self.about_target() if self.learning is not None else None)
 
 
 def gives_windows(sampling: Sampling | Horizon | None) -> bool:

@@ -164,14 +164,18 @@ class Softmax(Indices):
     """A choice by its chance, the softmax of the parameters; formulas see all chances."""
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Gumbel noise: the largest of logits plus noise is a sample."""
-        uniform = torch.rand(*shape, self.count, generator=generator)
-        return -(-uniform.clamp_(1e-20, 1 - 6e-8).log()).log()
+        return gumbel((*shape, self.count), generator)
 
     def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
         logs = parameters.log_softmax(-1)
         chances = logs.exp()
         return Choice(self.middle(parameters + noise), (chances * logs).sum(-1), chances)
+
+
+def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Gumbel noise: the largest of logits plus noise is a sample."""
+    uniform = torch.rand(*shape, generator=generator)
+    return -(-uniform.clamp_(1e-20, 1 - 6e-8).log()).log()
 
 
 def choice_count(space: spaces.Space[Any], who: str) -> int:
