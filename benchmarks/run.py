@@ -17,6 +17,7 @@ FOUNDATION = {
     "scaling": ["scaling.py"],
     "ppo": ["ppo_vs_sb3.py", "--cases", "CartPole-64"],
     "ppo-update": ["ppo_update_vs_sb3.py"],
+    "replay-checkpoints": ["replay_checkpoints.py"],
 }
 COMPLETE = {
     **FOUNDATION,

@@ -39,7 +39,8 @@ def loop_of(name: str, seeds: Sequence[int] = (3, 4), steps: int = 4, block: int
 
 def everything(loop: OffPolicyLoop) -> dict[str, torch.Tensor]:
     """All tensors of a loop [P, ...], what is stored among them."""
-    return {**loop.policy_tensors(), **loop.updater.tensors(), **loop.collector.store.tensors()}
+    store = loop.collector.store
+    return {**loop.policy_tensors(), **loop.updater.tensors(), "rows": store.grid[:, : store.size]}
 
 
 def train(loop: OffPolicyLoop, steps: int) -> list[dict[str, list[float]]]:

@@ -23,7 +23,7 @@ from etude.runtime.run import RunResult
 
 HALVES = ("write", "write_tensors", "remove")
 """Operations that a kill can leave half done; the others happen or do not."""
-OPERATIONS = ("write", "write_tensors", "sync", "rename", "make_folder", "cut", "remove")
+OPERATIONS = ("write", "write_tensors", "sync", "rename", "link", "make_folder", "cut", "remove")
 
 
 def intercept(patch: Callable[[str, Any], None], before: Callable[[str, Any, tuple[Any, ...]], None]) -> None:

@@ -4,17 +4,26 @@ A row is [observation | action | what it led to | reward | live | end]: `live` i
 1 where it ended, terminated or truncated, so that nothing is read across a reset. What a step led to is the true last
 observation where an episode ended. The rows of E environments alternate: E rows further on is the next step of the
 same one. A batch is one gather, of which the columns are views: 2,560 rows of 31 numbers take 10 us, six columns 56.
+
+On disk the ring is cut into stretches of rows, a file of all members each. One that was not written to since the last
+checkpoint is linked to; the cursor stands in one, which has new rows and, behind them, those of the last lap.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from etude.core.errors import ConfigError
+from etude.core.errors import CheckpointError, ConfigError
+from etude.runtime import checkpoints, disk
+
+STRETCH = 1 << 20
+"""Bytes, about, of the rows that a checkpoint has in one file."""
 
 
 class Rows(NamedTuple):
@@ -55,6 +64,9 @@ class Store:
         self.rows = torch.empty(members * self.capacity, sum(self.widths))
         self.first = torch.arange(members)[:, None] * self.capacity
         self.cursor, self.size, self.pushed = 0, 0, 0
+        step = members * environments * sum(self.widths) * self.rows.element_size()
+        self.stretch = min(max(1, STRETCH // step) * environments, self.capacity)
+        self.written: dict[int, checkpoints.Mark] = {}
 
     @property
     def grid(self) -> Tensor:
@@ -75,6 +87,7 @@ class Store:
         self, observations: Tensor, actions: Tensor, following: Tensor, rewards: Tensor, live: Tensor, end: Tensor
     ) -> None:
         """Store one step in every environment, [P, E, ...], where `cursor` is."""
+        self.written.pop(self.cursor // self.stretch, None)
         place = slice(self.cursor, self.cursor + self.environments)
         numbers = (x.unsqueeze(-1) for x in (rewards, live, end))
         torch.cat([observations, actions, following, *numbers], -1, out=self.grid[:, place])
@@ -100,16 +113,39 @@ class Store:
         own = self.grid[member]
         own[place] = own[source]
         own[place, -1] = 1.0
+        self.written.pop(place // self.stretch, None)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All that is stored."""
-        return {"rows": self.grid[:, : self.size].contiguous()}
+    # Files
 
-    def load(self, tensors: dict[str, Tensor], pushed: int) -> None:
-        """Undo `tensors`, after so many rows of each member. Raises RuntimeError for rows of another shape."""
-        rows = tensors["rows"]
-        self.size, self.cursor, self.pushed = rows.shape[1], pushed % self.capacity, pushed
-        self.grid[:, : self.size].copy_(rows)
+    def _stretches(self) -> Iterator[tuple[int, str, Tensor]]:
+        """Every stretch of rows: its number, its file's name, its rows so far [P, n, W]."""
+        for number, start in enumerate(range(0, self.size, self.stretch)):
+            yield number, f"{number:06d}.safetensors", self.grid[:, start : min(start + self.stretch, self.size)]
+
+    def save(self, folder: Path) -> None:
+        """Write a file for each stretch of rows, in the folder of this name of a checkpoint.
+
+        Of a stretch that is as the checkpoint before has it, that file gets a second name: so a checkpoint costs what
+        is new, and at most one stretch more.
+        """
+        older = checkpoints.before(folder.parent)
+        disk.make_folder(folder)
+        for number, name, rows in self._stretches():
+            mark = self.written.get(number)
+            if older and mark and checkpoints.link(older / folder.name / name, folder / name, mark):
+                continue
+            checkpoints.save_tensors(folder / name, {"rows": rows})
+            self.written[number] = checkpoints.Mark.of(folder / name)
+
+    def load(self, folder: Path, pushed: int) -> None:
+        """Undo `save`, after so many rows of each member. Raises CheckpointError for rows of another shape."""
+        self.size, self.cursor, self.pushed = min(pushed, self.capacity), pushed % self.capacity, pushed
+        for number, name, rows in self._stretches():
+            found = checkpoints.load_tensors(folder / name)["rows"]
+            if found.shape != rows.shape:
+                raise CheckpointError(f"{folder / name} has rows {list(found.shape)}, and {list(rows.shape)} fit.")
+            rows.copy_(found)
+            self.written[number] = checkpoints.Mark.of(folder / name)
 
     @staticmethod
     def bytes(members: int, capacity: int, shape: tuple[int, ...], actions: int) -> int:

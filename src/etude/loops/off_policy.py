@@ -23,7 +23,7 @@ from etude.loops.member_report import reported
 from etude.loops.replay_update import ReplayUpdater
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.actor import Actor
-from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+from etude.runtime.checkpoints import STORED, load_json, load_tensors, save_json, save_tensors
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteReplayMethod
@@ -188,7 +188,7 @@ class OffPolicyLoop:
         plain, tensors = split_tensors(state, "state")
         save_tensors(folder / "policy.safetensors", self.policy_tensors())
         save_tensors(folder / "state.safetensors", {**tensors, **self.updater.tensors()})
-        save_tensors(folder / "replay.safetensors", self.collector.store.tensors())
+        self.collector.store.save(folder / STORED)
         save_json(folder / "state.json", plain)
 
     def policy_tensors(self) -> dict[str, Tensor]:
@@ -225,7 +225,7 @@ class OffPolicyLoop:
         for (_, method), learned in zip(self.stages, state["parts"], strict=True):
             method.load_state_dict(learned)
         self.collector.restore(state["collector"])
-        self.collector.store.load(load_tensors(folder / "replay.safetensors"), self.acted)
+        self.collector.store.load(folder / STORED, self.acted)
         self.recent = [deque(((r, n) for r, n in d), maxlen=WINDOW) for d in state["recent"]]
         self.finished = state["finished"]
 

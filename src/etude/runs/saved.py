@@ -17,7 +17,7 @@ def locate(checkpoint: str | Path) -> tuple[str, dict[str, Any]]:
 
     path = Path(checkpoint)
     if (path / "checkpoints").is_dir():
-        newest, _ = checkpoints.newest(path / "checkpoints")
+        newest, _ = checkpoints.newest(path / "checkpoints", stored=False)
         return str(newest), _config(path)
     if (path / "policy.safetensors").is_file() or any(
         (path / "model" / name).is_file() for name in ("config.json", "adapter_config.json")

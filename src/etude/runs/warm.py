@@ -26,7 +26,7 @@ def start_of(name: str, world: World) -> tuple[str, list[str]]:
 
     path, notes = Path(name), list[str]()
     if (path / "checkpoints").is_dir():
-        path, notes = checkpoints.newest(path / "checkpoints")
+        path, notes = checkpoints.newest(path / "checkpoints", stored=False)
     model, policy = (path / "model").is_dir(), (path / "policy.safetensors").is_file()
     if world == World.CONTROL and not policy:
         raise ConfigError(

@@ -5,7 +5,8 @@
     checkpoints/step-40/       renamed, and the parent fsynced
 
 A kill at any moment leaves either a `tmp-*`, removed when the run is next opened, or a whole `step-*`. Tensors are
-safetensors and the rest is JSON: reading a checkpoint never runs code.
+safetensors and the rest is JSON: reading a checkpoint never runs code. A file that is as it was in the checkpoint
+before may be a second name of that one (`link`), and is not hashed again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from etude.core.errors import CheckpointError
 from etude.runtime import disk
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COMPLETE = "COMPLETE"
+STORED = "replay"
+"""Folder of a checkpoint with what a run learns from: only who goes on with the run reads it."""
 MAX_JSON = 1 << 30
 """Largest JSON file that is read, in bytes."""
 
@@ -51,10 +54,12 @@ def write(root: Path, step: int, save: Callable[[Path], None]) -> Path:
 
 def _seal(folder: Path, step: int) -> None:
     """Bring every file to the device, and only then say that they are all there."""
-    listed = {}
+    listed, linked = {}, _linked(folder)
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        disk.sync(path)
-        listed[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+        name = path.relative_to(folder).as_posix()
+        if name not in linked:
+            disk.sync(path)
+        listed[name] = linked.get(name) or {"size": path.stat().st_size, "sha256": _sha256(path)}
     for inner in sorted(p for p in folder.rglob("*") if p.is_dir()):
         disk.sync(inner)
     save_json(folder / COMPLETE, {"step": step, "files": listed})
@@ -62,14 +67,33 @@ def _seal(folder: Path, step: int) -> None:
     disk.sync(folder)
 
 
-def newest(root: Path) -> tuple[Path, list[str]]:
+def _linked(folder: Path) -> dict[str, Any]:
+    """What COMPLETE of the checkpoint before says of the files that this one shares with it."""
+    older = before(folder)
+    if older is None:
+        return {}
+    try:
+        listed = load_json(older / COMPLETE)["files"]
+        return {name: entry for name, entry in listed.items() if _same(older / name, folder / name)}
+    except (CheckpointError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and one.samefile(other)
+
+
+def newest(root: Path, stored: bool = True) -> tuple[Path, list[str]]:
     """The newest checkpoint that is whole, and a sentence about each newer one that is damaged.
+
+    Args:
+        stored: whether what it learned from (`STORED`) is to be there too: not for who only acts.
 
     Raises CheckpointError if there is none: a run never starts over silently.
     """
     damage: list[str] = []
     for path in reversed(steps(root)):
-        checkpoint = verify(path)
+        checkpoint = verify(path, stored)
         if not checkpoint:
             back = f"Going back to {path.name}, the newest checkpoint that is whole."
             return path, [*damage, back] if damage else []
@@ -79,8 +103,12 @@ def newest(root: Path) -> tuple[Path, list[str]]:
     raise CheckpointError(f"There is no checkpoint in {root}.")
 
 
-def verify(path: Path) -> str:
-    """What is wrong with a checkpoint, naming the file; empty if every byte is as it was written."""
+def verify(path: Path, stored: bool = True) -> str:
+    """What is wrong with a checkpoint, naming the file; empty if every byte is as it was written.
+
+    Args:
+        stored: whether to look at the files of `STORED` too.
+    """
     try:
         record = load_json(path / COMPLETE)
         listed = [(inside(name), int(v["size"]), str(v["sha256"])) for name, v in record["files"].items()]
@@ -88,7 +116,8 @@ def verify(path: Path) -> str:
         return f"{COMPLETE} is missing or unreadable"
     if record.get("step") != step_of(path):
         return f"{COMPLETE} belongs to step {record.get('step')}"
-    return next(filter(None, (_fault(path, *entry) for entry in listed)), "")
+    read = (entry for entry in listed if stored or PurePosixPath(entry[0]).parts[0] != STORED)
+    return next(filter(None, (_fault(path, *entry) for entry in read)), "")
 
 
 def inside(name: str) -> str:
@@ -115,6 +144,11 @@ def _sha256(path: Path) -> str:
 def steps(root: Path) -> list[Path]:
     """Every `step-N` folder, oldest first, whole or not."""
     return sorted(_named(root, "step"), key=step_of)
+
+
+def before(folder: Path) -> Path | None:
+    """The newest checkpoint beside one that is being written."""
+    return next(reversed(steps(folder.parent)), None)
 
 
 def step_of(path: Path) -> int:
@@ -156,6 +190,31 @@ def set_aside(root: Path, after: int) -> None:
 
 
 # What goes into one
+
+
+class Mark(NamedTuple):
+    """What a file is known by: it changes with every change of its content, but not with its name."""
+
+    inode: int
+    changed: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> Mark:
+        """Raises OSError if the file is not there."""
+        found = path.stat()
+        return cls(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def link(source: Path, target: Path, mark: Mark) -> bool:
+    """Give a file of an earlier checkpoint a second name; False if it is not as it was marked, or cannot have one."""
+    try:
+        if Mark.of(source) != mark:
+            return False
+        disk.link(source, target)
+    except OSError:
+        return False
+    return True
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -57,6 +57,11 @@ def rename(source: Path, target: Path) -> None:
     source.rename(target)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name; what it holds is freed when the last of them is removed."""
+    target.hardlink_to(source)
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and its parents; it may exist."""
     path.mkdir(parents=True, exist_ok=True)

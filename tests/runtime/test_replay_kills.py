@@ -1,0 +1,87 @@
+"""A run that learns from a replay, killed at any change that it makes to the disk, ends as the run never stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_runtime_kill import killed, operations
+from toyloop import open_folder
+
+from etude.core.population import Member
+from etude.experience import store
+from etude.experience.prioritized import PrioritizedRows
+from etude.loops.off_policy import OffPolicyLoop
+from etude.runtime import checkpoints, environment
+from etude.runtime.progress import Progress
+from etude.runtime.run import Run
+from etude.tasks.control.cartpole import cartpole
+from replay_toys import REPLAY, small
+
+pytestmark = pytest.mark.usefixtures("one_thread", "still_clock")
+BEGUN, STEPS = 2, 3
+
+
+def loop() -> OffPolicyLoop:
+    """A ring of 20 rows in five files, which is full when it is killed first; an update for every six rows."""
+    method = small(REPLAY["dqn"], capacity=20, every=6, updates=1 / 6)
+    method = method.replace(sampling=PrioritizedRows(batch=6, horizon=method.sampling.horizon))
+    return OffPolicyLoop(method, cartpole, [Member(3), Member(4)], STEPS, block=12)
+
+
+def go(path: Path, steps: int = STEPS) -> Any:
+    with open_folder(path) as folder:
+        progress = Progress(steps, quiet=True)
+        return Run(folder, loop(), steps, checkpoint_every=1, keep=1, progress=progress).execute()
+
+
+def outcome(path: Path) -> dict[str, Any]:
+    """The newest checkpoint and the logs, byte by byte; times that the loop takes left out."""
+    last = checkpoints.steps(path / "checkpoints")[-1]
+    files = (f for f in last.rglob("*.*") if f.name != "run.json")
+    found: dict[str, Any] = {str(f.relative_to(last)): f.read_bytes() for f in files}
+    lines = [json.loads(x) for x in (path / "metrics.jsonl").read_text().splitlines()]
+    return found | {"metrics": [{k: v for k, v in x.items() if "second" not in k} for x in lines]}
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The outcome of the run never stopped; a file has four rows of both members."""
+    recorded = environment.record(0)
+    monkeypatch.setattr(environment, "record", lambda seed: recorded)
+    monkeypatch.setattr(store, "STRETCH", 4 * 2 * (4 + 1 + 4 + 3) * 4)
+    go(tmp_path / "whole")
+    return outcome(tmp_path / "whole")
+
+
+def test_a_checkpoint_has_what_is_stored_and_how_it_surprised(tmp_path: Path, whole: dict[str, Any]) -> None:
+    assert len([name for name in whole if name.startswith("replay/")]) == 5
+    made, again = loop(), loop()
+    for _ in range(STEPS):
+        made.step()
+    again.load(checkpoints.steps(tmp_path / "whole" / "checkpoints")[-1])
+    assert made.updater.updates == 4 and made.collector.store.pushed == 36
+    assert torch.equal(again.collector.store.grid, made.collector.store.grid)
+    masses = again.method.sampling.state["masses"]
+    assert torch.equal(masses, made.method.sampling.state["masses"]) and len(masses.unique()) > 9
+
+
+@pytest.mark.slow
+def test_killed_at_every_write_with_what_is_stored(tmp_path: Path, whole: dict[str, Any]) -> None:
+    """From where the ring is full, and in the middle of a stretch of random numbers."""
+    go(tmp_path / "begun", BEGUN)
+    names = operations(shutil.copytree(tmp_path / "begun", tmp_path / "count"), go)
+    assert names.count("link") == 2 and names.count("write_tensors") == 5
+    for at, name in enumerate(names, 1):
+        if name == "sync":
+            continue  # nothing changes
+        path = shutil.copytree(tmp_path / "begun", tmp_path / str(at))
+        assert killed(path, at, torn=True, run=go)
+        assert not any(map(checkpoints.verify, checkpoints.steps(path / "checkpoints")))
+        go(path)
+        assert outcome(path) == whole, f"killed at operation {at}, {name}"
+        shutil.rmtree(path)
