@@ -132,13 +132,9 @@ class Batches:
 
         def normal(name: str, like: Tensor) -> Tensor:
             shape = like.shape[1:]
-            return self.stretches.at(update)(name, lambda g, n: torch.randn(n, *shape, generator=g)).clone()
-
-
             relaxed = isinstance(loop.collector.spread, OneHots) and name.startswith("policy")
             of = (lambda g, n: gumbel((n, *shape), g)) if relaxed else lambda g, n: torch.randn(n, *shape, generator=g)
-            return loop.updater.stretches.at(update)(name, of).clone()
->>>>>>> f60b116 (MR.Q: TD3 on features from which a linear model tells what comes next)
+            return self.stretches.at(update)(name, of).clone()
 
         return batch, normal
 
@@ -430,7 +426,6 @@ def redq(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
     follow_slowly(own)
 
 
-<<<<<<< HEAD
 def mdvi(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     """By the softmax's logarithms; <pi, q> - 0.1 KL - 0.01 sum pi log pi as they stand in the paper."""
     if not state:
@@ -450,7 +445,8 @@ def mdvi(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
     follow_in_third(own, update)
     if update % 3 == 0:
         follow(own.slow_policy.parameters(), own.policy.parameters(), 1.0)
-=======
+
+
 LINE = torch.linspace(-10, 10, 65, dtype=torch.float64)
 BINS = LINE.sign() * (LINE.abs().exp() - 1)
 
@@ -550,7 +546,6 @@ class Rows:
         self.discounts = None if batch.discounts is None else batch.discounts[k]
         self.weights = batch.offers["importance"][k] if "importance" in batch.offers else None
 
-
         assert batch.discounts is not None
         self.discounts = batch.discounts[k]
         self.counts = None if batch.weights is None else batch.weights[k]
@@ -572,7 +567,6 @@ def quick(name: str) -> Any:
         return set_value(found, "critic.learning.target.every=3")
     if name == "mdvi":
         return set_values(found, {"critic.learning.target.every": 3, "policy.learning.target.every": 3})
-
 
     if name == "mrq":
         return sooner(found, every=2)
