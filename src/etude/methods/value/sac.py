@@ -40,7 +40,7 @@ sac = td3.replace(
         bed="control/pendulum",
         baseline="ddpg",
         changes=SIZES,
-        baseline_changes={**SIZES, "sampling.batch": 256, "policy.last": "fan-in", "critic.last": "fan-in"},
+        baseline_changes={**SIZES, "policy.last": "fan-in", "critic.last": "fan-in"},
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),
         paper_effect="higher returns than DDPG in six of six MuJoCo tasks (figure 1)",
