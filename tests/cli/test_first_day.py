@@ -223,7 +223,7 @@ ROW = re.compile(r"^\|.*\| ([^|]+) \|$", re.MULTILINE)
 
 
 def test_every_name_of_the_tables_is_a_name_here() -> None:
-    """Fields of `grpo` and `ppo` with the parts that the page adds, parts, verbs, options."""
+    """Fields of `grpo`, `ppo`, `dqn`, `td3` and `sac` with the parts that the page adds, parts, verbs, options."""
     import inspect
 
     from etude.cli.train import train
@@ -233,9 +233,12 @@ def test_every_name_of_the_tables_is_a_name_here() -> None:
     grpo, ppo = (etude.method(name, world) for name, world in (("grpo", "language"), ("ppo", "control")))
     parts, known = part_classes(), {"adapter.rank", "network.hidden"}
     options = {f"--{name.strip('_').replace('_', '-')}" for name in inspect.signature(train).parameters}
-    for method in (grpo, ppo):
-        known |= {f"{path}.{field}" for path, part in method.parts().items() for field in part.fields()}
+    for method in (grpo, ppo, *(etude.method(name, "control") for name in ("dqn", "td3", "sac"))):
+        first = next((part.name for part in method.slots().get("learners", ())), "")
+        paths = {path.replace("learners.0", f"learners.{first}"): part for path, part in method.parts().items()}
+        known |= {f"{path}.{field}" for path, part in paths.items() for field in part.fields()}
         known |= {*method.slots()}
+    known |= {*parts, *(f"sampling.horizon.{f}" for f in hints(parts["n-step"]))}
     known |= {f"regularizers.{n}.{f}" for n in ("kl-to-reference", "entropy-bonus") for f in hints(parts[n])}
     checked = 0
     for cell in ROW.findall(page.partition("### 1.")[0]):
