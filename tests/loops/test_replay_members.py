@@ -38,6 +38,7 @@ def cases() -> list[Any]:
     return list(found.values())
 
 
+@pytest.mark.filterwarnings("ignore:.* episodes that ended in this step")  # bounds that are too narrow
 @pytest.mark.parametrize(("name", "path", "label"), cases())
 def test_a_number_differs_between_members_or_is_refused(name: str, path: str, label: str) -> None:
     method: Any = small(REPLAY[name])

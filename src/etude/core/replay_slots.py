@@ -252,6 +252,10 @@ class ReplayCritic(ReplayLearner, abstract=True):
 
     slot = "critic"
 
+    def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
+        """The most that a step counts in what it learns, [P], where rewards were `largest` at most."""
+        return largest
+
     def build_joined(self, width: int, population: Population) -> nn.Module:
         """The network for what an encoder makes of an observation and an action, [P, N, width]."""
         raise NotImplementedError
@@ -367,6 +371,10 @@ class QHead(Part, abstract=True):
         """K."""
         raise NotImplementedError
 
+    def bounds(self) -> Tensor | None:
+        """The least and the largest value that it can say, [1, 2], or of each member, [P, 2]; None: it says any."""
+        return None
+
     def mean(self, outputs: Tensor) -> Tensor:
         """[..., K] -> [...]: the values."""
         raise NotImplementedError
@@ -407,6 +415,10 @@ class Backup(Part, abstract=True):
 
     def followed(self, store: Any) -> None:
         """See all that is stored: the critic's slow copy has just moved."""
+
+    def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
+        """The most that a step counts in the target, [P], where rewards were `largest` at most."""
+        return largest
 
 
 class TargetNoise(Part, abstract=True):

@@ -123,6 +123,13 @@ class Bootstrap(Backup):
         assert batch.discounts is not None
         return head.target(batch.rewards, batch.discounts, self.following(read))
 
+    def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
+        if not self.entropy:
+            return largest
+        logp = read.policy("here").logp
+        assert logp is not None
+        return largest + read.offered("temperature") * logp.abs().amax(1)
+
     def following(self, read: ReplayReading) -> Tensor:
         """What is said of what follows, [P, N, K]."""
         following = self.rule(read)

@@ -81,6 +81,9 @@ class Atoms(Direct):
         found: Tensor = self.low + (self.high - self.low) * shares.view(*[1] * (like.dim() - 1), -1)
         return found
 
+    def bounds(self) -> Tensor:
+        return self._returns(torch.zeros(1, 1))[:, [0, -1]]
+
     def mean(self, outputs: Tensor) -> Tensor:
         return (outputs.softmax(-1) * self._returns(outputs)).sum(-1)
 
@@ -137,6 +140,9 @@ class TwoHot(Direct):
         members = max(len(low), len(high))
         own = [symexp_bins(self.bins, low[k % len(low)], high[k % len(high)]) for k in range(members)]
         return torch.stack(own).to(like).view(members, *[1] * (like.dim() - 1), self.bins)
+
+    def bounds(self) -> Tensor:
+        return self._bins(torch.zeros(1))[:, [0, -1]]
 
     def two_hot(self, numbers: Tensor) -> Tensor:
         """Chances whose mean is the number."""

@@ -125,6 +125,9 @@ class QFunctions(ReplayCritic):
     def followed(self, store: Any) -> None:
         self.backup.followed(store)
 
+    def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
+        return self.backup.counts(largest, read)
+
     def loss(self, read: ReplayReading) -> Tensor:
         with torch.no_grad():
             target = self.backup.target(read, self.head)

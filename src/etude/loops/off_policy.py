@@ -21,6 +21,7 @@ from etude.core.replay_slots import encoder_of
 from etude.experience.spaces import observation_shape
 from etude.loops.member_report import reported
 from etude.loops.replay_update import ReplayUpdater
+from etude.loops.replay_watch import ReplayWatch
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.actor import Actor
 from etude.runtime.checkpoints import STORED, load_json, load_tensors, save_json, save_tensors
@@ -62,6 +63,7 @@ class OffPolicyLoop:
         self.updater = self._learner(self.method, self.population)
         self.collector = self._collector()
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
+        self.watched = ReplayWatch(self.population)
 
     @property
     def method(self) -> CompleteReplayMethod:
@@ -161,7 +163,10 @@ class OffPolicyLoop:
             members, self.population, self.collector, self.recent, self.acted, collecting, taken,
             count * self.population.size,
         )  # fmt: skip
-        found.metrics["updates"] = float(self.updater.updates)
+        found.metrics |= {
+            "updates": float(self.updater.updates),
+            **self.watched.watch(self.updater, self.collector.store),
+        }
         return found
 
     @torch.no_grad()
@@ -184,6 +189,7 @@ class OffPolicyLoop:
             "recent": [[list(x) for x in d] for d in self.recent],
             "finished": self.finished,
             "updates": self.updater.updates,
+            "watched": self.watched.state(),
         }
         plain, tensors = split_tensors(state, "state")
         save_tensors(folder / "policy.safetensors", self.policy_tensors())
@@ -228,6 +234,7 @@ class OffPolicyLoop:
         self.collector.store.load(folder / STORED, self.acted)
         self.recent = [deque(((r, n) for r, n in d), maxlen=WINDOW) for d in state["recent"]]
         self.finished = state["finished"]
+        self.watched.restore(state["watched"])
 
     def close(self) -> None:
         """End the environments."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod
 from etude.core.task import Task
 from etude.runs.kinds import MAKING, RunOfKind
+from etude.runs.training import Options
 from etude.runs.worlds import world_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
         step = method.experience.environments
         return math.ceil(budget / (math.ceil(BLOCK / step) * step))
 
+    def build(self, method: ReplayMethod, task: Task, options: Options) -> OffPolicyLoop:
+        from etude.loops.off_policy import BLOCK
+
+        assert options.steps is not None
+        check_copies(method, self.training_steps(method, options.steps) * BLOCK)
+        return super().build(method, task, options)
+
     def sentence(self, loop: OffPolicyLoop, method: ReplayMethod, task: Task) -> str:
         """Who is trained, on what, and what is stored."""
         store, experience = loop.collector.store, cast(Any, method.experience)
@@ -40,3 +49,17 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
     def promises(self, loop: OffPolicyLoop) -> dict[str, Any]:
         """`backend`: who steps the environments."""
         return {"backend": loop.task.runs_on}
+
+
+def check_copies(method: ReplayMethod, transitions: int) -> None:
+    """Raise ConfigError for a slow copy that so many transitions of each member would never move."""
+    experience = cast(Any, method.experience)
+    updates = experience.due(0, transitions)
+    for name, part in method.trained.items():
+        target = None if part.learning is None else part.learning.target
+        if target is not None and 0 < updates < target.every:
+            where = name if name in ("critic", "policy") else f"learners.{name}"
+            raise ConfigError(
+                f"The slow copy of the {name} moves every {target.every} updates, and {transitions:,} environment "
+                f"steps make {updates}: it would never move. Lower {where}.learning.target.every, or raise --steps."
+            )

@@ -41,6 +41,10 @@ class ScaledBootstrap(Bootstrap):
         assert batch.discounts is not None
         return head.target(batch.rewards / now, batch.discounts * before / now, self.following(read))
 
+    def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
+        now = self.state.get("now")
+        return super().counts(largest, read) if now is None else super().counts(largest, read) / now[:, 0]
+
     def followed(self, store: Any) -> None:
         scales = torch.stack([own.double().abs().mean() for own in store.rewards]).clamp(min=LEAST)
         self.state["before"] = self.state.get("now", torch.ones(len(scales), 1, dtype=store.rewards.dtype))
