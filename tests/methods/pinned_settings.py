@@ -110,6 +110,13 @@ SETTINGS: dict[str, Settings] = {
     },
     "lens": PLAIN,
     "lite-ppo": {**PLAIN, "advantages.scale": "batch-std"},
+    "lmc-lsvi": {
+        **{k: v for k, v in VALUES.items() if "optimizer" not in k}, "exploration": "greedy", "experience.random": 0,
+        "experience.warmup": 256, "sampling.batch": 32, "sampling.horizon": "n-step", "sampling.horizon.n": 3,
+        "critic.backup.rule.double": True, "critic.error": "squared", "critic.learning.optimizer": "adaptive-sgld",
+        "critic.learning.optimizer.lr": 1e-3, "critic.learning.optimizer.a": 1.0,
+        "critic.learning.optimizer.sigma": 1e-2, "critic.learning.optimizer.clip_norm": None,
+    },
     "max-at-k": {**PLAIN, "epochs": 3, "reference": "frozen", "rewards.1.k": 4, "rewards.1.baseline": "none"},
     "maxrl": PLAIN,
     "mdvi": {

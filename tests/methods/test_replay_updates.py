@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from etude.core.edit import set_value, set_values
 from etude.core.population import Member
+from etude.core.streams import Stream
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches
 from etude.loops.off_policy import OffPolicyLoop
@@ -522,11 +523,32 @@ def mrq(own: Any, rows: Any, normals: Any, update: int, state: dict[str, Any], r
     stepped(state["policy"], 1e-5 * u.square().mean() - value)
 
 
+def lmc_lsvi(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """Adaptive SGLD weight by weight, its noise drawn as the member's stream says; three rewards are summed."""
+    net, k = own.critics[0], normals.args[1]
+    if not state:
+        state["m"], state["v"] = ([torch.zeros_like(p) for p in net.parameters()] for _ in range(2))
+    with torch.no_grad():
+        best = net(rows.next).argmax(-1, keepdim=True)
+        y = rows.r + rows.discounts * own.slow[0](rows.next).gather(-1, best)[:, 0]
+    q = net(rows.s).gather(-1, rows.a.long())[:, 0]
+    gradients = torch.autograd.grad(functional.mse_loss(q, y), list(net.parameters()))
+    stream = Stream(k).split("steps", "critic").split("langevin", update - 1)
+    noise = torch.randn(len(net.flat()), generator=stream.torch, dtype=q.dtype)
+    for p, g, m, v in zip(net.parameters(), gradients, state["m"], state["v"], strict=True):
+        m.copy_(0.9 * m + 0.1 * g)
+        v.copy_(0.999 * v + 0.001 * g**2)
+        mine, noise = noise[: p.numel()], noise[p.numel() :]
+        n = mine.view(p.T.shape).T if p.dim() == 2 else mine
+        p.data += -1e-3 * (g + m / (v.sqrt() + 1e-8)) + 0.01 * math.sqrt(2e-3) * n
+    follow_in_third(own, update)
+
+
 FORMULAS: dict[str, Callable[..., None]] = {
     "mrq": mrq,
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "ddpg": ddpg, "td3": td3, "sac": sac,
-    "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow, "mdvi": mdvi,
+    "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow, "mdvi": mdvi, "lmc-lsvi": lmc_lsvi,
 }  # fmt: skip
 
 

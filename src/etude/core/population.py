@@ -241,10 +241,11 @@ class FlatParameters:
 
     Args:
         count: M networks of every member, one after another: parameters are [P M, ...], and the flat ones [P, M D].
+        streams: of every member, for optimizers whose steps draw random numbers; empty where there are none.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module], count: int = 1) -> None:
-        self.modules = dict(modules)
+    def __init__(self, modules: Mapping[str, nn.Module], count: int = 1, streams: Sequence[Stream] = ()) -> None:
+        self.modules, self.streams = dict(modules), tuple(streams)
         named = [(f"{m}.{k}", p) for m, module in self.modules.items() for k, p in module.named_parameters()]
         networks = named[0][1].shape[0]
         self.networks = torch.cat([p.detach().reshape(networks, -1) for _, p in named], 1)

@@ -130,7 +130,8 @@ class OnPolicyLoop:
         multipliers = {
             part.name: Numbers(part.multipliers(space, population)).to(self.device) for part in method.lagrangians
         }
-        parameters = FlatParameters({"policy": actor, **together, **multipliers})
+        streams = [stream.split("steps", "policy") for stream in population.streams]
+        parameters = FlatParameters({"policy": actor, **together, **multipliers}, streams=streams)
         learners = Learners(apart, networks, actor, population, self.steps)
         return ControlUpdater(method, population, parameters, actor, networks.get("critic"), learners)
 

@@ -34,10 +34,13 @@ class ReplayTrainer:
         count: M networks of every member.
     """
 
-    def __init__(self, name: str, prefix: str, network: nn.Module, learning: Learning, count: int) -> None:
+    def __init__(
+        self, name: str, prefix: str, network: nn.Module, learning: Learning, count: int, population: Population
+    ) -> None:
         assert isinstance(learning.optimizer, StepOptimizer)
         self.name, self.network, self.learning = name, network, learning
-        self.parameters = FlatParameters({prefix: network}, count)
+        streams = [stream.split("steps", name) for stream in population.streams]
+        self.parameters = FlatParameters({prefix: network}, count, streams)
         self.stepper = learning.optimizer.population(self.parameters)
         self.frozen = self.parameters.shared(network)
         self.first = self.parameters.shared(network, only=0)
@@ -105,7 +108,7 @@ class ReplayUpdater:
             prefix = inside.get(name, name)
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
-            self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count)
+            self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count, population)
         self.stretches = Stretches(population, "learn")
         self.own = {name: Stretches(population, f"learn {name}") for name in self.trainers if self._draws(name)}
         self.updates = 0
