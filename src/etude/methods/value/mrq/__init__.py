@@ -70,7 +70,7 @@ mrq = td3.replace(
         statement="On features that tell what comes next more is learned from as many steps than TD3 learns.",
         bed="control/pendulum",
         baseline="td3",
-        changes=SMALL,
+        changes={**SMALL, "sampling.batch": 64},
         baseline_changes=SIZES,
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),
