@@ -29,12 +29,13 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
 
     def sentence(self, loop: OffPolicyLoop, method: ReplayMethod, task: Task) -> str:
         """Who is trained, on what, and what is stored."""
+        from etude.experience.mapped import place
+
         store, experience = loop.collector.store, cast(Any, method.experience)
-        size = store.rows.numel() * store.rows.element_size() / 1e6
+        where = f", in a file in {place()}" if store.on_disk else ""
         return (
             f"{world_of(task).size(loop, method, task)}, {experience.environments} environments of {task.id} for each, "
-            f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {size:,.0f} MB "
-            f"({loop.population.size} x {store.capacity:,} rows of {store.rows.shape[1]} numbers)."
+            f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {store.account}{where}."
         )
 
     def promises(self, loop: OffPolicyLoop) -> dict[str, Any]:
