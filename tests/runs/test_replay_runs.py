@@ -1,0 +1,36 @@
+"""Runs that learn from a replay: who only acts builds no ring and reads none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.runtime import checkpoints
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {
+    "experience.capacity": 300, "experience.random": 50, "experience.warmup": 200, "experience.every": 50,
+    "experience.updates": 0.02, "sampling.batch": 8, "critic.network.hidden": "8",
+}  # fmt: skip
+
+
+def test_acting_needs_nothing_of_what_was_stored(tmp_path: Path) -> None:
+    """Its files are gone, and its ring would not fit any machine."""
+    run = tmp_path / "run"
+    etude.train("dqn", "cartpole", out=run, set=SMALL, steps=250, seeds=2, evaluate=0, quiet=True)
+    before = etude.evaluate(run, episodes=2)["test"]["return"].members
+    for stored in (run / "checkpoints").glob("step-*/replay"):
+        shutil.rmtree(stored)
+    method = json.loads((run / "method.json").read_text())
+    absurd = json.dumps(method).replace('"capacity": 300', f'"capacity": {10**15}')
+    assert str(10**15) in absurd
+    (run / "method.json").write_text(absurd)
+    assert etude.evaluate(run, episodes=2)["test"]["return"].members == before
+    assert etude.policy(run)([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    assert Path(etude.export(run, tmp_path / "policy.pt2")).is_file()
+    back, said = checkpoints.newest(run / "checkpoints")  # from which the run would go on
+    assert back.name == "step-0" and "step-1 is damaged: replay/000000.safetensors is missing" in said[0]
