@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import etude
+from etude.core.errors import ConfigError
 from etude.runtime import checkpoints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,3 +35,15 @@ def test_acting_needs_nothing_of_what_was_stored(tmp_path: Path) -> None:
     assert Path(etude.export(run, tmp_path / "policy.pt2")).is_file()
     back, said = checkpoints.newest(run / "checkpoints")  # from which the run would go on
     assert back.name == "step-0" and "step-1 is damaged: replay/000000.safetensors is missing" in said[0]
+
+
+def test_a_run_that_ends_before_its_first_update_is_refused(tmp_path: Path) -> None:
+    """250 steps, the length of a block, with updates from the 300th on; 251 are two blocks."""
+    late = {**SMALL, "experience.warmup": 300}
+    with pytest.raises(
+        ConfigError, match=r"dqn would make no update in 250 environment steps: lower experience\.warmup"
+    ):
+        etude.train("dqn", "cartpole", out=tmp_path / "run", set=late, steps=250, seeds=2, evaluate=0, quiet=True)
+    assert not (tmp_path / "run").exists()
+    done = etude.train("dqn", "cartpole", out=tmp_path / "run", set=late, steps=251, seeds=1, evaluate=0, quiet=True)
+    assert done.metrics[-1]["updates"] == 4

@@ -117,6 +117,11 @@ class Keeping(Protocol):
         """Transitions at the start in which any action is as likely as another."""
         ...
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether they are kept in a file."""
+        ...
+
 
 class ReplayCollector:
     """Acts in a population's environments, one step at a time, and stores what happens.

@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod
 from etude.core.task import Task
 from etude.runs.kinds import MAKING, RunOfKind
+from etude.runs.training import Options
 from etude.runs.worlds import world_of
 
 if TYPE_CHECKING:
     from etude.loops.off_policy import OffPolicyLoop
+
+
+def _block(method: ReplayMethod) -> int:
+    """Environment steps of each member in a training step."""
+    from etude.loops.off_policy import BLOCK
+
+    assert method.experience is not None
+    step = method.experience.environments
+    return math.ceil(BLOCK / step) * step
 
 
 class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
@@ -19,13 +30,19 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
 
     READS: ClassVar[frozenset[str]] = MAKING | {"population"}
 
+    def prepare(self, method: ReplayMethod, task: Task, options: Options) -> None:
+        """Raises ConfigError for a run that ends before its first update."""
+        budget = options.steps or world_of(task).budget(task)
+        acted, experience = self.training_steps(method, budget) * _block(method), cast(Any, method.experience)
+        if not experience.due(0, acted):
+            raise ConfigError(
+                f"{method.id} would make no update in {acted:,} environment steps: lower experience.warmup "
+                f"({experience.warmup:,}) or raise the steps of the run."
+            )
+
     def training_steps(self, method: ReplayMethod, budget: int) -> int:
         """Blocks that make at least this many environment steps of each member."""
-        from etude.loops.off_policy import BLOCK
-
-        assert method.experience is not None
-        step = method.experience.environments
-        return math.ceil(budget / (math.ceil(BLOCK / step) * step))
+        return math.ceil(budget / _block(method))
 
     def sentence(self, loop: OffPolicyLoop, method: ReplayMethod, task: Task) -> str:
         """Who is trained, on what, and what is stored."""
