@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from etude.policies.language import LanguagePolicy
 from etude.runtime import memory
 
@@ -19,3 +23,36 @@ def test_too_much_is_said_in_a_sentence(monkeypatch) -> None:
     assert "more than" not in memory.sentence(policy, 10, 50)
     monkeypatch.setattr(memory, "available", lambda: 1_000_000)
     assert "more than the 1 MB that are free" in memory.sentence(policy, 10, 50)
+
+
+def group(folder: Path, limit: str, used: int, cached: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\n")
+
+
+def test_a_container_may_have_less_than_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least that any group above leaves: 1000 - 700 + 50 of the outer, while the inner has no limit."""
+    own = tmp_path / "own"
+    own.write_text("0::/outer/inner\n")
+    group(tmp_path / "groups" / "outer", "1000", 700, cached=50)
+    group(tmp_path / "groups" / "outer" / "inner", "max", 600)
+    assert memory.allowed(tmp_path / "groups", own) == 350
+    group(tmp_path / "groups" / "outer" / "inner", "620", 600)
+    assert memory.allowed(tmp_path / "groups", own) == 20
+    monkeypatch.setattr(memory, "allowed", lambda: 20)
+    assert memory.available() == 20
+    monkeypatch.setattr(memory, "allowed", lambda: None)
+    assert (memory.available() or 0) > 1_000_000
+
+
+def test_groups_of_the_first_kind(tmp_path: Path) -> None:
+    own, place = tmp_path / "own", tmp_path / "groups" / "memory" / "job"
+    own.write_text("12:cpu,cpuacct:/job\n4:memory:/job\n0::/\n")
+    place.mkdir(parents=True)
+    (place / "memory.limit_in_bytes").write_text("500\n")
+    (place / "memory.usage_in_bytes").write_text("450\n")
+    (place / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 30\n")
+    assert memory.allowed(tmp_path / "groups", own) == 80
+    assert memory.allowed(tmp_path / "groups", tmp_path / "nothing") is None

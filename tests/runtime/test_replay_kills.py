@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -9,14 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from test_runtime_kill import killed, operations
+from test_runtime_kill import half, intercept, killed, operations
 from toyloop import open_folder
 
+from etude.core.errors import RunFolderError
 from etude.core.population import Member
 from etude.experience import store
 from etude.experience.prioritized import PrioritizedRows
 from etude.loops.off_policy import OffPolicyLoop
-from etude.runtime import checkpoints, environment
+from etude.runtime import checkpoints, disk, environment
 from etude.runtime.progress import Progress
 from etude.runtime.run import Run
 from etude.tasks.control.cartpole import cartpole
@@ -85,3 +87,25 @@ def test_killed_at_every_write_with_what_is_stored(tmp_path: Path, whole: dict[s
         go(path)
         assert outcome(path) == whole, f"killed at operation {at}, {name}"
         shutil.rmtree(path)
+
+
+def test_a_full_disk_leaves_the_run_safe(tmp_path: Path, whole: dict[str, Any]) -> None:
+    """Full at each of the five tensor files of a checkpoint, files of the ring among them."""
+    go(tmp_path / "begun", BEGUN)
+    for at in range(1, 6):
+        path, count = shutil.copytree(tmp_path / "begun", tmp_path / str(at)), 0
+
+        def fill(name: str, real: Any, args: tuple[Any, ...], at: int = at) -> None:
+            nonlocal count
+            count += name == "write_tensors"
+            if count >= at and name in ("write", "write_tensors", "link"):
+                half(name, real, args)
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with pytest.MonkeyPatch.context() as patch:
+            intercept(lambda name, operation, patch=patch: patch.setattr(disk, name, operation), fill)  # type: ignore[misc]
+            with pytest.raises(RunFolderError, match=r"Disk full: free some space first\. The run is safe at step 2 "):
+                go(path)
+        assert [p.name for p in (path / "checkpoints").iterdir()] == ["step-2"]
+        go(path)
+        assert outcome(path) == whole

@@ -34,6 +34,7 @@ class Latest(ReplayExperience):
     """
 
     random: ClassVar[int] = 0
+    on_disk: ClassVar[bool] = False
 
     @property
     def capacity(self) -> int:

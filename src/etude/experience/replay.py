@@ -33,6 +33,7 @@ class Replay(ReplayExperience):
         warmup: transitions before the first update.
         every: transitions between two rounds of updates. updates: optimizer updates for each transition, above or
             below 1; a round makes `every` times as many.
+        on_disk: whether what is kept lives in a file instead of memory, in TMPDIR or /var/tmp. It changes no number.
 
     Shapes: observations [P, E, ...].
 
@@ -46,6 +47,7 @@ class Replay(ReplayExperience):
     warmup: WholeNumber = 1_000
     every: Count = 1
     updates: Positive = 1.0
+    on_disk: bool = False
 
     @property
     def round(self) -> int:
@@ -115,6 +117,11 @@ class Keeping(Protocol):
         """Transitions at the start in which any action is as likely as another."""
         ...
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether they are kept in a file."""
+        ...
+
 
 class ReplayCollector:
     """Acts in a population's environments, one step at a time, and stores what happens.
@@ -132,7 +139,7 @@ class ReplayCollector:
         self.spread = in_units(actor)
         self.observations = environment.reset()
         grid, shape = self.observations.shape[:2], self.observations.shape[2:]
-        self.store = Store(population.size, grid[1], part.capacity, shape, self.spread.actions)
+        self.store = Store(population.size, grid[1], part.capacity, shape, self.spread.actions, part.on_disk)
         self.stretches = Stretches(population, "explore")
         self.taken = 0  # steps in every environment
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)

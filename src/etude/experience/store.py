@@ -11,7 +11,6 @@ checkpoint is linked to; the cursor stands in one, which has new rows and, behin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +19,11 @@ import torch
 from torch import Tensor
 
 from etude.core.errors import CheckpointError, ConfigError
-from etude.runtime import checkpoints, disk
+from etude.experience import mapped
+from etude.runtime import checkpoints, disk, memory
 
+BYTES = 4
+"""Of a number."""
 STRETCH = 1 << 20
 """Bytes, about, of the rows that a checkpoint has in one file."""
 
@@ -43,6 +45,9 @@ class Store:
     Args:
         shape: of an observation; a vector.
         actions: A, numbers of an action.
+        on_disk: whether the ring lives in a file that is mapped into memory, which goes with the process.
+
+    Raises: ConfigError for images, and for a ring that there is no room for: before any of it is there.
 
     >>> store = Store(members=1, environments=1, capacity=4, shape=(1,), actions=1)
     >>> for t in range(6):
@@ -52,7 +57,10 @@ class Store:
     (4, [4.0, 5.0, 2.0, 3.0])
     """
 
-    def __init__(self, members: int, environments: int, capacity: int, shape: tuple[int, ...], actions: int) -> None:
+    def __init__(
+        self, members: int, environments: int, capacity: int, shape: tuple[int, ...], actions: int,
+        on_disk: bool = False,
+    ) -> None:  # fmt: skip
         if len(shape) != 1:
             raise ConfigError(
                 f"Observations are images {list(shape)}, and what is stored are vectors: methods that learn from a "
@@ -60,11 +68,13 @@ class Store:
             )
         self.members, self.environments = members, environments
         self.capacity = capacity - capacity % environments
-        self.widths = (shape[0], actions, shape[0], 1, 1, 1)
-        self.rows = torch.empty(members * self.capacity, sum(self.widths))
+        self.widths, self.on_disk = (shape[0], actions, shape[0], 1, 1, 1), on_disk
+        self._check_room()
+        size = members * self.capacity, sum(self.widths)
+        self.rows = mapped.numbers(*size) if on_disk else torch.empty(size)
         self.first = torch.arange(members)[:, None] * self.capacity
         self.cursor, self.size, self.pushed = 0, 0, 0
-        step = members * environments * sum(self.widths) * self.rows.element_size()
+        step = members * environments * sum(self.widths) * BYTES
         self.stretch = min(max(1, STRETCH // step) * environments, self.capacity)
         self.written: dict[int, checkpoints.Mark] = {}
 
@@ -115,6 +125,34 @@ class Store:
         own[place, -1] = 1.0
         self.written.pop(place // self.stretch, None)
 
+    # Room
+
+    @property
+    def bytes(self) -> int:
+        """What it takes once it is full."""
+        return self.members * self.capacity * sum(self.widths) * BYTES
+
+    @property
+    def account(self) -> str:
+        """What it takes, for people, and why."""
+        rows = f"{self.members} members x {self.capacity:,} rows of {sum(self.widths)} numbers of {BYTES} bytes"
+        return f"{memory.shown(self.bytes)} ({rows})"
+
+    def _check_room(self) -> None:
+        """Raises ConfigError if what it takes is more than there is."""
+        free = mapped.free() if self.on_disk else memory.available()
+        if free is None or self.bytes <= free:
+            return
+        if self.on_disk:
+            raise ConfigError(
+                f"What is stored takes {self.account}, and {memory.shown(free)} are free in {mapped.place()}: lower "
+                "experience.capacity, or name a folder with more room in TMPDIR."
+            )
+        raise ConfigError(
+            f"What is stored takes {self.account}, and {memory.shown(free)} of memory are free: lower "
+            "experience.capacity, or keep it in a file with experience.on_disk=true."
+        )
+
     # Files
 
     def _stretches(self) -> Iterator[tuple[int, str, Tensor]]:
@@ -146,8 +184,3 @@ class Store:
                 raise CheckpointError(f"{folder / name} has rows {list(found.shape)}, and {list(rows.shape)} fit.")
             rows.copy_(found)
             self.written[number] = checkpoints.Mark.of(folder / name)
-
-    @staticmethod
-    def bytes(members: int, capacity: int, shape: tuple[int, ...], actions: int) -> int:
-        """How much memory it will take, once it is full."""
-        return members * capacity * (2 * math.prod(shape) + actions + 3) * 4

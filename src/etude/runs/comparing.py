@@ -142,7 +142,7 @@ def _check_measures(arms: Mapping[str, Method], goal: Task, options: Options, me
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
         loop_class(type(method), goal.world)
         check_options(options, method, goal)
-        kind.prepare(method, goal)
+        kind.prepare(method, goal, options)
         world.prepare(method, goal, options)
     known, splits = world.measured(goal)
     if metric not in known:

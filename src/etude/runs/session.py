@@ -35,7 +35,7 @@ def prepare(method: Method, task: Task, options: Options) -> None:
     _stopping(task, options)
     _check_keep_best(task, options)
     world_of(task).prepare(method, task, options)
-    run_of(method).prepare(method, task)
+    run_of(method).prepare(method, task, options)
 
 
 def run(

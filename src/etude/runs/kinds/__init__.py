@@ -33,7 +33,7 @@ class RunOfKind(Generic[M, L]):
     READS: ClassVar[frozenset[str]] = MAKING
     """Options of the world that its loop has a use for."""
 
-    def prepare(self, method: M, task: Task) -> None:
+    def prepare(self, method: M, task: Task, options: Options) -> None:
         """Do what may fail before anything is written."""
 
     def training_steps(self, method: M, budget: int) -> int:

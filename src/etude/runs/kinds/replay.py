@@ -16,18 +16,33 @@ if TYPE_CHECKING:
     from etude.loops.off_policy import OffPolicyLoop
 
 
+def _block(method: ReplayMethod) -> int:
+    """Environment steps of each member in a training step."""
+    from etude.loops.off_policy import BLOCK
+
+    assert method.experience is not None
+    step = method.experience.environments
+    return math.ceil(BLOCK / step) * step
+
+
 class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
     """A run of a `ReplayMethod`."""
 
     READS: ClassVar[frozenset[str]] = MAKING | {"population"}
 
+    def prepare(self, method: ReplayMethod, task: Task, options: Options) -> None:
+        """Raises ConfigError for a run that ends before its first update."""
+        budget = options.steps or world_of(task).budget(task)
+        acted, experience = self.training_steps(method, budget) * _block(method), cast(Any, method.experience)
+        if not experience.due(0, acted):
+            raise ConfigError(
+                f"{method.id} would make no update in {acted:,} environment steps: lower experience.warmup "
+                f"({experience.warmup:,}) or raise the steps of the run."
+            )
+
     def training_steps(self, method: ReplayMethod, budget: int) -> int:
         """Blocks that make at least this many environment steps of each member."""
-        from etude.loops.off_policy import BLOCK
-
-        assert method.experience is not None
-        step = method.experience.environments
-        return math.ceil(budget / (math.ceil(BLOCK / step) * step))
+        return math.ceil(budget / _block(method))
 
     def build(self, method: ReplayMethod, task: Task, options: Options) -> OffPolicyLoop:
         from etude.loops.off_policy import BLOCK
@@ -38,12 +53,13 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
 
     def sentence(self, loop: OffPolicyLoop, method: ReplayMethod, task: Task) -> str:
         """Who is trained, on what, and what is stored."""
+        from etude.experience.mapped import place
+
         store, experience = loop.collector.store, cast(Any, method.experience)
-        size = store.rows.numel() * store.rows.element_size() / 1e6
+        where = f", in a file in {place()}" if store.on_disk else ""
         return (
             f"{world_of(task).size(loop, method, task)}, {experience.environments} environments of {task.id} for each, "
-            f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {size:,.0f} MB "
-            f"({loop.population.size} x {store.capacity:,} rows of {store.rows.shape[1]} numbers)."
+            f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {store.account}{where}."
         )
 
     def promises(self, loop: OffPolicyLoop) -> dict[str, Any]:

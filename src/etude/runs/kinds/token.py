@@ -8,6 +8,7 @@ from etude.core.kinds import TokenMethod
 from etude.core.loop import Loop
 from etude.core.task import Task
 from etude.runs.kinds import MAKING, RunOfKind
+from etude.runs.training import Options
 
 
 class TokenRun(RunOfKind[TokenMethod, Loop]):
@@ -15,7 +16,7 @@ class TokenRun(RunOfKind[TokenMethod, Loop]):
 
     READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens"}
 
-    def prepare(self, method: TokenMethod, task: Task) -> None:
+    def prepare(self, method: TokenMethod, task: Task, options: Options) -> None:
         """Import the rewards."""
         for part in method.rewards:
             part.bind()
