@@ -58,6 +58,13 @@ SOFT: Settings = {
     "policy.learning.target": None, "order": ("critic", ("policy", "temperature")), "actor.0.over": "min",
 }  # fmt: skip
 
+STREAM: Settings = {
+    "experience": "latest", "experience.environments": 1, "sampling": "newest", "sampling.horizon.gamma": 0.99,
+    "policy.observations": ("normalize-observations",), "critic.learning.target": None,
+    "critic.network.activation": "leaky-relu", "critic.count": 1,
+}  # fmt: skip
+"""What learns from each step once."""
+
 SETTINGS: dict[str, Settings] = {
     "a2c": {
         **ONCE, **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 8,
@@ -211,6 +218,14 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.size": 16, "experience.temperature": 1.2, "experience.top_p": 0.95, "problems": 16,
         "rewards.1.times": 5, "rewards.1.longest": 16,
         "reference": "moving-average", "reference.rate": 0.01,
+    },
+    "stream-x": {
+        **STREAM, "critic.network.hidden": (128, 128), "critic.network.layer_norm": True,
+        "critic.network.affine": False,
+        "critic.network.initializer.share": 0.9, "critic.last.share": 0.9, "exploration.start": 1.0,
+        "exploration.end": 0.01, "rewards": ("normalize-rewards",), "rewards.0.gamma": 0.99,
+        "critic.learning.optimizer": "obgd", "critic.learning.optimizer.lr": 1.0, "critic.learning.optimizer.lam": 0.8,
+        "critic.learning.optimizer.kappa": 2.0, "critic.backup.rule": "argmax", "critic.backup.rule.double": False,
     },
     "td3": {
         **WIDE, "policy.learning.every": 2, "policy.learning.target.every": 2, "critic.learning.target.every": 2,
