@@ -74,6 +74,16 @@ SETTINGS: dict[str, Settings] = {
     "alpine": {
         **SHOWN, "problems": 256, "optimizer.lr": 3e-3, "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.0,
     },
+    "avg": {
+        **STREAM, "policy": "squashed-policy", "exploration": "sampled", "policy.network.hidden": (256, 256),
+        "critic.network.hidden": (256, 256), "policy.network.activation": "leaky-relu", "policy.least": -20.0,
+        "policy.network.penultimate_norm": True, "critic.network.penultimate_norm": True, "policy.most": 2.0,
+        "policy.network.initializer.gain": 1.0, "policy.last.gain": 1.0, "critic.last.gain": 1.0,
+        "policy.learning.optimizer.lr": 0.0063, "critic.learning.optimizer.lr": 0.0087,
+        "policy.learning.optimizer.beta1": 0.0, "critic.learning.optimizer.beta1": 0.0,
+        "critic.learning.optimizer.beta2": 0.999, "learners.0.start": 0.07, "learners.0.learning": None,
+        "order": (("policy", "critic"),), "critic.scale": "return-scale", "rewards": (),
+    },
     "bilevel-mle": {**PLAIN, "experience.size": 5},
     "c51": {**CARTPOLE, "critic.head.count": 51, "critic.error": "cross-entropy"},
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,

@@ -13,6 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -522,7 +523,7 @@ def mrq(own: Any, rows: Any, normals: Any, update: int, state: dict[str, Any], r
     stepped(state["policy"], 1e-5 * u.square().mean() - value)
 
 
-class Normed(nn.Module):
+class Leaky(nn.Module):
     """The layers of a net with a leaky rectifier after each, and layer norms or a last hidden vector of length 1."""
 
     def __init__(self, net: Net, layer_norm: bool) -> None:
@@ -542,7 +543,7 @@ class Normed(nn.Module):
 
 def stream_q(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     """One row; traces, their sum and the step's bound over all layers."""
-    q = Normed(own.critics[0], layer_norm=True)
+    q = Leaky(own.critics[0], layer_norm=True)
     weights = list(q.parameters())
     here, a = q(rows.s)[0], int(rows.a[0, 0])
     with torch.no_grad():
@@ -558,11 +559,44 @@ def stream_q(own: Own, rows: Any, normals: Any, update: int, state: dict[str, An
     state["traces"] = [torch.zeros_like(z) if over else z for z in traces]
 
 
+def avg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """One row; sigma from lists of all that was, both losses before either step."""
+    actor = SimpleNamespace(policy=Leaky(own.policy, layer_norm=False))
+    q = Leaky(own.critics[0], layer_norm=False)
+    if not state:
+        state |= {"worth": [], "gammas": [], "squares": [], "sum": 0.0}
+        state["steps"] = [
+            torch.optim.Adam(net.parameters(), lr, (0.0, 0.999))
+            for net, lr in ((own.policy, 0.0063), (own.critics[0], 0.0087))
+        ]
+    a, logp = squashed(actor, rows.s, normals("policy here", rows.a))  # type: ignore[arg-type]
+    with torch.no_grad():
+        state["worth"].append(float(rows.r[0] - 0.07 * logp[0]))
+        state["gammas"].append(GAMMA * float(rows.live[0]))
+        state["sum"] += state["worth"][-1]
+        if not rows.live[0]:
+            state["squares"].append(state["sum"] ** 2)
+        state["sum"] = 0.0 if rows.ended[0] else state["sum"]
+        square = np.mean(state["squares"]) if state["squares"] else 0.0
+        variance = max(np.var(state["worth"]) + square * np.var(state["gammas"]), 1e-4)
+        sigma = 1.0 if not state["squares"] and variance <= 0.01 else math.sqrt(variance)
+        after, after_logp = squashed(actor, rows.next, normals("policy next", rows.a))  # type: ignore[arg-type]
+        y = rows.r + GAMMA * rows.live * (q(rows.next, after)[:, 0] - 0.07 * after_logp)
+    losses = ((0.07 * logp - q(rows.s, a)[:, 0]).mean(), (((y - q(rows.s, rows.a)[:, 0]) / sigma) ** 2).mean())
+    nets = (own.policy, own.critics[0])
+    gradients = [torch.autograd.grad(loss, list(net.parameters())) for loss, net in zip(losses, nets)]
+    for net, found, optimizer in zip(nets, gradients, state["steps"]):
+        for p, g in zip(net.parameters(), found):
+            p.grad = g
+        optimizer.step()
+
+
 FORMULAS: dict[str, Callable[..., None]] = {
     "mrq": mrq,
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "ddpg": ddpg, "td3": td3, "sac": sac,
     "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow, "mdvi": mdvi, "stream-x": stream_q,
+    "avg": avg,
 }  # fmt: skip
 
 
@@ -604,7 +638,6 @@ def quick(name: str) -> Any:
         return set_value(found, "critic.learning.target.every=3")
     if name == "mdvi":
         return set_values(found, {"critic.learning.target.every": 3, "policy.learning.target.every": 3})
-
     if name == "mrq":
         return sooner(found, every=2)
     if name == "redq":

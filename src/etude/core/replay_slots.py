@@ -152,6 +152,10 @@ class Exploration(Part, abstract=True):
         """
         raise NotImplementedError
 
+    def noise(self, actor: Any, count: int, draw: Drawing) -> Tensor | None:
+        """[P, E, K] what the policy makes its actions in E environments of; None where others are done than these."""
+        return None
+
     def ended(self, done: Tensor) -> None:
         """Forget the episodes that ended, [P, E]."""
 
@@ -360,6 +364,16 @@ class Reduction(Part, abstract=True):
 
     def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
         """[P, M, ...] -> [P, ...]."""
+        raise NotImplementedError
+
+
+class ErrorScale(Part, abstract=True):
+    """What a critic's errors are divided by."""
+
+    slot = "scale"
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        """[P], above 0, without gradient; learns from the rows."""
         raise NotImplementedError
 
 

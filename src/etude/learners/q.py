@@ -12,7 +12,16 @@ from etude.core.fields import Count
 from etude.core.learners import Learning, Target
 from etude.core.part import Need
 from etude.core.population import Population
-from etude.core.replay_slots import Backup, Error, Estimate, ParameterNoise, QHead, ReplayCritic, ReplayReading
+from etude.core.replay_slots import (
+    Backup,
+    Error,
+    ErrorScale,
+    Estimate,
+    ParameterNoise,
+    QHead,
+    ReplayCritic,
+    ReplayReading,
+)
 from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
@@ -62,7 +71,7 @@ class QFunctions(ReplayCritic):
     Its loss is the sum over the networks of each one's mean error against the target of `backup`.
 
     Args:
-        head: how a value is said. error: how far it is from the target.
+        head: how a value is said. error: how far it is from the target. scale: what values are divided by before.
         learning: without a slow copy in `target`, it learns from what it says itself.
         last: where the last layer starts.
         noise: in the weights of all linear layers; another for what is learned, for each value that this learns from
@@ -86,6 +95,7 @@ class QFunctions(ReplayCritic):
     backup: Backup = Bootstrap(FromPolicy())
     error: Error = Squared()
     estimates: ClassVar[bool] = True
+    scale: ErrorScale | None = None
     last: Initializer = FanIn()
     noise: ParameterNoise | None = None
     learning: Learning = Learning(Adam(lr=3e-4), target=Target(rate=0.005))
@@ -98,12 +108,14 @@ class QFunctions(ReplayCritic):
             )
         if self.count > 1 and self.head.size > 1:
             return f"says {self.head.size} numbers, of which there is no smallest: set critic.count=1."
+        if self.scale is not None and self.head.says != "numbers":
+            return f"says {self.head.says}, which {type(self.scale).__name__} cannot divide: leave out critic.scale."
         if Need.ESTIMATE in self.learning.optimizer.needs and (
-            self.count > 1 or self.head.size > 1 or not isinstance(self.error, Squared)
+            self.count > 1 or self.head.size > 1 or not isinstance(self.error, Squared) or self.scale is not None
         ):
             return (
                 f"has one value for {type(self.learning.optimizer).__name__}, whose error is a difference: set "
-                "critic.count=1, critic.head=scalar and critic.error=squared."
+                "critic.count=1, critic.head=scalar and critic.error=squared, and leave out critic.scale."
             )
         return super().objection(method)
 
@@ -138,6 +150,10 @@ class QFunctions(ReplayCritic):
         with torch.no_grad():
             target = self.backup.target(read, self.head)
         outputs = read.outputs("here", read.batch.actions)
+        if self.scale is not None:
+            with torch.no_grad():
+                sigma = self.scale(read).to(target.dtype).view(-1, 1, 1)
+            outputs, target = outputs / sigma[..., None], target / sigma
         each = self.error(outputs, target[:, None]).sum(-1)
         if read.wants_errors:
             read.tell(self._errors(outputs, target, each))
