@@ -12,6 +12,7 @@ from etude.core.method import Method
 from etude.core.registry import compositions, files
 from etude.experience.store import Store
 from etude.methods.value.mrq.encoder import Encoder
+from etude.policies.control.initializers import Sparse
 from etude.policies.control.networks import MLP
 
 REPLAY = {m.id: m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, ReplayMethod)}
@@ -24,9 +25,12 @@ def acts_in_boxes(method: Method) -> bool:
 
 
 def narrow(part: Any, *hidden: int) -> Any:
-    """The part, and all parts inside, with perceptrons of these widths."""
+    """The part, and all parts inside, with perceptrons of these widths, and not so sparse that nothing is left."""
+    if isinstance(part, Sparse):
+        return part.replace(share=0.3)
     if isinstance(part, MLP):
-        return part.replace(hidden=hidden)
+        start = None if part.initializer is None else narrow(part.initializer)
+        return part.replace(hidden=hidden, initializer=start)
     if isinstance(part, Encoder):
         part = part.replace(actions=4, joined=5)
     inside = {k: v for k, v in part.fields().items() if hasattr(v, "fields")}
@@ -45,6 +49,8 @@ def small(method: Any, heads: bool = True, **experience: Any) -> Any:
 
     Args:
         heads: whether values are said in seven numbers, where it is more than one.
+
+    What learns from its last step has no ring and no batches, and keeps its one environment.
     """
     chosen = {"capacity": 40, "random": 8, "warmup": 12, "every": 2, "updates": 1.0, "environments": 1, **experience}
     critic = narrow(method.critic, 8, 5)
@@ -52,10 +58,10 @@ def small(method: Any, heads: bool = True, **experience: Any) -> Any:
         critic = critic.replace(head=counted(critic.head, 7))
     changes = {
         "policy": narrow(method.policy, 8, 5), "critic": critic,
-        "experience": method.experience.replace(**chosen),
-        "sampling": method.sampling.replace(batch=6),
         "learners": tuple(narrow(part, 8, 5) for part in method.learners),
     }  # fmt: skip
+    if not method.sampling.newest:
+        changes |= {"experience": method.experience.replace(**chosen), "sampling": method.sampling.replace(batch=6)}
     return sooner(method.replace(**changes))
 
 

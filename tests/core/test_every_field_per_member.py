@@ -29,6 +29,8 @@ REFUSED = {
 ELSEWHERE = {
     "OffPolicyMaxAtK": "is for tasks of enumerable and language, and a RolloutMethod is for those of control",
     "GaussNewton": "is for learners of values",
+    "ObGD": "needs estimate, which the loop of a RolloutMethod does not compute",
+    "AdaptiveObGD": "needs estimate, which the loop of a RolloutMethod does not compute",
 }
 """Parts that no policy of control can have there, and what is said."""
 

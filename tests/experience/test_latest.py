@@ -44,8 +44,7 @@ def loop_of(name: str, seeds: Sequence[int] = (3, 4), environments: int = 1) -> 
 
 
 def everything(loop: OffPolicyLoop) -> dict[str, torch.Tensor]:
-    store = loop.collector.store
-    return {**loop.policy_tensors(), **loop.updater.tensors(), "rows": store.grid[:, : store.size]}
+    return {**loop.policy_tensors(), **loop.updater.tensors(), "rows": loop.collector.store.grid}
 
 
 def train(loop: OffPolicyLoop, steps: int) -> list[dict[str, list[float]]]:

@@ -19,7 +19,15 @@ from solo_runs import alike
 
 torch.set_num_threads(1)
 CANDIDATES = (0.3, 0.7, 0.9, 1.3, 2.0)
-REFUSED = {"Replay.updates", "Adam.beta1", "Adam.beta2", "AdaptiveSGLD.beta1", "AdaptiveSGLD.beta2", "AdamW.beta1", "AdamW.beta2"}
+REFUSED = {
+    "Replay.updates",
+    "Adam.beta1",
+    "Adam.beta2",
+    "AdaptiveSGLD.beta1",
+    "AdaptiveSGLD.beta2",
+    "AdamW.beta1",
+    "AdamW.beta2",
+}
 """Numbers that shape the work, or that one kernel takes for all."""
 
 

@@ -58,6 +58,13 @@ SOFT: Settings = {
     "policy.learning.target": None, "order": ("critic", ("policy", "temperature")), "actor.0.over": "min",
 }  # fmt: skip
 
+STREAM: Settings = {
+    "experience": "latest", "experience.environments": 1, "sampling": "newest", "sampling.horizon.gamma": 0.99,
+    "policy.observations": ("normalize-observations",), "critic.learning.target": None,
+    "critic.network.activation": "leaky-relu", "critic.count": 1,
+}  # fmt: skip
+"""What learns from each step once."""
+
 SETTINGS: dict[str, Settings] = {
     "a2c": {
         **ONCE, **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 8,
@@ -66,6 +73,16 @@ SETTINGS: dict[str, Settings] = {
     "agro": {**PLAIN, "reference": "frozen"},
     "alpine": {
         **SHOWN, "problems": 256, "optimizer.lr": 3e-3, "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.0,
+    },
+    "avg": {
+        **STREAM, "policy": "squashed-policy", "exploration": "sampled", "policy.network.hidden": (256, 256),
+        "critic.network.hidden": (256, 256), "policy.network.activation": "leaky-relu", "policy.least": -20.0,
+        "policy.network.penultimate_norm": True, "critic.network.penultimate_norm": True, "policy.most": 2.0,
+        "policy.network.initializer.gain": 1.0, "policy.last.gain": 1.0, "critic.last.gain": 1.0,
+        "policy.learning.optimizer.lr": 0.0063, "critic.learning.optimizer.lr": 0.0087,
+        "policy.learning.optimizer.beta1": 0.0, "critic.learning.optimizer.beta1": 0.0,
+        "critic.learning.optimizer.beta2": 0.999, "learners.0.start": 0.07, "learners.0.learning": None,
+        "order": (("policy", "critic"),), "critic.scale": "return-scale", "rewards": (),
     },
     "bilevel-mle": {**PLAIN, "experience.size": 5},
     "c51": {**CARTPOLE, "critic.head.count": 51, "critic.error": "cross-entropy"},
@@ -218,6 +235,14 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.size": 16, "experience.temperature": 1.2, "experience.top_p": 0.95, "problems": 16,
         "rewards.1.times": 5, "rewards.1.longest": 16,
         "reference": "moving-average", "reference.rate": 0.01,
+    },
+    "stream-x": {
+        **STREAM, "critic.network.hidden": (128, 128), "critic.network.layer_norm": True,
+        "critic.network.affine": False,
+        "critic.network.initializer.share": 0.9, "critic.last.share": 0.9, "exploration.start": 1.0,
+        "exploration.end": 0.01, "rewards": ("normalize-rewards",), "rewards.0.gamma": 0.99,
+        "critic.learning.optimizer": "obgd", "critic.learning.optimizer.lr": 1.0, "critic.learning.optimizer.lam": 0.8,
+        "critic.learning.optimizer.kappa": 2.0, "critic.backup.rule": "argmax", "critic.backup.rule.double": False,
     },
     "td3": {
         **WIDE, "policy.learning.every": 2, "policy.learning.target.every": 2, "critic.learning.target.every": 2,

@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from etude.core.control import ControlTask, VectorEnvironment
+from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.edit import set_values
 from etude.core.episodes import Problem
 from etude.core.errors import ConfigError
@@ -174,7 +174,9 @@ def test_the_return_rises(name: str) -> None:
 def gains_from_a_replay(method: Method) -> Tensor:
     """[P] what the reward of a step gained from the random ones at the start to the last."""
     smaller: Any = small_replay(method, capacity=2_000, random=64, warmup=64, environments=4, every=4, updates=1.0)
-    smaller = set_values(smaller, {"optimizer.lr": 1e-2, "sampling.batch": 32, "sampling.horizon.gamma": 0.0})
+    smaller = set_values(smaller, {"sampling.horizon.gamma": 0.0})
+    if not smaller.sampling.newest:  # what learns from each step once has its own rate, and no batch
+        smaller = set_values(smaller, {"optimizer.lr": 1e-2, "sampling.batch": 32})
     if isinstance(smaller.exploration, EpsilonGreedy):
         smaller = set_values(smaller, {"exploration.over": 64})
     if method.id == "sac-discrete":  # which would hold on to chance
@@ -190,9 +192,16 @@ def gains_from_a_replay(method: Method) -> Tensor:
         smaller = set_values(smaller, {"critic.head.low": -1.0, "critic.head.high": 2.0})
     task = Aim(continuous=acts_in_boxes(method))
     loop = OffPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], 1, block=64 + 480)
+    told, step = list[Tensor](), loop.environment.step
+
+    def noted(actions: np.ndarray) -> Step:
+        found = step(actions)
+        told.append(torch.from_numpy(found.rewards))
+        return found
+
+    loop.collector.environment.step = noted  # type: ignore[method-assign]
     loop.step()
-    store = loop.collector.store
-    rewards = store.read(torch.arange(store.size).expand(SEEDS, -1)).rewards
+    rewards = torch.cat(told, 1)
     return rewards[:, -128:].mean(1) - rewards[:, :64].mean(1)
 
 

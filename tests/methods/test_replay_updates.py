@@ -13,6 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -544,11 +545,79 @@ def lmc_lsvi(own: Own, rows: Any, normals: Any, update: int, state: dict[str, An
     follow_in_third(own, update)
 
 
+class Leaky(nn.Module):
+    """The layers of a net with a leaky rectifier after each, and layer norms or a last hidden vector of length 1."""
+
+    def __init__(self, net: Net, layer_norm: bool) -> None:
+        super().__init__()
+        self.layers, self.layer_norm = net.layers, layer_norm
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x = torch.cat(inputs, -1)
+        for layer in self.layers[:-1]:
+            x = layer(x)
+            if self.layer_norm:
+                x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+            x = functional.leaky_relu(x, 0.01)
+        found: Tensor = self.layers[-1](x if self.layer_norm else x / x.norm(dim=-1, keepdim=True))
+        return found
+
+
+def stream_q(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """One row; traces, their sum and the step's bound over all layers."""
+    q = Leaky(own.critics[0], layer_norm=True)
+    weights = list(q.parameters())
+    here, a = q(rows.s)[0], int(rows.a[0, 0])
+    with torch.no_grad():
+        error = float(rows.r[0] + GAMMA * rows.live[0] * q(rows.next)[0].max() - here[a])
+    gradients = torch.autograd.grad(here[a], weights)
+    old = state.get("traces", [torch.zeros_like(w) for w in weights])
+    traces = [GAMMA * 0.8 * z + g for z, g in zip(old, gradients)]
+    bound = 1.0 * 2.0 * max(abs(error), 1.0) * float(sum(z.abs().sum() for z in traces))
+    with torch.no_grad():
+        for w, z in zip(weights, traces):
+            w += error * z / max(bound, 1.0)
+    over = bool(rows.ended[0]) or a != int(here.argmax())
+    state["traces"] = [torch.zeros_like(z) if over else z for z in traces]
+
+
+def avg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """One row; sigma from lists of all that was, both losses before either step."""
+    actor = SimpleNamespace(policy=Leaky(own.policy, layer_norm=False))
+    q = Leaky(own.critics[0], layer_norm=False)
+    if not state:
+        state |= {"worth": [], "gammas": [], "squares": [], "sum": 0.0}
+        state["steps"] = [
+            torch.optim.Adam(net.parameters(), lr, (0.0, 0.999))
+            for net, lr in ((own.policy, 0.0063), (own.critics[0], 0.0087))
+        ]
+    a, logp = squashed(actor, rows.s, normals("policy here", rows.a))  # type: ignore[arg-type]
+    with torch.no_grad():
+        state["worth"].append(float(rows.r[0] - 0.07 * logp[0]))
+        state["gammas"].append(GAMMA * float(rows.live[0]))
+        state["sum"] += state["worth"][-1]
+        if not rows.live[0]:
+            state["squares"].append(state["sum"] ** 2)
+        state["sum"] = 0.0 if rows.ended[0] else state["sum"]
+        square = np.mean(state["squares"]) if state["squares"] else 0.0
+        variance = max(np.var(state["worth"]) + square * np.var(state["gammas"]), 1e-4)
+        sigma = 1.0 if not state["squares"] and variance <= 0.01 else math.sqrt(variance)
+        after, after_logp = squashed(actor, rows.next, normals("policy next", rows.a))  # type: ignore[arg-type]
+        y = rows.r + GAMMA * rows.live * (q(rows.next, after)[:, 0] - 0.07 * after_logp)
+    losses = ((0.07 * logp - q(rows.s, a)[:, 0]).mean(), (((y - q(rows.s, rows.a)[:, 0]) / sigma) ** 2).mean())
+    nets = (own.policy, own.critics[0])
+    gradients = [torch.autograd.grad(loss, list(net.parameters())) for loss, net in zip(losses, nets)]
+    for net, found, optimizer in zip(nets, gradients, state["steps"]):
+        for p, g in zip(net.parameters(), found):
+            p.grad = g
+        optimizer.step()
+
+
 FORMULAS: dict[str, Callable[..., None]] = {
-    "mrq": mrq,
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
-    "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "ddpg": ddpg, "td3": td3, "sac": sac,
-    "sac-discrete": sac_discrete, "redq": redq, "rainbow": rainbow, "mdvi": mdvi, "lmc-lsvi": lmc_lsvi,
+    "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "rainbow": rainbow, "mdvi": mdvi, "lmc-lsvi": lmc_lsvi,
+    "stream-x": stream_q, "ddpg": ddpg, "td3": td3, "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
+    "avg": avg, "mrq": mrq,
 }  # fmt: skip
 
 
@@ -564,6 +633,7 @@ class Rows:
         self.s, self.a, self.r, self.next = (
             x[k] for x in (batch.observations, batch.actions, batch.rewards, batch.next_observations)
         )
+        self.ended = batch.terminated[k] | batch.truncated[k]
         self.live = (~batch.terminated[k]).to(self.r.dtype)
         self.discounts = None if batch.discounts is None else batch.discounts[k]
         self.weights = batch.offers["importance"][k] if "importance" in batch.offers else None
@@ -585,11 +655,10 @@ def precision(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 def quick(name: str) -> Any:
     """The method, small, with what happens seldom made to happen within the test."""
     found = small(REPLAY[name], heads=False)
-    if found.policy.made_of_critic:
+    if found.policy.made_of_critic and found.critic.learning.target is not None:
         return set_value(found, "critic.learning.target.every=3")
     if name == "mdvi":
         return set_values(found, {"critic.learning.target.every": 3, "policy.learning.target.every": 3})
-
     if name == "mrq":
         return sooner(found, every=2)
     if name == "redq":
@@ -614,6 +683,7 @@ def agree(method: Any, task: Any, formula: Callable[..., None], precision: torch
     loop = OffPolicyLoop(method, task, [Member(s) for s in range(MEMBERS)], 1)
     store, tensors = loop.collector.store, {k: v.clone() for k, v in loop.policy_tensors().items()}
     fill(store)
+    newest = method.sampling.newest
     if not acts_in_boxes(method):  # columns of choices
         d = store.widths[0]
         store.rows[:, d] = (store.rows[:, d] > 0).to(precision)
@@ -625,6 +695,11 @@ def agree(method: Any, task: Any, formula: Callable[..., None], precision: torch
     states: list[dict[str, Any]] = [{} for _ in members]
     batches = Batches(loop)
     for update in range(UPDATES):
+        if newest and update:  # another step
+            kept = store.rows[:, store.widths[0]].clone()
+            fill(store, update)
+            if not acts_in_boxes(method):
+                store.rows[:, store.widths[0]] = kept
         windows, (batch, normal) = batches.windows(update + 1), batches.next(update)
         for k, own in enumerate(members):
             rows = Rows(batch, k)
@@ -649,6 +724,8 @@ def agree(method: Any, task: Any, formula: Callable[..., None], precision: torch
                 assert float((a.flat() - b.flat()).abs().max()) < bound
         before = alone(tensors, k, critics).critics[0].flat()
         moved = max(moved, float((found.critics[0].flat() - before).abs().max()))
+        if method.critic.learning.target is None:
+            continue
         slow = loop.updater.trainers["critic"].slow.networks[k * critics : (k + 1) * critics]
         for a, row in zip(own.slow, slow, strict=True):
             assert float((a.flat() - row).abs().max()) < bound

@@ -123,7 +123,10 @@ ONE, THREE = OneStep(gamma=GAMMA), NStep(gamma=GAMMA, n=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "horizon"),
-    [*((name, ONE) for name in REPLAY), *((name, THREE) for name in ("double-dqn", "c51", "td3"))],
+    [
+        *((name, ONE) for name in REPLAY if not REPLAY[name].sampling.newest),
+        *((name, THREE) for name in ("double-dqn", "c51", "td3")),
+    ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_values_bootstrap_through_a_time_limit(name: str, horizon: Any) -> None:

@@ -189,7 +189,7 @@ class ReplayMethod(Method):
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
     required: ClassVar[tuple[str, ...]] = ("policy", "experience", "exploration", "sampling", "critic")
     stays: ClassVar[Mapping[str, str]] = {"policy": "", "critic": "", "learners": "", "experience": ""}
-    computes: ClassVar[frozenset[Need]] = frozenset({Need.NEXT_OBSERVATIONS})
+    computes: ClassVar[frozenset[Need]] = frozenset({Need.NEXT_OBSERVATIONS, Need.ESTIMATE})
 
     stages: tuple[Stage, ...] = ()
     policy: ReplayPolicy | None = None

@@ -35,6 +35,7 @@ class Need(StrEnum):
     KL = "kl"  # KL(behaviour || policy) of every step, exact
     KL_PARTS = "kl_parts"  # what the means make of it, or choices, and what the deviations do
     NEXT_OBSERVATIONS = "next_observations"  # and `discounts`: what a step led to, the last of an episode included
+    ESTIMATE = "estimate"  # what a learner estimates, with gradient, and its error apart
     COSTS = "costs"  # what the environment says in `info["cost"]`
 
 

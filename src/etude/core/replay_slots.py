@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from etude.core.fields import Count, Interval
 from etude.core.learners import Apart, Learning
-from etude.core.part import Part
+from etude.core.part import Need, Part
 from etude.core.step_slots import Initializer, Policy, StepOptimizer
 from etude.core.transitions import Transitions
 
@@ -107,6 +107,18 @@ class ReplayReading(Protocol):
         ...
 
 
+class Estimate(NamedTuple):
+    """What a learner estimates of the step that was just taken, for optimizers that keep traces; all [P].
+
+    value: with gradient. error: how far its target lies above it. carry: what the gradients so far count at the next
+    step, before they decay: its discount, 0 where what went before has no part in what follows.
+    """
+
+    value: Tensor
+    error: Tensor
+    carry: Tensor
+
+
 class ReplayExperience(Part, abstract=True):
     """How steps come about that are stored: in how many environments, how much is kept, how often is learned.
 
@@ -139,6 +151,10 @@ class Exploration(Part, abstract=True):
             acted: environment steps of each member so far.
         """
         raise NotImplementedError
+
+    def noise(self, actor: Any, count: int, draw: Drawing) -> Tensor | None:
+        """[P, E, K] what the policy makes its actions in E environments of; None where others are done than these."""
+        return None
 
     def ended(self, done: Tensor) -> None:
         """Forget the episodes that ended, [P, E]."""
@@ -197,6 +213,8 @@ class ReplayLearner(Apart, abstract=True):
 
     reads_windows: ClassVar[bool] = False
     """Whether it reads several steps of each row."""
+    estimates: ClassVar[bool] = False
+    """Whether it can say what it estimates and the error apart (`estimate`), for optimizers that need it."""
     sampling: Sampling | Horizon | None = None
 
     def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
@@ -205,6 +223,10 @@ class ReplayLearner(Apart, abstract=True):
 
     def loss(self, read: ReplayReading) -> Tensor:
         """What it minimises on the rows of `read`: [P]."""
+        raise NotImplementedError
+
+    def estimate(self, read: ReplayReading) -> Estimate:
+        """What it estimates of the one row of each member, and how far off that is, in place of a loss."""
         raise NotImplementedError
 
     def offers(self, network: nn.Module) -> Mapping[str, Tensor]:
@@ -225,7 +247,9 @@ class ReplayLearner(Apart, abstract=True):
             return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
         if self.reads_windows and not windows:
             return "reads windows of steps, and gets them one by one: set its sampling=window."
-        return learning_objection(self.learning) or (self.about_target() if self.learning is not None else None)
+        return learning_objection(self.learning, self.estimates) or (
+            self.about_target() if self.learning is not None else None
+        )
 
 
 def gives_windows(sampling: Sampling | Horizon | None) -> bool:
@@ -234,10 +258,16 @@ def gives_windows(sampling: Sampling | Horizon | None) -> bool:
     return horizon is not None and horizon.windows
 
 
-def learning_objection(learning: Learning | None) -> str | None:
-    """What this loop cannot do of a `Learning`, as the rest of a sentence."""
+def learning_objection(learning: Learning | None, estimates: bool = False) -> str | None:
+    """What this loop cannot do of a `Learning`, as the rest of a sentence; `estimates` as of a learner."""
     if learning is None:
         return None
+    if Need.ESTIMATE in learning.optimizer.needs:
+        optimizer = type(learning.optimizer).__name__
+        if not estimates:
+            return f"minimises a loss, and {optimizer} asks for an estimate and its error: set learning.optimizer=adam."
+        if learning.every != 1 or learning.epochs != 1:
+            return f"has traces by {optimizer}, which are of every step once: leave out learning.every and .epochs."
     if not isinstance(learning.optimizer, StepOptimizer):
         return f"learns for all members of a population at once, which {type(learning.optimizer).__name__} cannot step."
     if learning.minibatches != 1 or learning.order != "after":
@@ -341,6 +371,16 @@ class Reduction(Part, abstract=True):
         raise NotImplementedError
 
 
+class ErrorScale(Part, abstract=True):
+    """What a critic's errors are divided by."""
+
+    slot = "scale"
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        """[P], above 0, without gradient; learns from the rows."""
+        raise NotImplementedError
+
+
 class Error(Part, abstract=True):
     """How far a prediction is from its target."""
 
@@ -400,6 +440,10 @@ class Rule(Part, abstract=True):
 
     slot = "rule"
 
+    def strays(self, read: ReplayReading) -> Tensor | None:
+        """[P, N] where what was done here is not what the rule does, so that traces end there; None: nowhere."""
+        return None
+
     def __call__(self, read: ReplayReading) -> Following:
         raise NotImplementedError
 
@@ -408,6 +452,10 @@ class Backup(Part, abstract=True):
     """What a critic learns."""
 
     slot = "backup"
+
+    def strays(self, read: ReplayReading) -> Tensor | None:
+        """As of a rule."""
+        return None
 
     def target(self, read: ReplayReading, head: QHead) -> Tensor:
         """[P, N, K], without gradient."""

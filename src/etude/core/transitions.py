@@ -33,6 +33,8 @@ class Transitions:
         discounts: what the value of `next_observations` counts: 0 where the episode terminated, 1 elsewhere, truncated
             or not, until something that looks further ahead writes gamma^n (1 - terminated) there. Kept with them.
         costs: what the environment says that each step cost, apart from its reward; kept where a part needs 'costs'.
+        noise: [P, N, K] the random numbers that a policy made these actions of, where they are kept: where it learns
+            from them it makes them of the same ones again.
         index: [P, N] where in a store the rows are; None for rollouts.
         memory, begins: [P, T, E, S] what a policy with a memory remembered before each step, and where an episode
             begins, so that nothing from before is; None without a memory.
@@ -57,6 +59,7 @@ class Transitions:
     memory: Tensor | None = None
     begins: Tensor | None = None
     index: Tensor | None = None
+    noise: Tensor | None = None
     offers: dict[str, Tensor] = field(default_factory=dict)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Transitions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from etude.core.fields import Count, NonNegative, Probability
 from etude.core.replay_slots import Drawing, Exploration
@@ -45,12 +45,11 @@ class Sampled(Exploration):
     """
 
     def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        return in_units(actor).chosen(said, self.noise(actor, said.shape[1], draw)).actions
+
+    def noise(self, actor: Actor, count: int, draw: Drawing) -> Tensor:
         spread = in_units(actor)
-
-        def noise(generator: Generator, count: int) -> Tensor:
-            return spread.noise((count, said.shape[1]), generator)
-
-        return spread.chosen(said, draw("actions", noise)).actions
+        return draw("actions", lambda generator, times: spread.noise((times, count), generator))
 
 
 class _OfBoxes(Exploration, abstract=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from etude.core.control import VectorEnvironment
 from etude.core.method import Method
@@ -21,7 +22,8 @@ from etude.policies.control.actor import Actor
 class Latest(ReplayExperience):
     """One transition of each environment: after every step an update learns from it, then it is forgotten.
 
-    There is no buffer, no warm-up and no batch but the environments of a member; the population is the batch.
+    There is no buffer, no warm-up and no batch but the environments of a member; the population is the batch. What a
+    policy does by chance (`exploration=sampled`) it learns from by the very random numbers that it acted with.
 
     Args:
         environments: E, side by side for each member; an update reads the E steps that they just took.
@@ -74,13 +76,29 @@ class LatestCollector(ReplayCollector):
     """
 
     def step(self) -> None:
-        self.before = self.store.rows.clone()
+        self.before, self.noise_before = self.store.rows.clone(), self.store.noise
         super().step()
+
+    def _act(self, shown: Tensor) -> Tensor:
+        actions = super()._act(shown)
+        noise = self.exploration.noise(self.actor, shown.shape[1], self.stretches)
+        self.store.noise = None if noise is None else noise.clone()
+        return actions
+
+    def state(self) -> dict[str, Any]:
+        kept = {} if self.store.noise is None else {"noise": self.store.noise}
+        return {**super().state(), **kept}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.store.noise = state.get("noise")
 
     def _take_out(self, member: int, last: int, length: int) -> None:
         own, before = self.store.grid[member, last], self.before.view_as(self.store.grid)[member, last]
         if self.taken > 1:
             own.copy_(before)
+            if self.store.noise is not None and self.noise_before is not None:
+                self.store.noise[member, last] = self.noise_before[member, last]
         else:  # there was none: nothing happened
             d = self.store.widths[0]
             own[-3 - d : -3], own[-3], own[-2] = own[:d], 0.0, 1.0
@@ -113,4 +131,5 @@ class Newest(Sampling):
         return None
 
     def draw(self, store: Store, draw: Drawing) -> Transitions:
-        return self.horizon.read(store, torch.arange(store.capacity).expand(store.members, -1))
+        rows = self.horizon.read(store, torch.arange(store.capacity).expand(store.members, -1))
+        return rows.replace(noise=store.noise)

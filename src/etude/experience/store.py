@@ -77,6 +77,7 @@ class Store:
         step = members * environments * sum(self.widths) * BYTES
         self.stretch = min(max(1, STRETCH // step) * environments, self.capacity)
         self.written: dict[int, checkpoints.Mark] = {}
+        self.noise: Tensor | None = None  # that the actions of all rows were made of, where somebody keeps it
 
     @property
     def grid(self) -> Tensor:

@@ -80,6 +80,11 @@ class Argmax(Rule):
 
     double: bool = False
 
+    def strays(self, read: ReplayReading) -> Tensor:
+        """Where another choice was made than the best (Watkins's Q(lambda))."""
+        best = read.values(read.outputs("here")).mean(1).argmax(-1)
+        return best != read.batch.actions[..., 0]
+
     def __call__(self, read: ReplayReading) -> Following:
         slow = read.outputs("next", copy=True)
         asked = read.outputs("next") if self.double else slow
@@ -117,6 +122,9 @@ class Bootstrap(Backup):
         if self.entropy and not any(hasattr(part, "offers_temperature") for part in learners):
             return "counts the policy's entropy, and no learner offers a temperature: set learners=temperature."
         return None
+
+    def strays(self, read: ReplayReading) -> Tensor | None:
+        return self.rule.strays(read)
 
     def target(self, read: ReplayReading, head: QHead) -> Tensor:
         batch = read.batch

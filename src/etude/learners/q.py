@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,18 @@ from torch import Tensor, nn
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.learners import Learning, Target
+from etude.core.part import Need
 from etude.core.population import Population
-from etude.core.replay_slots import Backup, Error, ParameterNoise, QHead, ReplayCritic, ReplayReading
+from etude.core.replay_slots import (
+    Backup,
+    Error,
+    ErrorScale,
+    Estimate,
+    ParameterNoise,
+    QHead,
+    ReplayCritic,
+    ReplayReading,
+)
 from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
@@ -61,7 +71,7 @@ class QFunctions(ReplayCritic):
     Its loss is the sum over the networks of each one's mean error against the target of `backup`.
 
     Args:
-        head: how a value is said. error: how far it is from the target.
+        head: how a value is said. error: how far it is from the target. scale: what values are divided by before.
         learning: without a slow copy in `target`, it learns from what it says itself.
         last: where the last layer starts.
         noise: in the weights of all linear layers; another for what is learned, for each value that this learns from
@@ -84,6 +94,8 @@ class QFunctions(ReplayCritic):
     head: QHead = Scalar()
     backup: Backup = Bootstrap(FromPolicy())
     error: Error = Squared()
+    estimates: ClassVar[bool] = True
+    scale: ErrorScale | None = None
     last: Initializer = FanIn()
     noise: ParameterNoise | None = None
     learning: Learning = Learning(Adam(lr=3e-4), target=Target(rate=0.005))
@@ -96,6 +108,15 @@ class QFunctions(ReplayCritic):
             )
         if self.count > 1 and self.head.size > 1:
             return f"says {self.head.size} numbers, of which there is no smallest: set critic.count=1."
+        if self.scale is not None and self.head.says != "numbers":
+            return f"says {self.head.says}, which {type(self.scale).__name__} cannot divide: leave out critic.scale."
+        if Need.ESTIMATE in self.learning.optimizer.needs and (
+            self.count > 1 or self.head.size > 1 or not isinstance(self.error, Squared) or self.scale is not None
+        ):
+            return (
+                f"has one value for {type(self.learning.optimizer).__name__}, whose error is a difference: set "
+                "critic.count=1, critic.head=scalar and critic.error=squared, and leave out critic.scale."
+            )
         return super().objection(method)
 
     def about_target(self) -> str | None:
@@ -132,11 +153,25 @@ class QFunctions(ReplayCritic):
         with torch.no_grad():
             target = self.backup.target(read, self.head)
         outputs = read.outputs("here", read.batch.actions)
+        if self.scale is not None:
+            with torch.no_grad():
+                sigma = self.scale(read).to(target.dtype).view(-1, 1, 1)
+            outputs, target = outputs / sigma[..., None], target / sigma
         each = self.error(outputs, target[:, None]).sum(-1)
         if read.wants_errors:
             read.tell(self._errors(outputs, target, each))
         importance = read.batch.offers.get("importance")
         return (each if importance is None else each * importance[:, None]).mean(2).sum(1)
+
+    def estimate(self, read: ReplayReading) -> Estimate:
+        batch = read.batch
+        value = read.values(read.outputs("here", batch.actions))[:, 0]
+        assert batch.discounts is not None
+        with torch.no_grad():
+            target, strays = self.backup.target(read, self.head)[..., 0], self.backup.strays(read)
+        over = batch.terminated | batch.truncated
+        carry = batch.discounts.masked_fill(over if strays is None else over | strays, 0.0)
+        return Estimate(value[:, 0], (target - value.detach())[:, 0], carry[:, 0])
 
     @torch.no_grad()
     def _errors(self, outputs: Tensor, target: Tensor, each: Tensor) -> Tensor:

@@ -135,7 +135,8 @@ class StoredReading:
             def noise(generator: Generator, times: int) -> Tensor:
                 return spread.noise((times, count), generator)
 
-            return spread.chosen(said, self.draw(f"policy {at}", noise))
+            made_of = self.batch.noise if at == "here" else None
+            return spread.chosen(said, self.draw(f"policy {at}", noise) if made_of is None else made_of)
 
         choice: Choice = self._once(("policy", at, slow), self._rests_on("policy", slow), chosen)
         return choice

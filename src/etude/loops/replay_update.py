@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from etude.core.errors import InvariantError
 from etude.core.learners import Learning
+from etude.core.part import Need
 from etude.core.population import FlatParameters, Number, PerMember, Population, per_member
-from etude.core.replay_slots import Horizon, ReplayLearner, ReplayPolicy, Sampling, encoder_of
+from etude.core.replay_slots import Estimate, Horizon, ReplayLearner, ReplayPolicy, Sampling, encoder_of
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches
@@ -52,6 +53,8 @@ class ReplayTrainer:
             self.slow_first = self.slow.shared(self.target, only=0)
         self.batch: Transitions | None = None
         self.report: Metrics = {}
+        self.estimates = Need.ESTIMATE in learning.optimizer.needs
+        self.estimate: Estimate | None = None
 
     def due(self, update: int) -> bool:
         """Whether it learns in this update, from 1."""
@@ -209,13 +212,20 @@ class ReplayUpdater:
 
     def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
         trainer, part, read.reader = self.trainers[name], self.parts[name], name
+        trainer.batch = read.batch
+        if trainer.estimates:
+            assert isinstance(part, ReplayLearner)
+            found = trainer.estimate = part.estimate(read)
+            trainer.parameters.differentiate(found.value, again)
+            trainer.report = {"error": found.error.abs()}
+            return
         if isinstance(part, ReplayLearner):
             loss = part.loss(read)
         else:
             terms = [term(read) for term in self.method.actor]
             loss = sum(terms[1:], terms[0]).mean(1)
         trainer.parameters.differentiate(loss, again)
-        trainer.batch, trainer.report = read.batch, {"loss": loss.detach()}
+        trainer.report = {"loss": loss.detach()}
 
     def _follow(self, store: Store, reads: Mapping[str, StoredReading]) -> None:
         moved = False
