@@ -81,9 +81,11 @@ class Toy(gym.Env):
 
     def once(self) -> bool:
         """Whether this is the first time, in any process."""
-        with Path(self.file).open("a+") as file:
-            file.write("x")
-        return Path(self.file).stat().st_size == 1
+        try:
+            Path(self.file).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 def answer(toy: Toy, observation: Any = None, reward: Any = 0.0, terminated: Any = False, info: Any = None) -> Any:

@@ -48,6 +48,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:.* episodes that ended in this step")  # bounds that are too narrow
 @pytest.mark.parametrize(("name", "path", "label"), cases())
+@pytest.mark.filterwarnings("ignore:Values grow")  # with rates as high as these
 def test_a_number_differs_between_members_or_is_refused(name: str, path: str, label: str) -> None:
     method: Any = small(REPLAY[name])
     task: Any = pendulum if acts_in_boxes(method) else cartpole

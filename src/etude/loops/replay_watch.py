@@ -40,14 +40,16 @@ class ReplayWatch:
     @torch.no_grad()
     def watch(self, updater: ReplayUpdater, store: Store) -> dict[str, float]:
         """Look at what is new in the store, and at the last batch that was learned from; returns metrics."""
-        steps = min(store.pushed - self.seen, store.size) // store.environments
+        fresh = store.pushed - self.seen
+        steps = min(fresh, store.size) // store.environments
         self.seen = store.pushed
         if steps == 0:
             return {}
         rewards, _ = newest(store, steps)
         self.largest = torch.maximum(self.largest, rewards.abs().amax((1, 2)))
         bounds = said_by_heads(updater.method)
-        if not bounds and "values" not in self.told:  # what is between bounds stays there
+        whole = fresh <= store.size  # else rewards went by that nobody saw, of what keeps the last step alone
+        if whole and not bounds and "values" not in self.told:  # what is between bounds stays there
             self._watch_values(updater, store.pushed // store.environments)
         found: dict[str, float] = {}
         for path, own in bounds.items():
