@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import etude
+from etude.core.edit import set_value, set_values
 from etude.core.episodes import Problem
+from etude.core.errors import ConfigError
+from etude.core.fit import check
+from etude.core.population import Member
 from etude.core.registry import files, load_attribute
+from etude.loops.off_policy import OffPolicyLoop
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLES = DOCS / "examples"
@@ -17,6 +24,7 @@ SHOWN = {
     "add-a-task.md": EXAMPLES / "sorting.py",
     "add-a-reward.md": EXAMPLES / "my_rewards.py",
     "add-a-method.md": EXAMPLES / "hard_first.py",
+    "add-an-off-policy-method.md": EXAMPLES / "steady.py",
     "your-environment.md": EXAMPLES / "tank.py",
     "../README.md": files("methods")["dapo"],
 }
@@ -92,6 +100,32 @@ def test_method_trains_by_the_name_of_its_file(folder: Path) -> None:
     assert etude.train("hard_first.py", "compose", steps=2, out="run", **QUICK).method == "hard-first"
 
 
+def test_a_policy_is_held_near_its_slow_copy(folder: Path) -> None:
+    """w |mu(s) - mu'(s)|^2 with two numbers of an action; without weight the method is TD3, bit for bit."""
+    from types import SimpleNamespace
+
+    method = load_attribute("steady.py:steady")
+    here, slow = torch.tensor([[[0.5, -0.5]]]), torch.tensor([[[0.25, 0.0]]])
+    read = SimpleNamespace(policy=lambda copy=False: SimpleNamespace(actions=slow if copy else here))
+    assert method.actor[1](read).item() == pytest.approx(0.25**2 + 0.5**2)
+    assert list(method.diff(etude.method("td3"))) == ["actor.near-copy", "actor.near-copy.weight"]
+    td3, free = etude.method("td3"), set_value(method, "actor.near-copy.weight=0")
+    assert torch.equal(trained(free), trained(td3)) and not torch.equal(trained(method), trained(td3))
+    with pytest.raises(ConfigError, match=r"NearCopy compares .* and it has none: set policy\.learning\.target"):
+        check(set_value(method, "policy.learning.target=none"), etude.task("pendulum"))
+
+
+def trained(method: Any) -> torch.Tensor:
+    """Weights of the policy after eight updates with small networks."""
+    small = {
+        "experience.random": 16, "experience.warmup": 16, "experience.capacity": 64, "sampling.batch": 8,
+        "policy.network.hidden": (4,), "critic.network.hidden": (4,),
+    }  # fmt: skip
+    loop = OffPolicyLoop(set_values(method, small), etude.task("pendulum"), [Member(0)], 1, block=24)
+    loop.step()
+    return loop.updater.trainers["policy"].parameters.values.clone()
+
+
 def test_data_file_is_read(folder: Path) -> None:
     """Four rows on two levels; an answer counts wherever it is stated as the final one."""
     task = etude.task("capitals.jsonl")
@@ -112,8 +146,6 @@ def test_the_tank_is_checked_trained_and_exported(folder: Path) -> None:
     result = etude.train("ppo", "tank.py:Tank", steps=256, seeds=2, set=small, evaluate=2, quiet=True)
     assert result.score("return", when="before") > 0
     exported = etude.export(result.folder, "tank.pt2", member=1)
-    import torch
-
     actions = torch.export.load(exported).module()(torch.tensor([[0.5, 0.9], [0.5, 0.1], [0.2, 0.5]]))
     assert actions.shape == (3,)
     assert set(actions.tolist()) <= {0, 1, 2}
