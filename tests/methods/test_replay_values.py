@@ -28,6 +28,8 @@ from replay_toys import REPLAY, acts_in_boxes, narrow, sooner
 
 GAMMA, PLACES, UPDATES = 0.7, 8, 250
 VALUES = torch.tensor([GAMMA ** ((PLACES - x) % PLACES) / (1 - GAMMA**PLACES) for x in range(PLACES)])
+STREAMED = 500
+"""Steps of those that learn from each once."""
 torch.set_num_threads(1)
 
 
@@ -76,21 +78,30 @@ class RingTask(ControlTask):
         return made
 
 
+def stored(method: Any, horizon: Any) -> tuple[Any, dict[str, Any], int]:
+    """A method with a small replay that learns fast, what else to set, and how many steps it takes."""
+    small = {"random": 50, "warmup": 50, "every": 1, "updates": 1.0, "environments": 1, "capacity": 500}
+    method = method.replace(
+        experience=method.experience.replace(**small), sampling=method.sampling.replace(batch=32, horizon=horizon)
+    )
+    every, rate = (5, 1.0) if method.policy.made_of_critic else (1, 0.2)
+    copies = {"critic.learning.target.every": every, "critic.learning.target.rate": rate}
+    return method, {"optimizer.lr": 2e-2, **copies}, UPDATES + 50
+
+
+def streamed(method: Any, horizon: Any) -> tuple[Any, dict[str, Any], int]:
+    """The same of one that learns from each step once, in rewards and places as they are."""
+    policy = method.policy.replace(observations=())
+    return method.replace(policy=policy, rewards=(), sampling=method.sampling.replace(horizon=horizon)), {}, STREAMED
+
+
 def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
     """[P, M, 8] what the critics say of the places, after training."""
     method: Any = REPLAY[name]
     boxes = acts_in_boxes(method)
     learners = tuple(narrow(part, 16) for part in method.learners)
     method = method.replace(policy=narrow(method.policy, 16), critic=narrow(method.critic, 16), learners=learners)
-    updates = {"random": 50, "warmup": 50, "every": 1, "updates": 1.0, "environments": 1, "capacity": 500}
-    method = method.replace(
-        experience=method.experience.replace(**updates), sampling=method.sampling.replace(batch=32, horizon=horizon)
-    )
-    changes: dict[str, Any] = {"optimizer.lr": 2e-2}
-    if method.policy.made_of_critic:
-        changes["critic.learning.target.every"] = 5
-    else:
-        changes |= {"critic.learning.target.rate": 0.2, "critic.learning.target.every": 1}
+    method, changes, steps = (streamed if method.sampling.newest else stored)(method, horizon)
     for path in ("critic.head", "critic.head.head"):
         if isinstance(method.parts().get(path), Atoms):
             changes |= {f"{path}.low": 0.0, f"{path}.high": 2.0, f"{path}.count": 21}
@@ -102,7 +113,7 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
         changes |= {"learners.temperature.start": 1e-6, "learners.temperature.learning": "none"}
         method = method.replace(order=("critic", "policy"))
     method = sooner(set_values(method, changes), every=5)
-    blocks = (UPDATES + 50) // 50
+    blocks = steps // 50
     loop = OffPolicyLoop(method, RingTask(boxes=boxes, fault=fault), [Member(0)], blocks, 50)
     for _ in range(blocks):
         loop.step()
@@ -124,7 +135,7 @@ ONE, THREE = OneStep(gamma=GAMMA), NStep(gamma=GAMMA, n=3)
 @pytest.mark.parametrize(
     ("name", "horizon"),
     [
-        *((name, ONE) for name in REPLAY if not REPLAY[name].sampling.newest),
+        *((name, ONE) for name in REPLAY),
         *((name, THREE) for name in ("double-dqn", "c51", "td3")),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
@@ -136,7 +147,7 @@ def test_values_bootstrap_through_a_time_limit(name: str, horizon: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["limits are ends", "the next episode"])
-@pytest.mark.parametrize("name", ["dqn", "td3"])
+@pytest.mark.parametrize("name", ["dqn", "td3", "stream-x"])
 def test_faults_are_found(name: str, fault: str) -> None:
     error = (learned(name, ONE, fault) - VALUES).abs().mean((0, 1))
     assert float(error.max()) > 0.12
