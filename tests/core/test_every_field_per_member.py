@@ -22,7 +22,11 @@ from solo_runs import assert_members_are_alone
 torch.set_num_threads(1)
 CANDIDATES = (0.3, 0.7, 0.9, 1.3, 2.0)
 REFUSED = {
-    **{f"{cls}.beta{i}": "cannot differ between the members" for cls in ("AdamW", "Adam") for i in (1, 2)},
+    **{
+        f"{cls}.beta{i}": "cannot differ between the members"
+        for cls in ("AdamW", "Adam", "AdaptiveSGLD", "LangevinAdam")
+        for i in (1, 2)
+    },
     "NaturalGradient.lr": "has no learning rate", "TrustRegion.lr": "has no learning rate",
 }  # fmt: skip
 """Numbers that a member cannot have of its own, and what is said."""

@@ -103,7 +103,10 @@ def test_what_cannot_act_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("method", "task"), [("dqn", "cartpole"), ("sac", "pendulum")])
 def test_what_learns_from_a_replay_acts_too(tmp_path: Path, method: str, task: str) -> None:
-    soon = {"experience.warmup": 240, "experience.every": 4, "experience.updates": 0.25, "sampling.batch": 8}
+    soon = {
+        "experience.warmup": 240, "experience.every": 4, "experience.updates": 0.25, "sampling.batch": 8,
+        "critic.learning.target.every": 1,
+    }  # fmt: skip
     run = etude.train(method, task, steps=64, seeds=2, evaluate=0, quiet=True, set=soon, out=str(tmp_path / "run"))
     policy = etude.policy(run.folder, member=1)
     assert policy.action_space.contains(policy(np.zeros(policy.observation_space.shape, np.float32)))

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {
     "experience.capacity": 300, "experience.random": 50, "experience.warmup": 200, "experience.every": 50,
     "experience.updates": 0.02, "sampling.batch": 8, "critic.network.hidden": "8",
+    "critic.learning.target.every": 1,
 }  # fmt: skip
 
 

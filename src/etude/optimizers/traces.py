@@ -80,7 +80,7 @@ class AdaptiveObGD(ObGD):
         v <- beta2 v + (1 - beta2) (error z)^2,   d = z / sqrt(v / (1 - beta2^t) + epsilon)
         M = lr kappa max(|error|, 1) |d|_1,   w <- w + lr / max(M, 1) error d
 
-    Shapes: as of `ObGD`.
+    Shapes: parameters, traces and their mean squares [P, D]; the rest is as of `ObGD`.
 
     >>> AdaptiveObGD().beta2
     0.999
