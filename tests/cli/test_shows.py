@@ -10,6 +10,7 @@ import pytest
 
 from etude.cli import shows
 from etude.runs.training import Result
+from etude.runs.worlds import control
 
 SPREAD = {"low": 0.0, "high": 2.0}
 
@@ -35,6 +36,20 @@ def test_that_nothing_was_learned_comes_before_what_to_try_next(
     shows.result(finished(tmp_path, None, ["Nothing was learned: it was too hard."]), quiet=True)
     quiet = capsys.readouterr()
     assert (quiet.out, quiet.err) == (f"{tmp_path}\n", "Nothing was learned: it was too hard.\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "parent", "other"),
+    [("td3", "ddpg", "ddpg"), ("dqn", None, "a2c"), ("a2c", None, "ppo"), ("b", "a", "a2c")],
+)
+def test_a_run_of_control_is_to_be_compared_with_its_parent(
+    tmp_path: Path, method: str, parent: str | None, other: str
+) -> None:
+    """Where it has one that is known."""
+    (tmp_path / "method.json").write_text(json.dumps({"parent": parent}))
+    done = Result(tmp_path, method, "pendulum", 2, 1.0, tmp_path / "checkpoint", {}, [])
+    commands = [line for line, _ in control.suggestions(done, method, {"task": "pendulum"})]
+    assert f"etude compare {method} {other} --task pendulum --seeds 10" in commands
 
 
 def test_the_reward_of_a_function_stands_beside_the_accuracy(
