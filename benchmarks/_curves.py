@@ -114,10 +114,16 @@ def report(
     return found, panels
 
 
-def draw(panels: Mapping[str, Mapping[str, Band]], image: Path) -> None:
-    """Curves as a picture."""
-    drawn = {
-        name: {arm: dataclasses.replace(band, x=band.x / 1000) for arm, band in bands.items()}
-        for name, bands in panels.items()
-    }
-    draw_panels(drawn, image, x_label="environment steps, thousands", y_label="return (last 100 episodes)")
+def shown(
+    result: Mapping[str, Any], panels: Mapping[str, Mapping[str, Band]], image: Path | None, output: Path | None
+) -> None:
+    """Print what was found, as JSON; write it, and the curves as a picture, where that is asked for."""
+    if image:
+        drawn = {
+            name: {arm: dataclasses.replace(band, x=band.x / 1000) for arm, band in bands.items()}
+            for name, bands in panels.items()
+        }
+        draw_panels(drawn, image, x_label="environment steps, thousands", y_label="return (last 100 episodes)")
+    print(text := json.dumps(result, indent=1))
+    if output:
+        output.write_text(text + "\n")

@@ -12,14 +12,13 @@ no clipped value loss like the others', so it is not among the runs with clipped
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from _arms import HERE, machine, peer_python
 from _control_cases import CURVES, Control
-from _curves import OWN, Episodes, Train, draw, peer, report
+from _curves import OWN, Episodes, Train, peer, report, shown
 
 from etude.advantages.returns import GAE
 from etude.core.population import Member
@@ -101,11 +100,7 @@ def main() -> None:
         })  # fmt: skip
     found, panels = report(cases, chosen.runs)
     result = {"machine": about, "seeds": chosen.seeds, "cases": found}
-    if chosen.image:
-        draw(panels, chosen.image)
-    print(text := json.dumps(result, indent=1))
-    if chosen.output:
-        chosen.output.write_text(text + "\n")
+    shown(result, panels, chosen.image, chosen.output)
 
 
 if __name__ == "__main__":

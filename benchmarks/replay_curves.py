@@ -1,6 +1,6 @@
 """Learning curves of DQN, SAC and TD3: etude and Stable-Baselines3, both in the settings of SB3's zoo.
 
-etude's are its presets (`configurations/`). At each point, the return of a run is the mean of its last 100 training
+At each point, the return of a run is the mean of its last 100 training
 episodes. Printed as JSON: the interquartile mean over seeds with its 95% bootstrap interval, and whether both are
 equivalent: the interval of their difference lies within a tenth of what SB3's curve gains. Runs are kept in runs/curves
 and used again.
@@ -9,52 +9,62 @@ and used again.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from _arms import HERE, machine, peer_python
-from _curves import OWN, Episodes, Train, draw, peer, report
+from _curves import OWN, Episodes, Train, peer, report, shown
 
 from etude.core.population import Member
 from etude.loops.off_policy import OffPolicyLoop
-from etude.runs.presets import Preset, load_preset
-from etude.runs.training import compose_task
+from etude.runs.training import compose_method, compose_task
 
-CASES = {"dqn": "CartPole-v1", "sac": "Pendulum-v1", "td3": "Pendulum-v1"}
+CASES: dict[str, tuple[str, int, list[str]]] = {
+    "dqn": ("CartPole-v1", 50_000, []),
+    "sac": ("Pendulum-v1", 20_000, ["optimizer.lr=1e-3", "experience.random=100", "experience.warmup=256"]),
+    "td3": (
+        "Pendulum-v1",
+        20_000,
+        [
+            "network.hidden=400,300", "optimizer.lr=1e-3", "sampling.horizon.gamma=0.98", "experience.random=10000",
+            "experience.warmup=10000", "experience.capacity=200000",
+        ],
+    ),
+}  # fmt: skip
+"""Task, budget and what is set; SB3's SAC learns from the 100th step on, here there is a batch of 256 first."""
 
 
-def own(preset: Preset, task: str, seeds: list[int]) -> list[Episodes]:
+def own(name: str, seeds: list[int]) -> list[Episodes]:
     """etude's runs, as one population."""
-    goal = compose_task(task)
-    block = 250
-    loop = OffPolicyLoop(preset.onto(goal.world), goal, [Member(s) for s in seeds], preset.steps // block, block)
+    task, budget, fields = CASES[name]
+    goal, block = compose_task(task), 250
+    method = compose_method(name, fields, world=goal.world)
+    loop = OffPolicyLoop(method, goal, [Member(s) for s in seeds], budget // block, block)
     found: list[Episodes] = [[] for _ in seeds]
-    for number in range(preset.steps // block):
+    for number in range(budget // block):
         for episode in loop.step().episodes:
             found[episode["member"]].append([(number + 1) * block, episode["return"]])
     loop.close()
     return found
 
 
-def theirs(name: str, budget: int, seeds: list[int]) -> list[Episodes]:
+def theirs(name: str, seeds: list[int]) -> list[Episodes]:
     """SB3's runs, one after another."""
-    script = ("_peer_sb3_replay_curve.py", name, CASES[name], str(budget))
+    script = ("_peer_sb3_replay_curve.py", name, *map(str, CASES[name][:2]))
     return [peer(peer_python("sb3"), *script, str(seed)) for seed in seeds]
 
 
 def case(name: str, seeds: list[int]) -> tuple[int, dict[str, Any], dict[str, tuple[dict[str, Any], Train]]]:
     """Budget of a method's case, what is said of it, and its arms."""
-    task = CASES[name]
-    preset = load_preset(f"{name}/{task}")
-    about = {"name": name, "task": task, "budget": preset.steps}
+    task, budget, fields = CASES[name]
+    about = {"name": name, "task": task, "budget": budget}
     key = {"case": about, "seeds": seeds}
     arms: dict[str, tuple[dict[str, Any], Train]] = {
-        OWN: ({**key, "preset": preset.fingerprint}, lambda: own(preset, task, seeds)),
-        "SB3": (key, lambda: theirs(name, preset.steps, seeds)),
+        OWN: ({**key, "set": fields}, lambda: own(name, seeds)),
+        "SB3": (key, lambda: theirs(name, seeds)),
     }
-    return preset.steps, about, arms
+    return budget, about, arms
 
 
 def main() -> None:
@@ -67,15 +77,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    cases = {f"{name}, {CASES[name]}": case(name, list(range(chosen.seeds))) for name in chosen.cases}
+    cases = {f"{name}, {CASES[name][0]}": case(name, list(range(chosen.seeds))) for name in chosen.cases}
     found, panels = report(cases, chosen.runs)
     packages = ["stable_baselines3", "torch", "gymnasium"]
     result = {"machine": machine("sb3", packages[1:], packages), "seeds": chosen.seeds, "cases": found}
-    if chosen.image:
-        draw(panels, chosen.image)
-    print(text := json.dumps(result, indent=1))
-    if chosen.output:
-        chosen.output.write_text(text + "\n")
+    shown(result, panels, chosen.image, chosen.output)
 
 
 if __name__ == "__main__":
