@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from etude.core.critic_slots import Backup, Following, QHead, Reduction, Rule, TargetNoise
 from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative
-from etude.core.replay_slots import Backup, Following, QHead, Reduction, ReplayReading, Rule, TargetNoise
+from etude.core.replay_slots import ReplayReading
 from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from etude.core.critic_slots import Error, QHead, Said
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive
 from etude.core.population import PerMember, Population
-from etude.core.replay_slots import Error, QHead, Said
 from etude.core.step_slots import Initializer
 from etude.policies.control.networks import Linear, Plain
 

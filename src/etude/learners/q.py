@@ -7,21 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from etude.core.critic_slots import Backup, Error, ErrorScale, ParameterNoise, QHead
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.learners import Learning, Target
 from etude.core.part import Need
 from etude.core.population import Population
-from etude.core.replay_slots import (
-    Backup,
-    Error,
-    ErrorScale,
-    Estimate,
-    ParameterNoise,
-    QHead,
-    ReplayCritic,
-    ReplayReading,
-)
+from etude.core.replay_slots import Estimate, ReplayCritic, ReplayReading
 from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from etude.core.critic_slots import QHead
 from etude.core.population import Number, PerMember, Population
-from etude.core.replay_slots import Horizon, QHead, Sampling
+from etude.core.replay_slots import Horizon, Sampling
 from etude.experience.stretches import Stretches
 from etude.loops.replay_reading import StoredReading
 

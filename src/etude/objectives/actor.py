@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from etude.core.critic_slots import Reduction
 from etude.core.fields import NonNegative
-from etude.core.replay_slots import ActorTerm, Reduction, ReplayReading
+from etude.core.replay_slots import ActorTerm, ReplayReading
 from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from etude.core.critic_slots import Reduction
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
-from etude.core.replay_slots import Reduction, ReplayReading
+from etude.core.replay_slots import ReplayReading
 
 
 class First(Reduction):

@@ -23,10 +23,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from etude.core.claims import Claim, Measure
+from etude.core.critic_slots import Following, Rule
 from etude.core.fields import NonNegative
 from etude.core.learners import Learning, Target
 from etude.core.method import Method
-from etude.core.replay_slots import ActorTerm, At, Following, ReplayReading, Rule
+from etude.core.replay_slots import ActorTerm, At, ReplayReading
 from etude.learners.backups import Bootstrap
 from etude.learners.q import QFunctions
 from etude.methods.value.dqn import dqn

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Generator, Tensor, nn
 
+from etude.core.critic_slots import ParameterNoise
 from etude.core.fields import NonNegative
-from etude.core.replay_slots import Drawing, ParameterNoise
+from etude.core.replay_slots import Drawing
 from etude.policies.control.networks import Linear, Plain, affine
 
 

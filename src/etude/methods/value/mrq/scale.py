@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.core.replay_slots import QHead, ReplayReading
+from etude.core.critic_slots import QHead
+from etude.core.replay_slots import ReplayReading
 from etude.learners.backups import Bootstrap
 
 LEAST = 1e-8
@@ -23,7 +24,7 @@ class ScaledBootstrap(Bootstrap):
     Shapes: [P, M, N, K] -> [P, N, K].
 
     >>> from types import SimpleNamespace as Rows
-    >>> from etude.core.replay_slots import Following, Rule
+    >>> from etude.core.critic_slots import Following, Rule
     >>> from etude.learners.heads import Scalar
     >>> class Paid(Rule):
     ...     def __call__(self, read): return Following(torch.tensor([[[[3.0]]]]))
