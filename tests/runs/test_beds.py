@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.evaluation.pairs import Pair
 from etude.evaluation.verdicts import LOOKS
 from etude.runs import beds as module
+from etude.runs import tuning
 from etude.runs.beds import CONFIRMING, Scores, beds, load_bed, runs_of, start_of
 from etude.runs.cards import make_card
 from etude.runs.code import code_in
+from etude.runs.contest import both
 from etude.runs.jobs import run_jobs
 from etude.runs.measuring import pairs_of
 
@@ -69,6 +73,22 @@ def test_a_bed_that_is_not_there_is_answered_with_the_nearest() -> None:
         load_bed("enumerable/twins")
 
 
+def test_what_a_bed_sets_on_its_baseline_no_other_arm_gets(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a contest, and in claims whose baseline it is; what a claim sets goes over it."""
+    Path(recipe).write_text(RECIPE + "\n[baseline_set]\nepochs = 3\n" + '"optimizer.lr" = 0.5\n')
+    bed, asked = load_bed(recipe), []
+    monkeypatch.setattr(tuning, "runs_of", lambda bed, arm, n, fields, **_: asked.append((arm, dict(fields))) or [])
+
+    def claim(baseline: str, **changes: Any) -> Claim:
+        return Claim(statement="x", measures=(Measure(name="end"),), bed="b", baseline=baseline, **changes)
+
+    tuning.arms_of(bed, "rloo", claim("grpo", baseline_changes={"optimizer.lr": 0.2}), [1000], {})
+    tuning.arms_of(bed, "grpo", claim("reinforce"), [1000], {})
+    expected = {"epochs": 3, "optimizer.lr": 0.2}
+    assert asked == [("rloo", {}), ("grpo", expected), ("grpo", {}), ("reinforce", {})]
+    assert both(bed, "grpo").changes == {"epochs": 3, "optimizer.lr": 0.5} and both(bed, "rloo").changes == {}
+
+
 def test_the_area_is_the_mean_along_the_run() -> None:
     """Trapezoids: (0 + 1) / 2 over the first half, (1 + 1) / 2 over the second: 0.75."""
     found = Scores(np.array([0.0, 5.0, 10.0]), np.array([[0.0, 1.0, 1.0], [0.2, 0.2, 0.2]]))
@@ -79,6 +99,7 @@ def test_the_area_is_the_mean_along_the_run() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_a_card_says_what_was_measured_and_is_not_measured_twice(recipe: str, tmp_path: Path) -> None:
+    Path(recipe).write_text(RECIPE + "\n[baseline_set]\nepochs = 2\n")
     bed = load_bed(recipe)
     card = make_card(bed, root=tmp_path / "runs", workers=1)
     assert set(card["sweep"]) == {"optimizer.lr=0.001", "optimizer.lr=0.1"}
@@ -92,6 +113,8 @@ def test_a_card_says_what_was_measured_and_is_not_measured_twice(recipe: str, tm
     assert widths == sorted(widths, reverse=True)
     folders = sorted(p.parent.name for p in (tmp_path / "runs").rglob("FINISHED"))
     assert folders == ["seeds-0-to-5"] * 2 + ["seeds-1000-to-1011"]
+    methods = [json.loads(p.read_text()) for p in (tmp_path / "runs").rglob("method.json")]
+    assert [method["epochs"] for method in methods] == [2, 2, 2]
     trained = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("metrics.jsonl")}
     again = make_card(bed, root=tmp_path / "runs", workers=1)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("metrics.jsonl")} == trained

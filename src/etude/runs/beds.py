@@ -8,6 +8,7 @@ A recipe says what is trained on, from where, how long, and what is measured:
     model = "tiny"                       # or a [start]: a run that is done once, and begun from
     steps = 40
     baseline = "grpo"
+    baseline_set = {}                    # fields of the baseline alone, as its sizes on a small task
     metric = "pass@1"
     bounds = [0.0, 1.0]
 
@@ -103,6 +104,7 @@ class Bed:
 
     Args:
         steps: budget of a run: training steps, in control environment steps of each member.
+        baseline_set: fields of the baseline alone, wherever it is trained on the bed.
         metric: what is compared; `bounds` are its floor and ceiling.
         sweep: values of each field that the baseline is tuned over; the best by the area under its curve is taken.
     """
@@ -113,6 +115,7 @@ class Bed:
     steps: Count
     test: Test
     baseline: str = "grpo"
+    baseline_set: Fields = field(default_factory=dict)
     model: str = "tiny"
     start: Start | None = None
     metric: str = "pass@1"

@@ -43,10 +43,11 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
 
     began = time.monotonic()
     settings = combinations(bed.sweep)
-    each = sweep_jobs(bed, bed.baseline, settings, {}, root)
+    each = sweep_jobs(bed, bed.baseline, settings, bed.baseline_set, root)
     run_jobs([j for jobs in each.values() for j in jobs], workers)
     areas, best = swept(bed, each)
-    jobs = runs_of(bed, bed.baseline, SEEDS, settings[best], first=CONFIRMING, root=root)
+    changes = {**bed.baseline_set, **settings[best]}
+    jobs = runs_of(bed, bed.baseline, SEEDS, changes, first=CONFIRMING, root=root)
     run_jobs(jobs, workers)
     found, here = scores_of(bed, jobs), record(0)
     return {

@@ -50,7 +50,8 @@ class Arm:
 
 def both(bed: Bed, name: str) -> Arm:
     """A method as published, and after the bed's sweep."""
-    return Arm(label=name, method=name, sweeps={PUBLISHED: {}, TUNED: bed.sweep} if bed.sweep else {PUBLISHED: {}})
+    sweeps: dict[str, Sweep] = {PUBLISHED: {}, TUNED: bed.sweep} if bed.sweep else {PUBLISHED: {}}
+    return Arm(label=name, method=name, changes=bed.baseline_set if name == bed.baseline else {}, sweeps=sweeps)
 
 
 def kept_in(bed: Bed) -> Path:

@@ -29,7 +29,7 @@ def arms_of(
     arms = [
         [job for first, count in _spans(seeds)
          for job in runs_of(bed, name, count, {**own, **best.get(side, {})}, first=first, root=root)]
-        for side, name, own in _sides(method, claim)
+        for side, name, own in _sides(bed, method, claim)
     ]  # fmt: skip
     return arms[0], arms[1]
 
@@ -67,7 +67,7 @@ def tune(bed: Bed, method: str, claim: Claim, *, root: Path = RUNS, workers: int
     sweep = bed.sweep if claim.sweep is None else claim.sweep
     other = sweep if claim.baseline_sweep is None else claim.baseline_sweep
     settings = {"arm": combinations(sweep), "baseline": combinations(other)}
-    runs = {side: sweep_jobs(bed, name, settings[side], own, root) for side, name, own in _sides(method, claim)}
+    runs = {side: sweep_jobs(bed, name, settings[side], own, root) for side, name, own in _sides(bed, method, claim)}
     run_jobs([job for arms in runs.values() for jobs in arms.values() for job in jobs], workers)
     areas = {
         side: {label: float(scores.area.mean()) for label, scores in swept(bed, arms)[0].items()}
@@ -123,8 +123,9 @@ def at_the_edge(sweep: Mapping[str, Sequence[Any]], best: Mapping[str, Any]) -> 
     return [name for name, values in sweep.items() if len(values) > 2 and best[name] in (values[0], values[-1])]
 
 
-def _sides(method: str, claim: Claim) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
-    return ("arm", method, claim.changes), ("baseline", claim.baseline, claim.baseline_changes)
+def _sides(bed: Bed, method: str, claim: Claim) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
+    its = bed.baseline_set if claim.baseline == bed.baseline else {}
+    return ("arm", method, claim.changes), ("baseline", claim.baseline, {**its, **claim.baseline_changes})
 
 
 def _spans(seeds: Sequence[int]) -> list[tuple[int, int]]:
