@@ -20,7 +20,7 @@ from gymnasium import spaces
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.edit import set_values
 from etude.core.population import Member
-from etude.experience.sampling import NStep, OneStep
+from etude.experience.sampling import NStep, OneStep, TimeAware
 from etude.learners.heads import Atoms, Quantiles
 from etude.loops.off_policy import OffPolicyLoop
 from etude.tasks.control._batched import ArrayEnvironment
@@ -142,6 +142,14 @@ ONE, THREE = OneStep(gamma=GAMMA), NStep(gamma=GAMMA, n=3)
 )
 def test_values_bootstrap_through_a_time_limit(name: str, horizon: Any) -> None:
     error = (learned(name, horizon) - VALUES).abs().mean((0, 1))
+    assert float(error.max()) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dqn", "sac", "stream-x"])
+def test_a_time_aware_horizon_ends_at_the_limit(name: str) -> None:
+    """Of the four steps from place 0 only the first pays, of those from place 4 none."""
+    error = (learned(name, TimeAware(gamma=GAMMA)) - torch.eye(PLACES)[0]).abs().mean((0, 1))
     assert float(error.max()) < 0.1
 
 

@@ -34,6 +34,24 @@ class OneStep(Horizon):
         return _transitions(rows, rows.rewards, self.gamma * rows.live, rows.next_observations, rows, index)
 
 
+class TimeAware(OneStep):
+    """One step whose value is 0 wherever the episode ended, at its time limit too (arXiv:1712.00378, section 3).
+
+    Right where the limit belongs to the task and a state shows the time (`policy.observations=time-feature`); else
+    states near the limit and early ones look alike, and their values are between.
+
+    Shapes: rows [P, N].
+
+    >>> TimeAware(gamma=0.9).length
+    1
+    """
+
+    def read(self, store: Store, index: Tensor) -> Transitions:
+        found = super().read(store, index)
+        assert found.discounts is not None
+        return found.replace(discounts=found.discounts.masked_fill(found.truncated, 0.0))
+
+
 class NStep(Horizon):
     """n rewards, discounted, then a value: sum gamma^k r_k up to the end of the episode, or of what is stored.
 

@@ -11,8 +11,9 @@ Changes DQN in six places:
 6. observations are normalised, and rewards divided by the deviation of their discounted sums.
 
 Settings are the paper's: rate 1, lambda 0.8, kappa 2, layers of 128, epsilon to 0.01. Its code takes a time limit for
-an end and shows the network the time; here values bootstrap through it, as everywhere. Of the paper's algorithms this
-is the one for choices; stream AC, which learns a value of states beside a policy, is not here.
+an end and shows the network the time (here `sampling.horizon=time-aware` and `policy.observations=time-feature,
+normalize-observations`); by default values bootstrap through it, as everywhere. Of the paper's algorithms this is the
+one for choices; stream AC, which learns a value of states beside a policy, is not here.
 """
 
 from etude.core.claims import Claim, Measure
