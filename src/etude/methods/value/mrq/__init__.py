@@ -68,14 +68,15 @@ mrq = td3.replace(
     actor=(MaximizeQ(over=Mean()), PreActivationPenalty(weight=1e-5)),
     order=("targets", "encoder", "critic", "policy"),
     claim=Claim(
-        statement="On features that tell what comes next more is learned from as many steps than TD3 learns.",
+        statement="On features that tell what comes next, and untuned, it learns faster than TD3.",
         bed="control/pendulum",
         baseline="td3",
         changes={**SMALL, "sampling.batch": 64, "sampling.horizon.gamma": 0.98},
         baseline_changes=SIZES,
         measures=(Measure(name="area", smallest=TENTH), Measure(name="end", role="mechanism", smallest=TENTH)),
         equal=("steps",),
-        runs=4,
+        sweep={},
+        runs=2,
         paper_effect="mean return of 836 on 28 tasks of the DeepMind control suite after 500,000 steps (table 1)",
     ),
 )
