@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.core.errors import ConfigError
 from etude.core.population import Member, Population
 from etude.core.transitions import Transitions
 from etude.experience.sampling import NStep, OneStep, UniformRows, Window
@@ -150,11 +149,6 @@ def test_numbers_do_not_depend_on_when_they_were_asked() -> None:
     for t in (LENGTH + 1, 5, LENGTH):
         assert torch.equal(again.at(t)("noise", normal), in_order[t])
     assert not torch.equal(in_order[0], in_order[1])
-
-
-def test_images_are_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"Observations are images \[3, 8, 8\], and what is stored are vectors"):
-        Store(1, 1, 10, (3, 8, 8), 1)
 
 
 def test_a_copied_row_ends_where_it_stands() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from etude.core.control import VectorEnvironment
+from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.population import Population
 from etude.core.replay_slots import Drawing, Exploration, Horizon, ReplayExperience, Sampling
@@ -64,7 +65,12 @@ class Latest(ReplayExperience):
         self, environment: VectorEnvironment, actor: Actor, population: Population, exploration: Exploration,
         rewards: tuple[StepReward, ...] = (),
     ) -> LatestCollector:  # fmt: skip
-        """What acts, and holds what came of it until the next step."""
+        """What acts, and holds what came of it until the next step. Raises ConfigError for images."""
+        if len(shape := actor.shape) == 3:
+            raise ConfigError(
+                f"{type(self).__name__} learns from vectors, and observations are images {list(shape)}: flatten them, "
+                "or set experience=replay."
+            )
         return LatestCollector(self, environment, actor, population, exploration, rewards)
 
 

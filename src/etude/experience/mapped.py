@@ -28,8 +28,8 @@ def free() -> int:
     return shutil.disk_usage(place()).free
 
 
-def numbers(rows: int, width: int) -> Tensor:
-    """Float32 numbers [rows, width], whose file has no name any more, so that it goes with the process.
+def numbers(rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Numbers [rows, width], whose file has no name any more, so that it goes with the process.
 
     Its room is taken at once: a disk that fills up later cannot end the run.
 
@@ -40,5 +40,5 @@ def numbers(rows: int, width: int) -> Tensor:
         tempfile.NamedTemporaryFile(dir=place(), prefix="etude-replay-") as file,
     ):
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, rows * width * 4)
-        return torch.from_file(file.name, shared=True, size=rows * width, dtype=torch.float32).view(rows, width)
+            os.posix_fallocate(file.fileno(), 0, rows * width * dtype.itemsize)
+        return torch.from_file(file.name, shared=True, size=rows * width, dtype=dtype).view(rows, width)

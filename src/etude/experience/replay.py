@@ -16,9 +16,11 @@ from etude.core.population import PerMember, Population
 from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
+from etude.experience.images import ImageStore
 from etude.experience.store import Store
 from etude.experience.stretches import Stretches
 from etude.policies.control.actor import Actor
+from etude.policies.control.frames import Stacked
 from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
 
@@ -138,14 +140,23 @@ class ReplayCollector:
         self.exploration, self.rewards = exploration, rewards
         self.spread = in_units(actor)
         self.observations = environment.reset()
-        grid, shape = self.observations.shape[:2], self.observations.shape[2:]
-        self.store = Store(population.size, grid[1], part.capacity, shape, self.spread.actions, part.on_disk)
+        grid = self.observations.shape[:2]
+        self.store = self._store()
         self.stretches = Stretches(population, "explore")
         self.taken = 0  # steps in every environment
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
         self.lost: list[list[int]] = [[] for _ in range(population.size)]
         self.ended: list[tuple[int, float, int]] = []
         self.faults = 0
+
+    def _store(self) -> Store:
+        """What keeps what is seen: images each frame once."""
+        members, environments, *shape = self.observations.shape
+        made = (members, environments, self.part.capacity, tuple(shape), self.spread.actions, self.part.on_disk)
+        if len(shape) == 1:
+            return Store(*made)
+        depth = self.environment.count if isinstance(self.environment, Stacked) else 1
+        return ImageStore(*made, depth, torch.from_numpy(self.observations).dtype)
 
     @property
     def acted(self) -> int:
@@ -224,7 +235,7 @@ class ReplayCollector:
         kept = min(length, store.capacity // store.environments)
         gone = [(last - k * store.environments) % store.capacity for k in range(kept)]
         taken = {*gone, *self.lost[member]}
-        source = next((r for r in range(store.size) if r not in taken), None)
+        source = next((r for r in range(store.size) if r not in taken and store.has(member, r)), None)
         if source is None:
             self.lost[member] = sorted(taken)
             return

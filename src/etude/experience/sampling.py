@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from etude.core.fields import Count
 from etude.core.replay_slots import Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
-from etude.experience.store import Rows, Store
+from etude.experience.store import Store, Stored
 
 WORDS = 1 << 62
 """Whole numbers are drawn below this; their remainder by the size of a store is as good as uniform."""
@@ -76,18 +76,19 @@ class NStep(Horizon):
 
     def read(self, store: Store, index: Tensor) -> Transitions:
         first = store.read(index)
-        rewards, last = first.rewards, first
+        rewards, last = first.rewards, index
         discounts = self.gamma * first.live
         going = first.end == 0
         for k in range(1, self.n):
             place, stored = store.ahead(index, k)
             going = going & stored
-            step = store.read(torch.where(going, place, index))
+            last = torch.where(going, place, last)
+            step = store.read(last)
             rewards = rewards + torch.where(going, self.gamma**k * step.rewards, 0.0)
             discounts = torch.where(going, self.gamma ** (k + 1) * step.live, discounts)
-            last = Rows(*(torch.where(_beside(going, now), now, old) for now, old in zip(step, last)))
             going = going & (step.end == 0)
-        return _transitions(first, rewards, discounts, last.next_observations, last, index)
+        end = store.read(last) if self.n > 1 else first
+        return _transitions(first, rewards, discounts, end.next_observations, end, index)
 
 
 class Window(Horizon):
@@ -118,17 +119,13 @@ class Window(Horizon):
         going[..., 1:] &= ends[..., :-1].cumsum(-1) == 0
         last = going.sum(-1, keepdim=True) - 1
         held = places.gather(-1, torch.minimum(torch.arange(self.length).expand_as(places), last))
-        rows = Rows(*(x.unflatten(1, places.shape[1:]) for x in store.read(held.flatten(1))))
+        rows = store.read(held)
         found = _transitions(rows, rows.rewards, self.gamma * rows.live, rows.next_observations, rows, index)
         return found.replace(weights=going.to(rows.rewards.dtype))
 
 
-def _beside(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.view(*mask.shape, *[1] * (like.dim() - mask.dim()))
-
-
 def _transitions(
-    first: Rows, rewards: Tensor, discounts: Tensor, following: Tensor, last: Rows, index: Tensor
+    first: Stored, rewards: Tensor, discounts: Tensor, following: Tensor, last: Stored, index: Tensor
 ) -> Transitions:
     ended, dead = last.end > 0, last.live == 0
     return Transitions(

@@ -11,9 +11,9 @@ checkpoint is linked to; the cursor stands in one, which has new rows and, behin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +26,28 @@ BYTES = 4
 """Of a number."""
 STRETCH = 1 << 20
 """Bytes, about, of the rows that a checkpoint has in one file."""
+
+
+class Stored(Protocol):
+    """Rows that were read, [...] each: what was seen, done and paid, and how it went on."""
+
+    @property
+    def observations(self) -> Tensor: ...
+
+    @property
+    def actions(self) -> Tensor: ...
+
+    @property
+    def next_observations(self) -> Tensor: ...
+
+    @property
+    def rewards(self) -> Tensor: ...
+
+    @property
+    def live(self) -> Tensor: ...
+
+    @property
+    def end(self) -> Tensor: ...
 
 
 class Rows(NamedTuple):
@@ -43,11 +65,11 @@ class Store:
     """Transitions of P members in E environments each, the oldest overwritten once there are `capacity` of a member.
 
     Args:
-        shape: of an observation; a vector.
+        shape: of an observation; a vector (`ImageStore` has images).
         actions: A, numbers of an action.
         on_disk: whether the ring lives in a file that is mapped into memory, which goes with the process.
 
-    Raises: ConfigError for images, and for a ring that there is no room for: before any of it is there.
+    Raises: ConfigError for a ring that there is no room for: before any of it is there.
 
     >>> store = Store(members=1, environments=1, capacity=4, shape=(1,), actions=1)
     >>> for t in range(6):
@@ -61,23 +83,25 @@ class Store:
         self, members: int, environments: int, capacity: int, shape: tuple[int, ...], actions: int,
         on_disk: bool = False,
     ) -> None:  # fmt: skip
-        if len(shape) != 1:
-            raise ConfigError(
-                f"Observations are images {list(shape)}, and what is stored are vectors: methods that learn from a "
-                "replay read no images yet, ppo does."
-            )
-        self.members, self.environments = members, environments
+        self.members, self.environments, self.shape = members, environments, tuple(shape)
         self.capacity = capacity - capacity % environments
-        self.widths, self.on_disk = (shape[0], actions, shape[0], 1, 1, 1), on_disk
+        self.widths, self.on_disk = self._columns(actions), on_disk
         self._check_room()
-        size = members * self.capacity, sum(self.widths)
-        self.rows = mapped.numbers(*size) if on_disk else torch.empty(size)
+        self.rows = self._numbers(members * self.capacity, sum(self.widths))
         self.first = torch.arange(members)[:, None] * self.capacity
         self.cursor, self.size, self.pushed = 0, 0, 0
-        step = members * environments * sum(self.widths) * BYTES
-        self.stretch = min(max(1, STRETCH // step) * environments, self.capacity)
+        self.stretch = min(max(1, self.file // (members * environments * self.row)) * environments, self.capacity)
         self.written: dict[int, checkpoints.Mark] = {}
         self.noise: Tensor | None = None  # that the actions of all rows were made of, where somebody keeps it
+
+    def _columns(self, actions: int) -> tuple[int, int, int, int, int, int]:
+        """How many numbers of a row each column is."""
+        return self.shape[0], actions, self.shape[0], 1, 1, 1
+
+    def _numbers(self, rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Numbers [rows, width], in memory or in a file."""
+        dtype = dtype or torch.get_default_dtype()
+        return mapped.numbers(rows, width, dtype) if self.on_disk else torch.empty(rows, width, dtype=dtype)
 
     @property
     def grid(self) -> Tensor:
@@ -106,8 +130,11 @@ class Store:
         self.size = min(self.size + self.environments, self.capacity)
         self.pushed += self.environments
 
-    def read(self, index: Tensor) -> Rows:
+    def read(self, index: Tensor) -> Stored:
         """The rows at `index` [P, ...] of every member."""
+        return self._columns_of(index)
+
+    def _columns_of(self, index: Tensor) -> Rows:
         place = index + self.first.view(-1, *[1] * (index.dim() - 1))
         found = self.rows.index_select(0, place.flatten()).view(*index.shape, -1)
         observations, actions, following, *numbers = found.split(self.widths, -1)
@@ -115,9 +142,17 @@ class Store:
 
     def ahead(self, index: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Places of the same environments `steps` later, and whether that is stored yet: [P, N] each."""
-        start = self.cursor if self.size == self.capacity else 0
-        age = (index - start) % self.capacity
+        age = (index - self._start) % self.capacity
         return (index + steps * self.environments) % self.capacity, age + steps * self.environments < self.size
+
+    @property
+    def _start(self) -> int:
+        """Where the oldest row is."""
+        return self.cursor if self.size == self.capacity else 0
+
+    def has(self, member: int, place: int) -> bool:
+        """Whether a row has what it says, and is no copy of one that may be overwritten."""
+        return True
 
     def copy_row(self, member: int, source: int, place: int) -> None:
         """Put one of a member's rows in the place of another, as an end, since what stands beside it is not its own."""
@@ -129,15 +164,28 @@ class Store:
     # Room
 
     @property
+    def row(self) -> int:
+        """Bytes of a row."""
+        return sum(self.widths) * BYTES
+
+    @property
+    def file(self) -> int:
+        """Bytes, about, that a checkpoint has in one file."""
+        return STRETCH
+
+    @property
     def bytes(self) -> int:
         """What it takes once it is full."""
-        return self.members * self.capacity * sum(self.widths) * BYTES
+        return self.members * self.capacity * self.row
 
     @property
     def account(self) -> str:
         """What it takes, for people, and why."""
-        rows = f"{self.members} members x {self.capacity:,} rows of {sum(self.widths)} numbers of {BYTES} bytes"
-        return f"{memory.shown(self.bytes)} ({rows})"
+        return f"{memory.shown(self.bytes)} ({self.members} members x {self.capacity:,} rows of {self._each()})"
+
+    def _each(self) -> str:
+        """What a row is made of, for people."""
+        return f"{sum(self.widths)} numbers of {BYTES} bytes"
 
     def _check_room(self) -> None:
         """Raises ConfigError if what it takes is more than there is."""
@@ -156,10 +204,21 @@ class Store:
 
     # Files
 
-    def _stretches(self) -> Iterator[tuple[int, str, Tensor]]:
-        """Every stretch of rows: its number, its file's name, its rows so far [P, n, W]."""
+    def _stretches(self) -> Iterator[tuple[int, str, slice]]:
+        """Every stretch of rows: its number, its file's name, the places of its rows so far."""
         for number, start in enumerate(range(0, self.size, self.stretch)):
-            yield number, f"{number:06d}.safetensors", self.grid[:, start : min(start + self.stretch, self.size)]
+            yield number, f"{number:06d}.safetensors", slice(start, min(start + self.stretch, self.size))
+
+    def _written(self, places: slice) -> dict[str, Tensor]:
+        """What a file has of the rows in these places, [P, n, ...]."""
+        return {"rows": self.grid[:, places]}
+
+    def _read(self, places: slice, found: Mapping[str, Tensor], file: Path) -> None:
+        """Undo `_written`. Raises CheckpointError for rows of another shape."""
+        rows = self.grid[:, places]
+        if found["rows"].shape != rows.shape:
+            raise CheckpointError(f"{file} has rows {list(found['rows'].shape)}, and {list(rows.shape)} fit.")
+        rows.copy_(found["rows"])
 
     def save(self, folder: Path) -> None:
         """Write a file for each stretch of rows, in the folder of this name of a checkpoint.
@@ -169,19 +228,16 @@ class Store:
         """
         older = checkpoints.before(folder.parent)
         disk.make_folder(folder)
-        for number, name, rows in self._stretches():
+        for number, name, places in self._stretches():
             mark = self.written.get(number)
             if older and mark and checkpoints.link(older / folder.name / name, folder / name, mark):
                 continue
-            checkpoints.save_tensors(folder / name, {"rows": rows})
+            checkpoints.save_tensors(folder / name, self._written(places))
             self.written[number] = checkpoints.Mark.of(folder / name)
 
     def load(self, folder: Path, pushed: int) -> None:
         """Undo `save`, after so many rows of each member. Raises CheckpointError for rows of another shape."""
         self.size, self.cursor, self.pushed = min(pushed, self.capacity), pushed % self.capacity, pushed
-        for number, name, rows in self._stretches():
-            found = checkpoints.load_tensors(folder / name)["rows"]
-            if found.shape != rows.shape:
-                raise CheckpointError(f"{folder / name} has rows {list(found.shape)}, and {list(rows.shape)} fit.")
-            rows.copy_(found)
+        for number, name, places in self._stretches():
+            self._read(places, checkpoints.load_tensors(folder / name), folder / name)
             self.written[number] = checkpoints.Mark.of(folder / name)
