@@ -7,7 +7,7 @@ K], of every choice [P, M, N, A, K]. The legend of shapes is in `core/batches.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from etude.core.fields import Count, Interval
@@ -182,6 +182,19 @@ class Horizon(Part, abstract=True):
         raise NotImplementedError
 
 
+class Augmentation(Part, abstract=True):
+    """What is done to observations each time that they are learned from."""
+
+    slot = "augment"
+
+    def accepts(self, shape: tuple[int, ...]) -> None:
+        """Raise ConfigError for observations of a shape that it cannot change."""
+
+    def __call__(self, seen: Tensor, draw: Drawing, name: str) -> Tensor:
+        """Observations [P, N, ...] of a batch, changed by the random numbers of this name."""
+        raise NotImplementedError
+
+
 class Sampling(Part, abstract=True):
     """Which rows are learned from."""
 
@@ -198,6 +211,13 @@ class Sampling(Part, abstract=True):
         `offers["importance"]` [P, N], where it is there, says how much each row counts in the critic's loss.
         """
         raise NotImplementedError
+
+    def accepts(self, shape: tuple[int, ...]) -> None:
+        """Raise ConfigError for observations of a shape that it cannot draw."""
+
+    def augmented(self, batch: Transitions, draw: Drawing) -> Transitions:
+        """Rows that were drawn as they are learned from; `draw` does this already."""
+        return batch
 
     def learn(self, batch: Transitions, errors: Tensor) -> None:
         """Take down how far the critic was off on rows that were drawn, [P, N], at least 0."""
@@ -250,6 +270,13 @@ class ReplayLearner(Apart, abstract=True):
         return learning_objection(self.learning, self.estimates) or (
             self.about_target() if self.learning is not None else None
         )
+
+
+def samplings(method: Method) -> Iterator[Sampling]:
+    """All that draws rows in a method."""
+    slots = method.slots()
+    learners = (part.sampling for part in (slots["critic"], *slots["learners"]) if part is not None)
+    return (part for part in (slots["sampling"], *learners) if isinstance(part, Sampling))
 
 
 def gives_windows(sampling: Sampling | Horizon | None) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from etude.core.fields import Count
-from etude.core.replay_slots import Drawing, Horizon, Sampling
+from etude.core.replay_slots import Augmentation, Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
 from etude.experience.store import Store, Stored
 
@@ -137,6 +137,9 @@ def _transitions(
 class UniformRows(Sampling):
     """Every stored row of a member is as likely as another, drawn with replacement.
 
+    Args:
+        augment: what is done to what a row saw, and to what it led to, each time that it is drawn.
+
     Shapes: rows [P, N], N the batch.
 
     >>> UniformRows(batch=64, horizon=OneStep(gamma=0.98)).horizon.gamma
@@ -145,9 +148,23 @@ class UniformRows(Sampling):
 
     batch: Count = 256
     horizon: Horizon = OneStep()
+    augment: Augmentation | None = None
+
+    def accepts(self, shape: tuple[int, ...]) -> None:
+        if self.augment is not None:
+            self.augment.accepts(shape)
 
     def draw(self, store: Store, draw: Drawing) -> Transitions:
         def words(generator: Generator, count: int) -> Tensor:
             return torch.randint(WORDS, (count, self.batch), generator=generator)
 
-        return self.horizon.read(store, draw("rows", words) % store.size)
+        return self.augmented(self.horizon.read(store, draw("rows", words) % store.size), draw)
+
+    def augmented(self, batch: Transitions, draw: Drawing) -> Transitions:
+        if self.augment is None:
+            return batch
+        assert batch.next_observations is not None
+        return batch.replace(
+            observations=self.augment(batch.observations, draw, "augment here"),
+            next_observations=self.augment(batch.next_observations, draw, "augment next"),
+        )

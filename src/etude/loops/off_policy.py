@@ -17,7 +17,7 @@ from etude.core.control import ControlTask
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import Member, Population, settle
-from etude.core.replay_slots import encoder_of
+from etude.core.replay_slots import encoder_of, samplings
 from etude.experience.spaces import observation_shape
 from etude.loops.member_report import reported
 from etude.loops.replay_update import ReplayUpdater
@@ -62,6 +62,8 @@ class OffPolicyLoop:
         )
         self.updater = self._learner(self.method, self.population)
         self.collector = self._collector()
+        for sampling in (part for _, stage in self.stages for part in samplings(stage)):
+            sampling.accepts(self.collector.store.shape)
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
         self.watched = ReplayWatch(self.population)
 

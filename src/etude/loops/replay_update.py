@@ -207,7 +207,7 @@ class ReplayUpdater:
         batch = sampling.draw(store, draw)
         if isinstance(own, Horizon):
             assert batch.index is not None
-            batch = own.read(store, batch.index).replace(offers=batch.offers)
+            batch = sampling.augmented(own.read(store, batch.index), draw).replace(offers=batch.offers)
         return StoredReading(self, sampling, batch, draw)
 
     def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
