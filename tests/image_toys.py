@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from etude.core.control import ControlTask, VectorEnvironment
+from etude.learners.encoder import CriticEncoder
 from etude.policies.control.frames import FrameStack
 from etude.policies.control.networks import CNN
 from etude.policies.control.replay import FromCritic
@@ -70,3 +71,10 @@ def seeing(stacked: int = 1, **experience: Any) -> Any:
     return found.replace(
         critic=found.critic.replace(network=TINY), policy=FromCritic(observations=(FrameStack(count=stacked),))
     )
+
+
+def encoded(name: str, *rest: Any, **encoder: Any) -> Any:
+    """A method behind an encoder that learns by the critic's loss, in one group with the critic."""
+    found = small(REPLAY[name])
+    own = CriticEncoder(network=TINY, **encoder)
+    return found.replace(learners=(*found.learners, own), order=(("critic", "critic-encoder"), *rest))

@@ -79,6 +79,10 @@ class ReplayReading(Protocol):
         """Means of what the critic said, without the last axis."""
         ...
 
+    def critic_loss(self) -> Tensor:
+        """What the critic minimises on these rows, [P], with gradient to an encoder that learns by it too."""
+        ...
+
     def offered(self, name: str) -> Tensor:
         """What a learner offers under this name, without gradient."""
         ...
@@ -321,7 +325,8 @@ class ReplayCritic(ReplayLearner, abstract=True):
 class Encoding(Protocol):
     """The network of an encoder.
 
-    `width` is that of its features, `joined` that of what it makes of them and an action.
+    `width` is that of its features, `joined` that of what it makes of them and an action; 0 where the critic says the
+    values of all choices, for which it reads features alone.
     """
 
     width: int
@@ -339,8 +344,11 @@ class Encoding(Protocol):
 class ReplayEncoder(ReplayLearner, abstract=True):
     """What stands before policy and critic: they read what it makes of observations and actions.
 
-    It learns by its own loss alone. Who acts has it too: its network, an `Encoding`, belongs to the actor.
+    Who acts has it too: its network, an `Encoding`, belongs to the actor.
     """
+
+    by_critic: ClassVar[bool] = False
+    """Whether the gradient of the critic's loss reaches it (`ReplayReading.critic_loss`); the policy's never does."""
 
 
 def encoder_of(method: Method) -> ReplayEncoder | None:

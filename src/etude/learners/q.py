@@ -118,8 +118,8 @@ class QFunctions(ReplayCritic):
         choices, size = action_sizes(actions)
         if not choices and len(shape) != 1:
             raise ConfigError(
-                f"QFunctions read actions beside vectors, and observations are images {list(shape)}: flatten them, or "
-                "take a method for choices."
+                f"QFunctions read actions beside vectors, and observations are images {list(shape)}: let an encoder "
+                "make vectors of them (learners=critic-encoder, with critic-encoder in order)."
             )
         return self._built(shape if choices else (shape[0] + size,), choices, population)
 

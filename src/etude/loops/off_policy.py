@@ -107,7 +107,10 @@ class OffPolicyLoop:
             critic = actor.body
         elif encoder is not None:
             built[encoder.name] = encoding
-            critic = method.critic.build_joined(encoding.joined, population)
+            critic = (
+                method.critic.build_joined(encoding.joined, population) if encoding.joined
+                else method.critic.build((encoding.width,), space, population)
+            )  # fmt: skip
         else:
             critic = method.critic.build(actor.shape, space, population)
         return ReplayUpdater(method, population, actor, {"critic": critic, **built})

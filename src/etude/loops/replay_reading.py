@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from etude.core.errors import ConfigError
-from etude.core.replay_slots import At, Choice, Drawing, Encoding, Sampling
+from etude.core.replay_slots import At, Choice, Drawing, Encoding, ReplayEncoder, Sampling
 from etude.core.transitions import Transitions
 from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
@@ -83,27 +83,36 @@ class StoredReading:
         seen: Tensor = self._once(("seen", at), (), looked)
         return seen
 
-    def features(self, at: At, copy: bool) -> Tensor:
-        """What policy and critic read, or what their slow copies do: what is seen, or what an encoder makes of it."""
+    def features(self, at: At, copy: bool, learns: bool = False) -> Tensor:
+        """What policy and critic read, or what their slow copies do: what is seen, or what an encoder makes of it.
+
+        Args:
+            learns: whether the critic reads that learns from it, so that an encoder may have its gradient.
+        """
         encoder = self.updater.encoder
         if encoder is None:
             return self.seen(at)
-        slow, module = copy and self.updater.slow(encoder), self._encoding(copy)
+        slow, module = copy and self.updater.slow(encoder), self._encoding(copy, learns)
 
         def made() -> Tensor:
             self.updater.passes["encoder"] += 1
             return module(self.seen(at))
 
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._reaches(learns)):
             found: Tensor = self._once(("features", at, slow), ("targets" if slow else encoder,), made)
-        return found
+        return found if self._reaches(learns) else found.detach()
 
-    def _encoding(self, copy: bool) -> Encoding:
-        """The encoder's network, without gradient to it."""
+    def _reaches(self, learns: bool) -> bool:
+        """Whether the gradient of who reads features goes on to the encoder."""
+        part = self.updater.parts[self.updater.encoder or "critic"]
+        return learns and torch.is_grad_enabled() and isinstance(part, ReplayEncoder) and part.by_critic
+
+    def _encoding(self, copy: bool, learns: bool) -> Encoding:
+        """The encoder's network, without gradient to it unless it learns so."""
         name = self.updater.encoder
         assert name is not None
         slow = copy and self.updater.slow(name)
-        return cast(Encoding, self.updater.module(name, slow, frozen=True))
+        return cast(Encoding, self.updater.module(name, slow, frozen=not self._reaches(learns)))
 
     def _rests_on(self, name: str, slow: bool) -> tuple[str, ...]:
         """Whose weights there are in what this learner says, or its slow copy."""
@@ -146,11 +155,11 @@ class StoredReading:
         first: bool = False,
     ) -> Tensor:  # fmt: skip
         slow = copy and self.updater.slow("critic")
-        network = self.updater.module("critic", slow, frozen, first)
+        network, learns = self.updater.module("critic", slow, frozen, first), not (slow or frozen)
         if getattr(network, "choices", 0):
             said = self._once(
                 ("outputs", at, slow, frozen, first), self._rests_on("critic", slow),
-                lambda: self._pass(network, at, slow, None),
+                lambda: self._pass(network, at, slow, None, learns),
             )  # fmt: skip
             return said if actions is None else _of_choices(said, actions)
         if actions is None:
@@ -158,13 +167,13 @@ class StoredReading:
                 "The values of all choices are asked for, and this critic says that of one action: set another "
                 "critic.backup.rule, or another policy."
             )
-        return self._pass(network, at, slow, actions)
+        return self._pass(network, at, slow, actions, learns)
 
-    def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None) -> Tensor:
+    def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None, learns: bool) -> Tensor:
         self.updater.passes["critic"] += 1
-        features = self.features(at, slow)
+        features = self.features(at, slow, learns)
         if self.updater.encoder is not None and actions is not None:
-            features, actions = self._encoding(slow).join(features, actions), None
+            features, actions = self._encoding(slow, learns).join(features, actions), None
         with noisy(network, self.draw, f"noise {at}{' copy' if slow else ''}"):
             said: Tensor = network(features, actions)
         return said
@@ -172,6 +181,11 @@ class StoredReading:
     def values(self, outputs: Tensor) -> Tensor:
         found: Tensor = self.updater.method.critic.head.mean(outputs)  # type: ignore[attr-defined]
         return found
+
+    def critic_loss(self) -> Tensor:
+        everybody = (*self.updater.trainers, "targets")
+        loss: Tensor = self._once(("critic loss",), everybody, lambda: self.updater.method.critic.loss(self))
+        return loss
 
     def offered(self, name: str) -> Tensor:
         for learner, part in self.updater.offering.items():

@@ -14,7 +14,15 @@ from etude.core.errors import InvariantError
 from etude.core.learners import Learning
 from etude.core.part import Need
 from etude.core.population import FlatParameters, Number, PerMember, Population, per_member
-from etude.core.replay_slots import Estimate, Horizon, ReplayLearner, ReplayPolicy, Sampling, encoder_of
+from etude.core.replay_slots import (
+    Estimate,
+    Horizon,
+    ReplayCritic,
+    ReplayLearner,
+    ReplayPolicy,
+    Sampling,
+    encoder_of,
+)
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches
@@ -219,7 +227,9 @@ class ReplayUpdater:
             trainer.parameters.differentiate(found.value, again)
             trainer.report = {"error": found.error.abs()}
             return
-        if isinstance(part, ReplayLearner):
+        if isinstance(part, ReplayCritic):
+            loss = read.critic_loss()
+        elif isinstance(part, ReplayLearner):
             loss = part.loss(read)
         else:
             terms = [term(read) for term in self.method.actor]

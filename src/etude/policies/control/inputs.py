@@ -12,6 +12,7 @@ from etude.core.fields import Count
 from etude.core.method import Method
 from etude.core.part import Part
 from etude.core.population import Population
+from etude.core.replay_slots import ReplayEncoder
 from etude.core.step_slots import Network
 from etude.policies.control.actor import ActorPolicy
 from etude.policies.control.leaves import Leaf, Leaves
@@ -123,14 +124,15 @@ def suited(method: M, shape: tuple[int, ...]) -> M:
     """The method for observations of this shape.
 
     Where they are more than a vector, `multi-input` reads them wherever a perceptron would, which then joins; and
-    vectors among several leaves are normalised.
+    vectors among several leaves are normalised. Behind an encoder nothing changes, since it alone reads them.
     """
     seen = shape.seen if isinstance(shape, Leaves) else shape
     if not isinstance(seen, Leaves):
         return method
     changes: dict[str, Any] = {}
+    hidden = ("policy", "critic") if any(isinstance(p, ReplayEncoder) for p in method.slots()["learners"]) else ()
     for slot, value in method.slots().items():
-        if isinstance(value, Part):
+        if isinstance(value, Part) and slot not in hidden:
             changes[slot] = _seeing(value)
         elif isinstance(value, tuple):
             changes[slot] = tuple(_seeing(part) if isinstance(part, Part) else part for part in value)
