@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # two processes with a thread each; files stay together, and who is done first takes from the other
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# tests start many processes: what is imported, and every assertion, is compiled once and not in each of them
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-fast test-tasks test-kernels test-package lint format types docs site bench bench-foundation clean

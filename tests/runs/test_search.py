@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import etude
+import processes
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.runs import search
 from etude.runs.jobs import Job, Workers
-from etude.runs.search import schedule, settings_of
+from etude.runs.search import Tuned, schedule, settings_of
 from etude.runs.tuning import best_setting
 from etude.runtime.jsonl import JsonLines
 
@@ -76,11 +77,19 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in x.items() if "second" not in k} for x in JsonLines.read(folder / "metrics.jsonl")]
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """A search that was never stopped, in a folder of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("etude.runs.jobs._worker", processes.Worker)
+        return etude.tune("grpo", "enumerable", out=tmp_path_factory.mktemp("searched") / "search", **SMALL)
+
+
 def test_a_search_from_its_start_to_the_file_that_repeats_its_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    searched: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = etude.tune("grpo", "enumerable", out=tmp_path / "search", **SMALL)
-    table = json.loads((tmp_path / "search/tune.json").read_text())
+    found, folder = searched, searched.folder
+    table = json.loads((folder / "tune.json").read_text())
     assert [(len(each["scores"]), each["steps"]) for each in table["rounds"]] == [(4, 2), (2, 6)]
     first, last = ({int(k): v for k, v in each["scores"].items()} for each in table["rounds"])
     assert set(last) == set(sorted(first, key=lambda i: -first[i])[:2])
@@ -88,22 +97,21 @@ def test_a_search_from_its_start_to_the_file_that_repeats_its_best(
     assert found.spent == pytest.approx((4 * 2 + 2 * 4) / 6)
     assert "4 settings were tried, in as many steps as 2.67 whole runs." in found.sentence()
     again = etude.train(config=found.config, out=tmp_path / "again", quiet=True)
-    own = tmp_path / f"search/setting-{found.best:02}"
+    own = folder / f"setting-{found.best:02}"
     assert lines(again.folder) == lines(own) and len(lines(own)) == 6
     assert again.evaluation["after"] == json.loads((own / "evaluation.json").read_text())["after"]
     stopped = next(i for i in range(4) if i not in last)
-    assert len(lines(tmp_path / f"search/setting-{stopped:02}")) == 2
+    assert len(lines(folder / f"setting-{stopped:02}")) == 2
 
     trained: list[Job] = []
     monkeypatch.setattr(Workers, "start", lambda self, job: trained.append(job))
-    assert etude.tune("grpo", "enumerable", out=tmp_path / "search", **SMALL).best == found.best
+    assert etude.tune("grpo", "enumerable", out=folder, **SMALL).best == found.best
     assert not trained, "what is in the table is not trained again"
     with pytest.raises(ConfigError, match="holds a search with another steps"):
-        etude.tune("grpo", "enumerable", out=tmp_path / "search", **{**SMALL, "steps": 8})
+        etude.tune("grpo", "enumerable", out=folder, **{**SMALL, "steps": 8})
 
 
-def test_a_search_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = etude.tune("grpo", "enumerable", out=tmp_path / "whole", **SMALL)
+def test_a_search_that_was_stopped_goes_on(searched: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save, saved = search._Search._save, list[int]()
 
     def stop(self: search._Search) -> None:
@@ -116,7 +124,7 @@ def test_a_search_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.M
         etude.tune("grpo", "enumerable", out=tmp_path / "parts", **SMALL)
     monkeypatch.setattr(search._Search, "_save", save)
     parts = etude.tune("grpo", "enumerable", out=tmp_path / "parts", **SMALL)
-    assert saved == [1] and (parts.best, parts.rounds) == (whole.best, whole.rounds)
+    assert saved == [1] and (parts.best, parts.rounds) == (searched.best, searched.rounds)
 
 
 def test_a_setting_that_fails_does_not_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
