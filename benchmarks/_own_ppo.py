@@ -22,6 +22,7 @@ class Paced:
 
     def __init__(self, loop: Any, every: int, steps: int) -> None:
         self.loop, self.every, self.environment_steps, self.count = loop, every, steps, 0
+        self.also = dict[str, float]()  # that every answer says
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loop, name)
@@ -46,7 +47,7 @@ class Paced:
         found = {
             "seconds": time.perf_counter() - self.begun, "processor": time.process_time() - self.used,
             "environment_steps": self.environment_steps, "return": self.reached,
-            **{k.removeprefix("seconds/"): v for k, v in self.spent.items()},
+            **{k.removeprefix("seconds/"): v for k, v in self.spent.items()}, **self.also,
         }  # fmt: skip
         print(json.dumps(found), flush=True)
 

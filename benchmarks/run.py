@@ -18,6 +18,7 @@ FOUNDATION = {
     "ppo": ["ppo_vs_sb3.py", "--cases", "CartPole-64"],
     "ppo-update": ["ppo_update_vs_sb3.py"],
     "replay-checkpoints": ["replay_checkpoints.py"],
+    "replay-speed": ["replay_speed_vs_sb3.py"],
 }
 COMPLETE = {
     **FOUNDATION,
