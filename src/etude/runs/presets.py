@@ -10,7 +10,7 @@ Such a file says what `run.toml` says, where the settings come from, and what th
     [set]                                # as in run.toml; never fields of the task
     "advantages.gamma" = 0.999
 
-    [score]                              # measured by the ordinary command
+    [score]                              # measured by the ordinary command; left out where nobody has, which is said
     command = "etude train ppo --task LunarLander-v3 --seeds 5"
     seeds = 5
     steps = 500_000                      # environment steps of each
@@ -124,7 +124,8 @@ class Preset:
         """For the terminal; `steps`: whether the run takes as many as the preset."""
         said = ", ".join([*self.parts, *self.set]) or "the method's own settings"
         many = f", {self.steps:,} steps" if steps else ""
-        return f"Preset {self.name}{many}: {said}. What you set wins; --no-preset leaves it out."
+        score = "" if self.score else " Its score is not measured yet."
+        return f"Preset {self.name}{many}: {said}. What you set wins; --no-preset leaves it out.{score}"
 
 
 def _plain(value: object) -> object:
