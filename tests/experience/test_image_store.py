@@ -36,7 +36,7 @@ class Played:
     def __init__(self, environments: int, capacity: int, depth: int, on_disk: bool = False) -> None:
         self.environments, self.depth, self.number = environments, depth, 0
         shape = (depth * FRAME[0], *FRAME[1:])
-        self.store = ImageStore(2, environments, capacity, shape, 1, on_disk, depth, torch.int32)
+        self.store = ImageStore(2, environments, capacity, shape, 1, on_disk, depth=depth, dtype=torch.int32)
         self.naive: list[list[tuple[Tensor, float, Tensor, int]]] = [[], []]
         self.stacks = [[[self.frame()] * depth for _ in range(environments)] for _ in range(2)]
 

@@ -117,6 +117,13 @@ def test_the_rates_of_all_learners_are_set_at_once() -> None:
         set_value(REPLAY["sac"], "optimizer.lr=-1")
 
 
+def test_groups_of_an_order_are_written_as_lists() -> None:
+    method: Any = set_value(REPLAY["sac"], 'order=[["critic","temperature"],"policy"]')
+    assert method.order == (("critic", "temperature"), "policy")
+    other: Any = set_value(REPLAY["sac"], "order=critic,policy,temperature")
+    assert other.order == ("critic", "policy", "temperature")
+
+
 # The order of an update
 
 

@@ -15,7 +15,7 @@ from etude.core.population import FlatParameters, Member, PerMember, Population,
 from etude.core.registry import get_method
 from etude.core.transitions import Transitions
 from etude.optimizers.adam import AdamW
-from etude.optimizers.population import MAX_FAILURES, PopulationAdam
+from etude.optimizers.population import LOOK, MAX_FAILURES, PopulationAdam
 
 P, D = 3, 7
 
@@ -159,6 +159,18 @@ def test_the_third_bad_gradient_in_a_row_stops_the_run_also_after_a_resume() -> 
     with pytest.raises(NonFiniteError, match="member 2 was not finite in 3 optimizer steps in a row") as caught:
         resumed.step(given(parameters, gradient), 1.0)
     assert caught.value.batch["rewards"].shape == (2,)
+
+
+def test_of_another_device_it_is_asked_seldom_whether_a_member_failed() -> None:
+    parameters = flat()
+    adam, gradient = AdamW(lr=0.1).population(parameters), numbers(1, P, D)
+    adam.failures.here, gradient[2] = False, math.nan
+    for _ in range(LOOK - 1):
+        adam.step(given(parameters, gradient), 1.0)
+    assert torch.equal(parameters.values[2], numbers(0, P, D)[2])
+    assert not torch.equal(parameters.values[1], numbers(0, P, D)[1])
+    with pytest.raises(NonFiniteError, match=f"member 2 was not finite in {LOOK} optimizer steps in a row"):
+        adam.step(given(parameters, gradient), 1.0)
 
 
 def test_it_goes_on_from_what_it_remembers() -> None:

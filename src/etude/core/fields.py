@@ -68,7 +68,12 @@ def _literals(text: str) -> list[Any]:
         if "," not in text:
             return []
         value = [v for part in text.split(",") for v in (_literals(part.strip()) or [part.strip()])[:1]]
-    return [tuple(value)] if isinstance(value, list) else [value]
+    return [_tuples(value)]
+
+
+def _tuples(value: Any) -> Any:
+    """A list of JSON as a tuple, and those in it."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @cache

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from etude.core.method import Method
 
 M = TypeVar("M", bound="Method")
+CPU = torch.device("cpu")
+"""Where environments and random numbers are."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,7 +40,7 @@ class RandomShift(Augmentation):
         def shifts(generator: Generator, times: int) -> Tensor:
             return torch.randint(2 * self.pixels + 1, (times, count, 2), generator=generator) - self.pixels
 
-        down, right = (draw(name, shifts) + self.pixels).unbind(-1)
+        down, right = (draw(name, shifts).to(seen.device) + self.pixels).unbind(-1)
         rows, columns = (
             torch.arange(-self.pixels, n + self.pixels, device=seen.device).clamp(0, n - 1) for n in (height, width)
         )

@@ -111,7 +111,7 @@ class OrnsteinUhlenbeck(_OfBoxes):
 
     def ended(self, done: Tensor) -> None:
         if "noise" in self.state:
-            self.state["noise"] = self.state["noise"].masked_fill(done[..., None], 0.0)
+            self.state["noise"] = self.state["noise"].masked_fill(done[..., None].to(self.state["noise"].device), 0.0)
 
 
 class EpsilonGreedy(Exploration):

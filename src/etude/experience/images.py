@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from etude.core.population import CPU
 from etude.experience.store import BYTES, Rows, Store
 from etude.runtime import checkpoints
 
@@ -78,17 +79,17 @@ class ImageStore(Store):
 
     def __init__(
         self, members: int, environments: int, capacity: int, shape: tuple[int, ...], actions: int,
-        on_disk: bool = False, depth: int = 1, dtype: torch.dtype = torch.uint8,
+        on_disk: bool = False, device: torch.device = CPU, depth: int = 1, dtype: torch.dtype = torch.uint8,
     ) -> None:  # fmt: skip
         self.depth, self.dtype, self.frame = depth, dtype, (shape[0] // depth, *shape[1:])
-        super().__init__(members, environments, capacity, shape, actions, on_disk)
+        super().__init__(members, environments, capacity, shape, actions, on_disk, device)
         edge = depth * environments
         self.frames = self._numbers(members * (self.capacity + edge), math.prod(self.frame), dtype)
         self.frames = self.frames.view(members, self.capacity + edge, -1)
         self.frames[:, self.capacity :] = 0
         self.before = torch.zeros(members, environments)  # frames of its episode before the one that acts next
         self.lasts = self._lasts(FIRST)
-        self.last = torch.full((members, self.capacity), NONE)  # where among them a row's own is
+        self.last = torch.full((members, self.capacity), NONE, device=self.device)  # where among them a row's own is
         self.free = [list(range(FIRST)) for _ in range(members)]
         self.stands: Tensor | None = None  # [P, capacity] which row is read in a row's place, once one is gone
 
@@ -113,9 +114,9 @@ class ImageStore(Store):
         if self.size == self.capacity:
             self._give_way(place)
         newest = following[:, :, -self.frame[0] :].flatten(2)
-        self.frames[:, place] = observations[:, :, -self.frame[0] :].flatten(2)
-        self.frames[:, -count:] = newest
-        before, nothing = self.before[..., None], self.before.new_empty(*self.before.shape, 0)
+        self.frames[:, place].copy_(observations[:, :, -self.frame[0] :].flatten(2))
+        self.frames[:, -count:].copy_(newest)
+        before, nothing = self.before[..., None], torch.empty(*self.before.shape, 0)
         super().push(before, actions, nothing, rewards, live, end)
         self.before = torch.where(end > 0, 0.0, (self.before + 1).clamp(max=self.depth - 1))
         for m, e in end.nonzero().tolist():
@@ -132,7 +133,7 @@ class ImageStore(Store):
             self.free[m] += [x for x in own if x != NONE]
         self.last[:, place] = NONE
         if self.stands is not None:
-            self.stands[:, place] = torch.arange(place.start, place.stop)
+            self.stands[:, place] = torch.arange(place.start, place.stop, device=self.device)
 
     def _keep_last(self, member: int, place: int, frame: Tensor) -> None:
         """Keep the frame that a row led to, which no row has."""
@@ -144,7 +145,8 @@ class ImageStore(Store):
             for free in self.free:
                 free += range(count, 2 * count)
         where = self.free[member].pop()
-        self.lasts[member, where], self.last[member, place] = frame, where
+        self.lasts[member, where].copy_(frame)
+        self.last[member, place] = where
 
     def has(self, member: int, place: int) -> bool:
         return self.stands is None or int(self.stands[member, place]) == place
@@ -153,11 +155,15 @@ class ImageStore(Store):
         """Read one of a member's rows in the place of another from now on, and of those that were read there."""
         super().copy_row(member, source, place)
         if self.stands is None:
-            self.stands = torch.arange(self.capacity).repeat(self.members, 1)
+            self.stands = self._alone()
         moved = (self.stands[member] == place).nonzero()[:, 0].tolist()
         for row in (*moved, place):
             self.stands[member, row] = source
             self.written.pop(row // self.stretch, None)
+
+    def _alone(self) -> Tensor:
+        """Every row in its own place."""
+        return torch.arange(self.capacity, device=self.device).repeat(self.members, 1)
 
     # Reading
 
@@ -171,7 +177,7 @@ class ImageStore(Store):
 
     def stacks(self, place: Tensor, before: Tensor) -> Tensor:
         """Frames [P, ..., K, c, H, W] that were seen at rows, `before` of whose episode come before the newest."""
-        count, back = self.environments, torch.arange(self.depth - 1, -1, -1)
+        count, back = self.environments, torch.arange(self.depth - 1, -1, -1, device=self.device)
         back = torch.minimum(back.expand(*place.shape, -1), before[..., None].long())
         place = place[..., None]
         if self.depth == 1:
@@ -191,7 +197,8 @@ class ImageStore(Store):
         return torch.where(ended, self._gather(self.lasts, last.clamp(min=0)), found)
 
     def _gather(self, frames: Tensor, where: Tensor) -> Tensor:
-        first = torch.arange(self.members).view(-1, *[1] * (where.dim() - 1)) * frames.shape[1]
+        members = torch.arange(self.members, device=self.device)
+        first = members.view(-1, *[1] * (where.dim() - 1)) * frames.shape[1]
         found = frames.flatten(0, 1).index_select(0, (first + where).flatten())
         return found.view(*where.shape, *self.frame)
 
@@ -216,7 +223,7 @@ class ImageStore(Store):
 
     def _written(self, places: slice) -> dict[str, Tensor]:
         last, own = self.last[:, places], self.lasts.flatten(0, 1)
-        first = torch.arange(self.members)[:, None] * self.lasts.shape[1]
+        first = torch.arange(self.members, device=self.device)[:, None] * self.lasts.shape[1]
         found = {
             **super()._written(places), "frames": self.frames[:, places],
             "ended": (last != NONE).to(torch.uint8), "lasts": own[(last + first)[last != NONE]],
@@ -225,13 +232,13 @@ class ImageStore(Store):
 
     def _read(self, places: slice, found: Mapping[str, Tensor], file: Path) -> None:
         super()._read(places, found, file)
-        self.frames[:, places] = found["frames"]
+        self.frames[:, places].copy_(found["frames"])
         for (m, row), frame in zip(found["ended"].nonzero().tolist(), found["lasts"], strict=True):
             self._keep_last(m, places.start + row, frame)
         if "stands" in found:
             if self.stands is None:
-                self.stands = torch.arange(self.capacity).repeat(self.members, 1)
-            self.stands[:, places] = found["stands"]
+                self.stands = self._alone()
+            self.stands[:, places].copy_(found["stands"])
 
     def save(self, folder: Path) -> None:
         super().save(folder)
@@ -242,4 +249,5 @@ class ImageStore(Store):
         self.free, self.stands = [list(range(self.lasts.shape[1])) for _ in self.free], None
         super().load(folder, pushed)
         found = checkpoints.load_tensors(folder / EDGE)
-        self.frames[:, self.capacity :], self.before = found["frames"], found["before"]
+        self.frames[:, self.capacity :].copy_(found["frames"])
+        self.before = found["before"]

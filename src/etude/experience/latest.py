@@ -137,5 +137,5 @@ class Newest(Sampling):
         return None
 
     def draw(self, store: Store, draw: Drawing) -> Transitions:
-        rows = self.horizon.read(store, torch.arange(store.capacity).expand(store.members, -1))
+        rows = self.horizon.read(store, torch.arange(store.capacity, device=store.device).expand(store.members, -1))
         return rows.replace(noise=store.noise)

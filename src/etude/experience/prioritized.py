@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from etude.core.fields import Count, NonNegative, Positive, Probability, WholeNumber
+from etude.core.population import CPU
 from etude.core.replay_slots import Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
 from etude.experience.sampling import OneStep
@@ -26,10 +27,10 @@ class SumTree:
     ([4.0], [[0, 2, 2]])
     """
 
-    def __init__(self, members: int, leaves: int) -> None:
+    def __init__(self, members: int, leaves: int, device: torch.device = CPU) -> None:
         self.levels = max(1, (leaves - 1).bit_length())
         self.size = 1 << self.levels
-        self.nodes = torch.zeros(members, 2 * self.size, dtype=torch.float64)
+        self.nodes = torch.zeros(members, 2 * self.size, dtype=torch.float64, device=device)
 
     @property
     def total(self) -> Tensor:
@@ -90,11 +91,12 @@ class Surprising(Sampling, abstract=True):
     def _tree(self, store: Store) -> SumTree:
         """The tree, made when it is first asked for; a resumed run has its masses in `state`."""
         if "masses" not in self.state or self.state["masses"] is not self.made.get("masses"):
-            tree = self.made["tree"] = SumTree(store.members, store.capacity)
-            self.state.setdefault("largest", torch.ones(store.members, 1, dtype=torch.float64))
+            tree = self.made["tree"] = SumTree(store.members, store.capacity, store.device)
+            largest = torch.ones(store.members, 1, dtype=torch.float64)
+            self.state["largest"] = self.state.get("largest", largest).to(store.device)
             if "masses" in self.state:
-                kept: Tensor = self.state["masses"]
-                tree.set(torch.arange(kept.shape[1]).expand(len(kept), -1), kept)
+                kept: Tensor = self.state["masses"].to(store.device)
+                tree.set(torch.arange(kept.shape[1], device=store.device).expand(len(kept), -1), kept)
             self.state["masses"] = self.made["masses"] = tree.nodes[:, tree.size : tree.size + store.capacity]
         found: SumTree = self.made["tree"]
         return found
@@ -103,12 +105,13 @@ class Surprising(Sampling, abstract=True):
         tree = self._tree(store)
         new = min(store.pushed - self.state["seen"], store.size)
         if new:
-            index = (store.cursor - new + torch.arange(new)) % store.capacity
+            index = (store.cursor - new + torch.arange(new, device=store.device)) % store.capacity
             tree.set(index.expand(store.members, -1), self.state["largest"].pow(self.alpha).expand(-1, new))
             self.state["seen"] = store.pushed
         chance = draw("rows", lambda generator, count: torch.rand(count, self.batch, generator=generator).double())
         total = tree.total[:, None]
-        mass = (torch.arange(self.batch) + chance) / self.batch * total
+        chance = chance.to(store.device)
+        mass = (torch.arange(self.batch, device=store.device) + chance) / self.batch * total
         index = tree.find(mass).clamp(max=store.size - 1)
         batch = self.horizon.read(store, index)
         weights = self.weights(tree.masses(index) / total, store.size, store.pushed)
@@ -118,10 +121,11 @@ class Surprising(Sampling, abstract=True):
 
     def learn(self, batch: Transitions, errors: Tensor) -> None:
         """Take down how far the critic was off on rows [P, N]."""
-        strength = self.strength(errors.double())
         assert batch.index is not None
+        masses = self.state["masses"]
+        strength = self.strength(errors.to(masses.device).double())
         self.state["largest"] = torch.maximum(self.state["largest"], strength.amax(1, keepdim=True))
-        self.made["tree"].set(batch.index, strength.pow(self.alpha))
+        self.made["tree"].set(batch.index.to(masses.device), strength.pow(self.alpha))
 
 
 class PrioritizedRows(Surprising):

@@ -128,6 +128,8 @@ class Keeping(Protocol):
 class ReplayCollector:
     """Acts in a population's environments, one step at a time, and stores what happens.
 
+    Environments are on the CPU. A policy elsewhere is given its observations and says its actions once a step.
+
     An episode whose environment failed is taken out: copies of another row of the same member stand in the place of
     its rows, so nothing of it is learned from afterwards, and no other member moves.
     """
@@ -142,7 +144,7 @@ class ReplayCollector:
         self.observations = environment.reset()
         grid = self.observations.shape[:2]
         self.store = self._store()
-        self.stretches = Stretches(population, "explore")
+        self.stretches = Stretches(population, "explore", actor.device)
         self.taken = 0  # steps in every environment
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
         self.lost: list[list[int]] = [[] for _ in range(population.size)]
@@ -152,7 +154,8 @@ class ReplayCollector:
     def _store(self) -> Store:
         """What keeps what is seen: images each frame once."""
         members, environments, *shape = self.observations.shape
-        made = (members, environments, self.part.capacity, tuple(shape), self.spread.actions, self.part.on_disk)
+        size, device = (members, environments, self.part.capacity), self.actor.device
+        made = (*size, tuple(shape), self.spread.actions, self.part.on_disk, device)
         if len(shape) == 1:
             return Store(*made)
         depth = self.environment.count if isinstance(self.environment, Stacked) else 1
@@ -171,9 +174,10 @@ class ReplayCollector:
     def step(self) -> None:
         """Act everywhere once, and store that."""
         shown = torch.from_numpy(self.observations)
+        there = shown.to(self.actor.device)
         if len(self.actor.transforms):
-            self.actor.observe(shown)
-        actions = self._act(shown)
+            self.actor.observe(there)
+        actions = self._act(there).cpu()
         outside = self.spread.outside(actions)
         step = self.environment.step(outside.numpy())
         done = step.terminated | step.truncated

@@ -118,7 +118,7 @@ class Window(Horizon):
         ends = store.read(torch.where(going, places, index[..., None]).flatten(1)).end.view(places.shape)
         going[..., 1:] &= ends[..., :-1].cumsum(-1) == 0
         last = going.sum(-1, keepdim=True) - 1
-        held = places.gather(-1, torch.minimum(torch.arange(self.length).expand_as(places), last))
+        held = places.gather(-1, torch.minimum(torch.arange(self.length, device=places.device).expand_as(places), last))
         rows = store.read(held)
         found = _transitions(rows, rows.rewards, self.gamma * rows.live, rows.next_observations, rows, index)
         return found.replace(weights=going.to(rows.rewards.dtype))
@@ -158,7 +158,7 @@ class UniformRows(Sampling):
         def words(generator: Generator, count: int) -> Tensor:
             return torch.randint(WORDS, (count, self.batch), generator=generator)
 
-        return self.augmented(self.horizon.read(store, draw("rows", words) % store.size), draw)
+        return self.augmented(self.horizon.read(store, draw("rows", words).to(store.device) % store.size), draw)
 
     def augmented(self, batch: Transitions, draw: Drawing) -> Transitions:
         if self.augment is None:

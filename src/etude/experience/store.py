@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from etude.core.errors import CheckpointError, ConfigError
+from etude.core.population import CPU
 from etude.experience import mapped
 from etude.runtime import checkpoints, disk, memory
 
@@ -68,6 +69,7 @@ class Store:
         shape: of an observation; a vector (`ImageStore` has images).
         actions: A, numbers of an action.
         on_disk: whether the ring lives in a file that is mapped into memory, which goes with the process.
+        device: where it is to be; if there is no room it stays in memory (`device`), and batches of it go there.
 
     Raises: ConfigError for a ring that there is no room for: before any of it is there.
 
@@ -81,14 +83,16 @@ class Store:
 
     def __init__(
         self, members: int, environments: int, capacity: int, shape: tuple[int, ...], actions: int,
-        on_disk: bool = False,
+        on_disk: bool = False, device: torch.device = CPU,
     ) -> None:  # fmt: skip
         self.members, self.environments, self.shape = members, environments, tuple(shape)
         self.capacity = capacity - capacity % environments
         self.widths, self.on_disk = self._columns(actions), on_disk
-        self._check_room()
+        self.device = device if self._fits(device) else CPU
+        if self.device.type != "cuda":
+            self._check_room()
         self.rows = self._numbers(members * self.capacity, sum(self.widths))
-        self.first = torch.arange(members)[:, None] * self.capacity
+        self.first = torch.arange(members, device=self.device)[:, None] * self.capacity
         self.cursor, self.size, self.pushed = 0, 0, 0
         self.stretch = min(max(1, self.file // (members * environments * self.row)) * environments, self.capacity)
         self.written: dict[int, checkpoints.Mark] = {}
@@ -101,7 +105,9 @@ class Store:
     def _numbers(self, rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
         """Numbers [rows, width], in memory or in a file."""
         dtype = dtype or torch.get_default_dtype()
-        return mapped.numbers(rows, width, dtype) if self.on_disk else torch.empty(rows, width, dtype=dtype)
+        if self.on_disk:
+            return mapped.numbers(rows, width, dtype)
+        return torch.empty(rows, width, dtype=dtype, device=self.device)
 
     @property
     def grid(self) -> Tensor:
@@ -121,11 +127,11 @@ class Store:
     def push(
         self, observations: Tensor, actions: Tensor, following: Tensor, rewards: Tensor, live: Tensor, end: Tensor
     ) -> None:
-        """Store one step in every environment, [P, E, ...], where `cursor` is."""
+        """Store one step in every environment, [P, E, ...] on the CPU, where `cursor` is."""
         self.written.pop(self.cursor // self.stretch, None)
         place = slice(self.cursor, self.cursor + self.environments)
         numbers = (x.unsqueeze(-1) for x in (rewards, live, end))
-        torch.cat([observations, actions, following, *numbers], -1, out=self.grid[:, place])
+        self.grid[:, place].copy_(torch.cat([observations, actions, following, *numbers], -1))
         self.cursor = (self.cursor + self.environments) % self.capacity
         self.size = min(self.size + self.environments, self.capacity)
         self.pushed += self.environments
@@ -186,6 +192,12 @@ class Store:
     def _each(self) -> str:
         """What a row is made of, for people."""
         return f"{sum(self.widths)} numbers of {BYTES} bytes"
+
+    def _fits(self, device: torch.device) -> bool:
+        """Whether a device has room for it and as much again as a third of it."""
+        if self.on_disk or device.type != "cuda":
+            return not self.on_disk
+        return self.bytes <= 0.75 * torch.cuda.mem_get_info(device)[0]
 
     def _check_room(self) -> None:
         """Raises ConfigError if what it takes is more than there is."""

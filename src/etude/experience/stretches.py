@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Generator, Tensor
 
-from etude.core.population import Population
+from etude.core.population import CPU, Population
 
 LENGTH = 64
 """Times that are drawn together."""
@@ -17,6 +18,7 @@ class Stretches:
 
     Args:
         purpose: what they are for; other purposes have other numbers.
+        device: where they are needed; they are drawn on the CPU, and go there a stretch at a time.
 
     >>> import torch
     >>> from etude.core.population import Member
@@ -28,8 +30,8 @@ class Stretches:
     (torch.Size([2, 3]), True)
     """
 
-    def __init__(self, population: Population, purpose: str) -> None:
-        self.population, self.purpose = population, purpose
+    def __init__(self, population: Population, purpose: str, device: torch.device = CPU) -> None:
+        self.population, self.purpose, self.device = population, purpose, device
         self.drawn: dict[str, tuple[int, Tensor]] = {}
         self.stretch, self.place = 0, 0
 
@@ -41,6 +43,6 @@ class Stretches:
     def __call__(self, name: str, of: Callable[[Generator, int], Tensor]) -> Tensor:
         stretch, numbers = self.drawn.get(name, (-1, None))
         if numbers is None or stretch != self.stretch:
-            numbers = self.population.draw(self.purpose, name, self.stretch, of=lambda g: of(g, LENGTH))
+            numbers = self.population.draw(self.purpose, name, self.stretch, of=lambda g: of(g, LENGTH)).to(self.device)
             self.drawn[name] = self.stretch, numbers
         return numbers[:, self.place]

@@ -16,7 +16,7 @@ from etude.core.complete import complete_replay
 from etude.core.control import ControlTask
 from etude.core.loop import StepReport
 from etude.core.method import Method
-from etude.core.population import Member, Population, settle
+from etude.core.population import CPU, Member, Population, settle
 from etude.core.replay_slots import encoder_of, samplings
 from etude.experience.spaces import observation_shape
 from etude.loops.member_report import reported
@@ -44,6 +44,7 @@ class OffPolicyLoop:
         method: a `ReplayMethod`; bound here.
         members: who is trained; everything of member k is decided by its own seed and settings.
         steps: training steps in total, each `block` environment steps of every member and the updates they are due.
+        device: where networks learn, and what is stored is, if it fits; environments and random numbers are on the CPU.
     """
 
     headline = "return"
@@ -51,9 +52,11 @@ class OffPolicyLoop:
     """Whether every member equals its own run here, bit for bit, where that was tried."""
 
     def __init__(
-        self, method: Method, task: ControlTask, members: Sequence[Member], steps: int, block: int = BLOCK
-    ) -> None:
+        self, method: Method, task: ControlTask, members: Sequence[Member], steps: int, block: int = BLOCK,
+        device: torch.device = CPU,
+    ) -> None:  # fmt: skip
         self.task, self.composed, self.steps, self.block, self.finished = task, method, steps, block, 0
+        self.device = device
         self.population = Population(members)
         bound = stages.bound(method, lambda m: settle(m, self.population))
         self.stages, self.stage = [(until, complete_replay(own)) for until, own in bound], 0
@@ -65,7 +68,7 @@ class OffPolicyLoop:
         for sampling in (part for _, stage in self.stages for part in samplings(stage)):
             sampling.accepts(self.collector.store.shape)
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
-        self.watched = ReplayWatch(self.population)
+        self.watched = ReplayWatch(self.population, device)
 
     @property
     def method(self) -> CompleteReplayMethod:
@@ -100,7 +103,7 @@ class OffPolicyLoop:
     def _learner(self, method: CompleteReplayMethod, population: Population) -> ReplayUpdater:
         """Policy, critic and learners of a population, the method bound and settled."""
         shape, space = observation_shape(self.environment.observation_space), self.environment.action_space
-        actor = cast(Actor, method.policy.actor(method, shape, space, population))  # as the slot says
+        actor = cast(Actor, method.policy.actor(method, shape, space, population)).to(self.device)  # as the slot says
         encoder, encoding = encoder_of(method), cast(Any, actor.encoder)
         built = {p.name: p.build(actor.shape, space, population) for p in method.learners if p is not encoder}
         if method.policy.made_of_critic:
@@ -113,7 +116,8 @@ class OffPolicyLoop:
             )  # fmt: skip
         else:
             critic = method.critic.build(actor.shape, space, population)
-        return ReplayUpdater(method, population, actor, {"critic": critic, **built})
+        networks = {k: network.to(self.device) for k, network in {"critic": critic, **built}.items()}
+        return ReplayUpdater(method, population, actor, networks)
 
     def _collector(self) -> ReplayCollector:
         experience: Any = self.method.experience
@@ -229,11 +233,12 @@ class OffPolicyLoop:
     def load(self, folder: Path) -> None:
         """Go back to exactly where `save` was called."""
         tensors = load_tensors(folder / "state.safetensors")
-        state = join_tensors(load_json(folder / "state.json"), tensors)
+        plain = load_json(folder / "state.json")
+        state, there = join_tensors(plain, tensors), {k: v.to(self.device) for k, v in tensors.items()}
         self.load_policy(folder)
         self.updater.load(tensors)
         self.updater.updates = state["updates"]
-        for (_, method), learned in zip(self.stages, state["parts"], strict=True):
+        for (_, method), learned in zip(self.stages, join_tensors(plain["parts"], there), strict=True):
             method.load_state_dict(learned)
         self.collector.restore(state["collector"])
         self.collector.store.load(folder / STORED, self.acted)

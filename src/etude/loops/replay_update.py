@@ -120,8 +120,9 @@ class ReplayUpdater:
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count, population)
-        self.stretches = Stretches(population, "learn")
-        self.own = {name: Stretches(population, f"learn {name}") for name in self.trainers if self._draws(name)}
+        device = actor.device
+        self.stretches = Stretches(population, "learn", device)
+        self.own = {name: Stretches(population, f"learn {name}", device) for name in self.trainers if self._draws(name)}
         self.updates = 0
         self.passes: Counter[str] = Counter()
 
@@ -216,6 +217,8 @@ class ReplayUpdater:
         if isinstance(own, Horizon):
             assert batch.index is not None
             batch = sampling.augmented(own.read(store, batch.index), draw).replace(offers=batch.offers)
+        if store.device != self.actor.device:
+            batch = batch.to(self.actor.device)
         return StoredReading(self, sampling, batch, draw)
 
     def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
@@ -262,7 +265,7 @@ class ReplayUpdater:
             if name not in stepped:
                 continue
             rate = rates[name]
-            on = rate.values[:, 0] > 0 if isinstance(rate, PerMember) else torch.tensor(float(rate) > 0)
+            on = (rate.values[:, 0] > 0).to(self.actor.device) if isinstance(rate, PerMember) else float(rate) > 0
             stuck = (stepped[name] > 0) & on & (before[name] == trainer.parameters.values).all(1)
             if bool(stuck.any()):
                 raise InvariantError(

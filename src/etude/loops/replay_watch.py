@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from etude.core.critic_slots import QHead
-from etude.core.population import Number, PerMember, Population
+from etude.core.population import CPU, Number, PerMember, Population
 from etude.core.replay_slots import Horizon, Sampling
 from etude.experience.stretches import Stretches
 from etude.loops.replay_reading import StoredReading
@@ -33,8 +33,8 @@ class ReplayWatch:
     It changes no number of the run, and draws random numbers of its own.
     """
 
-    def __init__(self, population: Population) -> None:
-        self.stretches = Stretches(population, "watch")
+    def __init__(self, population: Population, device: torch.device = CPU) -> None:
+        self.stretches = Stretches(population, "watch", device)
         self.largest = torch.zeros(population.size)  # reward of a step so far, its size
         self.seen, self.told = 0, set[str]()
 
@@ -68,9 +68,9 @@ class ReplayWatch:
         if batch is None or batch.rewards.dim() != 2:
             return
         read = StoredReading(updater, method.sampling, batch, self.stretches.at(updater.updates))
-        sizes = read.values(read.outputs("here", batch.actions)).abs().flatten(1).median(1).values
+        sizes = read.values(read.outputs("here", batch.actions)).abs().flatten(1).median(1).values.cpu()
         gamma = each(gamma_of(method), len(sizes))
-        most = method.critic.counts(self.largest, read)
+        most = method.critic.counts(self.largest.to(batch.rewards.device), read).cpu()
         bound = most * torch.minimum(1 / (1 - gamma), torch.tensor(float(taken)))
         beyond = (sizes > LARGER * bound) & (most > 0)
         if bool(beyond.any()):
@@ -125,7 +125,7 @@ def said_by_heads(method: CompleteReplayMethod) -> dict[str, Tensor]:
     """The bounds of those heads of the critic that have any, by path."""
     parts = {path: part for path, part in method.parts().items() if path.startswith("critic.")}
     heads = {path: part.bounds() for path, part in parts.items() if isinstance(part, QHead)}
-    return {path: bounds for path, bounds in heads.items() if bounds is not None}
+    return {path: bounds.cpu() for path, bounds in heads.items() if bounds is not None}
 
 
 def gamma_of(method: CompleteReplayMethod) -> Number:
@@ -143,10 +143,10 @@ def each(number: Number, members: int) -> Tensor:
 def newest(store: Store, steps: int) -> tuple[Tensor, Tensor]:
     """Rewards of the last steps of every environment, the oldest first, and where episodes ended: [P, T, E] each."""
     count = steps * store.environments
-    index = (store.cursor - count + torch.arange(count)) % store.capacity
+    index = (store.cursor - count + torch.arange(count, device=store.device)) % store.capacity
     rows = store.read(index.expand(store.members, -1))
     shape = (store.members, steps, store.environments)
-    return rows.rewards.view(shape), rows.end.view(shape)
+    return rows.rewards.cpu().view(shape), rows.end.cpu().view(shape)
 
 
 def returns(rewards: Tensor, end: Tensor, gamma: Tensor) -> Tensor:

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from etude.core.errors import ConfigError, NonFiniteError
 from etude.core.learners import Reading
-from etude.core.population import FlatParameters, Number, PerMember
+from etude.core.population import CPU, FlatParameters, Number, PerMember
 from etude.core.transitions import ActionLogProbs, Transitions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Metrics = dict[str, Tensor]
+LOOK = 50
+"""Steps of another device after which it is asked whether members failed."""
 MAX_FAILURES = 3
 """Steps in a row that a member may skip; the run stops at this many."""
 
@@ -96,16 +98,23 @@ class Failures:
 
     def __init__(self, members: int, device: torch.device | None = None) -> None:
         self.count = torch.zeros(members, dtype=torch.int64, device=device)
+        self.here, self.noted = self.count.device == CPU, 0
 
     def note(self, finite: Tensor, batch: DataclassInstance | None) -> None:
-        """Count a step; `finite` [P]. Raises NonFiniteError, with the member's minibatch, at the third in a row."""
+        """Count a step; `finite` [P]. Raises NonFiniteError, with the member's minibatch, at the third in a row.
+
+        On another device it is looked at once in `LOOK` steps, for looking waits until the device has come so far.
+        """
         self.count.add_(1).masked_fill_(finite, 0)
+        self.noted += 1
+        if not self.here and self.noted % LOOK:
+            return
         if int(self.count.max()) >= MAX_FAILURES:
             member = int((self.count >= MAX_FAILURES).nonzero()[0, 0])
             error = NonFiniteError(
-                f"The gradient of member {member} was not finite in {MAX_FAILURES} optimizer steps in a row; each was "
-                "skipped. Lower the learning rate (--set optimizer.lr=...) or look at the rewards and observations of "
-                "the last minibatch."
+                f"The gradient of member {member} was not finite in {int(self.count[member])} optimizer steps in a "
+                "row; each was skipped. Lower the learning rate (--set optimizer.lr=...) or look at the rewards and "
+                "observations of the last minibatch."
             )
             error.batch = {k: v[member].contiguous() for k, v in tensors_of(batch).items()}
             raise error
@@ -148,7 +157,7 @@ class PopulationAdam:
         metrics = surrogate.gradient()
         norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
         finite = norm < torch.inf
-        if bool(finite.all()):
+        if self.failures.here and bool(finite.all()):  # of another device to ask is to wait for it
             self._apply(norm, rate)
         else:
             self._guarded(finite, norm, rate)

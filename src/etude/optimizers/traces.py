@@ -111,7 +111,7 @@ class PopulationObGD:
         metrics, told = lesson.gradient(), lesson.estimate
         assert told is not None
         finite = self.gradient.abs().amax(1, keepdim=True).isfinite() & told.error[:, None].isfinite()
-        if not bool(finite.all()):
+        if not self.failures.here or not bool(finite.all()):  # of another device to ask is to wait for it
             self.gradient.masked_fill_(~finite, 0.0)
         error = told.error[:, None].where(finite, 0.0)
         self.trace += self.gradient

@@ -56,7 +56,7 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
         from etude.experience.mapped import place
 
         store, experience = loop.collector.store, cast(Any, method.experience)
-        where = f", in a file in {place()}" if store.on_disk else ""
+        where = f", in a file in {place()}" if store.on_disk else f", on {store.device}" * (store.device.type != "cpu")
         return (
             f"{world_of(task).size(loop, method, task)}, {experience.environments} environments of {task.id} for each, "
             f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {store.account}{where}."

@@ -123,7 +123,7 @@ class Encoder(ReplayEncoder):
             led = read.slow(read.seen("next").flatten(1, 2)).unflatten(1, batch.rewards.shape[1:])
             paid, ended = self.rewards.two_hot(batch.rewards), batch.terminated.to(batch.rewards.dtype)
         told, error = network(read.seen("here")[:, :, 0]), CrossEntropy()
-        learns_ends = self.state.get("ends", torch.zeros(len(ended), 1, dtype=torch.bool)).to(ended.dtype)
+        learns_ends = self.state.get("ends", torch.zeros(len(ended), 1, dtype=torch.bool)).to(ended)
         loss = torch.zeros_like(ended[:, 0, 0])
         for t in range(ended.shape[2]):
             ends, told, rewards = network.tell(told, batch.actions[:, :, t])

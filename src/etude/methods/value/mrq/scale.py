@@ -38,15 +38,21 @@ class ScaledBootstrap(Bootstrap):
     """
 
     def target(self, read: ReplayReading, head: QHead) -> Tensor:
-        batch, now, before = read.batch, self.state.get("now", 1.0), self.state.get("before", 1.0)
+        batch = read.batch
+        now, before = (self._unit(name, batch.rewards) for name in ("now", "before"))
         assert batch.discounts is not None
         return head.target(batch.rewards / now, batch.discounts * before / now, self.following(read))
 
     def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
-        now = self.state.get("now")
-        return super().counts(largest, read) if now is None else super().counts(largest, read) / now[:, 0]
+        now, found = self._unit("now", largest), super().counts(largest, read)
+        return found if isinstance(now, float) else found / now[:, 0]
+
+    def _unit(self, name: str, like: Tensor) -> Tensor | float:
+        """[P, 1] where `like` is; 1 until something was stored."""
+        found: Tensor | None = self.state.get(name)
+        return 1.0 if found is None else found.to(like.device)
 
     def followed(self, store: Any) -> None:
         scales = torch.stack([own.double().abs().mean() for own in store.rewards]).clamp(min=LEAST)
-        self.state["before"] = self.state.get("now", torch.ones(len(scales), 1, dtype=store.rewards.dtype))
+        self.state["before"] = self.state.get("now", torch.ones_like(scales[:, None], dtype=store.rewards.dtype))
         self.state["now"] = scales[:, None].to(store.rewards.dtype)
