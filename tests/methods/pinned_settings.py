@@ -144,6 +144,13 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer.lr": 1e-3, "critic.learning.optimizer.a": 1.0,
         "critic.learning.optimizer.sigma": 1e-2, "critic.learning.optimizer.clip_norm": None,
     },
+    "map-dqn": {
+        **CARTPOLE, "sampling.horizon.gamma": 0.96, "critic.error": "huber", "critic.head": "channels",
+        "critic.head.decomposition": "polar", "critic.head.decomposition.of": "whole",
+        "critic.head.decomposition.of.limit": 1.0, "critic.head.maps": ("log-lin-map",), "critic.head.maps.0.c": 0.5,
+        "critic.head.maps.0.d": 0.0, "critic.head.maps.0.least": 0.01687, "critic.head.most": 25.0,
+        "critic.backup": "averaged-bootstrap", "critic.backup.share": 0.1,
+    },
     "max-at-k": {**PLAIN, "epochs": 3, "reference": "frozen", "rewards.1.k": 4, "rewards.1.baseline": "none"},
     "maxrl": PLAIN,
     "mdvi": {

@@ -257,6 +257,29 @@ def dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
     follow_in_third(own, update)
 
 
+def map_dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """Won and lost apart; 0.5 ln x of values below 1, and half of what they are above 1 beyond."""
+    if not state:
+        state["critic"] = adam(own.critics, 2.3e-3)
+
+    def values(said: Tensor) -> Tensor:
+        return torch.where(said > 0, 2 * said + 1, (2 * said).exp())
+
+    with torch.no_grad():
+        following = values(own.slow[0](rows.next).view(len(rows.r), -1, 2))
+        best = (following[..., 0] - following[..., 1]).argmax(-1)
+        paid = torch.stack([rows.r.clamp(0, 1), (-rows.r).clamp(0, 1)], -1)
+        worth = following[torch.arange(len(best)), best].clamp(0, 25)
+        u = paid + 0.96 * rows.live[:, None] * worth
+    q = own.critics[0](rows.s).view(len(rows.r), -1, 2)[torch.arange(len(best)), rows.a[:, 0].long()]
+    with torch.no_grad():
+        ubar = 0.9 * values(q).clamp(0, 25) + 0.1 * u
+        y = torch.where(ubar > 1, 0.5 * (ubar - 1), 0.5 * ubar.clamp(min=0.01687).log())
+    loss = functional.smooth_l1_loss(q, y, reduction="none").sum(-1).mean()
+    stepped(state["critic"], loss, own.critics)
+    follow_in_third(own, update)
+
+
 def noisy_dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     if not state:
         state["critic"] = adam(own.critics, 2.3e-3)
@@ -647,7 +670,7 @@ def avg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
 FORMULAS: dict[str, Callable[..., None]] = {
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "rainbow": rainbow, "mdvi": mdvi, "lmc-lsvi": lmc_lsvi,
-    "stream-x": stream_q, "ddpg": ddpg, "td3": td3,
+    "map-dqn": map_dqn, "stream-x": stream_q, "ddpg": ddpg, "td3": td3,
     "hyperl": partial(td3, rates=(3e-4, 5e-5)), "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
     "avg": avg, "mrq": mrq,
 }  # fmt: skip

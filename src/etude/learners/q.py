@@ -169,11 +169,12 @@ class QFunctions(ReplayCritic):
 
     @torch.no_grad()
     def _errors(self, outputs: Tensor, target: Tensor, each: Tensor) -> Tensor:
-        """[P, N] how far it was off: of values the largest distance of its networks, else what it can lose, their mean.
+        """[P, N] how far it was off: of one number the largest distance of its
+        networks, else what it can lose, their mean.
 
         Of chances that is the divergence from the target, by which Rainbow draws rows (arXiv:1710.02298).
         """
-        if self.head.says == "numbers":
+        if self.head.says == "numbers" and self.head.size == 1:
             return (outputs - target[:, None]).abs().squeeze(-1).amax(1)
         return (each.mean(1) - self.error.least(target).sum(-1)).clamp(min=0.0)
 
