@@ -11,6 +11,7 @@ from etude.core.kinds import ReplayMethod
 from etude.core.method import Method
 from etude.core.registry import compositions, files
 from etude.experience.store import Store
+from etude.methods.value.hyperl.hypernetwork import HyperQFunctions, ResidualNetwork
 from etude.methods.value.mrq.encoder import Encoder
 from etude.policies.control.initializers import Sparse
 from etude.policies.control.networks import MLP
@@ -28,11 +29,13 @@ def narrow(part: Any, *hidden: int) -> Any:
     """The part, and all parts inside, with perceptrons of these widths, and not so sparse that nothing is left."""
     if isinstance(part, Sparse):
         return part.replace(share=0.3)
-    if isinstance(part, MLP):
+    if isinstance(part, MLP | ResidualNetwork):
         start = None if part.initializer is None else narrow(part.initializer)
         return part.replace(hidden=hidden, initializer=start)
     if isinstance(part, Encoder):
         part = part.replace(actions=4, joined=5)
+    if isinstance(part, HyperQFunctions):
+        part = part.replace(dynamic=4)
     inside = {k: v for k, v in part.fields().items() if hasattr(v, "fields")}
     return part.replace(**{k: narrow(v, *hidden) for k, v in inside.items()})
 

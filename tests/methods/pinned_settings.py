@@ -52,6 +52,11 @@ WIDE: Settings = {
     "critic.count": 2, "critic.error": "squared", "critic.learning.optimizer.lr": 3e-4,
     "policy.learning.optimizer.lr": 3e-4, "critic.learning.target.rate": 0.005,
 }  # fmt: skip
+DELAYED: Settings = {
+    **WIDE, "policy.learning.every": 2, "policy.learning.target.every": 2, "critic.learning.target.every": 2,
+    "policy.learning.target.rate": 0.005, "exploration.scale": 0.1, "critic.backup.rule.noise.scale": 0.2,
+    "critic.backup.rule.noise.limit": 0.5, "critic.backup.reduce": "min", "actor.0.over": "first",
+}  # fmt: skip
 SOFT: Settings = {
     **WIDE, "policy": "squashed-policy", "exploration": "sampled", "policy.least": -20.0, "policy.most": 2.0,
     "learners.0.start": 1.0, "learners.0.entropy.nats": -1.0, "learners.0.learning.optimizer.lr": 3e-4,
@@ -120,6 +125,11 @@ SETTINGS: dict[str, Settings] = {
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
     "hpt": {**PLAIN, "minibatches": 2, "experience": "groups-and-demonstrations", "filters.0.gamma": 0.0},
+    "hyperl": {
+        **DELAYED, "critic": "hyper-q-functions", "critic.network.hidden": (256, 512, 1024), "critic.network.blocks": 2,
+        "critic.dynamic": 256, "critic.first.limit": 0.05, "critic.last.limit": 0.008, "critic.reverse": False,
+        "critic.learning.optimizer.lr": 5e-5,
+    },
     "kimi-k1-5": {
         **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,
         "rewards.1.times": 5, "rewards.1.longest": 16,
@@ -133,6 +143,13 @@ SETTINGS: dict[str, Settings] = {
         "critic.backup.rule.double": True, "critic.error": "squared", "critic.learning.optimizer": "adaptive-sgld",
         "critic.learning.optimizer.lr": 1e-3, "critic.learning.optimizer.a": 1.0,
         "critic.learning.optimizer.sigma": 1e-2, "critic.learning.optimizer.clip_norm": None,
+    },
+    "map-dqn": {
+        **CARTPOLE, "sampling.horizon.gamma": 0.96, "critic.error": "huber", "critic.head": "channels",
+        "critic.head.decomposition": "polar", "critic.head.decomposition.of": "whole",
+        "critic.head.decomposition.of.limit": 1.0, "critic.head.maps": ("log-lin-map",), "critic.head.maps.0.c": 0.5,
+        "critic.head.maps.0.d": 0.0, "critic.head.maps.0.least": 0.01687, "critic.head.most": 25.0,
+        "critic.backup": "averaged-bootstrap", "critic.backup.share": 0.1,
     },
     "max-at-k": {**PLAIN, "epochs": 3, "reference": "frozen", "rewards.1.k": 4, "rewards.1.baseline": "none"},
     "maxrl": PLAIN,
@@ -244,11 +261,7 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer": "obgd", "critic.learning.optimizer.lr": 1.0, "critic.learning.optimizer.lam": 0.8,
         "critic.learning.optimizer.kappa": 2.0, "critic.backup.rule": "argmax", "critic.backup.rule.double": False,
     },
-    "td3": {
-        **WIDE, "policy.learning.every": 2, "policy.learning.target.every": 2, "critic.learning.target.every": 2,
-        "policy.learning.target.rate": 0.005, "exploration.scale": 0.1, "critic.backup.rule.noise.scale": 0.2,
-        "critic.backup.rule.noise.limit": 0.5, "critic.backup.reduce": "min", "actor.0.over": "first",
-    },
+    "td3": DELAYED,
     "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
     "v-mpo": {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 64, "epochs": 10,

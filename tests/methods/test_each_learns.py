@@ -188,6 +188,8 @@ def gains_from_a_replay(method: Method) -> Tensor:
         learners = tuple(narrow(part, 16, 16) for part in smaller.learners)
         smaller = sooner(smaller.replace(**wider, learners=learners), every=10, epochs=5)
         smaller = set_values(smaller, {"learners.encoder.actions": 16, "learners.encoder.joined": 16})
+    if "share" in smaller.critic.backup.fields():  # where nothing is random
+        smaller = set_values(smaller, {"critic.backup.share": 1.0})
     if isinstance(smaller.critic.head, Atoms):
         smaller = set_values(smaller, {"critic.head.low": -1.0, "critic.head.high": 2.0})
     task = Aim(continuous=acts_in_boxes(method))

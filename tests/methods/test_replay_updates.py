@@ -110,6 +110,33 @@ class Normed(Net):
         return x
 
 
+class Hyper(Net):
+    """A critic of one hidden layer, whose numbers a residual network says: of two widths, with two blocks each."""
+
+    def __init__(self, tensors: dict[str, Tensor], name: str, row: int) -> None:
+        nn.Module.__init__(self)
+        self.layers = nn.ModuleList()
+        keys = [f"{name}.primary.stages.{i}.{k}" for i in range(2) for k in range(5)]
+        for key in [*keys, f"{name}.first.linear", f"{name}.last.linear"]:
+            weight, bias = tensors[f"{key}.weight"][row], tensors[f"{key}.bias"][row, 0]
+            layer = nn.Linear(*weight.shape, dtype=weight.dtype)
+            layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
+            self.layers.append(layer)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x, y = inputs
+        for stage in (self.layers[:5], self.layers[5:10]):
+            x = stage[0](x)
+            for inner, outer in (stage[1:3], stage[3:5]):
+                x = x + outer(functional.relu(inner(functional.relu(x))))
+        said = self.layers[10](x).view(len(x), y.shape[-1] + 2, -1)
+        w, scale, bias = said[:, :-2], 1 + said[:, -2], said[:, -1]
+        h = functional.relu(torch.bmm(y[:, None], w)[:, 0] * scale + bias)
+        said = self.layers[11](x)
+        w, scale, bias = said[:, :-2], 1 + said[:, -2], said[:, -1]
+        return ((h * w).sum(-1) * scale + bias)[:, None]
+
+
 class Batches:
     """What the loop draws in each update: rows, and the normal numbers under each name."""
 
@@ -170,8 +197,9 @@ class Own:
     """One member of a method, from the loop's weights before any update."""
 
     def __init__(self, tensors: dict[str, Tensor], k: int, critics: int) -> None:
-        if "critic.head.weight" in tensors:
-            self.critics = [Net(tensors, "critic", k * critics + i) for i in range(critics)]
+        of = Hyper if "critic.first.linear.weight" in tensors else Net
+        if of is Hyper or "critic.head.weight" in tensors:
+            self.critics: list[Net] = [of(tensors, "critic", k * critics + i) for i in range(critics)]
             self.policy = Net(tensors, "policy", k)
             self.slow_policy = copy.deepcopy(self.policy)
         else:
@@ -226,6 +254,29 @@ def dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
         y = rows.r + GAMMA * rows.live * own.slow[0](rows.next).max(-1).values
     q = own.critics[0](rows.s).gather(-1, rows.a.long())[:, 0]
     stepped(state["critic"], functional.smooth_l1_loss(q, y), own.critics)
+    follow_in_third(own, update)
+
+
+def map_dqn(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+    """Won and lost apart; 0.5 ln x of values below 1, and half of what they are above 1 beyond."""
+    if not state:
+        state["critic"] = adam(own.critics, 2.3e-3)
+
+    def values(said: Tensor) -> Tensor:
+        return torch.where(said > 0, 2 * said + 1, (2 * said).exp())
+
+    with torch.no_grad():
+        following = values(own.slow[0](rows.next).view(len(rows.r), -1, 2))
+        best = (following[..., 0] - following[..., 1]).argmax(-1)
+        paid = torch.stack([rows.r.clamp(0, 1), (-rows.r).clamp(0, 1)], -1)
+        worth = following[torch.arange(len(best)), best].clamp(0, 25)
+        u = paid + 0.96 * rows.live[:, None] * worth
+    q = own.critics[0](rows.s).view(len(rows.r), -1, 2)[torch.arange(len(best)), rows.a[:, 0].long()]
+    with torch.no_grad():
+        ubar = 0.9 * values(q).clamp(0, 25) + 0.1 * u
+        y = torch.where(ubar > 1, 0.5 * (ubar - 1), 0.5 * ubar.clamp(min=0.01687).log())
+    loss = functional.smooth_l1_loss(q, y, reduction="none").sum(-1).mean()
+    stepped(state["critic"], loss, own.critics)
     follow_in_third(own, update)
 
 
@@ -348,12 +399,15 @@ def ddpg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) 
     deterministic(own, rows, y, state, True, 0.001, (1e-4, 1e-3))
 
 
-def td3(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
+def td3(
+    own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any],
+    rates: tuple[float, float] = (3e-4, 3e-4),
+) -> None:  # fmt: skip
     with torch.no_grad():
         noise = (0.2 * normals("smoothing", rows.a)).clamp(-0.5, 0.5)
         a = (torch.tanh(own.slow_policy(rows.next)) + noise).clamp(-1, 1)
         y = rows.r + GAMMA * rows.live * torch.minimum(*(c(rows.next, a)[:, 0] for c in own.slow))
-    deterministic(own, rows, y, state, update % 2 == 0, 0.005, (3e-4, 3e-4))
+    deterministic(own, rows, y, state, update % 2 == 0, 0.005, rates)
 
 
 def squashed(own: Own, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -616,7 +670,8 @@ def avg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
 FORMULAS: dict[str, Callable[..., None]] = {
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "rainbow": rainbow, "mdvi": mdvi, "lmc-lsvi": lmc_lsvi,
-    "stream-x": stream_q, "ddpg": ddpg, "td3": td3, "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
+    "map-dqn": map_dqn, "stream-x": stream_q, "ddpg": ddpg, "td3": td3,
+    "hyperl": partial(td3, rates=(3e-4, 5e-5)), "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
     "avg": avg, "mrq": mrq,
 }  # fmt: skip
 

@@ -107,6 +107,8 @@ def learned(name: str, horizon: Any, fault: str = "") -> torch.Tensor:
             changes |= {f"{path}.low": 0.0, f"{path}.high": 2.0, f"{path}.count": 21}
     if isinstance(method.critic.head, Quantiles):
         changes["critic.head.count"] = 10
+    if "share" in method.critic.backup.fields():  # nothing is random, and errors are in logarithms
+        changes, steps = changes | {"critic.backup.share": 1.0, "optimizer.lr": 5e-3}, 1_000
     if "kl" in method.critic.backup.rule.fields():
         changes |= {"critic.backup.rule.kl": 0.0, "critic.backup.rule.entropy": 0.0}
     if any(part.name == "temperature" for part in method.learners):  # the temperature stays, at next to nothing

@@ -63,6 +63,8 @@ class QHead(Part, abstract=True):
 
     slot = "head"
     says: ClassVar[Said] = "numbers"
+    bounded_by: ClassVar[tuple[str, ...]] = ("low", "high")
+    """Its fields on which `bounds` rest."""
 
     def layer(self, population: Population, name: str, width: int, choices: int, start: Initializer) -> nn.Module:
         """The last layer, [P, N, width] to K numbers of each choice, `choices` of 0 meaning one value."""

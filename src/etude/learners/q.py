@@ -114,26 +114,28 @@ class QFunctions(ReplayCritic):
     def about_target(self) -> str | None:
         return None
 
-    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> Critics:
+    def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         choices, size = action_sizes(actions)
         if not choices and len(shape) != 1:
             raise ConfigError(
                 f"QFunctions read actions beside vectors, and observations are images {list(shape)}: let an encoder "
                 "make vectors of them (learners=critic-encoder, with critic-encoder in order)."
             )
-        return self._built(shape if choices else (shape[0] + size,), choices, population)
+        return self._built(shape, 0 if choices else size, choices, population)
 
-    def build_joined(self, width: int, population: Population) -> Critics:
-        return self._built((width,), 0, population)
+    def build_joined(self, width: int, population: Population) -> nn.Module:
+        return self._built((width,), 0, 0, population)
 
-    def _built(self, shape: tuple[int, ...], choices: int, population: Population) -> Critics:
-        each = population.each(self.count, "critics")
-        body, width = self.network.build(shape, each, "critic")
-        head = self.head.layer(each, "critic.head", width, choices, self.last)
-        critics = Critics(body, head, choices, self.head.size)
+    def _built(self, shape: tuple[int, ...], size: int, choices: int, population: Population) -> nn.Module:
+        critics = self._network(shape, size, choices, population.each(self.count, "critics"))
         if self.noise is not None:
             critics.noise = self.noise.put(critics, population.size)
         return critics
+
+    def _network(self, shape: tuple[int, ...], size: int, choices: int, each: Population) -> nn.Module:
+        """One network for each of `each`, of what is seen and `size` numbers of an action, 0 where none are read."""
+        body, width = self.network.build((shape[0] + size,) if size else shape, each, "critic")
+        return Critics(body, self.head.layer(each, "critic.head", width, choices, self.last), choices, self.head.size)
 
     def followed(self, store: Any) -> None:
         self.backup.followed(store)
@@ -167,11 +169,12 @@ class QFunctions(ReplayCritic):
 
     @torch.no_grad()
     def _errors(self, outputs: Tensor, target: Tensor, each: Tensor) -> Tensor:
-        """[P, N] how far it was off: of values the largest distance of its networks, else what it can lose, their mean.
+        """[P, N] how far it was off: of one number the largest distance of its
+        networks, else what it can lose, their mean.
 
         Of chances that is the divergence from the target, by which Rainbow draws rows (arXiv:1710.02298).
         """
-        if self.head.says == "numbers":
+        if self.head.says == "numbers" and self.head.size == 1:
             return (outputs - target[:, None]).abs().squeeze(-1).amax(1)
         return (each.mean(1) - self.error.least(target).sum(-1)).clamp(min=0.0)
 

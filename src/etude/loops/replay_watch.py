@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -103,11 +103,12 @@ class ReplayWatch:
             self.told.add(path)
             k, which = int(outside.nonzero()[0, 0]), sums[outside]
             low, high = low.expand_as(gamma), high.expand_as(gamma)
+            fields = " and ".join(f"{path}.{field}" for field in cast(QHead, method.parts()[path]).bounded_by)
             warnings.warn(
                 f"{count} of the {int(end[:, -steps:].sum())} episodes that ended in this step had discounted returns "
                 f"that the critic cannot say, {float(which.min()):.4g} to {float(which.max()):.4g} where "
-                f"{float(low[k]):g} to {float(high[k]):g} can be said: they are cut there. Set {path}.low and "
-                f"{path}.high to what the task can pay. Later ones are counted in the metrics as returns_out_of_range.",
+                f"{float(low[k]):g} to {float(high[k]):g} can be said: they are cut there. Set {fields} "
+                f"to what the task can pay. Later ones are counted in the metrics as returns_out_of_range.",
                 stacklevel=4,
             )
         return float(count)

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from etude.core.fields import Interval, Positive
-from etude.core.population import Population, per_member
+from etude.core.population import Number, PerMember, Population, per_member
 from etude.core.step_slots import Initializer
 from etude.optimizers.population import column
 from etude.policies.control.networks import GAIN, orthogonal
 
 
-def _uniform(population: Population, name: str, shape: tuple[int, int], limit: float) -> Tensor:
+def _of_networks(number: Number, population: Population) -> Any:
+    """A number, or one per member for each of its networks, which stand one after another."""
+    if not isinstance(number, PerMember):
+        return number
+    each = population.size // len(number.numbers)
+    return PerMember([x for x in number.numbers for _ in range(each)])
+
+
+def _uniform(population: Population, name: str, shape: tuple[int, int], limit: Number) -> Tensor:
     """[P, *shape] uniform in [-limit, limit], a number or one per member."""
-    return (2 * population.draw("init", name, of=lambda g: torch.rand(shape, generator=g)) - 1) * limit
+    drawn = population.draw("init", name, of=lambda g: torch.rand(shape, generator=g))
+    found: Tensor = (2 * drawn - 1) * _of_networks(limit, population)
+    return found
 
 
 class FanIn(Initializer):
@@ -71,7 +81,7 @@ class Orthogonal(Initializer):
     gain: Positive = GAIN
 
     def weights(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
-        return orthogonal(population, name, outputs, inputs, self.gain).transpose(1, 2)
+        return orthogonal(population, name, outputs, inputs, _of_networks(self.gain, population)).transpose(1, 2)
 
     def biases(self, population: Population, name: str, inputs: int, outputs: int) -> Tensor:
         return torch.zeros(population.size, 1, outputs)
