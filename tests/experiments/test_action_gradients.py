@@ -39,13 +39,13 @@ def test_the_exact_gradient_is_that_of_returns() -> None:
 
 
 def loop_of(label: str) -> tuple[OffPolicyLoop, Linear]:
-    method: Any = fixed(arms(LINEAR, (8, 8))[label], LINEAR)
+    method: Any = fixed(arms(LINEAR, (8, 8), {})[label], LINEAR)
     return OffPolicyLoop(method, LINEAR, [Member(0), Member(1)], 1), method.critic.backup.rule
 
 
 def test_both_arms_have_as_many_numbers() -> None:
     for task, sizes in ((LINEAR, (32, 64, 128)), (hyperl.SWINGS, (16, 32, 64))):
-        found, seen = arms(task, sizes), task.make([0], 1)
+        found, seen = arms(task, sizes, {}), task.make([0], 1)
         shape, actions = seen.observation_space.shape, seen.action_space
         mine, theirs = (
             hyperl.numbers(found[label].critic, shape, actions)

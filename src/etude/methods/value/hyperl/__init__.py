@@ -46,7 +46,7 @@ hyperl = td3.replace(
             Measure(name="return", smallest=20.0, margin=-20.0, bounds=(-2000.0, 0.0)),
         ),
         equal=("steps",),
-        sweep={},
+        sweep={"critic.learning.optimizer.lr": (3e-4, 1e-3)},
         learned_on="return",
         paper_effect="higher cosine similarity with the true gradient, and higher returns, in four MuJoCo tasks",
     ),
