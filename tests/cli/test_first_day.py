@@ -78,7 +78,9 @@ def sizes(method: Any, task: object) -> dict[str, Any]:
     if world == World.CONTROL:
         first = method if isinstance(method, str) else method[0]  # of those that are compared
         gathered = compose_method(first, world=world).parts()["experience"].fields()
-        shorter = ["experience.steps=64"] if "steps" in gathered else []
+        lower = {"steps": 64, "random": 32, "warmup": 64}  # where there are such: of rollouts, and of a replay
+        shorter = [f"experience.{field}={value}" for field, value in lower.items() if field in gathered]
+        shorter += ["sampling.batch=32"] if "warmup" in gathered else []
         return {"steps": 128, "seeds": 2, "evaluate": 2, "evaluate_every": 64, "set": shorter}
     return {"steps": 2, "evaluate": 2, "evaluate_every": 1, "set": ["problems=2"]}
 
