@@ -13,6 +13,7 @@ import torch
 from etude.core.control import Step
 from etude.core.errors import ConfigError
 from etude.core.population import Member
+from etude.evaluation.export import plain_policy
 from etude.experience.images import ImageStore
 from etude.loops.off_policy import OffPolicyLoop
 from etude.policies.control.frames import Stacked
@@ -93,6 +94,18 @@ def test_a_member_is_the_run_of_its_seed() -> None:
         if value.dim():
             count = len(everything(together)[key]) // 3
             assert alike(everything(together)[key][count : 2 * count], value), key
+
+
+def test_who_is_exported_stacks_frames_as_who_acts() -> None:
+    loop = loop_of(seeing(3))
+    policy = plain_policy(loop, 1)
+    environment = Stacked(SpotTask().make([4], 1), 3)
+    shown, state, begins = environment.reset(), policy.initial(1), torch.ones(1, dtype=torch.bool)
+    for _ in range(4):
+        action, state = policy(torch.from_numpy(shown[0, :, -1][..., None]), begins, state)
+        assert torch.equal(state["frames"], torch.from_numpy(shown[0]))
+        shown = environment.step(action.numpy().reshape(1, 1, 1).astype(np.float32)).observations
+        begins = torch.zeros(1, dtype=torch.bool)
 
 
 def test_what_keeps_the_last_step_alone_keeps_no_images() -> None:

@@ -39,7 +39,7 @@ from etude.experience.spaces import (
     leaves,
     observation_shape,
 )  # fmt: skip
-from etude.policies.control.actor import Actor, ActorPolicy, Player
+from etude.policies.control.actor import Actor, Player
 from etude.policies.control.frames import FrameStack
 from etude.policies.control.memory import Past
 
@@ -134,7 +134,7 @@ def plain_policy(loop: Acting, member: int) -> PlainPolicy:
                 if tensor is not None and tensor.dim():
                     own = tensor[member : member + 1].clone()
                     tensors[name] = nn.Parameter(own, requires_grad=False) if tensors is module._parameters else own
-    transforms = policy.observations if isinstance(policy := loop.method.policy, ActorPolicy) else ()
+    transforms = getattr(loop.method.policy, "observations", ())
     counts = [part.count for part in transforms if isinstance(part, FrameStack)]
     return PlainPolicy(actor, loop.environment.observation_space, loop.environment.action_space, *(counts or [1]))
 
