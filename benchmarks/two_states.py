@@ -1,10 +1,11 @@
 """Whether something slowed down: two checkouts of etude, step by step in turn, in the same minutes of the same machine.
 
-    python benchmarks/two_states.py OLD NEW [--rounds 12]
+    python benchmarks/two_states.py OLD NEW [--rounds 12] [--only dqn-1 sac-64-10]
 
-OLD and NEW are folders of the repository (`git clone`, `git checkout COMMIT`). Of each of three things, one process per
-checkout, one thread, processor time: a GRPO step on `compose`, a PPO update of ten members on the cart-pole, a
-checkpoint of the first. Printed: the median of old / new over rounds, with quartiles; above 1 the new one is faster.
+OLD and NEW are folders of the repository (`git clone`, `git checkout COMMIT`). Of each thing, one process per checkout,
+one thread, processor time: a GRPO step on `compose`, a PPO update of ten members on the cart-pole, a checkpoint of the
+first, and blocks of steps and updates from a replay (`_replay_cases.py`, the last number is how many members). Printed:
+the median of old / new over rounds, with quartiles; above 1 the new one is faster.
 """
 
 from __future__ import annotations
@@ -76,7 +77,29 @@ def checkpoint() -> Callable[[], float]:
     return step
 
 
-CASES = {"GRPO step (tokens)": token_step, "PPO update (steps)": control_step, "checkpoint (bytes)": checkpoint}
+def replay_block(name: str, members: int, length: int) -> Callable[[], float]:
+    """Some environment steps of every member and their updates; how many steps."""
+    from _own_replay import built
+    from _replay_cases import SPEED
+
+    loop = built(SPEED[name], members, threads=1)[1]
+    while loop.acted < SPEED[name].warmup:
+        loop.step()
+    loop.block = length
+
+    def step() -> float:
+        loop.step()
+        return float(members * length)
+
+    return step
+
+
+CASES: dict[str, Callable[[], Callable[[], float]]] = {
+    "GRPO step (tokens)": token_step, "PPO update (steps)": control_step, "checkpoint (bytes)": checkpoint,
+    "dqn-1": lambda: replay_block("dqn", 1, 250), "dqn-10": lambda: replay_block("dqn", 10, 250),
+    "sac-64-10": lambda: replay_block("sac-64", 10, 40), "sac-256-1": lambda: replay_block("sac-256", 1, 40),
+    "td3-256-1": lambda: replay_block("td3-256", 1, 40),
+}  # fmt: skip
 
 
 class Side:
@@ -133,6 +156,7 @@ def main() -> None:
     parser.add_argument("old", nargs="?", type=Path)
     parser.add_argument("new", nargs="?", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
@@ -142,7 +166,7 @@ def main() -> None:
         parser.error("two checkouts are compared: OLD NEW")
     print(f"{platform.processor() or platform.machine()}, {options.rounds} rounds")
     print("| what | old, per second | new, per second | old / new in time: median (quartiles) |\n|---|---|---|---|")
-    for case in CASES:
+    for case in options.only:
         print(compared(case, options.old, options.new, options.rounds), flush=True)
 
 

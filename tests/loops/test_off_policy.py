@@ -16,6 +16,7 @@ from etude.core.edit import set_value
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.learners import Learning, Target
 from etude.core.population import Member
+from etude.experience.stretches import Stretches
 from etude.learners.backups import ClippedNoise, FromPolicy
 from etude.loops.off_policy import OffPolicyLoop
 from etude.optimizers.adam import Adam
@@ -210,6 +211,28 @@ def test_actions_are_stored_in_units_and_acted_in_the_environments() -> None:
     stored = loop.collector.store.read(torch.arange(30)[None]).actions[0]
     assert torch.allclose(torch.from_numpy(np.stack(acted))[:, 0, 0], 2 * stored)  # bounds of 2
     assert stored.abs().max() <= 1 and stored.std() > 0.4
+
+
+def test_the_policy_is_asked_only_where_chance_does_not_act() -> None:
+    """The actions are the same; the numbers that chance compares are drawn here once more."""
+    loop, asked = OffPolicyLoop(small(REPLAY["dqn"], random=0, warmup=40), cartpole, [Member(3)], 2, 30), list[int]()
+    loop.collector.exploration = loop.method.exploration.replace(start=0.5, end=0.5)
+    ask = loop.actor.forward
+
+    def asking(seen: torch.Tensor, past: Any = None) -> torch.Tensor:
+        asked.append(loop.collector.taken)
+        said: torch.Tensor = ask(seen, past)
+        return said
+
+    loop.actor.forward = asking  # type: ignore[method-assign]
+    chances = Stretches(loop.population, "explore").at(0)
+    drawn = [chances.at(t)("chances", lambda g, n: torch.rand(n, 1, 1, generator=g)).item() for t in range(30)]
+    loop.step()
+    assert asked == [t for t, x in enumerate(drawn) if x >= 0.5]
+    assert 5 < len(asked) < 25
+    with torch.no_grad():
+        best = ask(loop.collector.store.grid[:, :30, :4]).argmax(-1)[0]
+    assert torch.equal(loop.collector.store.grid[0, asked, 4], best[asked].float())
 
 
 def test_normalisers_learn_from_every_step_and_are_saved(tmp_path: Path) -> None:

@@ -269,8 +269,10 @@ class FlatParameters:
         Args:
             again: whether another loss will be differentiated through the same operations.
         """
-        gradients = torch.autograd.grad(loss.sum(), self.leaves, materialize_grads=True, retain_graph=again)
-        torch.cat([g.reshape(len(self.networks), -1) for g in gradients], 1, out=self.gradients)
+        each = torch.ones_like(loss)
+        gradients = torch.autograd.grad(loss, self.leaves, each, materialize_grads=True, retain_graph=again)
+        networks = self.networks.size(0)
+        torch.cat([g.reshape(networks, -1) for g in gradients], 1, out=self.gradients)
 
     def shared(self, module: nn.Module, only: int | None = None) -> nn.Module:
         """A copy of one of the modules that reads these very numbers, without gradient to them.

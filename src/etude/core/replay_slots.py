@@ -156,6 +156,13 @@ class Exploration(Part, abstract=True):
         """
         raise NotImplementedError
 
+    def blind(self, actor: Any, count: int, draw: Drawing, acted: int) -> Tensor | None:
+        """Actions [P, E, A] in `count` environments, where what the policy would do counts in none of them; else None.
+
+        They are what `act` would say: only the policy's forward pass is left out.
+        """
+        return None
+
     def noise(self, actor: Any, count: int, draw: Drawing) -> Tensor | None:
         """[P, E, K] what the policy makes its actions in E environments of; None where others are done than these."""
         return None

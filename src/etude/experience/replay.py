@@ -140,11 +140,12 @@ class ReplayCollector:
     ) -> None:  # fmt: skip
         self.part, self.environment, self.actor = part, environment, actor
         self.exploration, self.rewards = exploration, rewards
-        self.spread = in_units(actor)
+        self.spread, self.learns = in_units(actor), len(actor.transforms) > 0  # from what is seen
+        self.device = actor.device
         self.observations = environment.reset()
         grid = self.observations.shape[:2]
         self.store = self._store()
-        self.stretches = Stretches(population, "explore", actor.device)
+        self.stretches = Stretches(population, "explore", self.device)
         self.taken = 0  # steps in every environment
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
         self.lost: list[list[int]] = [[] for _ in range(population.size)]
@@ -154,7 +155,7 @@ class ReplayCollector:
     def _store(self) -> Store:
         """What keeps what is seen: images each frame once."""
         members, environments, *shape = self.observations.shape
-        size, device = (members, environments, self.part.capacity), self.actor.device
+        size, device = (members, environments, self.part.capacity), self.device
         made = (*size, tuple(shape), self.spread.actions, self.part.on_disk, device)
         if len(shape) == 1:
             return Store(*made)
@@ -174,8 +175,8 @@ class ReplayCollector:
     def step(self) -> None:
         """Act everywhere once, and store that."""
         shown = torch.from_numpy(self.observations)
-        there = shown.to(self.actor.device)
-        if len(self.actor.transforms):
+        there = shown.to(self.device)
+        if self.learns:
             self.actor.observe(there)
         actions = self._act(there).cpu()
         outside = self.spread.outside(actions)
@@ -185,7 +186,7 @@ class ReplayCollector:
         if step.final is not None:
             following = following.clone()
             following[torch.from_numpy(done)] = torch.from_numpy(step.final)
-        live, end = torch.from_numpy(~step.terminated).float(), torch.from_numpy(done).float()
+        live, end = (torch.from_numpy(x.astype(np.float32)) for x in (~step.terminated, done))
         place, rewards = self.store.cursor, self._worth(step, shown, outside, following)
         self.store.push(shown, actions, following, rewards, live, end)
         self.observations, self.taken = step.observations, self.taken + 1
@@ -201,6 +202,9 @@ class ReplayCollector:
         draw, spread, count = self.stretches.at(self.taken), self.spread, shown.shape[1]
         if self.acted < self.part.random:
             return draw("random", lambda generator, n: spread.anything((n, count), generator))
+        blind = self.exploration.blind(self.actor, count, draw, self.acted)
+        if blind is not None:
+            return blind
         with noisy(self.actor.body, draw, "noise"):
             said = self.actor(self.actor.see(shown))
         return self.exploration.act(self.actor, said, draw, self.acted)

@@ -92,6 +92,7 @@ class Store:
         if self.device.type != "cuda":
             self._check_room()
         self.rows = self._numbers(members * self.capacity, sum(self.widths))
+        self.grid = self.rows.view(members, self.capacity, -1)  # [P, capacity, W]: every member's rows
         self.first = torch.arange(members, device=self.device)[:, None] * self.capacity
         self.cursor, self.size, self.pushed = 0, 0, 0
         self.stretch = min(max(1, self.file // (members * environments * self.row)) * environments, self.capacity)
@@ -110,11 +111,6 @@ class Store:
         return torch.empty(rows, width, dtype=dtype, device=self.device)
 
     @property
-    def grid(self) -> Tensor:
-        """[P, capacity, W]: every member's rows."""
-        return self.rows.view(self.members, self.capacity, -1)
-
-    @property
     def rewards(self) -> Tensor:
         """[P, size] of all rows."""
         return self.grid[:, : self.size, -3]
@@ -129,9 +125,8 @@ class Store:
     ) -> None:
         """Store one step in every environment, [P, E, ...] on the CPU, where `cursor` is."""
         self.written.pop(self.cursor // self.stretch, None)
-        place = slice(self.cursor, self.cursor + self.environments)
-        numbers = (x.unsqueeze(-1) for x in (rewards, live, end))
-        self.grid[:, place].copy_(torch.cat([observations, actions, following, *numbers], -1))
+        place = self.grid.narrow(1, self.cursor, self.environments)
+        place.copy_(torch.cat([observations, actions, following, torch.stack((rewards, live, end), -1)], -1))
         self.cursor = (self.cursor + self.environments) % self.capacity
         self.size = min(self.size + self.environments, self.capacity)
         self.pushed += self.environments

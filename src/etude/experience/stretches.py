@@ -45,4 +45,4 @@ class Stretches:
         if numbers is None or stretch != self.stretch:
             numbers = self.population.draw(self.purpose, name, self.stretch, of=lambda g: of(g, LENGTH)).to(self.device)
             self.drawn[name] = self.stretch, numbers
-        return numbers[:, self.place]
+        return numbers.select(1, self.place)

@@ -19,7 +19,7 @@ from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
 from etude.optimizers.adam import Adam
 from etude.policies.control.initializers import FanIn
-from etude.policies.control.networks import Plain
+from etude.policies.control.networks import Plain, networks_in
 from etude.policies.control.replay import WIDE
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Critics(Plain):
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]
         x = seen if actions is None else torch.cat([seen, actions], -1)
-        count = len(next(self.head.parameters())) // members
+        count = networks_in(self.head) // members
         if count > 1:
             x = x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1)
         said: Tensor = self.head(self.body(x))

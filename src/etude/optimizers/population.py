@@ -152,6 +152,7 @@ class PopulationAdam:
         self.taken = torch.zeros(len(self.values), device=self.values.device)
         self.rows = [list(x.unbind(0)) for x in (self.values, self.gradient, self.first, self.second, self.taken)]
         self.failures = Failures(len(self.values), self.values.device)
+        self.none = torch.zeros(len(self.values), device=self.values.device)  # of the members skipped a step
 
     def step(self, surrogate: Differentiable, rate: Number) -> Metrics:
         metrics = surrogate.gradient()
@@ -159,8 +160,9 @@ class PopulationAdam:
         finite = norm < torch.inf
         if self.failures.here and bool(finite.all()):  # of another device to ask is to wait for it
             self._apply(norm, rate)
-        else:
-            self._guarded(finite, norm, rate)
+            self.failures.count.zero_()
+            return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": self.none}
+        self._guarded(finite, norm, rate)
         taken = finite[:, 0]
         self.failures.note(taken, surrogate.batch)
         return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": 1.0 - taken.float()}

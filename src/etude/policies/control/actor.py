@@ -16,7 +16,7 @@ from etude.core.step_slots import Memory, Network, Observations, Policy
 from etude.policies.control.distributions import Categorical, Distribution, distribution
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.memory import Past
-from etude.policies.control.networks import MLP, Linear
+from etude.policies.control.networks import MLP, Linear, Plain
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -95,7 +95,7 @@ class Observing(Protocol):
         ...
 
 
-class Actor(nn.Module):
+class Actor(Plain):
     """Observations [P, N, ...] to parameters [P, N, K] of `distribution`, in three steps: `see`, `features`, `say`.
 
     Args:

@@ -67,7 +67,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.size(1) == 1:
         return torch.addcmul(bias, x, weight)
     if not torch.compiler.is_exporting() and x.size(1) == 1:  # what is exported has to take any N
-        return (x.mT * weight).sum(1, keepdim=True) + bias
+        return (x.mT * weight).sum(1, keepdim=True).add_(bias)
     return torch.baddbmm(bias, x, weight)
 
 
@@ -76,6 +76,13 @@ class Plain(nn.Module):
 
     def __call__(self, *args: object) -> Any:
         return self.forward(*args)
+
+
+def networks_in(module: nn.Module) -> int:
+    """How many networks a batched module holds: the rows of its first parameter, found without a walk through all."""
+    while not module._parameters:
+        module = next(m for m in module._modules.values() if m is not None)
+    return next(p for p in module._parameters.values() if p is not None).size(0)
 
 
 class Linear(Plain):
@@ -98,7 +105,8 @@ class Linear(Plain):
         self.weight, self.bias = nn.Parameter(weight.contiguous()), nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return affine(x, self.weight, self.bias)
+        own = self._parameters  # read directly: torch's way to an attribute takes as long as a small product
+        return affine(x, own["weight"], own["bias"])  # type: ignore[arg-type]
 
 
 class LayerNorm(Plain):
