@@ -94,7 +94,9 @@ def test_the_experiment_has_what_the_claim_measures(monkeypatch: pytest.MonkeyPa
     for name, number in {**small, "LINEAR_SIZES": (8,), "SWING_SIZES": (8,)}.items():
         monkeypatch.setattr(hyperl, name, number)
     monkeypatch.setattr(hyperl, "spread", lambda function, jobs: [function(job) for job in jobs])
-    monkeypatch.setattr(hyperl, "arms", lambda task, sizes, of=arms: {k: soon(m) for k, m in of(task, sizes).items()})
+    monkeypatch.setattr(
+        hyperl, "arms", lambda task, sizes, own, of=arms: {k: soon(m) for k, m in of(task, sizes, own).items()}
+    )
     claim, found = get_method("hyperl").claim, hyperl.experiment([3, 4])
     assert claim is not None
     for pair in found:
