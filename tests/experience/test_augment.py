@@ -19,7 +19,7 @@ from etude.experience.stretches import LENGTH, Stretches
 from etude.loops.off_policy import OffPolicyLoop
 from etude.policies.control.networks import MLP
 from etude.tasks.control.cartpole import cartpole
-from image_toys import SpotTask, seeing
+from spot_toys import SpotTask, seeing
 
 torch.set_num_threads(1)
 SHAPE = (2, 5, 7)

@@ -11,7 +11,17 @@ import torch
 from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.experiments.value import hyperl
-from etude.experiments.value.hyperl import GAMMA, LINEAR, SHARE, Linear, arms, cosines, exact_gradient, fixed, watch
+from etude.experiments.value.hyperl import (
+    GAMMA,
+    LINEAR,
+    SHARE,
+    LinearPolicy,
+    arms,
+    cosines,
+    exact_gradient,
+    fixed,
+    watch,
+)
 from etude.loops.off_policy import OffPolicyLoop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,7 +48,7 @@ def test_the_exact_gradient_is_that_of_returns() -> None:
     assert found.tolist() == pytest.approx(each, abs=1e-6) and max(map(abs, each)) > 0.05
 
 
-def loop_of(label: str) -> tuple[OffPolicyLoop, Linear]:
+def loop_of(label: str) -> tuple[OffPolicyLoop, LinearPolicy]:
     method: Any = fixed(arms(LINEAR, (8, 8), {})[label], LINEAR)
     return OffPolicyLoop(method, LINEAR, [Member(0), Member(1)], 1), method.critic.backup.rule
 

@@ -28,7 +28,7 @@ from etude.policies.control.inputs import suited
 from etude.policies.control.networks import MLP
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum
-from image_toys import TINY, SpotTask, encoded, seeing
+from spot_toys import TINY, SpotTask, encoded, seeing
 
 torch.set_num_threads(1)
 GAMMA = 0.99

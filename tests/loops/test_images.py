@@ -17,9 +17,9 @@ from etude.evaluation.export import plain_policy
 from etude.experience.images import ImageStore
 from etude.loops.off_policy import OffPolicyLoop
 from etude.policies.control.frames import Stacked
-from image_toys import SIDE, SpotTask, seeing
 from replay_toys import REPLAY, small
 from solo_runs import alike
+from spot_toys import SIDE, SpotTask, seeing
 
 torch.set_num_threads(1)
 

@@ -20,8 +20,8 @@ from etude.loops.off_policy import OffPolicyLoop
 from etude.runtime import checkpoints
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum
-from image_toys import SpotTask, encoded, seeing
 from replay_toys import REPLAY, acts_in_boxes, small
+from spot_toys import SpotTask, encoded, seeing
 from two_devices import TwoDevices, mark
 
 torch.set_num_threads(1)

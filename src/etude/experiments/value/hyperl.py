@@ -40,7 +40,7 @@ Job: TypeAlias = tuple[str, tuple[int, ...], Fields]
 SWINGS, SWING_SIZES, STEPS, BLOCK, EPISODES = pendulum, (16, 32, 64), 8_000, 250, 20
 
 
-class Linear(Rule):
+class LinearPolicy(Rule):
     """The action -gain s, in units: a policy whose values are known.
 
     Args:
@@ -50,7 +50,7 @@ class Linear(Rule):
 
     >>> from types import SimpleNamespace as Rows
     >>> read = Rows(seen=lambda at: torch.tensor([[[0.5]]]), outputs=lambda at, actions, copy: actions[:, None])
-    >>> Linear(gain=(0.5,))(read).outputs.item()
+    >>> LinearPolicy(gain=(0.5,))(read).outputs.item()
     -0.25
     """
 
@@ -99,7 +99,7 @@ def arms(task: Any, sizes: tuple[int, ...], own: Fields) -> dict[str, Any]:
 def fixed(method: Any, task: Regulator) -> ReplayMethod:
     """The method's critic alone, which learns the values of a linear policy."""
     gain = SHARE * task.gain(GAMMA) / MOST
-    rule = Linear(gain=tuple(float(x) for x in gain.ravel()))
+    rule = LinearPolicy(gain=tuple(float(x) for x in gain.ravel()))
     small = {"experience.capacity": ROWS, "experience.environments": 10, "sampling.horizon.gamma": GAMMA}
     critic = method.critic.replace(backup=method.critic.backup.replace(rule=rule))
     alone = method.replace(policy=method.policy.replace(learning=None), critic=critic, order=("critic",))
@@ -108,7 +108,7 @@ def fixed(method: Any, task: Regulator) -> ReplayMethod:
     return found
 
 
-def watch(loop: OffPolicyLoop, rule: Linear) -> None:
+def watch(loop: OffPolicyLoop, rule: LinearPolicy) -> None:
     """Fill the store with what the linear policy does, with noise."""
     environment, store = loop.environment, loop.collector.store
     grid, size = (ROWS // store.environments, store.environments), store.widths[1]
@@ -126,7 +126,7 @@ def watch(loop: OffPolicyLoop, rule: Linear) -> None:
         seen = shown
 
 
-def cosines(loop: OffPolicyLoop, task: Regulator, rule: Linear) -> Tensor:
+def cosines(loop: OffPolicyLoop, task: Regulator, rule: LinearPolicy) -> Tensor:
     """[P, STATES] between the first critic's gradient in the action of the policy and the exact one."""
     size = task.dimensions
     seen = loop.population.draw("states", of=lambda g: 2 * torch.rand(STATES, size, generator=g) - 1)
