@@ -85,6 +85,18 @@ def test_always_right_is_worth_11_in_a_chain_of_any_length(states: int) -> None:
     assert mdp.mean(mdp.evaluate_stages(left)[:, 0]).item() == pytest.approx(0.001 * (states + 8))
 
 
+def test_in_a_mixed_chain_the_seed_says_which_action_goes_right() -> None:
+    """The best return is 11 all the same, and a policy that does the same everywhere gets nowhere."""
+    mdp, plain = (NChain(states=20, mixed=mixed).mdp([0, 1, 2], horizon=True) for mixed in (True, False))
+    assert optimal_return(mdp).tolist() == pytest.approx([11.0] * 3)
+    right = mdp.transitions[..., 1, :] == plain.transitions[..., 1, :]
+    share = right.all(-1).double().mean(-1)
+    assert bool((share > 0).all() and (share < 1).all()) and not torch.equal(right[0], right[1])
+    for action in range(2):
+        always = greedy(torch.eye(2, dtype=torch.float64)[action]).expand(3, 29, 20, 2)
+        assert float(mdp.mean(mdp.evaluate_stages(always)[:, 0]).max()) < 1
+
+
 def test_adding_members_changes_nobodys_values() -> None:
     three, alone = (Garnet().mdp(seeds, gamma=0.9) for seeds in ([3, 5, 7], [7]))
     assert torch.equal(three.transitions[2:], alone.transitions) and torch.equal(three.rewards[2:], alone.rewards)

@@ -27,8 +27,9 @@ from etude.tasks.tabular.river_swim import RiverSwim
 
 RIVER, EPISODES, TEMPERATURE = RiverSwim(states=4, limit=12), 600, 1.0
 """1 / sqrt(beta) is 1. In the river of 6 states, 20 steps long, the first 200 episodes find nothing whatever it is."""
-CHAIN, STEPS, BLOCK, SHARE, RUNS = NChain(states=20), 20_000, 250, 0.9, 8
-"""Of 20 states random choices solved 2 of 8 (seeds 0 to 7), of 25 states 1 of 10."""
+CHAIN, STEPS, BLOCK, SHARE, RUNS = NChain(states=16, mixed=True), 20_000, 250, 0.9, 8
+"""Of 16 states random choices solved 10 of 16 (seeds 0 and 1), of 12 states 13 of 16. Where every state has the same
+right action, 0.4 of all runs solve 20 states before they have learned anything. A sigma of 0.1 or 0.5 finds no more."""
 
 
 class Samples(NamedTuple):

@@ -41,8 +41,9 @@ lmc_lsvi = dqn.replace(
         statement="Noise in the optimizer's steps finds the end of a chain more often than random choices do; of the "
         "linear form, the regret on RiverSwim grows more slowly than the episodes.",
         task="n-chain",
-        setting="a chain of 20 states, two layers of 32, 20,000 steps, the same updates for all; solved is the share "
-        "of 8 runs whose greedy return is nine tenths of the best. RiverSwim: 4 states, 12 steps, 600 episodes",
+        setting="a chain of 16 states in each of which the seed says which action goes right, two layers of 32, 20,000 "
+        "steps, the same updates for all; solved is the share of 8 runs whose greedy return is nine tenths of the "
+        "best. RiverSwim: 4 states, 12 steps, 600 episodes",
         measures=(
             Measure(name="solved", smallest=0.15),
             Measure(name="solved, Langevin Adam", smallest=0.15),
