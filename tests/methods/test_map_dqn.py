@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from etude.core.critic_slots import Following, Rule
 from etude.core.edit import set_values
 from etude.core.errors import ConfigError
 from etude.core.fit import check
@@ -91,6 +93,21 @@ def test_channels_by_hand() -> None:
     assert Polar().split(numbers(-3.0, 3.0)).tolist() == [[0, 1], [1, 0]]
     assert Ensemble(of=Polar(), count=2).weights == (0.5, 0.5, -0.5, -0.5)
     assert Ensemble(of=Polar(), count=2).split(numbers(-0.25)).tolist() == [[0, 0, 0.25, 0.25]]
+
+
+def test_values_in_a_target_are_those_that_a_channel_can_have() -> None:
+    """Between 0 and 1 / (1 - gamma), of the next step and of this one."""
+    head = Channels(decomposition=Whole(), maps=(IdentityMap(),), most=2.0)
+    said, one = torch.tensor([[[5.0], [-1.0], [1.5]]]), torch.ones(1, 3)
+    assert head.target(0.5 * one, 0.5 * one, said).flatten().tolist() == [1.5, 0.5, 1.25]
+
+    class Said(Rule):
+        def __call__(self, read: Any) -> Following:
+            return Following(torch.zeros(1, 1, 3, 1))
+
+    batch = SimpleNamespace(rewards=0 * one, discounts=one, actions=None)
+    read: Any = SimpleNamespace(batch=batch, outputs=lambda at, actions: said[:, None])
+    assert AveragedBootstrap(Said(), share=0.5).target(read, head).flatten().tolist() == [1.0, 0.0, 0.75]
 
 
 def test_an_ensemble_learns_each_channel_through_every_map() -> None:
