@@ -236,3 +236,70 @@ def rlanything(w: World) -> Tensor:
         each = clipped(w, i, torch.tensor([credit[k] for k in place[i]], dtype=torch.float64))
         found[i] = each + 0.01 * k3(w, i)
     return sequence_mean(found)
+
+
+def covariances(w: World, advantages: dict[int, float]) -> dict[tuple[int, int], float]:
+    """(log pi - mean log pi)(A - mean A) of every token, by row and place."""
+    logp = {(i, t): float(x) for i in advantages for t, x in enumerate(w.of("new", i).detach())}
+    middle, credit = mean(logp.values()), mean(advantages[i] for i, _ in logp)
+    return {(i, t): (x - middle) * (advantages[i] - credit) for (i, t), x in logp.items()}
+
+
+def kl_cov(w: World) -> Tensor:
+    """-rho A, and |log rho| of the hundredth of the tokens, at least one, with the largest covariance."""
+    advantages = standardised(differing(paid(w), w), w)
+    c = covariances(w, advantages)
+    chosen = sorted(c, key=c.__getitem__)[-max(1, int(0.01 * len(c))) :]
+    found = {}
+    for i, a in advantages.items():
+        log_rho = w.of("new", i) - w.of("old", i)
+        held = torch.tensor([float((i, t) in chosen) for t in range(len(log_rho))], dtype=torch.float64)
+        found[i] = -log_rho.exp() * a + held * log_rho.abs()
+    return token_mean(found)
+
+
+def clip_cov(w: World) -> Tensor:
+    """GRPO's clip; of the tokens with 1 < C < 5 that it lets through, a share of 0.005, at least one, has no loss."""
+    advantages = standardised(differing(paid(w), w), w)
+    c = covariances(w, advantages)
+
+    def stopped(i: int, t: int) -> bool:
+        rho = math.exp(float(w.of("new", i)[t].detach() - w.of("old", i)[t]))
+        return rho > 1.2 if advantages[i] > 0 else rho < 0.8
+
+    band = [(i, t) for (i, t), x in c.items() if 1 < x < 5 and not stopped(i, t)]
+    assert len(band) > 1
+    drawn = w.notes["numbers"]
+    out = sorted(band, key=lambda at: drawn[at[0]][at[1]])[: max(1, int(0.005 * len(c)))]
+    found = {}
+    for i, a in advantages.items():
+        kept = torch.tensor([float((i, t) not in out) for t in range(w.lengths[i])], dtype=torch.float64)
+        found[i] = clipped(w, i, a) * kept
+    return token_mean(found)
+
+
+def nft(w: World, negative: bool = True) -> Tensor:
+    """With r the share of right answers, held within [0.02, 0.98], and eps = 1, so that wrong ones have max(x, 1)."""
+    found = {}
+    scores = differing(paid(w), w)
+    for i in scores:
+        r = min(max(mean(scores[j] for j in w.group(i, scores)), 0.02), 0.98)
+        log_ratio = (w.of("new", i) - w.of("old", i)).clamp(max=10)
+        if scores[i] == 1:
+            found[i] = -log_ratio * ((1 - r) if negative else 1.0)
+        elif negative:
+            x = (1 - r * log_ratio.exp()) / (1 - r)
+            value = x.detach().clamp(min=1.0)
+            found[i] = -(1 - r) * (value.log() + (x - x.detach()) / value)  # the value of max, the slope of x over it
+        else:
+            found[i] = 0.0 * log_ratio
+    return summed(found, w)
+
+
+def rft(w: World) -> Tensor:
+    return nft(w, negative=False)
+
+
+def dump(w: World) -> Tensor:
+    advantages = standardised(paid(w), w)
+    return sequence_mean({i: x + 0.001 * k3(w, i) for i, x in surrogates(w, advantages).items()})

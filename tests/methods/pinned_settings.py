@@ -94,6 +94,7 @@ SETTINGS: dict[str, Settings] = {
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
     "chain-traversal-rl": PLAIN,
+    "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
     "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
     "ddpg": {
         "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "policy.last.limit": 3e-3,
@@ -108,6 +109,8 @@ SETTINGS: dict[str, Settings] = {
     "dqn": {**CARTPOLE, "critic.error": "huber", "critic.error.delta": 1.0},
     "dr-grpo": PLAIN,
     "dueling-dqn": {**CARTPOLE, "critic.backup.rule.double": True, "critic.head": "dueling"},
+    "dump": {**SAMPLED, **ONCE, "curriculum": "learnability-bandit", "curriculum.window": 300, "curriculum.tau": 0.1,
+             "curriculum.credit.scale": None, "reference": "frozen"},
     "forking-tokens": {**PLAIN, "filters.0.resample": True, "token_weights.0.complement": False,
                        "objective.high": 0.28},
     "g2rl": {**PLAIN, "rewards.1.limit": 3.0},
@@ -135,6 +138,7 @@ SETTINGS: dict[str, Settings] = {
         "rewards.1.times": 5, "rewards.1.longest": 16,
         "optimizer": "restarting-adam-w", "optimizer.every": 1,
     },
+    "kl-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "regularizers.0.where.share": 0.01, "reference": None},
     "lens": PLAIN,
     "lite-ppo": {**PLAIN, "advantages.scale": "batch-std"},
     "lmc-lsvi": {
@@ -182,6 +186,7 @@ SETTINGS: dict[str, Settings] = {
         "critic.noise.sigma": 0.5,
     },
     "npg": {**TRUST, **FITTED, "optimizer": "natural-gradient"},
+    "nft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
     "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
     "open-rs": {
         **PLAIN, "experience.size": 6, "experience.temperature": 0.7, "optimizer.warmup": 0.1,
@@ -234,6 +239,7 @@ SETTINGS: dict[str, Settings] = {
         "advantages.per_minibatch": False, "policy.observations": (), "rewards": (),
     },
     "reward-model": PAIRS,
+    "rft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
     "rl-knowledge-traversal": {**PLAIN, "reference": "frozen"},
     "rlanything": {
         **PLAIN, **IN_FOUR, "reference": "frozen", "curriculum": "adapted-tasks", "filters.0.low": 1 / 8,

@@ -21,6 +21,7 @@ from pinned_world import COMMA, RATE, VOCABULARY, World, plain
 from torch import Tensor
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
+from etude.core.draws import children, uniforms
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.learners import Joint
@@ -200,6 +201,10 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
     for part in method.rewards:
         if part.name == "meta-reward":
             world.notes["formula"] = part.formula  # type: ignore[union-attr]
+    for part in method.token_weights:
+        if part.name == "covariance-clip":
+            drawn = uniforms(children(batch.draw, "covariance-clip", 1), 0, batch.tokens.shape[1]).T[:, PROMPT:]
+            world.notes["numbers"] = dict(zip(batch.draw.tolist(), drawn.tolist()))
     if batch.verdicts is not None:
         rows = zip(batch.draw.tolist(), batch.verdicts[:, PROMPT:].tolist())
         world.notes["verdicts"] = dict(rows)

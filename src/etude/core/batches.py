@@ -127,6 +127,8 @@ class TokenBatch:
         shares: [B, T] share of each token in the loss: aggregation times the row's weight; set on a whole minibatch.
         row_shares: [B] the same of each row, for losses per row.
         objective_shares: [B, T] `shares` times the factors of the token weights; None: as `shares`.
+        regularizer_shares: [B, T] `shares` times the factors of regularizers that hold back some tokens only, by the
+            regularizers' names.
         entropy: [B, T] of the distribution that each token was sampled from, where a part needs it.
         hidden, head: [B, T, H] states that predict each token, and the policy's last layer, where they were needed to
             score or to give credit.
@@ -175,6 +177,7 @@ class TokenBatch:
     prompt: Tensor | None = None
     response: Tensor | None = None
     head: Head | None = None
+    regularizer_shares: dict[str, Tensor] = field(default_factory=dict)
     offers: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     temperature: float = 1.0
@@ -227,8 +230,8 @@ class TokenBatch:
 
         changes: dict[str, Any] = {k: take(v) for k, v in self._tensors().items()}
         episodes = [self.episodes[i] for i in index.tolist()] if self.episodes else []
-        offers = {k: take(v) for k, v in self.offers.items()}
-        return dataclasses.replace(self, **changes, episodes=episodes, offers=offers)
+        named = {name: {k: take(v) for k, v in held.items()} for name, held in self._named().items()}
+        return dataclasses.replace(self, **changes, **named, episodes=episodes)
 
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with some fields changed."""
@@ -237,8 +240,13 @@ class TokenBatch:
     def to(self, device: torch.device | str) -> TokenBatch:
         """The batch on another device."""
         moved: dict[str, Any] = {k: v.to(device) for k, v in self._tensors().items()}
-        return dataclasses.replace(self, **moved, offers={k: v.to(device) for k, v in self.offers.items()})
+        named = {name: {k: v.to(device) for k, v in held.items()} for name, held in self._named().items()}
+        return dataclasses.replace(self, **moved, **named)
 
     def _tensors(self) -> dict[str, Tensor]:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {k: v for k, v in fields.items() if hasattr(v, "dim")}
+
+    def _named(self) -> dict[str, Any]:
+        """The fields that hold tensors by name."""
+        return {"offers": self.offers, "regularizer_shares": self.regularizer_shares}

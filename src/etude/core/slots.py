@@ -255,6 +255,11 @@ class TokenRegularizer(Part, abstract=True):
 
     slot = "regularizers"
 
+    @property
+    def where(self) -> TokenWeights | None:
+        """Which tokens it holds back, if it takes the whole minibatch to say; fields of this name take its place."""
+        return None
+
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """Returns [B, T], coefficient included."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.kinds import TokenMethod
 from etude.core.rows import concatenate
 from etude.core.slots import Context
-from etude.loops.losses import Term, loss_terms, per_row, with_factors, with_shares
+from etude.loops.losses import Term, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.rewards.scoring import score
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs,
     """The summands of the loss on a whole credited minibatch; `length` is the denominator of 'fixed-length'."""
     batch = with_shares(method, batch, length)
     batch = with_factors(method, batch, [part(batch, policy) for part in method.token_weights])
+    batch = with_held_tokens(method, batch, policy)
     return loss_terms(method, batch, policy)
 
 

@@ -60,6 +60,12 @@ def with_factors(method: TokenMethod, batch: TokenBatch, factors: Sequence[Tenso
     return batch.replace(shares=shares, objective_shares=objective_shares if factors else None)
 
 
+def with_held_tokens(method: TokenMethod, batch: TokenBatch, policy: TokenLogProbs) -> TokenBatch:
+    """The minibatch with the shares of regularizers that hold back some of its tokens only; after `with_factors`."""
+    held = {part.name: part.where(batch, policy) for part in method.regularizers if part.where is not None}
+    return batch.replace(regularizer_shares={name: batch.shares * factor for name, factor in held.items()})
+
+
 def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Term]:
     """The summands of the loss by name, for a batch that has its `shares`."""
     values = method.objective(batch, policy)
@@ -74,7 +80,8 @@ def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogP
             "and say per_row = True in the class."
         )
     for part in method.regularizers:
-        summands[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch)
+        shares = batch.regularizer_shares.get(part.name, batch.shares)
+        summands[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch.replace(shares=shares))
     if method.critic is not None:
         summands["value_loss"] = _weighted(method.critic.loss(batch, policy), batch)
     for head in heads(method):

@@ -15,7 +15,7 @@ from etude.core.rows import micro_batches, split_groups
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise
 from etude.loops.language_report import divergences
-from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_shares
+from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
 from etude.loops.token_learning import TokenLearners
@@ -104,7 +104,7 @@ class Updater:
     def accumulate(self, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool, tally: Tally) -> bool:
         """Add up the gradient over micro-batches; False if no row has anything to teach."""
         batch = with_shares(method, batch, self.length)
-        if method.token_weights:
+        if method.token_weights or any(part.where for part in method.regularizers):
             current = self._current(method, batch, fresh)
             current.learning_rate = self.stepper.lr * method.optimizer.rate(self.step, self.steps)
             if current.entropy is not None:
@@ -112,7 +112,9 @@ class Updater:
             factors = [part(batch, current) for part in method.token_weights]
             for part, factor in zip(method.token_weights, factors):
                 tally.add_tensor(f"tokens_kept/{part.name}", (factor != 0).float(), batch.action_mask)
-            batch = with_factors(method, batch, factors)
+            batch = with_held_tokens(method, with_factors(method, batch, factors), current)
+            for name, shares in batch.regularizer_shares.items():
+                tally.add_tensor(f"tokens_held/{name}", (shares != 0).float(), batch.action_mask)
         useful = self._useful(method, batch)
         tally.add("rows_skipped", len(batch) - len(useful), len(batch))
         idle = batch.action_counts.sum() - batch.action_counts[useful].sum()
@@ -201,7 +203,7 @@ class Updater:
     @torch.no_grad()
     def _current(self, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool) -> TokenLogProbs:
         """The current policy on a whole minibatch, without gradient; fresh samples carry their own log-probs."""
-        wanted = method.needs("token_weights")
+        wanted = method.needs("token_weights").union(*(p.where.needs for p in method.regularizers if p.where))
         known = {"entropy": batch.entropy, "hidden": batch.hidden}
         recorded = {k: v for k, v in known.items() if k in wanted and v is not None}
         own = method.experience.samples and not method.experience.truncates_distribution
