@@ -14,9 +14,10 @@ from etude.experiments import cells
 from etude.experiments.arms import START, pairs, started, variant
 from etude.experiments.cells import Cell, by_label, spread
 from etude.experiments.watched import look
-from etude.experiments.wordy import WARM, Wordy
+from etude.experiments.wordy import WARM
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.tasks.language.compose import Compose
+from etude.tasks.language.wordy import Wordy
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy

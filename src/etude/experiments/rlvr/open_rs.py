@@ -8,7 +8,8 @@ import numpy as np
 
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import Trained, language, pairs, started, untrained, variant
-from etude.experiments.wordy import WARM, Wordy, tokens_written
+from etude.experiments.wordy import WARM, tokens_written
+from etude.tasks.language.wordy import Wordy
 
 STEPS = 60
 HARD, MIXED = (4,), (3, 4)

@@ -115,8 +115,8 @@ dump = grpo.replace(
         statement="A bandit that draws kinds of problems by how large their advantages were learns a mix of kinds "
         "faster than drawing all alike.",
         bed="language/sums-mixed",
-        baseline="grpo+kl-to-reference",
-        baseline_changes={"regularizers.kl-to-reference.coefficient": 0.001},
+        baseline="grpo",
+        baseline_changes={"regularizers": "kl-to-reference", "regularizers.0.coefficient": 0.001},
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps", "completions"),
         paper_effect="Faster and higher on Knights and Knaves of 3 to 14 people (figures without numbers).",
