@@ -78,7 +78,7 @@ def test_a_group_over_the_budget_is_cut_beside_its_prompt() -> None:
 
 def test_copied_keys_and_values_count() -> None:
     batch = batch_of((1000, [50] * 8))
-    assert Rows.of(batch, 0.25).held(np.arange(8)) == 1000 + 8 * (50 + 250)
+    assert Rows.of(batch, 0.25).held(np.arange(8)) == 1000 + 8 * (50 + 0.25 * 1050)
     assert sizes(batch, 2000) == [[8]] and sizes(batch, 2000, copied=0.25) == [[3, 3, 2]]
 
 

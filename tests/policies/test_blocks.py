@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from etude.core.batches import TokenBatch
+from etude.core.micro_batches import Rows
 from etude.policies import blocks, prompts
 from etude.policies import micro_batches as planned
 from etude.policies.blocks import Block, _OverBlocks
@@ -176,3 +178,36 @@ def test_a_failure_leaves_no_prompt_held() -> None:
     assert policy.held is not None
     pieces.close()
     assert policy.held is None
+
+
+def bytes_held(policy: LanguagePolicy, batch: TokenBatch) -> int:
+    """Bytes that autograd saves in a forward pass, the weights' own left out."""
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    found: dict[int, Any] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in weights:
+            found[storage.data_ptr()] = storage
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        policy.evaluate(batch).logp.sum()
+    return sum(storage.nbytes() for storage in found.values())
+
+
+@pytest.mark.parametrize("served", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_held_is_what_the_plan_counts(kind: str, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not served:
+        for module in (prompts, planned):
+            monkeypatch.setattr(module, "in_blocks", lambda backbone, config: False)
+    policy = random_policy(kind, context=1024)
+    alone = random_batch((1,), low=300, high=300)
+    each = bytes_held(policy, alone) / int(alone.lengths.sum())
+    for size, low in ((8, 512), (32, 200), (32, 64)):
+        batch = random_batch((size, size), low=low, high=low + 20)
+        counted = Rows.of(batch, planned.copied(policy) or 0.0).held(np.arange(2 * size))
+        assert bytes_held(policy, batch) <= 1.1 * each * counted, (size, low)
+        repeated = len(batch) * int(batch.lengths.max())
+        assert counted < 0.5 * repeated, "a prompt is counted once"

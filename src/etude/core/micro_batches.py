@@ -31,7 +31,7 @@ class Rows:
         starts: [B] tokens of the prompt.
         owner: [B] number of the distinct prompt; first: [U] a row that has it.
         group: [B] which rows are compared with each other.
-        copied: tokens that a token counts for where its keys and values are copied.
+        copied: tokens that a token counts for in each row that attends to a copy of its keys and values.
     """
 
     lengths: np.ndarray
@@ -74,8 +74,11 @@ class Rows:
     def answers(self, rows: np.ndarray, widest: int) -> float:
         """Tokens that are held of answers to prompts that are there already, of at most `widest` tokens."""
         counts = (self.lengths - self.starts)[rows]
-        padded = sum(len(piece) * (counts[piece].max() + self.copied * widest) for piece in by_length(counts))
-        return float(padded)
+        found = 0.0
+        for piece in by_length(counts):
+            longest = int(counts[piece].max())
+            found += len(piece) * (longest + self.copied * (widest + longest))
+        return found
 
 
 def plan(batch: TokenBatch, budget: int, whole_groups: bool, copied: float | None = None) -> list[list[Tensor]]:
@@ -86,8 +89,8 @@ def plan(batch: TokenBatch, budget: int, whole_groups: bool, copied: float | Non
     `whole_groups`, whatever they take.
 
     Args:
-        copied: tokens that a token of a shared prompt counts for in each row, whose keys and values are copied; None:
-            prompts are not shared.
+        copied: tokens that a token counts for in each row that attends to a copy of its keys and values, 0 where prompts
+            are not copied; None: they are not shared.
     """
     if not len(batch):
         return []
