@@ -77,7 +77,7 @@ def remove(saving: str, loop: Any) -> None:
         case "shared-update":
             loop.policy.share_prompts = False
         case "planned-prompts":  # every row counts its prompt, and a group is cut
-            micro_batches.copied = lambda policy: None
+            micro_batches.sharing = lambda policy: None
         case "prompt-blocks":  # every row gets a copy of its prompt's keys and values
             prompts.in_blocks = micro_batches.in_blocks = lambda backbone, config: False
         case "answer-pieces":

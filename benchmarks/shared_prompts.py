@@ -83,15 +83,15 @@ def measure(policy: Any, case: dict[str, int], without: tuple[str, ...]) -> dict
 
 def planned(policy: Any, batch: Any) -> Iterator[float]:
     """Tokens that the plan counts while each micro-batch is held."""
-    from etude.core.micro_batches import Rows, plan
+    from etude.core.micro_batches import Rows, Sharing, plan
     from etude.policies import micro_batches
 
-    copied = micro_batches.copied(policy)
-    rows = Rows.of(batch, copied or 0.0)
-    for together in plan(batch, BUDGET, False, copied):
+    sharing = micro_batches.sharing(policy)
+    rows = Rows.of(batch, sharing or Sharing())
+    for together in plan(batch, BUDGET, False, sharing):
         for piece in (p.numpy() for p in together):
             prompt = int(rows.starts[piece].max())
-            if copied is None:
+            if sharing is None:
                 yield float(len(piece) * rows.lengths[piece].max())
             else:
                 yield rows.held(piece) if len(together) == 1 else prompt + rows.answers(piece, prompt)

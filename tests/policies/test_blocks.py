@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from etude.core.batches import TokenBatch
-from etude.core.micro_batches import Rows
+from etude.core.micro_batches import Rows, Sharing
 from etude.policies import blocks, prompts
 from etude.policies import micro_batches as planned
 from etude.policies.blocks import Block, _OverBlocks
@@ -50,13 +50,16 @@ def in_calls(tensors: list[Tensor], lengths: Tensor, owner: Tensor) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("long", [1, 256])
+@pytest.fixture(autouse=True)
+def long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All prompts are long enough."""
+    for module in (prompts, planned):
+        monkeypatch.setattr(module, "LONG", 1)
+
+
 @pytest.mark.parametrize("heads", [(4, 2), (2, 2)])
 @pytest.mark.parametrize("name", OWNERS)
-def test_blocks_equal_plain_attention(
-    name: str, heads: tuple[int, int], long: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "LONG", long)
+def test_blocks_equal_plain_attention(name: str, heads: tuple[int, int]) -> None:
     for dtype, bound in ((F64, 1e-12), (torch.float32, 3e-6)):
         tensors, lengths, owner = inputs(OWNERS[name], *heads, dtype=dtype)
         found = []
@@ -67,9 +70,7 @@ def test_blocks_equal_plain_attention(
             assert float((ours - theirs).abs().max()) <= bound * float(theirs.abs().max())
 
 
-@pytest.mark.parametrize("long", [1, 256])
-def test_the_gradient_is_that_of_the_function(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "LONG", long)
+def test_the_gradient_is_that_of_the_function() -> None:
     tensors, lengths, owner = inputs(OWNERS["uneven"], 4, 2)
     assert torch.autograd.gradcheck(lambda *x: in_calls(list(x), lengths, owner), tensors)
 
@@ -207,7 +208,7 @@ def test_what_is_held_is_what_the_plan_counts(kind: str, served: bool, monkeypat
     each = bytes_held(policy, alone) / int(alone.lengths.sum())
     for size, low in ((8, 512), (32, 200), (32, 64)):
         batch = random_batch((size, size), low=low, high=low + 20)
-        counted = Rows.of(batch, planned.copied(policy) or 0.0).held(np.arange(2 * size))
+        counted = Rows.of(batch, planned.sharing(policy) or Sharing()).held(np.arange(2 * size))
         assert bytes_held(policy, batch) <= 1.1 * each * counted, (size, low)
         repeated = len(batch) * int(batch.lengths.max())
         assert counted < 0.5 * repeated, "a prompt is counted once"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from etude.core import micro_batches
 from etude.core.batches import TokenBatch
-from etude.policies import forward
+from etude.policies import forward, prompts
 from etude.policies.language import LanguagePolicy
 from language_toys import KINDS, gradients, random_batch, random_model, random_policy, tokenizer
 
@@ -30,9 +30,11 @@ def plain_logp(model: Any, batch: TokenBatch) -> Tensor:
     return out * batch.action_mask
 
 
-@pytest.fixture(autouse=True)
-def always_share(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["copies", "blocks"])
+def always_share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_batches, "MIN_SHARED", 0.0)
+    if request.param == "blocks":
+        monkeypatch.setattr(prompts, "LONG", 1)
 
 
 BATCHES = {

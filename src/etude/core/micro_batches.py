@@ -7,6 +7,7 @@ backward pass is U P tokens of distinct prompts and the rows' answers, not rows 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,22 @@ LEAST_ROOM = 0.25
 """Part of the budget that answers may take beside a prompt that fills it."""
 
 
+class Sharing(NamedTuple):
+    """How a policy shares prompts.
+
+    Args:
+        copied: tokens that a token counts for in each row that attends to a copy of its keys and values.
+        long: tokens of a prompt from which on rows attend to it without copies.
+    """
+
+    copied: float = 0.0
+    long: float = 0.0
+
+
+FREELY = Sharing()
+"""Without copies."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """What the memory of rows depends on, as NumPy arrays; a prompt is all that comes before a row's first action.
@@ -31,7 +48,7 @@ class Rows:
         starts: [B] tokens of the prompt.
         owner: [B] number of the distinct prompt; first: [U] a row that has it.
         group: [B] which rows are compared with each other.
-        copied: tokens that a token counts for in each row that attends to a copy of its keys and values.
+        sharing: how prompts are shared.
     """
 
     lengths: np.ndarray
@@ -39,10 +56,10 @@ class Rows:
     owner: np.ndarray
     first: np.ndarray
     group: np.ndarray
-    copied: float = 0.0
+    sharing: Sharing = FREELY
 
     @classmethod
-    def of(cls, batch: TokenBatch, copied: float = 0.0) -> Rows:
+    def of(cls, batch: TokenBatch, sharing: Sharing = FREELY) -> Rows:
         """Those of a batch."""
         tokens = batch.tokens.cpu().numpy()
         starts = batch.action_mask.int().argmax(1).clamp(min=1).cpu().numpy()  # also of rows without actions
@@ -55,7 +72,7 @@ class Rows:
                 first.append(row)
             owner[row] = seen[key]
         return cls(
-            batch.lengths.cpu().numpy(), starts, owner, np.array(first, int), batch.group.cpu().numpy(), copied
+            batch.lengths.cpu().numpy(), starts, owner, np.array(first, int), batch.group.cpu().numpy(), sharing
         )  # fmt: skip
 
     def pays(self, rows: np.ndarray | None = None) -> bool:
@@ -74,14 +91,14 @@ class Rows:
     def answers(self, rows: np.ndarray, widest: int) -> float:
         """Tokens that are held of answers to prompts that are there already, of at most `widest` tokens."""
         counts = (self.lengths - self.starts)[rows]
-        found = 0.0
+        found, copied = 0.0, self.sharing.copied if widest < self.sharing.long else 0.0
         for piece in by_length(counts):
             longest = int(counts[piece].max())
-            found += len(piece) * (longest + self.copied * (widest + longest))
+            found += len(piece) * (longest + copied * (widest + longest))
         return found
 
 
-def plan(batch: TokenBatch, budget: int, whole_groups: bool, copied: float | None = None) -> list[list[Tensor]]:
+def plan(batch: TokenBatch, budget: int, whole_groups: bool, sharing: Sharing | None = None) -> list[list[Tensor]]:
     """Row indices of micro-batches that hold at most `budget` padded tokens, rows of similar length together.
 
     Several in one list are answers to one prompt that does not fit beside all of them: they are to follow each other
@@ -89,12 +106,11 @@ def plan(batch: TokenBatch, budget: int, whole_groups: bool, copied: float | Non
     `whole_groups`, whatever they take.
 
     Args:
-        copied: tokens that a token counts for in each row that attends to a copy of its keys and values, 0 where prompts
-            are not copied; None: they are not shared.
+        sharing: how prompts are shared; None: they are not.
     """
     if not len(batch):
         return []
-    rows = None if copied is None else Rows.of(batch, copied)
+    rows = None if sharing is None else Rows.of(batch, sharing)
     if rows is None or not rows.pays():
         return [[_on(batch, piece)] for piece in _repeated(batch, budget, whole_groups)]
     pieces: list[list[np.ndarray]] = []

@@ -1,4 +1,4 @@
-"""Attention of many answers to the prompt that they share, as one block, in training.
+"""Attention of many answers to the long prompt that they share, as one block, in training.
 
 transformers copies a prompt's keys and values for every answer. Here each distinct prompt stays one block that all its
 answers attend to at once, and an answer has only its own keys. With (o, l) the outputs and log-normalisers of attention
@@ -27,55 +27,37 @@ if TYPE_CHECKING:
 
 BLOCK_ATTENTION = "etude_block_attention"
 """Name under which transformers finds `block_attention`. No mask function has it, so none is made."""
-LONG = 256
-"""Tokens from which a prompt gets a call of the kernel for itself, and no padding; shorter ones share one."""
+LONG = 1024
+"""Tokens of a prompt from which on this gains: before, copies cost no more than calls of the kernel for each prompt."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the kernel: some prompts, and the rows that continue them.
+    """One call of the kernel: a prompt and the rows that continue it.
 
     Args:
-        prompts: which of the block's; width: how many of their keys are read.
-        rows: [n] the rows, those of a prompt side by side; None: all, as they stand.
-        slots: [n] the place of each among `deep` places of every prompt; None: they fill them all.
-        bias: [U, 1, 1, P] -inf on padding, 0 elsewhere; None: there is none.
+        prompt: which; width: how many tokens it has.
+        rows: [n] the rows.
     """
 
-    prompts: slice
+    prompt: int
     width: int
-    deep: int
-    rows: Tensor | None
-    slots: Tensor | None = None
-    bias: Tensor | None = None
-
-    @property
-    def count(self) -> int:
-        """How many prompts."""
-        count: int = self.prompts.stop - self.prompts.start
-        return count
+    rows: Tensor
 
     def gather(self, x: Tensor, heads: int) -> Tensor:
-        """By row, [R, H, A, ...], to by prompt, [U, heads, deep * H / heads * A, ...]."""
-        x = x if self.rows is None else x[self.rows]
-        if self.slots is not None:
-            x = x.new_zeros(self.count * self.deep, *x.shape[1:]).index_copy_(0, self.slots, x)
-        x = x.reshape(self.count, self.deep, heads, -1, *x.shape[3:]).transpose(1, 2)
-        return x.reshape(self.count, heads, -1, *x.shape[4:])
+        """Of each row, [R, H, A, ...], to one sequence for each head of keys, [1, heads, n * H / heads * A, ...]."""
+        x = x[self.rows]
+        x = x.reshape(len(x), heads, -1, *x.shape[3:]).transpose(0, 1)
+        return x.reshape(1, heads, -1, *x.shape[3:])
 
     def scatter(self, x: Tensor, into: Tensor) -> None:
         """Undo `gather`."""
-        x = x.reshape(self.count, x.shape[1], self.deep, -1, *x.shape[3:]).transpose(1, 2)
-        x = x.reshape(-1, *into.shape[1:])
-        x = x if self.slots is None else x[self.slots]
-        if self.rows is None:
-            into.copy_(x)
-        else:
-            into[self.rows] = x
+        x = x.reshape(x.shape[1], len(self.rows), -1, *x.shape[3:]).transpose(0, 1)
+        into[self.rows] = x.reshape(-1, *into.shape[1:])
 
     def cut(self, x: Tensor) -> Tensor:
-        """Its part of the prompts' keys or values [U, K, P, w]."""
-        return x[self.prompts, :, : self.width]
+        """The prompt's part of all keys or values [U, K, P, w]."""
+        return x[self.prompt : self.prompt + 1, :, : self.width]
 
 
 class Block:
@@ -89,31 +71,8 @@ class Block:
 
     def __init__(self, prompts: Sequence[tuple[Tensor, Tensor]], lengths: Tensor, owner: Tensor) -> None:
         self.prompts = prompts
-        self.calls = _alone(lengths, owner) if int(lengths.max()) >= LONG else [_together(lengths, owner)]
-
-
-def _alone(lengths: Tensor, owner: Tensor) -> list[Call]:
-    """A call for every prompt that has rows."""
-    rows = owner.argsort(stable=True).split(torch.bincount(owner, minlength=len(lengths)).tolist())
-    return [
-        Call(slice(k, k + 1), size, len(mine), mine) for k, (size, mine) in enumerate(zip(lengths.tolist(), rows))
-        if len(mine)
-    ]  # fmt: skip
-
-
-def _together(lengths: Tensor, owner: Tensor) -> Call:
-    """One call for all."""
-    counts, order, width = torch.bincount(owner, minlength=len(lengths)), owner.argsort(stable=True), int(lengths.max())
-    deep, whose = int(counts.max()), owner[order]
-    rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[whose]
-    hidden = torch.arange(width, device=owner.device) >= lengths[:, None]
-    bias = torch.zeros(hidden.shape, device=owner.device).masked_fill_(hidden, -torch.inf)[:, None, None]
-    return Call(
-        slice(0, len(lengths)), width, deep,
-        rows=None if bool((whose == owner).all()) else order,
-        slots=None if len(owner) == deep * len(lengths) else whose * deep + rank,
-        bias=bias if bool(hidden.any()) else None,
-    )  # fmt: skip
+        rows = owner.argsort(stable=True).split(torch.bincount(owner, minlength=len(lengths)).tolist())
+        self.calls = [Call(k, size, mine) for k, (size, mine) in enumerate(zip(lengths.tolist(), rows)) if len(mine)]
 
 
 class _OverBlocks(torch.autograd.Function):
@@ -127,7 +86,7 @@ class _OverBlocks(torch.autograd.Function):
         own, own_l = _kernel(q, _spread(k, q), _spread(v, q), causal=True, scale=scale)
         out, shared_l = torch.empty_like(own), torch.empty_like(own_l)
         for call in calls:
-            found = _kernel(call.gather(q, heads), call.cut(keys), call.cut(values), bias=call.bias, scale=scale)
+            found = _kernel(call.gather(q, heads), call.cut(keys), call.cut(values), scale=scale)
             call.scatter(found[0], out)
             call.scatter(found[1], shared_l)
         out = torch.lerp(own, out, (shared_l - own_l).sigmoid()[..., None].to(own.dtype))
@@ -143,34 +102,28 @@ class _OverBlocks(torch.autograd.Function):
         d_keys, d_values, more = torch.zeros_like(keys), torch.zeros_like(values), torch.empty_like(q)
         for call in ctx.calls:
             d, mine, o, both = (call.gather(x, heads) for x in (d_out, q, out, whole_l))
-            d, into_keys, into_values = _slopes(
-                d, mine, call.cut(keys), call.cut(values), o, both, bias=call.bias, scale=scale
-            )
+            d, into_keys, into_values = _slopes(d, mine, call.cut(keys), call.cut(values), o, both, scale=scale)
             call.scatter(d, more)
             call.cut(d_keys).copy_(into_keys)
             call.cut(d_values).copy_(into_values)
         return d_q + more, _folded(d_k, heads), _folded(d_v, heads), d_keys, d_values, None, None
 
 
-def _kernel(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None, causal: bool = False, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def _kernel(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None, causal: bool = False) -> tuple[Tensor, Tensor]:
     """Attention and its log-normalisers."""
-    bias = None if bias is None else bias.to(q.dtype)
     out: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k, v, 0.0, causal, attn_mask=bias, scale=scale
+        q, k, v, 0.0, causal, scale=scale
     )
     return out
 
 
 def _slopes(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, whole_l: Tensor, *, scale: float | None,
-    causal: bool = False, bias: Tensor | None = None,
+    causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients with respect to q, k and v, given output and log-normalisers of all keys."""
-    bias = None if bias is None else bias.to(q.dtype)
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        d_out, q, k, v, out, whole_l, 0.0, causal, attn_mask=bias, scale=scale
+        d_out, q, k, v, out, whole_l, 0.0, causal, scale=scale
     )
     return found
 

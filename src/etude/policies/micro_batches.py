@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.core.micro_batches import plan
+from etude.core.micro_batches import Sharing, plan
+from etude.policies.blocks import LONG
 from etude.policies.language import LanguagePolicy
 from etude.policies.prompts import Held, in_blocks, shareable
 
@@ -24,7 +26,7 @@ def micro_batches(
     Each is to be evaluated, and its backward pass done, before the next is asked for; after the last one the gradient
     of a prompt that was held reaches the weights.
     """
-    for pieces in plan(batch, budget, whole_groups, copied(policy)):
+    for pieces in plan(batch, budget, whole_groups, sharing(policy)):
         if len(pieces) == 1:
             yield pieces[0]
             continue
@@ -36,11 +38,9 @@ def micro_batches(
             policy.held = None
 
 
-def copied(policy: LanguagePolicy) -> float | None:
-    """Tokens that a token counts for in each row that attends to a copy of it; None: prompts are not shared."""
-    config = policy.config
-    if not (policy.share_prompts and shareable(config)):
+def sharing(policy: LanguagePolicy) -> Sharing | None:
+    """How a policy shares prompts; None: it does not."""
+    if not (policy.share_prompts and shareable(policy.config)):
         return None
-    if in_blocks(policy.backbone(policy._causal(policy.model)), config):
-        return 0.0
-    return COPIED
+    blocks = in_blocks(policy.backbone(policy._causal(policy.model)), policy.config)
+    return Sharing(COPIED, LONG if blocks else math.inf)

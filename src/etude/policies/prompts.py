@@ -1,6 +1,6 @@
 """Prompts that rows share, computed once in training, and the answers that follow them.
 
-Answers attend to their prompt as one block where the model allows it (`blocks.py`); elsewhere each row gets a copy of
+Answers attend to a long prompt as one block where the model allows it (`blocks.py`); otherwise each row gets a copy of
 its keys and values. `Held` keeps prompts for several micro-batches: each leaves its gradient at the prompts' states,
 and `finish` takes the sum of them back through the prompts, once.
 """
@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache
 
 from etude.core.batches import TokenBatch
 from etude.core.micro_batches import Rows, by_length
-from etude.policies.blocks import Block, OwnTokens, attending_to_blocks
+from etude.policies.blocks import LONG, Block, OwnTokens, attending_to_blocks
 from etude.policies.cache import layers
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ class Prompts:
 def computed(
     backbone: Backbone, config: PreTrainedConfig, batch: TokenBatch, rows: Rows, blocks: bool | None = None
 ) -> Prompts:
-    """The distinct prompts of rows; `blocks` is found out if it is not given."""
-    blocks = in_blocks(backbone, config) if blocks is None else blocks
+    """The distinct prompts of rows; `blocks` is for long ones, where they serve, if it is not given."""
+    if blocks is None:
+        blocks = int(rows.starts.max()) >= LONG and in_blocks(backbone, config)
     device = batch.tokens.device
     first, lengths = (torch.from_numpy(x).to(device) for x in (rows.first, rows.starts[rows.first]))
     width = int(lengths.max())
