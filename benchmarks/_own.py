@@ -20,6 +20,8 @@ SAVINGS = (
     "dropping",
     "preallocation",
     "shared-update",
+    "planned-prompts",
+    "prompt-blocks",
     "answer-pieces",
     "skipping",
     "sorting",
@@ -58,8 +60,9 @@ def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool,
 
 def remove(saving: str, loop: Any) -> None:
     """Switch one saving off, from outside: the library itself has no such switches."""
+    from etude.core import micro_batches as planning
     from etude.loops import update
-    from etude.policies import cache, forward, language, native, sampling
+    from etude.policies import cache, language, micro_batches, native, prompts, sampling
 
     match saving:
         case "shared-prefill":
@@ -73,8 +76,12 @@ def remove(saving: str, loop: Any) -> None:
             native.supported = lambda backbone, config: False
         case "shared-update":
             loop.policy.share_prompts = False
+        case "planned-prompts":  # every row counts its prompt, and a group is cut
+            micro_batches.sharing = lambda policy: None
+        case "prompt-blocks":  # every row gets a copy of its prompt's keys and values
+            prompts.in_blocks = micro_batches.in_blocks = lambda backbone, config: False
         case "answer-pieces":
-            forward.MIN_CUT = 1 << 60
+            planning.MIN_CUT = 1 << 60
         case "skipping":
             update.Updater._useful = lambda self, method, batch: language.torch.arange(len(batch))
         case "sorting":
@@ -83,7 +90,7 @@ def remove(saving: str, loop: Any) -> None:
             raise SystemExit(f"There is no saving {saving!r}; there are {', '.join(SAVINGS)}.")
 
 
-def unsorted(batch: Any, budget: int, whole_groups: bool) -> list[Any]:
+def unsorted(policy: Any, batch: Any, budget: int, whole_groups: bool = False) -> list[Any]:
     """Rows in the order they came, cut where the widest row of all times the count reaches the budget."""
     import torch
 

@@ -11,7 +11,7 @@ import torch
 
 from etude.core.episodes import Episode, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
-from etude.core.rows import concatenate, micro_batches, split_groups, to_batch
+from etude.core.rows import concatenate, split_groups, to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
@@ -185,20 +185,6 @@ def test_misaligned_segments_are_refused(games: list[Episode]) -> None:
     broken.segments[1].behaviour_logp.append(0.0)
     with pytest.raises(InvariantError, match="something replaced the sampled tokens"):
         to_batch([broken], 0, 1.0, torch.device("cpu"))
-
-
-def test_micro_batches_hold_every_row_once(games: list[Episode]) -> None:
-    batch = to_batch(games, 0, 1.0, torch.device("cpu"))
-    for budget in (1, 100, 300, 10**6):
-        for whole in (False, True):
-            pieces = micro_batches(batch, budget, whole)
-            assert sorted(torch.cat(pieces).tolist()) == list(range(len(batch)))
-            for piece in pieces:
-                size = len(piece) * int(batch.lengths[piece].max())
-                groups = batch.group[piece].unique()
-                assert size <= budget or len(piece) == 1 or (whole and len(groups) == 1)
-                if whole:
-                    assert len(piece) == int(torch.isin(batch.group, groups).sum())
 
 
 def test_minibatches_keep_groups_whole(games: list[Episode]) -> None:

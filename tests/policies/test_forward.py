@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from etude.core import micro_batches
 from etude.core.batches import TokenBatch
-from etude.policies import forward
+from etude.policies import forward, prompts
 from etude.policies.language import LanguagePolicy
 from language_toys import KINDS, gradients, random_batch, random_model, random_policy, tokenizer
 
@@ -28,9 +30,11 @@ def plain_logp(model: Any, batch: TokenBatch) -> Tensor:
     return out * batch.action_mask
 
 
-@pytest.fixture(autouse=True)
-def always_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "MIN_SHARED", 0.0)
+@pytest.fixture(autouse=True, params=["copies", "blocks"])
+def always_share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_batches, "MIN_SHARED", 0.0)
+    if request.param == "blocks":
+        monkeypatch.setattr(prompts, "LONG", 1)
 
 
 BATCHES = {
@@ -48,7 +52,7 @@ BATCHES = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BATCHES)
 def test_shared_plain_and_hugging_face_agree(kind: str, name: str, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "MIN_CUT", cut)
+    monkeypatch.setattr(micro_batches, "MIN_CUT", cut)
     batch, model = BATCHES[name], random_model(kind).double()
     weights = torch.rand(batch.tokens.shape, dtype=F64)
     found = []
@@ -69,9 +73,9 @@ def test_shared_plain_and_hugging_face_agree(kind: str, name: str, cut: int, mon
 
 
 def test_pieces_are_cut_where_padding_is_saved() -> None:
-    lengths = torch.tensor([60, 5, 64, 6, 4, 62])
-    assert [p.tolist() for p in forward._by_length(lengths // 2)] == [[0, 1, 2, 3, 4, 5]]
-    pieces = forward._by_length(lengths * 10)
+    lengths = np.array([60, 5, 64, 6, 4, 62])
+    assert [p.tolist() for p in micro_batches.by_length(lengths // 2)] == [[0, 1, 2, 3, 4, 5]]
+    pieces = micro_batches.by_length(lengths * 10)
     assert [p.tolist() for p in sorted(pieces, key=len)] == [[0, 2, 5], [1, 3, 4]]
 
 
@@ -131,6 +135,7 @@ def test_entropy_is_that_of_the_distribution() -> None:
 def test_sharing_happens_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, ...]] = []
     policy, batch = random_policy(), random_batch((4, 4), low=20, high=20)
+    policy.evaluate(batch)  # which looks once whether the model attends to blocks
     inner = policy.model.base_model.forward
 
     def spy(*args: Any, **kwargs: Any) -> Any:
@@ -142,7 +147,7 @@ def test_sharing_happens_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> 
     assert calls[0] == (2, 20), "each of the two prompts is computed once"
     assert len(calls) == 2 and calls[1][0] == 8
     calls.clear()
-    monkeypatch.setattr(forward, "MIN_SHARED", 0.15)
+    monkeypatch.setattr(micro_batches, "MIN_SHARED", 0.15)
     policy.evaluate(batch.rows(torch.tensor([0, 4])))
     assert len(calls) == 1, "two rows with prompts of their own share nothing"
 

@@ -301,6 +301,7 @@ def test_gradient_checkpointing_changes_no_gradient(kind: str, tmp_path: Path) -
 
 def test_autocast_computes_in_bfloat16_and_keeps_float32_masters() -> None:
     policy, exact = random_policy(autocast=True), random_policy()
+    policy.evaluate(BATCH)  # which looks once, in float32, whether the model attends to blocks
     seen = []
     policy.model.get_decoder().layers[0].mlp.register_forward_hook(lambda *args: seen.append(args[-1].dtype))
     out = policy.evaluate(BATCH)

@@ -1,4 +1,4 @@
-"""From episodes to a batch of training rows, and from a batch to micro-batches."""
+"""From episodes to a batch of training rows, and from a batch to minibatches."""
 
 from __future__ import annotations
 
@@ -133,36 +133,3 @@ def split_rows(batch: TokenBatch) -> list[Tensor]:
     begins = (sizes.cumsum(0) - sizes)[whose[order]]
     half = torch.empty_like(order).scatter_(0, order, (places - begins) % 2)
     return [rows for k in (0, 1) if len(rows := (half == k).nonzero()[:, 0])]
-
-
-def micro_batches(batch: TokenBatch, budget: int, whole_groups: bool) -> list[Tensor]:
-    """Row indices of pieces with at most `budget` padded tokens, rows of similar length together.
-
-    Groups stay whole if `whole_groups`; otherwise a group larger than the budget is cut.
-    """
-    lengths, group = batch.lengths.cpu().numpy(), batch.group.cpu().numpy()
-    longest = np.zeros(int(group.max()) + 1, int)
-    np.maximum.at(longest, group, lengths)
-    order = np.lexsort((lengths, group, longest[group]))
-    pieces: list[list[int]] = [[]]
-    widest = 0
-    for unit in _units(order, group, lengths, budget, whole_groups):
-        width = max(widest, int(lengths[unit].max()))
-        if pieces[-1] and width * (len(pieces[-1]) + len(unit)) > budget:
-            pieces.append([])
-            width = int(lengths[unit].max())
-        pieces[-1].extend(unit)
-        widest = width
-    return [torch.tensor(p, device=batch.tokens.device) for p in pieces if p]
-
-
-def _units(order: np.ndarray, group: np.ndarray, lengths: np.ndarray, budget: int, whole: bool) -> list[list[int]]:
-    """Rows in order, cut where the group changes and, if allowed, where a group is over the budget."""
-    units: list[list[int]] = []
-    for row in order.tolist():
-        same = bool(units) and group[units[-1][-1]] == group[row]
-        if same and (whole or (len(units[-1]) + 1) * max(lengths[units[-1]].max(), lengths[row]) <= budget):
-            units[-1].append(row)
-        else:
-            units.append([row])
-    return units

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import EtudeError, InvariantError
-from etude.core.rows import micro_batches, split_groups
+from etude.core.rows import split_groups
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise
 from etude.loops.language_report import divergences
@@ -24,6 +24,7 @@ from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
+from etude.policies.micro_batches import micro_batches
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -33,7 +34,7 @@ class Updater:
     """Takes a policy's optimizer steps.
 
     Args:
-        budget: padded tokens of one micro-batch; memory decides, results do not depend on it.
+        budget: padded tokens that a micro-batch holds; memory decides, results do not depend on it.
         length: completion limit, the denominator of 'fixed-length'.
         learners: the networks beside the policy; those of `method` if not given.
     """
@@ -143,7 +144,7 @@ class Updater:
         needs, done = method.needs("objective", "regularizers", "critic"), 0
         needs = needs.union(*(head.needs for head in heads(method)))
         part = batch.rows(rows)
-        for piece in micro_batches(part, self.budget, method.objective.couples == "group") if len(rows) else []:
+        for piece in micro_batches(self.policy, part, self.budget, method.objective.couples == "group"):
             micro = part.rows(piece, trim=True)
             out = self.learners.said(self.policy.evaluate(micro, needs))
             if fresh and method.experience.samples and not method.experience.retempers:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.rows import micro_batches
 from etude.policies.language import LanguagePolicy
+from etude.policies.micro_batches import micro_batches
 
 
 @torch.no_grad()
 def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Iterable[str], budget: int) -> TokenLogProbs:
     """The policy on a whole batch, without gradient, micro-batch by micro-batch."""
-    return _gather(batch, budget, lambda micro: policy.evaluate(micro, needs))
+    return _gather(policy, batch, budget, lambda micro: policy.evaluate(micro, needs))
 
 
 def values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tuple[Tensor, Tensor]:
@@ -38,12 +38,14 @@ def values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tuple[
 @torch.no_grad()
 def reference_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> Tensor:
     """[B, T] reference log-probabilities of a whole batch."""
-    return _gather(batch, budget, lambda micro: TokenLogProbs(policy.reference_logp(micro))).logp
+    return _gather(policy, batch, budget, lambda micro: TokenLogProbs(policy.reference_logp(micro))).logp
 
 
-def _gather(batch: TokenBatch, budget: int, evaluate: Callable[[TokenBatch], TokenLogProbs]) -> TokenLogProbs:
+def _gather(
+    policy: LanguagePolicy, batch: TokenBatch, budget: int, evaluate: Callable[[TokenBatch], TokenLogProbs]
+) -> TokenLogProbs:
     tensors: dict[str, Tensor] = {}
-    for piece in micro_batches(batch, budget, whole_groups=False):
+    for piece in micro_batches(policy, batch, budget):
         out = evaluate(batch.rows(piece, trim=True))
         for name, value in vars(out).items():
             if isinstance(value, Tensor):

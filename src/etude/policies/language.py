@@ -36,6 +36,7 @@ from etude.policies.loading import (
 from etude.policies.logprobs import token_logprobs
 from etude.policies.masters import Masters
 from etude.policies.probe import check_model, check_tokens
+from etude.policies.prompts import Held
 from etude.policies.protocols import Backbone, Model, adapted, embedded
 from etude.policies.sampling import Completion, Sampling, generate
 from etude.policies.templates import end_of_turn
@@ -84,6 +85,7 @@ class LanguagePolicy:
         self.reference_moved = False
         self.version = 0
         self.emitted: set[int] = set()
+        self.held: Held | None = None
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._masters: Masters | None = None
         self._reference_masters: Masters | None = None
@@ -253,7 +255,7 @@ class LanguagePolicy:
         mask, causal = batch.action_mask, self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
         with cast, recomputation(self._recomputing), self._dropping.on(self.version, self.device):
-            hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts)
+            hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts, self.held)
         head = causal.get_output_embeddings()
         logp, entropy = token_logprobs(
             hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), batch.tokens[mask],

@@ -11,7 +11,7 @@ import torch
 
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
-from etude.core.rows import last_action, micro_batches, to_batch
+from etude.core.rows import last_action, to_batch
 from etude.core.slots import Context, Reward
 from etude.policies.showing import TEXT
 from etude.policies.written import written
@@ -85,9 +85,11 @@ class RewardModel(Reward):
 @torch.no_grad()
 def values(scorer: LanguagePolicy, episodes: Sequence[Episode]) -> list[float]:
     """The scorer's value of each episode at its last action token."""
+    from etude.policies.micro_batches import micro_batches
+
     batch = to_batch(episodes, scorer.tokenizer.pad_token_id, 1.0, scorer.device)
     last_values = torch.zeros(len(batch), device=scorer.device)
-    for piece in micro_batches(batch, TOKENS, whole_groups=False):
+    for piece in micro_batches(scorer, batch, TOKENS):
         rows = batch.rows(piece, trim=True)
         out = scorer.evaluate(rows, {"values"}).values
         assert out is not None
