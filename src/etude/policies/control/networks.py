@@ -27,7 +27,7 @@ class _Tanh(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        _numpy_tanh_(x)
+        _numpy_tanh_(x.detach())
         ctx.mark_dirty(x)
         ctx.save_for_backward(x)
         return x
@@ -41,8 +41,8 @@ _slope = torch.ops.aten.tanh_backward.default
 
 
 def _numpy_tanh_(x: Tensor) -> Tensor:
-    numbers = x.detach().numpy()
-    np.tanh(numbers, out=numbers)
+    numbers = x.numpy()
+    np.tanh(numbers, numbers)
     return x
 
 
@@ -50,8 +50,7 @@ def tanh_(x: Tensor) -> Tensor:
     """tanh, written over x, by whichever of torch and NumPy is fast on this processor (`core/kernels.py`)."""
     if not kernels.numpy_tanh() or x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_exporting():
         return torch.tanh_(x)
-    own = torch.is_grad_enabled() and x.requires_grad
-    return _Tanh.apply(x) if own else _numpy_tanh_(x)  # type: ignore[no-untyped-call]
+    return _Tanh.apply(x) if x.requires_grad else _numpy_tanh_(x)  # type: ignore[no-untyped-call]
 
 
 def sigmoid(x: Tensor) -> Tensor:
