@@ -8,13 +8,14 @@ from importlib import metadata
 import pytest
 from command import Cli
 
-from etude.runs import doctor
+from etude.runs import doctor, speeds
 
 
 def test_it_says_what_there_is(cli: Cli) -> None:
     answer = cli("doctor")
     assert answer.code == 0, answer.out
-    assert "All is well." in answer.out or "last digits" in answer.out or "GB are free" in answer.out
+    possible = ("All is well.", "last digits", "GB are free", "with another BLAS")
+    assert any(words in answer.out for words in possible)
     found = json.loads(cli("doctor", "--json").out)
     assert found["here"]["versions"]["torch"] in answer.out.replace("\n", "")
     assert {e["name"] for e in found["extras"]} == {
@@ -40,4 +41,20 @@ def test_what_is_missing_or_too_old_is_a_sentence(cli: Cli, monkeypatch: pytest.
 def test_little_room_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**9}))
     monkeypatch.setattr(doctor, "members_equal_their_own_runs", lambda: True)
+    monkeypatch.setattr(speeds, "MUCH", float("inf"))
     assert doctor.examine().sentences == ["1.0 GB are free here: checkpoints may not find room."]
+
+
+def test_what_float32_reaches_by_each_library_is_a_line() -> None:
+    found = speeds.measure()
+    assert all(0 < rate < 1e5 for rate in found.products.values()) and "NumPy's BLAS" in found.products
+    assert found.advice() is None or "another BLAS" in str(found.advice())
+    even = speeds.Speeds({"MKL": 100.0, "oneDNN": 139.0, "NumPy's BLAS": 90.0}, {"torch": 2.7, "NumPy": 0.39}, "NumPy")
+    assert str(even) == (
+        "products 100 (MKL), 139 (oneDNN), 90 (NumPy's BLAS) GFLOP/s a core; tanh 2.7 (torch), 0.4 (NumPy) ns a "
+        "number, control takes NumPy's"
+    )
+    assert even.advice() is None
+    slow = speeds.Speeds({"MKL": 100.0, "oneDNN": 230.0}, {}, "torch")
+    assert "reach 100 GFLOP/s a core by MKL, which torch takes, and 230 by oneDNN" in str(slow.advice())
+    assert speeds.Speeds({"MKL": 100.0}, {}, "torch").advice() is None

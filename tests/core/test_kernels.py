@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from etude.core.kernels import LATE, VARIABLE, mode_of, requested
+from etude.core.kernels import LATE, VARIABLE, mode_of, requested, wants_numpy
 from etude.runtime import environment
 
 PC = platform.machine().lower() in ("x86_64", "amd64")
@@ -30,6 +30,14 @@ WITH = "vendor_id : {}\nflags : fpu sse4_2 avx {}"
 )
 def test_each_processor_has_its_mode(machine: str, description: str, mode: str | None) -> None:
     assert mode_of(machine, description) == mode
+
+
+def test_numpys_tanh_is_for_processors_whose_maker_mkl_slows_down() -> None:
+    assert wants_numpy("x86_64", WITH.format("AuthenticAMD", "avx2 avx512f"))
+    assert not wants_numpy("x86_64", WITH.format("AuthenticAMD", ""))
+    assert not wants_numpy("x86_64", WITH.format("GenuineIntel", "avx2 avx512f"))
+    assert not wants_numpy("x86_64", "")
+    assert not wants_numpy("aarch64", WITH.format("AuthenticAMD", "avx2"))
 
 
 def said(code: str, mode: str | None = None) -> list[str]:

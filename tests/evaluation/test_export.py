@@ -242,16 +242,16 @@ def test_actions_are_given_as_in_training(name: str) -> None:
     same(decode(loop_space, flat), action_decoder(loop_space)(flat.numpy()))
 
 
-def same(mine: Any, exact: Any) -> None:
+def same(mine: Any, exact: Any, tolerance: float = 0) -> None:
     if isinstance(exact, dict):
         assert list(mine) == list(exact)
         for k in exact:
-            same(mine[k], exact[k])
+            same(mine[k], exact[k], tolerance)
     elif isinstance(exact, tuple):
         for a, b in zip(mine, exact, strict=True):
-            same(a, b)
+            same(a, b, tolerance)
     else:
-        np.testing.assert_array_equal(mine.numpy(), exact)
+        np.testing.assert_allclose(mine.numpy(), exact, atol=tolerance, rtol=0)
         assert mine.numpy().dtype == exact.dtype
 
 
@@ -282,7 +282,8 @@ def test_nested_spaces_are_exported(tmp_path: Path) -> None:
     program, policy = torch.export.load(path).module(), plain_policy(loop, 0)
     batch = example(PARTS["all"], 4)
     found, exact = program(batch), policy(batch)
-    same(found, torch.utils._pytree.tree_map(lambda x: x.numpy(), exact))
+    plain = torch.utils._pytree.tree_map(lambda x: x.numpy(), exact)
+    same(found, plain, tolerance=1e-7)  # an exported program has torch's tanh, on every processor
     one = {
         "a": (found["a"][0][2].numpy(), found["a"][1][2].numpy()),
         "b": found["b"][2].numpy(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from safetensors.torch import load_file, save_file
 import etude
 from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
+from etude.policies import language
 from etude.policies.adapters import Adapter
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
-from etude.policies.loading import choose_device, choose_dtype
+from etude.policies.loading import choose_device, choose_dtype, shadow_from
 from etude.policies.sampling import Sampling
 from etude.runs.training import Options
 from etude.runs.worlds.language import arguments
@@ -239,6 +241,24 @@ def test_a_shadow_sampler_follows_every_update() -> None:
         step(policy)
         policy.check_sampler()
     assert random_policy().sampler() is not None and random_policy().shadow is False
+
+
+@pytest.mark.parametrize(("amx", "dot", "least"), ((True, True, 50e6), (False, True, 10e6), (False, False, math.inf)))
+def test_a_shadow_samples_from_the_size_at_which_it_pays(
+    amx: bool, dot: bool, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the processor can do; a model in 16 bits needs none."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: dot)
+    assert shadow_from(torch.device("cpu")) == least
+    assert shadow_from(torch.device("cuda")) == 50e6 and shadow_from(torch.device("meta")) == math.inf
+    policy = random_policy()
+    count = sum(p.numel() for p in policy.model.parameters())
+    for size, pays in ((count, True), (count + 1, False)):
+        monkeypatch.setattr(language, "shadow_from", lambda device, size=size: size)
+        assert policy._shadow_pays() == random_policy().shadow == pays
+    monkeypatch.setattr(language, "shadow_from", lambda device: 0)
+    assert not random_policy(dtype=torch.bfloat16).shadow
 
 
 def test_a_stale_shadow_sampler_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

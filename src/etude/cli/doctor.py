@@ -43,6 +43,7 @@ def _show(health: Health) -> None:
         "system": f"{here['platform']}, {here['memory_bytes'] / 1e9:.0f} GB of memory",
         "processor": f"{here['processor']}, {here['cores']} cores",
         "products": health.blas,
+        "float32": health.speeds,
         "populations": f"members equal their own runs {said}",
         "devices": ", ".join(here["devices"]) or "cpu",
         "disk": f"{health.free_bytes / 1e9:.0f} GB free",

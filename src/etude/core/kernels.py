@@ -12,6 +12,9 @@ Processor time of products by mode, without a mode = 1 (torch 2.13.0, MKL 2024.2
 
 Members equalled their own runs on the EPYC in AVX2, AVX2,STRICT, AUTO,STRICT, AVX512,STRICT and COMPATIBLE, not without
 a mode; on the Xeon in all that were tried (AVX2, AVX512, AUTO,STRICT, none). `docs/log.md` has the shapes.
+
+MKL also computes torch's tanh, and by vendor: seven times as long as NumPy's vector loops on an AMD EPYC, in any mode.
+Which of the two a processor gets goes by its name, not by a clock, so that numbers repeat.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from functools import cache
 from pathlib import Path
 
 VARIABLE = "MKL_CBWR"
@@ -27,6 +31,8 @@ MODES = (("GenuineIntel", "avx512f", "AVX512"), ("GenuineIntel", "avx2", "AVX2")
 """Vendor, what the processor can do, mode: the first line that fits."""
 OTHER = "AUTO,STRICT"
 """The mode of x86 processors that are not in the table."""
+NUMPYS = ("AuthenticAMD", "avx2")
+"""Vendor of the processors whose tanh NumPy computes, and what they must be able to do."""
 
 
 def request() -> None:
@@ -42,6 +48,17 @@ def mode_of(machine: str, description: str) -> str | None:
         return None
     words = set(description.split())
     return next((mode for vendor, flag, mode in MODES if {vendor, flag} <= words), OTHER)
+
+
+@cache
+def numpy_tanh() -> bool:
+    """Whether NumPy's tanh is this processor's faster one. Both are the same function but for the last bit or two."""
+    return wants_numpy(platform.machine(), _first_processor())
+
+
+def wants_numpy(machine: str, description: str) -> bool:
+    """Whether MKL would slow this processor's tanh down, described as in `mode_of`."""
+    return mode_of(machine, description) is not None and set(NUMPYS) <= set(description.split())
 
 
 def requested() -> str | None:

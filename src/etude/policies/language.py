@@ -32,6 +32,7 @@ from etude.policies.loading import (
     recomputation,
     recomputing_layers,
     resolve,
+    shadow_from,
 )
 from etude.policies.logprobs import token_logprobs
 from etude.policies.masters import Masters
@@ -43,9 +44,6 @@ from etude.policies.templates import end_of_turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-SHADOW_PARAMETERS = 50_000_000
-"""Model size from which bfloat16 decoding gains on hardware with bfloat16 matrix units."""
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -394,7 +392,5 @@ class LanguagePolicy:
         return cast("PreTrainedModel", model.get_base_model()) if adapted(model) else model
 
     def _shadow_pays(self) -> bool:
-        count = sum(p.numel() for p in self.model.parameters())
-        fast = self.device.type == "cuda" or torch.cpu._is_amx_tile_supported()
         whole = self.model.dtype == torch.float32 and not quantized.is_quantized(self.model)
-        return fast and whole and count >= SHADOW_PARAMETERS
+        return whole and sum(p.numel() for p in self.model.parameters()) >= shadow_from(self.device)

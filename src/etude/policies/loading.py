@@ -7,6 +7,7 @@ of so many layers and so wide, with tiny's tokenizer and random weights that are
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -264,3 +265,16 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in kinds:
         raise ConfigError(f"dtype must be one of {', '.join(map(repr, kinds))}, got {name!r}.")
     return kinds[name]
+
+
+def shadow_from(device: torch.device) -> float:
+    """Parameters from which decoding with a copy in bfloat16 takes less time on a device; infinite for never.
+
+    From 50 M on matrix units (CUDA, AMX), and from 10 M where AVX-512 has a dot product of bfloat16: measured on AMD,
+    a step is 0.93 times as fast with it at 0.8 M and 1.07 times at 10 M.
+    """
+    import torch
+
+    if device.type == "cuda" or (device.type == "cpu" and torch.cpu._is_amx_tile_supported()):
+        return 50e6
+    return 10e6 if device.type == "cpu" and torch.cpu._is_avx512_bf16_supported() else math.inf

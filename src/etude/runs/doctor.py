@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -55,6 +54,7 @@ class Health:
     Args:
         here: versions, processor, devices and the like, as in a run's `environment.json`.
         blas: which libraries compute products, and which kernels were asked for.
+        speeds: what they reach in float32 on one core.
         exact: whether members of a population equal their own runs bit for bit here.
         free_bytes: on the disk of this folder.
         hub: where models of the hub are kept, and whether it may be asked.
@@ -63,6 +63,7 @@ class Health:
 
     here: dict[str, Any]
     blas: str
+    speeds: str
     exact: bool
     free_bytes: int
     hub: str
@@ -79,10 +80,12 @@ def examine(folder: Path | str = ".") -> Health:
     """Look at this machine; takes a second or two."""
     import torch
 
+    from etude.runs.speeds import measure
+
     here, packages, extras = record(0), needed(), brought()
     if torch.backends.mps.is_available():
         here["devices"].append("mps")
-    exact, free = members_equal_their_own_runs(), shutil.disk_usage(folder).free
+    exact, free, speeds = members_equal_their_own_runs(), shutil.disk_usage(folder).free, measure()
     sentences = [
         f"{p.name} {p.there + ' is installed' if p.there else 'is not installed'}, and etude needs {p.wanted}: "
         f"pip install '{p.wanted}'"
@@ -94,9 +97,12 @@ def examine(folder: Path | str = ".") -> Health:
             f"Members of a population are not bit for bit their own runs with the kernels {here['kernels']} here: "
             "their last digits may differ. MKL_CBWR=AUTO,STRICT or COMPATIBLE in the environment may do it."
         )
+    if advice := speeds.advice():
+        sentences.append(advice)
     if free < LITTLE:
         sentences.append(f"{free / 1e9:.1f} GB are free here: checkpoints may not find room.")
-    return Health(here, _blas(str(here["kernels"])), exact, free, _hub(), packages, extras, sentences)
+    blas = _blas(str(here["kernels"]))
+    return Health(here, blas, str(speeds), exact, free, _hub(), packages, extras, sentences)
 
 
 def needed() -> list[Package]:
@@ -143,13 +149,9 @@ def members_equal_their_own_runs() -> bool:
 
 def _blas(kernels: str) -> str:
     """What torch was built with, in words."""
-    import torch
+    from etude.runs.speeds import built_with
 
-    names = {"MKL": "Math Kernel Library Version", "oneDNN": "MKL-DNN v", "OpenBLAS": "OpenBLAS"}
-    shown = torch.__config__.show()
-    found = [
-        f"{name} {match[1]}" for name, pattern in names.items() if (match := re.search(rf"{pattern} ?([\d.]+)", shown))
-    ]
+    found = [f"{name} {version}" for name, version in built_with()]
     return f"{', '.join(found) or 'unknown'}; kernels asked for: {kernels}"
 
 

@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from etude.core import kernels
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.population import Population
@@ -18,6 +20,37 @@ from etude.core.step_slots import Initializer, Network
 GAIN = math.sqrt(2)
 """Scale of the weights before an activation."""
 Activation = Literal["tanh", "relu", "silu", "elu", "leaky-relu"]
+
+
+class _Tanh(torch.autograd.Function):
+    """NumPy's tanh, written over its argument; what it saves is its output, so it can be differentiated twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        _numpy_tanh_(x.detach())
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _slope(gradient, *ctx.saved_tensors)  # type: ignore[no-any-return]
+
+
+_slope = torch.ops.aten.tanh_backward.default
+
+
+def _numpy_tanh_(x: Tensor) -> Tensor:
+    numbers = x.numpy()
+    np.tanh(numbers, numbers)
+    return x
+
+
+def tanh_(x: Tensor) -> Tensor:
+    """tanh, written over x, by whichever of torch and NumPy is fast on this processor (`core/kernels.py`)."""
+    if not kernels.numpy_tanh() or x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_exporting():
+        return torch.tanh_(x)
+    return _Tanh.apply(x) if x.requires_grad else _numpy_tanh_(x)  # type: ignore[no-untyped-call]
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -42,7 +75,7 @@ def elu(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh_, "relu": torch.relu_, "silu": silu, "elu": elu, "leaky-relu": nn.functional.leaky_relu_
+    "tanh": tanh_, "relu": torch.relu_, "silu": silu, "elu": elu, "leaky-relu": nn.functional.leaky_relu_
 }  # fmt: skip
 """Some write over their argument, which in a network is a layer's output that nobody else reads."""
 
