@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import etude  # noqa: F401  # isort: skip  # before torch, so that reproducible kernels are asked for
@@ -19,22 +20,50 @@ settings.register_profile("fast", parent=settings.get_profile("etude"), max_exam
 settings.load_profile("etude")
 
 
+COST = "processor time"
+COSTLY = 0.5
+"""Seconds that nothing of the fast part should take: what takes more than 0.15 on an idle processor is marked slow."""
+
+
+def is_fast(config: pytest.Config) -> bool:
+    return bool(config.getoption("markexpr") == "not slow")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Fewer random examples in the fast part; the whole suite tries them all."""
-    if config.getoption("markexpr") == "not slow":
+    if is_fast(config):
         settings.load_profile("fast")
 
 
 @pytest.hookimpl(tryfirst=True)  # ahead of the deselection by `-m`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `first` all parameters but the first are slow."""
-    seen = set()
+    """Of a test marked `first` all parameters are slow but those whose ids the mark names, else the first."""
+    tests = dict[str, dict[str, pytest.Item]]()
     for item in items:
         if item.get_closest_marker("first"):
-            test = item.nodeid.partition("[")[0]
-            if test in seen:
-                item.add_marker(pytest.mark.slow)
-            seen.add(test)
+            test, _, parameters = item.nodeid.partition("[")
+            tests.setdefault(test, {})[parameters.removesuffix("]")] = item
+    for cases in tests.values():
+        names = [x for mark in next(iter(cases.values())).iter_markers("first") for x in mark.args if x in cases]
+        for slow in cases.keys() - (names or [next(iter(cases))]):
+            cases[slow].add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """A test's processor time goes into its report, also that of fixtures which it makes for others."""
+    yield from _measured(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield from _measured(item)
+
+
+def _measured(item: pytest.Item) -> Iterator[None]:
+    before = os.times()
+    yield
+    item.user_properties.append((COST, sum(os.times()[:4]) - sum(before[:4])))
 
 
 def pytest_collection_finish() -> None:
@@ -44,12 +73,21 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what a member equalled a run of its own to, wherever tests assert that it does."""
+    """Say which tests of the fast part are not, and what a member equalled a run of its own to, wherever asserted."""
     from etude.core.kernels import requested
     from solo_runs import exact_here
 
+    if is_fast(terminalreporter.config):
+        for test, seconds in _costly(terminalreporter.stats.get("passed", [])):
+            terminalreporter.write_line(f"{seconds:.1f} s of processor time, mark it slow: {test}")
     to = "bit for bit" if exact_here() else "to 1e-5"
     terminalreporter.write_line(f"members of a population equal their own runs {to} here (kernels: {requested()})")
+
+
+def _costly(reports: Iterable[pytest.TestReport]) -> list[tuple[str, float]]:
+    """The tests that took more than they may in the fast part, and how much, the most first."""
+    took = {r.nodeid: sum(float(v) for k, v in r.user_properties if k == COST) for r in reports if r.when == "call"}
+    return sorted(((k, v) for k, v in took.items() if v > COSTLY), key=lambda each: -each[1])
 
 
 @pytest.fixture(scope="module")
