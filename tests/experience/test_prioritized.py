@@ -92,6 +92,7 @@ def loop(seeds: tuple[int, ...]) -> OffPolicyLoop:
     return OffPolicyLoop(method, pendulum, [Member(s) for s in seeds], 4, 27)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly_and_members_are_their_own(tmp_path: Path) -> None:
     whole = loop((3, 4))
     whole.step(), whole.step()

@@ -40,6 +40,7 @@ def games(tiny: LanguagePolicy) -> list[Episode]:
     )
 
 
+@pytest.mark.slow
 def test_several_turns_alternate(games: list[Episode]) -> None:
     assert {e.group for e in games} == {0, 1, 2, 3}
     assert max(len(e.segments) for e in games) > 3

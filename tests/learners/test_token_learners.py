@@ -129,6 +129,7 @@ def test_it_learns_when_and_as_often_as_its_learning_says(settings: dict[str, in
     assert {size for size, _ in Counting.asked} == {16 // settings.get("minibatches", 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_it_learns_before_or_after_the_policy(order: str) -> None:
     loop = loop_of(counting(order=order), optimizer=AdamW(lr=1e-2))

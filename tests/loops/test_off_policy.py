@@ -85,6 +85,7 @@ def short(name: str, seeds: Sequence[int] = (3, 4, 9), block: int = BLOCK) -> Of
     return loop_of(name, seeds, 2 * BLOCK // block, block, capacity=16)
 
 
+@pytest.mark.first("dqn", "sac")
 @each_method
 def test_it_trains(name: str, trained: Callable[[str], Trained]) -> None:
     run = trained(name)
@@ -96,6 +97,7 @@ def test_it_trains(name: str, trained: Callable[[str], Trained]) -> None:
     assert any(not torch.equal(run.before[k], v) for k, v in policy.items())
 
 
+@pytest.mark.first("dqn", "sac")
 @each_method
 def test_a_resumed_run_is_the_one_that_never_stopped(name: str, trained: Callable[[str], Trained]) -> None:
     """With the ring wrapped, and in the middle of a stretch of random numbers."""
@@ -106,6 +108,7 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name: str, trained: Callabl
     assert all(torch.equal(v, everything(again)[k]) for k, v in everything(run.loop).items())
 
 
+@pytest.mark.first("dqn", "sac")
 @each_method
 def test_the_length_of_a_block_changes_no_number(name: str, trained: Callable[[str], Trained]) -> None:
     long, other = trained(name).loop, short(name, block=4)
@@ -114,6 +117,7 @@ def test_the_length_of_a_block_changes_no_number(name: str, trained: Callable[[s
     assert all(torch.equal(v, everything(other)[k]) for k, v in everything(long).items())
 
 
+@pytest.mark.first("dqn", "sac")
 @each_method
 def test_a_member_is_the_run_of_its_seed(name: str, trained: Callable[[str], Trained]) -> None:
     together, alone = everything(trained(name).loop), short(name, (4,))
@@ -124,6 +128,7 @@ def test_a_member_is_the_run_of_its_seed(name: str, trained: Callable[[str], Tra
             assert alike(together[key][count[key] : 2 * count[key]], value), key
 
 
+@pytest.mark.slow
 def test_settings_of_members_reach_the_formulas() -> None:
     settings = [
         {"critic.learning.target.rate": r, "critic.learning.optimizer.lr": lr} for r, lr in ((1.0, 1e-3), (0.1, 1e-2))
@@ -232,6 +237,7 @@ def test_an_update_of_sac_draws_each_action_once() -> None:
 # What stands in the store
 
 
+@pytest.mark.slow
 def test_the_first_of_a_new_episode_is_never_what_the_last_step_led_to() -> None:
     """On the pendulum, whose episodes are cut after 200 steps, the next observation is one step away."""
     loop = loop_of("sac", (0,), steps=1, block=401, capacity=600, warmup=500)
@@ -279,6 +285,7 @@ def test_the_policy_is_asked_only_where_chance_does_not_act() -> None:
     assert torch.equal(loop.collector.store.grid[0, asked, 4], best[asked].float())
 
 
+@pytest.mark.slow
 def test_normalisers_learn_from_every_step_and_are_saved(tmp_path: Path) -> None:
     sac = small(REPLAY["sac"], capacity=100)
     sac = sac.replace(policy=sac.policy.replace(observations=(NormalizeObservations(),)))

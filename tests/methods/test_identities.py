@@ -112,6 +112,7 @@ def test_rloo_is_unbiased(make_batch, seed: int) -> None:
     torch.testing.assert_close(found, exact_gradient(policy), atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_dr_grpo_is_unbiased_up_to_a_constant_and_grpo_is_not(make_batch) -> None:
     policy = Policy.random()
     exact = exact_gradient(policy)

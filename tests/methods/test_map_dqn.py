@@ -143,6 +143,7 @@ def test_an_update_makes_no_more_passes_than_dqns() -> None:
     assert passes == [2, 2]
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_by_what_all_channels_were_off() -> None:
     """Huber of each, summed: with prioritized rows, whose masses are |error|^alpha."""
     method = small(METHOD).replace(sampling=PrioritizedRows(batch=6, horizon=OneStep(gamma=0.96), alpha=1.0))

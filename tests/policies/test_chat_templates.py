@@ -125,6 +125,7 @@ def test_pairs_have_the_tokens_of_the_template() -> None:
         assert policy.tokenizer.eos_token_id not in episode.tokens
 
 
+@pytest.mark.slow
 def test_what_is_learned_follows_what_is_sampled_from() -> None:
     for template in (CHATML, LLAMA3, GEMMA, MISTRAL):
         policy = policy_with(template)

@@ -92,6 +92,7 @@ def test_killed_at_any_write_and_resumed_it_ends_the_same(task: str, first: int,
     assert at > 50
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_population_and_reports_each_setting(tmp_path: Path) -> None:
     done = etude.train(
         "ppo", "cartpole", out=tmp_path / "run", set=SMALL, steps=64, seeds=2, population=["lr=1e-4,1e-2"], evaluate=2,

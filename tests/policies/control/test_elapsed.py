@@ -75,6 +75,7 @@ def test_a_stack_of_observations_has_no_one_time() -> None:
         method.replace(policy=method.policy.replace(observations=parts)).check()
 
 
+@pytest.mark.slow
 def test_stream_x_learns_with_it_and_resumes(tmp_path: Path) -> None:
     """The option that its authors take: the time is seen, and a limit is an end."""
     method: Any = get_method("stream-x")
