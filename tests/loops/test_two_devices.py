@@ -52,6 +52,7 @@ def state(loop: OnPolicyLoop) -> dict[str, torch.Tensor]:
     return {**loop.policy_tensors(), **loop.updater.tensors()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_step_mixes_devices(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps, a checkpoint, an evaluation and another step, with the numbers of the CPU, bit for bit."""
