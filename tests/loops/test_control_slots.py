@@ -271,7 +271,7 @@ def test_every_slot_but_the_policy_may_change() -> None:
     assert steps(fresh, 2)[-1]["environment_steps"] == 140.0
 
 
-@pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.parametrize("when", (1, 2, 3))
 def test_a_resumed_run_has_the_same_numbers_in_every_stage(when: int, tmp_path: Path) -> None:
     whole, again = (OnPolicyLoop(changing(), cartpole, MEMBERS, 4) for _ in range(2))

@@ -137,7 +137,7 @@ def step(optimizers: list[Any], loss: Tensor) -> None:
         optimizer.step()
 
 
-@pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.parametrize("slow", [False, True], ids=["itself", "copy"])
 @pytest.mark.parametrize("which", [TD3, SAC], ids=["td3", "sac"])
 def test_updates_are_those_of_torchs_own_layers(which: Any, slow: bool) -> None:

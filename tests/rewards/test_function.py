@@ -130,7 +130,7 @@ def test_scores_are_weighted_and_counted(make: Any) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.parametrize(("name", "expected"), [("columns", 1.0), ("rest", 0.5), ("talk", 1.0), ("scorer", 2.0)])
 def test_functions_get_what_they_ask_for(make: Any, name: str, expected: float) -> None:
     assert make(name).score(episodes("yes"), CONTEXT) == [expected]
@@ -399,7 +399,7 @@ def test_state_is_plain_and_restored(make: Any) -> None:
 # Functions that cannot be loaded
 
 
-@pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

@@ -150,7 +150,7 @@ def test_as_many_episodes_are_played_as_were_asked_for(
     assert shapes == [(2, played)] * 4  # sampled and likeliest actions, before and after
 
 
-@pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.parametrize(("episodes", "side_by_side"), [(7, 7), (100, 10), (400, 40)])
 def test_many_episodes_are_played_in_ten_rounds(episodes: int, side_by_side: int) -> None:
     method, counts = get_method("ppo", "control").replace(experience=Rollouts(environments=2, steps=8)), []
