@@ -64,6 +64,7 @@ def test_it_is_evaluated_and_exported_like_any_run(folder: Path, monkeypatch: py
     assert etude.export(folder / "run", "policy.pt2").is_file()
 
 
+@pytest.mark.slow
 def test_what_its_loop_does_not_read_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--population means nothing for cross-entropy, a SearchMethod"):
         etude.train("cross_entropy.py", population=["gain=1,2"], **OPTIONS)

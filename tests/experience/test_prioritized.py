@@ -23,6 +23,7 @@ from replay_toys import REPLAY, small
 torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(0, 2**31))
 def test_the_tree_finds_what_a_running_sum_finds(masses: list[int], seed: int) -> None:

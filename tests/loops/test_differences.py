@@ -105,6 +105,7 @@ def test_rows_without_a_reward_leave_the_step(monkeypatch: pytest.MonkeyPatch) -
     assert metrics["reward/given"] == 0.5  # over the eight that it applies to
 
 
+@pytest.mark.slow
 def test_a_step_without_any_reward_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Given, "values", staticmethod(lambda n: [None] * n))
     loop = make_loop(small.replace(rewards=(Given(),), filters=(InformativeGroups(rounds=1),)))

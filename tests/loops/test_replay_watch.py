@@ -130,6 +130,7 @@ def test_what_a_step_counts_has_the_entropy_where_it_is_rewarded_and_the_units_o
     assert scaled.counts(ones, read).tolist() == [1.0, 0.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rainbow", "sac"])
 def test_watching_changes_no_number(name: str) -> None:
     watched, blind = loop_of(name), loop_of(name)

@@ -119,6 +119,7 @@ def test_an_ensemble_learns_each_channel_through_every_map() -> None:
     assert head.mean(said).item() == pytest.approx((2 + 4) / 2 - (0.5 + 3) / 2)
 
 
+@pytest.mark.slow
 def test_what_channels_can_say_is_known_and_said() -> None:
     head = METHOD.critic.head
     assert head.bounds().tolist() == [[-25.0, 25.0]]

@@ -145,6 +145,7 @@ def test_what_is_trained_is_what_is_evaluated(tmp_path: Path) -> None:
     assert {k: now[k].value for k in ("pass@1", "reward")} == {k: after[k]["value"] for k in ("pass@1", "reward")}
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_several_at_once(runs: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"--video is of one run: evaluate it alone"):
         etude.evaluate(runs, video="a.gif")

@@ -83,6 +83,7 @@ def test_what_transformers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_would_write_into_it() -> None:
     """Folding is refused, and no copy in bfloat16 is made to sample from."""
     policy = LanguagePolicy.load("tiny", device="cpu", adapter=Adapter(rank=2))

@@ -119,6 +119,7 @@ def test_arguments_reach_the_template() -> None:
     assert seen(policy, own, template_arguments=("enable_thinking=false",)) == rendered(policy, [ASK]), "a row's win"
 
 
+@pytest.mark.slow
 def test_every_turn_of_an_environment_goes_through_the_template() -> None:
     class Twice(SingleTurn):
         def step(self, segment: Segment) -> Any:

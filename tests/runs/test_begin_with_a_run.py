@@ -48,6 +48,7 @@ def test_a_language_run_begins_with_the_newest_checkpoint(language: Path, tmp_pa
     assert begun.read_bytes() == (used / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(language: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -102,6 +103,7 @@ def test_another_critic_begins_anew(control: Path, tmp_path: Path, capsys: pytes
     assert all(torch.equal(here[k], there[k]) for k in here if k.startswith("policy."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "sizes", "sentence"),
     [

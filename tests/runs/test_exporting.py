@@ -156,6 +156,7 @@ def test_a_model_is_uploaded_with_what_its_run_measured(whole: Path, hub: type[H
     assert f"| test | pass@1 | {cells[0]} | {cells[1]} |" in card
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_not_evaluated_has_no_numbers(whole: Path, hub: type[Hub]) -> None:
     etude.export(whole / "checkpoints" / "step-0", push="me/mine")
     card = hub.files["README.md"].decode()

@@ -28,6 +28,7 @@ def timed() -> Any:
     return Timed(Pendulum().make([0, 1], 2), 200)
 
 
+@pytest.mark.slow
 def test_the_time_begins_anew_with_every_episode_and_the_last_observation_has_its_own() -> None:
     """Pendulum cuts every episode after 200 steps."""
     plain, environment = Pendulum().make([0, 1], 2), timed()
