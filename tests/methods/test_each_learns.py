@@ -151,7 +151,7 @@ class Aim(ControlTask):
 
 
 def gains_of_control(method: Method, steps: int = 6) -> Tensor:
-    """[P] what the reward of a step gained from the first rollout to the last."""
+    """[P] what the reward of a step gained from the first rollout to the last, or as soon as it is `SURE`."""
     smaller: Any = method.replace(experience=Rollouts(environments=8, steps=32))
     smaller = smaller.replace(optimizer=smaller.optimizer.replace(lr=3e-3)) if smaller.optimizer.lr else smaller
     smaller = smaller.replace(minibatches=min(2, smaller.minibatches))
@@ -161,6 +161,8 @@ def gains_of_control(method: Method, steps: int = 6) -> Tensor:
     for _ in range(steps):
         loop.recent = [type(d)(maxlen=d.maxlen) for d in loop.recent]
         returns.append(torch.tensor(loop.step().members["return"]))
+        if rises(returns[-1] - returns[0], SURE):
+            break
     return returns[-1] - returns[0]
 
 
