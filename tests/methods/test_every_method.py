@@ -49,7 +49,7 @@ METHODS = {
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 TRAINED = {k: m for k, m in METHODS.items() if not isinstance(m, ReplayMethod)}
 """Those that are trained here; what learns from a replay is in `loops/test_off_policy.py`, to the same end."""
-STEPS = 3
+STEPS = 2
 MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {"planning-q-learning": "paths"}
