@@ -176,6 +176,7 @@ def test_unknown_presets_and_seeds_without_a_score_are_refused(shelf: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_a_comparison_begins_all_arms_with_presets_or_none(cli: Cli, shelf: Path) -> None:
     flags = ("--task", "cartpole", "--seeds", 2, "--workers", 1)
     answer = cli("compare", "ppo", "a2c", *flags, "--steps", 512, "--preset")

@@ -26,7 +26,7 @@ from etude.tasks.control.pendulum import pendulum
 from two_devices import TwoDevices, mark
 
 torch.set_num_threads(1)
-STEPS, META = 32, torch.device("meta")
+STEPS, META = 16, torch.device("meta")
 KINDS = ["ppo", "halting", "settings", "recurrent", "a2c", "gae", "trpo", "npg", "v-mpo", "pendulum", "poisoned"]
 
 

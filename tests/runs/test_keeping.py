@@ -128,10 +128,11 @@ def test_a_reference_that_moves_adds_its_size(start: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("reference", ["frozen", "moving-average"])
 def test_what_is_not_saved_comes_back_exactly(dtype: str, reference: str, tmp_path: Path) -> None:
-    told = {**TOLD, "set": {**KL, "problems": 4, "reference": reference}, "dtype": dtype}
-    whole = etude.train("grpo", out=tmp_path / "whole", steps=4, **told)
-    etude.train("grpo", out=tmp_path / "half", steps=2, **told)
-    resumed = etude.resume(tmp_path / "half", steps=4, quiet=True)
+    told = {**TOLD, "set": {**KL, "reference": reference}, "dtype": dtype}
+    whole = etude.train("grpo", out=tmp_path / "whole", steps=2, **told)
+    etude.train("grpo", out=tmp_path / "half", steps=1, **told)
+    resumed = etude.resume(tmp_path / "half", steps=2, quiet=True)
+    assert any(line["gradient_norm"] > 0 for line in plain(whole)), "something is learned"
     assert plain(resumed) == plain(whole)
     for name in ("state.safetensors", "model/model.safetensors"):
         assert (whole.checkpoint / name).read_bytes() == (resumed.checkpoint / name).read_bytes()
