@@ -115,6 +115,7 @@ def test_a_childs_key_by_hand() -> None:
     assert Stream(3).split("step", 12).draw("problem", "sums/train/7").key == signed(key)
 
 
+@pytest.mark.slow
 @given(keys_64, paths, paths)
 def test_addresses_are_paths(key: int, a: tuple, b: tuple) -> None:
     draw = Draw(key)

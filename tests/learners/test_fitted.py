@@ -227,7 +227,7 @@ def test_advantages_come_from_the_values_before_the_fit(name: str) -> None:
     assert (later - now).abs().max() > 1e-4
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_run_ends_with_the_same_numbers(name: str, tmp_path: Path) -> None:
     whole, first = control_loop(small(name), [0, 1, 2]), control_loop(small(name), [0, 1, 2])

@@ -165,6 +165,7 @@ def test_rewards_find_what_it_offers() -> None:
 
 
 @pytest.mark.kernels
+@pytest.mark.slow
 def test_each_member_learns_alone() -> None:
     parts = (Chasing(), learning(minibatches=3))
     together, alone = control_loop(method(*parts), [0, 1]), control_loop(method(*parts), [1])
