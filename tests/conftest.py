@@ -3,38 +3,71 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from typing import Any
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import etude  # noqa: F401  # isort: skip  # before torch, so that reproducible kernels are asked for
 import pytest
-import torch
 from hypothesis import settings
 
 import processes
-from etude.core.batches import TokenBatch, TokenLogProbs
+
+if TYPE_CHECKING:  # who only hands out tests to others does not wait for torch
+    from etude.core.batches import TokenBatch, TokenLogProbs
 
 settings.register_profile("etude", deadline=None)  # how long an example takes depends on what else runs here
 settings.register_profile("fast", parent=settings.get_profile("etude"), max_examples=15)
 settings.load_profile("etude")
 
 
+EXACT = set[bool]()
+"""What was found where a member was compared with a run of its own, in this process or in those that it started."""
+COST = "processor time"
+COSTLY = 0.75
+"""Seconds that nothing of the fast part should take: what takes more than 0.15 on an idle processor is marked slow."""
+
+
+def is_fast(config: pytest.Config) -> bool:
+    return bool(config.getoption("markexpr") == "not slow")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Fewer random examples in the fast part; the whole suite tries them all."""
-    if config.getoption("markexpr") == "not slow":
+    if is_fast(config):
         settings.load_profile("fast")
 
 
 @pytest.hookimpl(tryfirst=True)  # ahead of the deselection by `-m`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `first` all parameters but the first are slow."""
-    seen = set()
+    """Of a test marked `first` all parameters are slow but those whose ids the mark names, else the first."""
+    tests = dict[str, dict[str, pytest.Item]]()
     for item in items:
         if item.get_closest_marker("first"):
-            test = item.nodeid.partition("[")[0]
-            if test in seen:
-                item.add_marker(pytest.mark.slow)
-            seen.add(test)
+            test, _, parameters = item.nodeid.partition("[")
+            tests.setdefault(test, {})[parameters.removesuffix("]")] = item
+    for cases in tests.values():
+        names = [x for mark in next(iter(cases.values())).iter_markers("first") for x in mark.args if x in cases]
+        for slow in cases.keys() - (names or [next(iter(cases))]):
+            cases[slow].add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """A test's processor time goes into its report, also that of fixtures which it makes for others."""
+    yield from _measured(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield from _measured(item)
+
+
+def _measured(item: pytest.Item) -> Iterator[None]:
+    before = os.times()
+    yield
+    item.user_properties.append((COST, sum(os.times()[:4]) - sum(before[:4])))
 
 
 def pytest_collection_finish() -> None:
@@ -43,18 +76,42 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what a member equalled a run of its own to, wherever tests assert that it does."""
-    from etude.core.kernels import requested
-    from solo_runs import exact_here
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What the tests of this process compared members to is known to it, or to whom it works for."""
+    solo = sys.modules.get("solo_runs")
+    if solo is not None and solo.exact_here.cache_info().currsize:
+        output = getattr(session.config, "workeroutput", None)
+        EXACT.add(solo.exact_here()) if output is None else output.update(exact=solo.exact_here())
 
-    to = "bit for bit" if exact_here() else "to 1e-5"
-    terminalreporter.write_line(f"members of a population equal their own runs {to} here (kernels: {requested()})")
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    EXACT.update(v for k, v in getattr(node, "workeroutput", {}).items() if k == "exact")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which tests of the fast part are not, and what a member equalled a run of its own to, wherever asserted."""
+    from etude.core.kernels import requested
+
+    if is_fast(terminalreporter.config):
+        for test, seconds in _costly(terminalreporter.stats.get("passed", [])):
+            terminalreporter.write_line(f"{seconds:.1f} s of processor time, mark it slow: {test}")
+    for exact in EXACT:
+        to = "bit for bit" if exact else "to 1e-5"
+        terminalreporter.write_line(f"members of a population equal their own runs {to} here (kernels: {requested()})")
+
+
+def _costly(reports: Iterable[pytest.TestReport]) -> list[tuple[str, float]]:
+    """The tests that took more than they may in the fast part, and how much, the most first."""
+    took = {r.nodeid: sum(float(v) for k, v in r.user_properties if k == COST) for r in reports if r.when == "call"}
+    return sorted(((k, v) for k, v in took.items() if v > COSTLY), key=lambda each: -each[1])
 
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """One torch thread: numbers are then the same everywhere, and small models are faster."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -79,6 +136,9 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make_batch() -> Callable[..., TokenBatch]:
     """A float64 batch from an action mask [B, T] (nested lists of 0 and 1); every other field can be given."""
+    import torch
+
+    from etude.core.batches import TokenBatch
 
     def make(mask: Any, **changes: Any) -> TokenBatch:
         action = torch.as_tensor(mask, dtype=torch.bool)
@@ -105,6 +165,9 @@ def make_batch() -> Callable[..., TokenBatch]:
 @pytest.fixture
 def logprobs() -> Callable[..., TokenLogProbs]:
     """What a policy says, from nested lists or tensors, in float64."""
+    import torch
+
+    from etude.core.batches import TokenLogProbs
 
     def make(logp: Any, **others: Any) -> TokenLogProbs:
         return TokenLogProbs(

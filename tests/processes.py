@@ -92,6 +92,12 @@ def python(folder: Path, code: str, *args: str) -> Process:
     return Process(folder, _said(folder), _python, code, args)
 
 
+def lean(folder: Path, call: Callable[..., None], *args: Any) -> None:
+    """The call in a process that has little in memory: what it forks itself, it forks soon. Fails as the call does."""
+    code, said = Process(folder, _said(folder), call, *args).end(600)
+    assert code == 0, said
+
+
 def _said(folder: Path) -> Path:
     return folder.parent / f"{folder.name}-{time.monotonic_ns()}.err"
 

@@ -84,7 +84,7 @@ def test_values_go_on_after_the_limits_of_environments_only(stop: StopReason) ->
     assert end.tolist() == [[0.0, -1.0, -2.0]]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [StopReason.MAX_TOKENS, StopReason.CONTEXT_OVERFLOW])
 def test_values_of_completions_that_were_cut_end_at_the_return(stop: StopReason) -> None:
     """Reward 1 for 32 completions, of which 31 were cut; the critic is a cubic of the position, so it generalises."""

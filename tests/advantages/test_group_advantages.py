@@ -92,6 +92,7 @@ def test_no_spread_is_told_by_comparison_not_by_rounding(number: float, dtype: t
         torch.testing.assert_close(scaled(scores, group, centre, BATCH), (scores - middle) / spread)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), min_size=1, max_size=12))
 def test_each_group_sums_to_zero_and_permuting_rows_permutes_advantages(rows: list[tuple[float, int]]) -> None:

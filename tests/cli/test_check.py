@@ -77,7 +77,7 @@ WARNINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "beginning"), [w[1:] for w in WARNINGS], ids=[w[0] for w in WARNINGS])
 def test_what_may_cost_returns_is_a_warning(arguments: dict[str, Any], beginning: str) -> None:
     sentences = found(**arguments)
@@ -86,6 +86,7 @@ def test_what_may_cost_returns_is_a_warning(arguments: dict[str, Any], beginning
     assert len(sentences["warning"]) == 1, sentences["warning"]
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_truncated_is_no_matter() -> None:
     sentences = found(limit=60, length=10**9)
     assert not sentences["fault"] and not sentences["warning"]
@@ -104,6 +105,7 @@ def test_a_limit_that_some_episodes_reach_is_found(capped: int, falls: int, foun
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_leaf_is_said_with_what_becomes_of_it() -> None:
     said = [(f.level, f.sentence) for f in check_environment(GRID, steps=60) if f.about == "observation"]
     assert said == [
@@ -136,7 +138,7 @@ SOUND = [
 ]  # fmt: skip
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_environments_pass(name: str) -> None:
     findings = check_environment(name, steps=STEPS)
@@ -178,6 +180,7 @@ def test_the_verb_prints_json(cli: Cli) -> None:
     assert {f["about"] for f in json.loads(answer.out)} == {"spaces", "ends", "speed"}
 
 
+@pytest.mark.slow
 def test_a_users_own_file(cli: Cli, tmp_path: Path) -> None:
     """As in the documentation, in an empty folder."""
     source = Path(__file__).parents[2] / "docs" / "examples" / "tank.py"

@@ -189,6 +189,7 @@ def test_a_claim_that_was_never_run_is_shown_with_what_to_do(cli: Cli, project: 
     assert "No plan yet: `etude claims plan mine.py:mine`." in shown
 
 
+@pytest.mark.slow
 def test_nothing_there_takes_all_pairs_and_is_void_where_the_spread_is_too_wide(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_nothing_there_takes_all_pairs_and_is_void_where_the_spread_is_too_wide(
     assert record["published"]["void"][0]["gate"] == "resolution"
 
 
+@pytest.mark.slow
 def test_an_own_experiment_is_tuned_by_what_must_be_learned(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +298,7 @@ def test_a_verdict_older_than_the_code_says_so(
     assert claims.check("mine.py:mine") == ["mine.py:mine: the method changed since the verdict."]
 
 
+@pytest.mark.slow
 def test_a_second_plan_keeps_the_first_and_says_why(
     cli: Cli, project: Path, asked: list[list[int]], forget: Callable[[str], None]
 ) -> None:
@@ -322,6 +325,7 @@ def test_a_second_plan_keeps_the_first_and_says_why(
         assert 'reason = "The bar was too high."' in (folder / "plan.toml").read_text()
 
 
+@pytest.mark.slow
 def test_runs_of_another_plan_are_refused(cli: Cli, project: Path, asked: list[list[int]]) -> None:
     folder = planned(cli)
     cli("claims", "run", "mine.py:mine")
@@ -362,6 +366,7 @@ def test_a_claim_must_make_sense(changes: dict[str, object], sentence: str) -> N
 # The claim of a second world
 
 
+@pytest.mark.slow
 def test_the_claim_of_a_second_world_has_a_name_and_a_folder_of_its_own(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

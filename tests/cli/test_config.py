@@ -41,6 +41,7 @@ def written(folder: Path | str, name: str = "method.json") -> dict[str, Any]:
     return dict(json.loads((Path(folder) / name).read_text()))
 
 
+@pytest.mark.slow
 def test_what_a_run_wrote_gives_the_same_numbers(cli: Cli) -> None:
     assert cli("train", "grpo", *TINY, "--seed", 3, "--with", "kl-to-reference", "--out", "one").code == 0
     answer = cli("train", "--config", "one/run.toml", "--quiet", "--out", "two")
@@ -50,6 +51,7 @@ def test_what_a_run_wrote_gives_the_same_numbers(cli: Cli) -> None:
     assert (Path("one") / "run.toml").read_text() == (Path("two") / "run.toml").read_text()
 
 
+@pytest.mark.slow
 def test_a_file_says_what_flags_say_and_flags_win(cli: Cli) -> None:
     Path("a.toml").write_text(SAID)
     answer = cli(
@@ -63,12 +65,14 @@ def test_a_file_says_what_flags_say_and_flags_win(cli: Cli) -> None:
     assert (config["steps"], config["gradient_checkpointing"], config["sinks"]) == (1, True, ["tensorboard"])
 
 
+@pytest.mark.slow
 def test_a_flag_wins_with_its_default_too(cli: Cli) -> None:
     Path("a.toml").write_text('seed = 5\nsteps = 1\nevaluate = 0\n[set]\nproblems = 2\n"experience.size" = 4\n')
     assert cli("train", "--config", "a.toml", "--seed", 0, "--quiet", "--out", "x").code == 0
     assert written("x", "config.json")["seed"] == 0
 
 
+@pytest.mark.slow
 def test_python_reads_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "method: dr-grpo\nsteps: 2\nevaluate: 0\nset:\n  problems: 2\n  experience.size: 4\n"
@@ -78,6 +82,7 @@ def test_python_reads_the_same_file(tmp_path: Path) -> None:
     assert (written(run.folder)["problems"], written(run.folder)["experience"]["size"]) == (2, 2)
 
 
+@pytest.mark.slow
 def test_a_method_made_in_python_is_repeated_from_what_the_run_wrote(tmp_path: Path) -> None:
     mine = etude.method("grpo").replace(id="mine", problems=2)
     first = etude.train(mine, steps=1, evaluate=0, set={"experience.size": 4}, out=tmp_path / "one", quiet=True)

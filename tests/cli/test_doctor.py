@@ -11,6 +11,7 @@ from command import Cli
 from etude.runs import doctor, speeds
 
 
+@pytest.mark.slow
 def test_it_says_what_there_is(cli: Cli) -> None:
     answer = cli("doctor")
     assert answer.code == 0, answer.out

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from command import Cli
 
 FLAGS = ("--task", "compose", "--k", "1", "--problems", "2", "--split", "test")
 
 
+@pytest.mark.slow
 def test_several_models_side_by_side(cli: Cli) -> None:
     answer = cli("evaluate", "tiny", "blank:1x32", *FLAGS, "--json")
     assert answer.code == 0, answer.err

@@ -187,6 +187,7 @@ def do(kind: str, code: str, cli: Cli, capsys: pytest.CaptureFixture[str]) -> st
     return printed
 
 
+@pytest.mark.first("17", "55", "57", "59", "60")
 @pytest.mark.parametrize(
     "task",
     [

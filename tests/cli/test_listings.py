@@ -12,6 +12,7 @@ import etude
 from etude.core.kinds import ReplayMethod, all_slots
 
 
+@pytest.mark.slow
 def test_methods_json(cli: Cli) -> None:
     entries = json.loads(cli("methods", "--json").out)
     assert {e["id"] for e in entries} == set(etude.methods())
@@ -77,6 +78,7 @@ def test_every_task_is_shown(cli: Cli, task: str) -> None:
     assert etude.task(task).problems("train")[0].id in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slot", "names"),
     [
@@ -90,6 +92,7 @@ def test_what_a_policy_of_control_is_made_of_is_listed(cli: Cli, slot: str, name
     assert {*names} <= {*listed}
 
 
+@pytest.mark.slow
 def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     answer = cli("parts")
     heads = [line for line in answer.out.splitlines() if line and not line.startswith(" ")]
@@ -108,6 +111,7 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     assert "clipped-surrogate" not in only
 
 
+@pytest.mark.slow
 def test_the_tables_name_everything(cli: Cli) -> None:
     methods, tasks, claims = (cli(verb).out for verb in ("methods", "tasks", "claims"))
     assert all(name in methods for name in etude.methods())
@@ -115,6 +119,7 @@ def test_the_tables_name_everything(cli: Cli) -> None:
     assert all(name in claims for name in etude.methods() if etude.method(name).claim)
 
 
+@pytest.mark.slow
 def test_train_help_explains_every_option(cli: Cli) -> None:
     import inspect
 

@@ -17,7 +17,7 @@ OFFERS = [
     (["train", "--set", "task.levels"], "--set takes PATH=VALUE"),
     (["train", "--with", "kl-to-referense"], "Did you mean 'kl-to-reference'"),
     (["train", "--sink", "wandbb"], "Did you mean 'wandb'"),
-    (["train", "--task", "reasoning-gym:chain_sums"], "Did you mean 'chain_sum'"),
+    pytest.param(["train", "--task", "reasoning-gym:chain_sums"], "Did you mean 'chain_sum'", marks=pytest.mark.slow),
     (["train", "--reward", "score"], "must be 'module:name' or 'path/to/file.py:name', got 'score'"),
     (["train", "--reward", "none.py:score"], "There is no file none.py"),
     (["train", "none.py:grpo2"], "There is no file none.py"),

@@ -87,6 +87,7 @@ def test_a_method_is_checked_with_its_own_parts(cli: Cli) -> None:
     assert "against grpo it changes rewards.overlong-penalty" in found[0]["sentence"]
 
 
+@pytest.mark.slow
 def test_a_reward_function_is_called_as_a_run_would(cli: Cli) -> None:
     Path("bad.py").write_text("def bad(completions):\n    return [1.0]\n")
     answer = cli("check", "bad.py:bad")

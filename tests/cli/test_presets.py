@@ -61,6 +61,7 @@ def numbers(folder: str) -> list[Any]:
     return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_preset_of_its_method_and_task_and_says_so(cli: Cli, shelf: Path) -> None:
     answer = cli("train", "ppo", *SMALL, "--out", "x")
     assert answer.code == 0, answer.err
@@ -73,11 +74,13 @@ def test_a_run_begins_with_the_preset_of_its_method_and_task_and_says_so(cli: Cl
     assert config["began_with"] == f"ppo/cartpole@{method['preset']['fingerprint']}"
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_preset_are_not_said_where_others_are_taken(cli: Cli, shelf: Path) -> None:
     answer = cli("train", "ppo", *SMALL, "--steps", 96, "--out", "x")
     assert "Preset ppo/cartpole: experience.environments=2" in answer.sentence
 
 
+@pytest.mark.slow
 def test_flags_and_files_win_over_it(cli: Cli, shelf: Path) -> None:
     Path("a.toml").write_text('[set]\n"advantages.lam" = 0.5\n"advantages.gamma" = 0.7\n')
     flags = ("--config", "a.toml", "--set", "experience.environments=4", "--steps", 128, "--quiet")
@@ -89,6 +92,7 @@ def test_flags_and_files_win_over_it(cli: Cli, shelf: Path) -> None:
     assert method["preset"]["changes"]["advantages.gamma"] == [0.98, 0.9], "what the preset changed, not the user"
 
 
+@pytest.mark.slow
 def test_no_preset_is_the_published_method(cli: Cli, shelf: Path) -> None:
     answer = cli("train", "ppo", *SMALL, "--no-preset", "--steps", 512, "--out", "x")
     assert answer.code == 0 and "Preset" not in answer.err
@@ -97,6 +101,7 @@ def test_no_preset_is_the_published_method(cli: Cli, shelf: Path) -> None:
     assert "began_with" not in written("x", "config.json")
 
 
+@pytest.mark.slow
 def test_python_has_the_same_switch(cli: Cli, shelf: Path, tmp_path: Path) -> None:
     small: dict[str, Any] = {"seeds": 1, "evaluate": 0, "quiet": True}
     with_it = etude.train("ppo", "cartpole", out=tmp_path / "a", **small)
@@ -106,6 +111,7 @@ def test_python_has_the_same_switch(cli: Cli, shelf: Path, tmp_path: Path) -> No
     assert gammas == [0.9, 0.98, 0.98], "a Method object is somebody's own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), ("--with", "a2c"), ("--set", "advantages.gamma=0.8")])
 def test_run_toml_and_resume_repeat_the_numbers_when_the_preset_is_another(
     extra: tuple[str, ...], cli: Cli, shelf: Path
@@ -120,6 +126,7 @@ def test_run_toml_and_resume_repeat_the_numbers_when_the_preset_is_another(
     assert "preset" not in written("three"), "its settings are the run's own now"
 
 
+@pytest.mark.slow
 def test_another_environment_is_another_task(cli: Cli, shelf: Path) -> None:
     answer = cli("train", "ppo", *SMALL, "--set", "task.gust=1", "--steps", 512, "--out", "x")
     assert answer.code == 0, answer.err
@@ -168,6 +175,8 @@ def test_unknown_presets_and_seeds_without_a_score_are_refused(shelf: Path) -> N
         presets.load_preset("ppo/cartpole")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_a_comparison_begins_all_arms_with_presets_or_none(cli: Cli, shelf: Path) -> None:
     flags = ("--task", "cartpole", "--seeds", 2, "--workers", 1)
     answer = cli("compare", "ppo", "a2c", *flags, "--steps", 512, "--preset")

@@ -50,17 +50,17 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import etude
 
     folder = tmp_path_factory.mktemp("whole") / "run"
-    etude.train("grpo", steps=16, evaluate=0, checkpoint_every=2, set=SIZES, out=folder, quiet=True)
+    etude.train("grpo", steps=10, evaluate=0, checkpoint_every=2, set=SIZES, out=folder, quiet=True)
     return folder
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_any_moment_and_resumed_equals_never_stopped(
     cli: Cli, tmp_path: Path, uninterrupted: Path, seed: int
 ) -> None:
     moment = Random(seed)
-    process = start(tmp_path, "--steps", "16", "--quiet")
-    wait_for_steps(process, tmp_path, moment.randint(1, 8))
+    process = start(tmp_path, "--steps", "10", "--quiet")
+    wait_for_steps(process, tmp_path, moment.randint(1, 6))
     time.sleep(moment.uniform(0, 0.05))
     process.kill()
     code, err = process.end()
@@ -70,7 +70,7 @@ def test_killed_at_any_moment_and_resumed_equals_never_stopped(
     assert answer.code == 0, answer.err
     assert numbers(tmp_path / "run") == numbers(uninterrupted)
     for name in ("state.safetensors", "model/model.safetensors"):
-        ours, theirs = (f / "checkpoints/step-16" / name for f in (tmp_path / "run", uninterrupted))
+        ours, theirs = (f / "checkpoints/step-10" / name for f in (tmp_path / "run", uninterrupted))
         assert ours.read_bytes() == theirs.read_bytes(), name
     episodes = [(f / "episodes.jsonl").read_bytes() for f in (tmp_path / "run", uninterrupted)]
     assert episodes[0] == episodes[1]

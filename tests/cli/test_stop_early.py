@@ -9,6 +9,7 @@ import pytest
 from command import TINY, Cli, tiny
 
 
+@pytest.mark.slow
 def test_a_run_stops_when_it_is_good_enough(cli: Cli) -> None:
     answer = cli("train", "grpo", *tiny(3), "--evaluate-every", 1, "--stop-when", "test/pass@1 >= 0", "--out", "x")
     assert answer.code == 0, answer.err

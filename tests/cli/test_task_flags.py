@@ -37,6 +37,7 @@ def asked(folder: Path) -> Path:
 COLUMNS = ("--columns", "prompt=question,answer=label")
 
 
+@pytest.mark.slow
 def test_what_a_model_sees_is_shown(cli: Cli, tmp_path: Path, talker: Path) -> None:
     asked(tmp_path)
     (tmp_path / "brief.txt").write_text("Be brief.\n")

@@ -8,6 +8,7 @@ import pytest
 from command import TINY, Cli
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_settings_are_searched_and_pages_compared(cli: Cli) -> None:
     flags = ("--steps", 4, "--seeds", 2, "--workers", 1, "--out", "search")

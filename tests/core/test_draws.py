@@ -71,6 +71,7 @@ def test_the_smallest_and_the_largest_number() -> None:
     assert uniforms(torch.tensor(keys), 0, 1).tolist() == [[0.0, 1 - 2.0**-53]]
 
 
+@pytest.mark.slow
 @given(st.lists(keys_64, min_size=1, max_size=12), st.data())
 def test_rows_and_numbers_may_be_cut_anywhere(keys: list[int], data: st.DataObject) -> None:
     every, whole = torch.tensor(keys), uniforms(torch.tensor(keys), 0, 9)
@@ -82,6 +83,7 @@ def test_rows_and_numbers_may_be_cut_anywhere(keys: list[int], data: st.DataObje
     assert torch.equal(apart, torch.stack([whole[f : f + 2, i] for i, f in enumerate(firsts.tolist())], 1))
 
 
+@pytest.mark.slow
 def test_layout_and_threads_change_nothing() -> None:
     keys, before = torch.arange(-3000, 3000) * 7919, torch.get_num_threads()
     whole = uniforms(keys, 3, 40)
@@ -113,6 +115,7 @@ def test_a_childs_key_by_hand() -> None:
     assert Stream(3).split("step", 12).draw("problem", "sums/train/7").key == signed(key)
 
 
+@pytest.mark.slow
 @given(keys_64, paths, paths)
 def test_addresses_are_paths(key: int, a: tuple, b: tuple) -> None:
     draw = Draw(key)
@@ -129,6 +132,7 @@ def test_names_are_not_glued_and_numbers_are_not_text() -> None:
     assert Draw.at(1) != Draw.at(0) and Draw.at(-1) != Draw.at(1)
 
 
+@pytest.mark.slow
 def test_no_two_addresses_of_a_large_grid_share_a_key() -> None:
     """2 seeds, 8 steps, 2 rounds, 16 problems, 2 occurrences, 8 samples, 3 forks, 4 turns, 3 purposes."""
     at = [range(2), range(8), range(2), range(16), range(2), range(8), ("", "fork", "retry"), range(4)]
@@ -191,7 +195,7 @@ def test_keys_do_not_move_together() -> None:
     assert float(correlation.abs().max()) < 5 / 20_000**0.5  # the largest of 276
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [torch.arange(N), SIBLINGS], ids=["adjacent", "children"])
 def test_every_bit_is_fair(keys: torch.Tensor) -> None:
     for words in (bits(keys, 0, 1)[0], bits(keys[:1], 0, N)[:, 0]):
@@ -199,6 +203,7 @@ def test_every_bit_is_fair(keys: torch.Tensor) -> None:
         assert float((ones - 0.5).abs().max()) < LIMIT * 0.5 / N**0.5
 
 
+@pytest.mark.slow
 def test_one_bit_of_a_key_changes_half_of_all_bits() -> None:
     keys = bits(torch.tensor([3]), 0, 4096)[:, 0]
     for b in range(64):

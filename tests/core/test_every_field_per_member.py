@@ -86,6 +86,7 @@ FIELDS = [
 ]
 
 
+@pytest.mark.first("ClippedSurrogate.high", "AdamW.beta1", "GAE.lam")
 @pytest.mark.parametrize(("slot", "cls", "field"), FIELDS, ids=[f"{c.__name__}.{f}" for _, c, f in FIELDS])
 def test_a_field_differs_between_members_or_is_refused(slot: str, cls: type[Part], field: str) -> None:
     many, values = SLOTS[slot][1], accepted(cls, field)

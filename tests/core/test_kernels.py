@@ -51,6 +51,7 @@ TORCH = "import sys, types; sys.modules['torch'] = types.ModuleType('torch')"  #
 ASKED = "; import os, sys; from etude.core.kernels import requested; print(requested()); print('torch' in sys.modules)"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PC, reason="only x86 processors have MKL")
 def test_the_mode_is_asked_for_before_torch_loads() -> None:
     mode, loaded = said(f"import etude{ASKED}")

@@ -79,6 +79,7 @@ def test_diff_counts_equal_parts() -> None:
     assert three.diff(two) == {"rewards.2": (None, "task-reward"), "rewards.2.weight": (None, 1.0)}
 
 
+@pytest.mark.slow
 @given(st.floats(0.01, 0.99), st.floats(0.01, 10), st.integers(1, 100), st.integers(1, 9))
 def test_a_diff_is_antisymmetric_and_json_keeps_everything(low: float, high: float, problems: int, n: int) -> None:
     method = grpo.replace(id="m", objective=ClippedSurrogate(low=low, high=high), problems=problems, minibatches=n)

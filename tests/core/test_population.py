@@ -65,7 +65,7 @@ def test_members_equal_their_own_runs_at_every_size(environments: int, steps: in
     assert_members_are_alone(small, cartpole, FIVE, (3, 5))
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ("tanh", "relu", "silu", "elu", "leaky-relu"))
 @pytest.mark.parametrize("hidden", ((), (7,), (33, 5)))
 def test_members_equal_their_own_runs_with_every_network(activation: str, hidden: tuple[int, ...]) -> None:
@@ -180,11 +180,13 @@ def test_settings_of_members_equal_plain_fields(name: str, task: ControlTask) ->
     assert_members_are_alone(base, task, members, (3, 5), steps=3)
 
 
+@pytest.mark.slow
 def test_members_without_a_setting_have_the_methods() -> None:
     members = [Member(0, {"optimizer.lr": 1e-2}), Member(0), Member(0, {"objective.low": 0.01, "objective.high": 0.01})]
     assert_members_are_alone(method("ppo"), cartpole, members, (3,))
 
 
+@pytest.mark.slow
 def test_a_setting_may_be_given_where_the_method_has_none() -> None:
     members = [Member(0, {"critic.clip": 0.1}), Member(1, {"critic.clip": 0.3}), Member(2, {"critic.clip": 0.5})]
     assert_members_are_alone(method("ppo"), cartpole, members, (3,))

@@ -63,6 +63,7 @@ def test_a_folder_is_imported_once() -> None:
     assert module_at(found / "cartpole.py").__name__ == "etude.tasks.control.cartpole"
 
 
+@pytest.mark.slow
 def test_load_by_name() -> None:
     assert isinstance(get_method("grpo"), Method)
     assert isinstance(load_task("attr-20q"), Task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,12 @@ def imports(text: str) -> Iterator[str]:
                 yield str(node.module)
 
 
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Every module of the library that this file imports."""
+    return frozenset(imports(path.read_text(encoding="utf-8")))
+
+
 def points_up(room: str, module: str) -> bool:
     """Whether a file in this room may not import the module: one above, a stranger, or the verbs of the package."""
     _, _, path = module.partition(".")
@@ -49,10 +56,7 @@ def points_up(room: str, module: str) -> bool:
 def upward() -> set[tuple[str, str]]:
     files = [(path.relative_to(SOURCE).as_posix(), path) for path in SOURCE.glob("*/**/*.py")]
     return {
-        (name, module)
-        for name, path in files
-        for module in imports(path.read_text(encoding="utf-8"))
-        if points_up(name.split("/")[0], module)
+        (name, module) for name, path in files for module in imported(path) if points_up(name.split("/")[0], module)
     }
 
 
@@ -97,6 +101,6 @@ def test_every_file_that_fills_a_slot_is_found() -> None:
     below = [SOURCE / room for rooms in ROOMS[: level("methods")] for room in rooms if room != "core"]
     files = [path for folder in below for path in folder.rglob("*.py")]
     slots = {"etude.core.slots", "etude.core.step_slots"}
-    filling = {path for path in files if slots & {*imports(path.read_text(encoding="utf-8"))}}
+    filling = {path for path in files if slots & imported(path)}
     assert len(filling) > 40
     assert filling - read <= {SOURCE / "policies" / "formulas.py"}  # reads a Context; its home is derl

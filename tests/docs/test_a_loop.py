@@ -43,6 +43,7 @@ def test_it_is_trained_and_resumed_to_the_same_numbers(folder: Path) -> None:
     assert again.evaluation["after"] == whole.evaluation["after"]
 
 
+@pytest.mark.slow
 def test_a_member_equals_its_own_run(folder: Path) -> None:
     both = etude.train("cross_entropy.py", out="both", steps=2 * ROUND, **OPTIONS)
     alone = etude.train("cross_entropy.py", out="alone", steps=2 * ROUND, seed=1, **{**OPTIONS, "seeds": 1})
@@ -63,6 +64,7 @@ def test_it_is_evaluated_and_exported_like_any_run(folder: Path, monkeypatch: py
     assert etude.export(folder / "run", "policy.pt2").is_file()
 
 
+@pytest.mark.slow
 def test_what_its_loop_does_not_read_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--population means nothing for cross-entropy, a SearchMethod"):
         etude.train("cross_entropy.py", population=["gain=1,2"], **OPTIONS)

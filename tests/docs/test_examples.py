@@ -48,6 +48,7 @@ def test_pages_show_the_whole_file(page: str) -> None:
     assert f"```python\n{text}\n```" in (DOCS / page).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_sorting_scores_and_divides(folder: Path) -> None:
     """Reward 1 for the digits in order only; the test side shares no prompt with the train side."""
     task = etude.task("sorting.py")
@@ -100,6 +101,7 @@ def test_method_trains_by_the_name_of_its_file(folder: Path) -> None:
     assert etude.train("hard_first.py", "compose", steps=2, out="run", **QUICK).method == "hard-first"
 
 
+@pytest.mark.slow
 def test_a_policy_is_held_near_its_slow_copy(folder: Path) -> None:
     """w |mu(s) - mu'(s)|^2 with two numbers of an action; without weight the method is TD3, bit for bit."""
     from types import SimpleNamespace

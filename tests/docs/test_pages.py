@@ -21,6 +21,7 @@ def generated(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in found if p.is_file()}
 
 
+@pytest.mark.slow
 def test_generated_pages_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made again, they are what is stored."""
     monkeypatch.setattr(sys, "argv", ["make_methods.py", "--out", str(tmp_path)])

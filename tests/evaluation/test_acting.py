@@ -36,6 +36,7 @@ def test_one_observation_at_a_time_it_does_what_the_actor_does(name: str) -> Non
         assert policy.action_space.contains(action)
 
 
+@pytest.mark.slow
 def test_the_episode_before_is_forgotten() -> None:
     loop = trained(*CASES["memory"][:1], **CASES["memory"][1])
     policy, observation = TrainedPolicy(loop), np.array([1.0, 0.0, 0.5], np.float32)
@@ -53,6 +54,7 @@ def episode(policy: Any, environment: gym.Env[Any, Any], masked: bool = False) -
     return total
 
 
+@pytest.mark.slow
 def test_dicts_with_text_are_read_as_they_come(tmp_path: Path) -> None:
     run = etude.train("ppo", GRID, out=str(tmp_path / "run"), **SMALL)
     policy = etude.policy(run.folder, member=1)
@@ -61,6 +63,7 @@ def test_dicts_with_text_are_read_as_they_come(tmp_path: Path) -> None:
         policy({"camera": np.zeros((7, 7, 3), np.uint8)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["info", "key"])
 def test_what_a_mask_forbids_is_never_done(tmp_path: Path, where: str) -> None:
     options = {**SMALL, "set": {**SMALL["set"], "task.arguments.where": where}}
@@ -75,6 +78,7 @@ def test_what_a_mask_forbids_is_never_done(tmp_path: Path, where: str) -> None:
             policy(observation, info["action_mask"][:2])
 
 
+@pytest.mark.slow
 def test_what_cannot_act_is_refused(tmp_path: Path) -> None:
     class Own(gym.Env[Any, Any]):
         observation_space = spaces.Box(0, 1, (1,), np.float32)
@@ -101,6 +105,7 @@ def test_what_cannot_act_is_refused(tmp_path: Path) -> None:
         etude.policy(words.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "task"), [("dqn", "cartpole"), ("sac", "pendulum")])
 def test_what_learns_from_a_replay_acts_too(tmp_path: Path, method: str, task: str) -> None:
     soon = {

@@ -56,6 +56,7 @@ def test_lower_is_better_turns_the_improvement_round() -> None:
     assert higher == pytest.approx(8 / 9) and lower == pytest.approx(1 / 9)
 
 
+@pytest.mark.slow
 def test_comparison_is_written(tmp_path: Path) -> None:
     found = comparison()
     written = found.write(tmp_path / "out")
@@ -71,6 +72,7 @@ def test_comparison_is_written(tmp_path: Path) -> None:
     assert "<script" not in page and "src=" not in page
 
 
+@pytest.mark.slow
 def test_curves_say_what_is_plotted_and_evaluations_are_points(tmp_path: Path) -> None:
     """The curve is the reward in training, which is not the accuracy on the test split that arms are compared by."""
     reward, before, after = runs(3), [[0.1], [0.2], [0.3]], [[0.7], [0.8], [0.9]]

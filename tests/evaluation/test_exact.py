@@ -45,6 +45,7 @@ def test_the_mean_of_the_group_shrinks_the_gradient_by_one_part_in_its_size() ->
         torch.testing.assert_close(-found, (size - 1) / size * true_gradient(b), atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_deviation_in_the_denominator_changes_the_direction() -> None:
     b = bandit()
     found, exact = -expected_gradient(get_method("grpo"), b, 3), true_gradient(b)

@@ -92,6 +92,7 @@ def test_a_trained_layer_is_told_from_an_untrained_one(policy: LanguagePolicy) -
     assert all(0 <= a <= 1 for a in after.attention)
 
 
+@pytest.mark.slow
 def test_other_models_are_refused() -> None:
     with pytest.raises(ConfigError, match="of one layer"):
         tables(LanguagePolicy.load("tiny", device="cpu"), 10)

@@ -171,6 +171,7 @@ def test_welch_edges() -> None:
     assert (same.low, same.value, same.high) == (0.25, 0.25, 0.25)
 
 
+@pytest.mark.slow
 def test_welch_covers_as_often_as_it_says() -> None:
     """2,000 pairs of arms, three and four runs, unequal spreads."""
     random, hits = np.random.default_rng(0), 0

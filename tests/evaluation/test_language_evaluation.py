@@ -42,6 +42,7 @@ def looked(method: Any, task: Any, reward: Any) -> tuple[Any, dict[str, float], 
     return loop, loop.step().metrics, next(iter(found.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [small, dapo.replace(problems=2, experience=Groups(size=4))])
 def test_a_reward_function_does_not_decide_what_is_right(method: Any, tmp_path: Path) -> None:
     """A random model has no answer right, whatever the function pays."""
@@ -52,12 +53,14 @@ def test_a_reward_function_does_not_decide_what_is_right(method: Any, tmp_path: 
     assert loop.task.success(Episode(Problem("1", "p", "a"), outcome=2.0)) is False
 
 
+@pytest.mark.slow
 def test_on_a_named_task_an_evaluation_reports_the_functions_reward_too() -> None:
     _, metrics, found = looked(small, Toy(scoring=lambda problem, said: 0.25), two)
     assert (metrics["accuracy"], metrics["reward"]) == (0, 2)
     assert (found["pass@1"]["value"], found["reward"]["value"]) == (0, 2)
 
 
+@pytest.mark.slow
 def test_without_answers_an_outcome_of_one_is_a_success_whatever_the_penalties(tmp_path: Path) -> None:
     """The overlong penalty lowers the reward of what was cut, and says nothing about whether it is right."""
     method = dapo.replace(problems=2, experience=Groups(size=4, max_tokens=4))
@@ -67,6 +70,7 @@ def test_without_answers_an_outcome_of_one_is_a_success_whatever_the_penalties(t
     assert [loop.task.success(Episode(Problem("1", "p"), outcome=x)) for x in (0.9, 1.0)] == [False, True]
 
 
+@pytest.mark.slow
 def test_what_no_reward_applies_to_counts_neither_for_nor_against(tmp_path: Path) -> None:
     _, metrics, found = looked(small.replace(problems=6), DataFile(write(tmp_path)), even)
     assert metrics["accuracy"] == metrics["reward"] == 1 and metrics["no_reward"] > 0
@@ -75,6 +79,7 @@ def test_what_no_reward_applies_to_counts_neither_for_nor_against(tmp_path: Path
         looked(small, DataFile(write(tmp_path)), lambda completions: [None] * len(completions))
 
 
+@pytest.mark.slow
 def test_parts_see_what_is_solved_in_a_file_without_answers(tmp_path: Path) -> None:
     seen: list[bool] = []
 

@@ -24,7 +24,7 @@ FIGURES: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_written_and_do_not_change(name: str, tmp_path: Path) -> None:
     first, second = (FIGURES[name](tmp_path / file) for file in ("a.png", "b.png"))
@@ -58,6 +58,7 @@ def test_curves_must_fit_their_steps(tmp_path: Path) -> None:
         plots.learning_curves(CURVES, range(4), tmp_path / "a.png")
 
 
+@pytest.mark.slow
 def test_the_room_is_light_to_import() -> None:
     """Neither matplotlib nor scipy nor torch at import, and pyplot never."""
     rooms = ["aggregates", "comparison", "comparison_page", "intervals", "page", "pass_at_k", "plots", "report", "svg"]

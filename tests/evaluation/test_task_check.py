@@ -256,6 +256,7 @@ def test_built_in_tasks_have_no_faults(name: str) -> None:
         assert not [f for f in check_task(name) if f.level == "fault"]
 
 
+@pytest.mark.slow
 def test_the_shell_checks_tasks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     from etude.cli.check import check
 

@@ -96,6 +96,7 @@ def test_scores_that_are_no_pairs_are_refused() -> None:
 # One arm
 
 
+@pytest.mark.slow
 def test_intervals_of_bounded_scores_stay_inside_and_cover() -> None:
     """400 problems per run; the spread between runs is that of the rate itself, too."""
     rng = np.random.default_rng(1)
@@ -136,6 +137,7 @@ def share(found: list[tuple[Outcome, int]], *outcomes: Outcome) -> float:
     return sum(o in outcomes for o, _ in found) / len(found)
 
 
+@pytest.mark.slow
 def test_without_effect_a_difference_is_found_in_less_than_one_in_twenty() -> None:
     """4.9% in 200,000 simulations; here 2,000, whose standard error is 0.5%."""
     found = first_decisions(effect=0.0, smallest=1e-6, runs=2000)
@@ -149,6 +151,7 @@ def test_an_effect_of_one_deviation_takes_few_seeds_and_is_never_reversed() -> N
     assert 7 < np.mean([n for _, n in found]) < 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("smallest", "low", "high"), [(0.75, 0.92, 1.0), (0.5, 0.6, 0.76), (0.3, 0.0, 0.04)])
 def test_absence_is_found_where_the_smallest_difference_is_worth_enough(
     smallest: float, low: float, high: float

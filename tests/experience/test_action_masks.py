@@ -73,7 +73,7 @@ def test_sampling_and_the_likeliest_keep_to_what_is_allowed() -> None:
     assert space.mode(said[0]).tolist() == [1.0, 0.0]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["info", "key"])
 @pytest.mark.parametrize("several", [False, True], ids=["one choice", "two choices"])
 def test_training_and_evaluation_never_do_what_is_not_allowed(where: str, several: bool) -> None:
@@ -88,11 +88,13 @@ def test_training_and_evaluation_never_do_what_is_not_allowed(where: str, severa
         assert np.isfinite(play(loop, goal, 5, deterministic=deterministic)).all()
 
 
+@pytest.mark.slow
 def test_both_ways_to_say_it_give_the_same_numbers() -> None:
     one, other = (results(method(), task(where=where), [Member(0)], 2) for where in ("info", "key"))
     assert_same(member(one, 0), member(other, 0), "a mask in the observation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "trpo", "v-mpo"])
 def test_a_mask_that_allows_everything_is_no_mask(name: str) -> None:
     one, other = (results(method(name), task(where=w, ones=True), [Member(0), Member(1)], 2) for w in ("info", "none"))
@@ -103,10 +105,12 @@ def test_a_mask_that_allows_everything_is_no_mask(name: str) -> None:
             assert torch.equal(torch.as_tensor(mine[key]), torch.as_tensor(plain[key])), key
 
 
+@pytest.mark.slow
 def test_members_are_as_they_would_be_alone() -> None:
     assert_members_are_alone(method(), task(), [Member(s) for s in range(3)], (1, 3))
 
 
+@pytest.mark.slow
 def test_each_environment_in_a_process_of_its_own() -> None:
     goal = EnvironmentTask(MASKED, workers=True)
     vector, plain = goal.make([0], 2), task().make([0], 2)
@@ -146,6 +150,7 @@ def test_a_mask_of_several_choices_may_be_a_tuple_as_gymnasium_has_it() -> None:
     assert allowed(np.array([12, 20]), space, mask).tolist() == [10, 21]
 
 
+@pytest.mark.slow
 def test_what_is_exported_keeps_to_it(tmp_path: Path) -> None:
     goal = task(where="key")
     loop = OnPolicyLoop(method(), goal, [Member(0), Member(1)], 2)
@@ -156,6 +161,7 @@ def test_what_is_exported_keeps_to_it(tmp_path: Path) -> None:
     assert actions.tolist() == [2, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_check_plays_by_the_mask() -> None:
     found = check_environment(task(), steps=300)
     assert [f.sentence for f in found if f.level != "fact"] == []

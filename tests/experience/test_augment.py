@@ -86,6 +86,7 @@ def test_the_steps_of_a_window_move_as_one() -> None:
             assert torch.equal(moved.observations[0, n, t], by_hand(plain.observations[0, n, t], shifts[n], 2))
 
 
+@pytest.mark.slow
 def test_rows_of_a_learners_own_horizon_are_moved_too() -> None:
     method = seeing()
     method = method.replace(

@@ -66,6 +66,7 @@ def play(starts: Sequence[Start], task: Any, policy: LanguagePolicy, tokens: int
 # A batch that is cut
 
 
+@pytest.mark.slow
 def test_a_batch_may_be_cut_permuted_and_thinned(policy: LanguagePolicy) -> None:
     task = Toy(max_tokens=10)
     starts = fresh(task.problems("train"), 4, Stream(0))
@@ -103,6 +104,7 @@ def test_more_samples_and_more_problems_leave_the_others_alone(policy: LanguageP
     assert [by_draw[e.draw] for e in few] == [said(e) for e in few]
 
 
+@pytest.mark.slow
 def test_evaluation_of_a_part_is_a_part_of_the_evaluation(
     policy: LanguagePolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +141,7 @@ def test_whatever_an_address_names_makes_another_draw() -> None:
     assert len(set(draws)) == len(draws) and address("tokens") == address("tokens")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("change", [{"seed": 1}, {"names": ("step", 1)}, {"names": ("step", 0, "round", 1)}])
 def test_another_seed_step_or_round_says_something_else(policy: LanguagePolicy, change: dict[str, Any]) -> None:
     task = Toy(max_tokens=8)
@@ -162,6 +165,7 @@ def test_a_problem_drawn_twice_gets_other_completions(policy: LanguagePolicy) ->
     assert [said(e) for e in again[:3]] == first and [said(e) for e in again[3:6]] == second
 
 
+@pytest.mark.slow
 def test_rounds_of_resampling_say_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool of one problem, which every round draws again."""
     method = grpo.replace(problems=2, experience=Groups(size=2), filters=(InformativeGroups(rounds=3),))
@@ -203,7 +207,7 @@ def test_a_turn_continued_is_the_turn_that_was_not_interrupted(policy: LanguageP
     assert all(e.segments[-1].info["begun"] == place for e in rest)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [attr_20q, keys], ids=["attr-20q", "keys"])
 def test_a_game_continued_is_the_game_that_was_not_interrupted(tiny: LanguagePolicy, task: Any) -> None:
     """From a snapshot, which is what was said and the environment's seed, at every turn."""
@@ -233,6 +237,7 @@ def test_whole_turns_said_again_are_not_gone_on_with_and_count_as_turns(policy: 
     assert said(rest) == said(whole) and rest.stop is whole.stop
 
 
+@pytest.mark.slow
 def test_branches_of_one_state_differ_and_come_again(policy: LanguagePolicy) -> None:
     task, here = Toy(max_tokens=9), context(Toy(max_tokens=9), policy, "step", 0)
     problems, vine = task.problems("train")[:2], Vine(size=2, states=1, continuations=4)
@@ -255,6 +260,7 @@ class Reporter(LanguagePolicy):
         return [dataclasses.replace(c, tokens=tokens, logp=[0.0] * len(tokens)) for c in found]
 
 
+@pytest.mark.slow
 def test_retries_do_not_depend_on_company(policy: LanguagePolicy) -> None:
     policy = random_policy(dtype=F64, context=256)
     policy.__class__ = Reporter

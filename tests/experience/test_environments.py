@@ -133,6 +133,7 @@ def test_a_member_gets_the_same_numbers_alone_and_beside_others(backend: str) ->
     alone.close()
 
 
+@pytest.mark.slow
 def test_members_environments_and_purposes_differ(backend: str) -> None:
     vector = BACKENDS[backend]([0, 1], 2)
     first = vector.reset().reshape(4, -1)
@@ -261,6 +262,7 @@ def test_an_envpool_that_does_not_repeat_itself_is_discarded(caplog: pytest.LogC
 # Ends of episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "in place"])
 @pytest.mark.parametrize("workers", [False, True])
 def test_final_observations_are_the_true_last_ones_and_no_transition_crosses_a_reset(workers: bool, fault: str) -> None:
@@ -302,6 +304,7 @@ def test_a_limit_is_truncated_and_finals_come_in_the_order_of_nonzero() -> None:
     assert [bool(s.truncated[0, 0]) for s in play(vector, 8, True)] == [False, False, False, True] * 2
 
 
+@pytest.mark.slow
 def test_envpool_loses_no_step_and_no_transition_crosses_a_reset() -> None:
     """Against Gymnasium's dynamics: every observation follows from the one before it, or begins an episode."""
     vector, model = EnvPoolVector("CartPole-v1", [0, 1], 2), gym.make("CartPole-v1").unwrapped
@@ -329,6 +332,7 @@ def test_envpool_loses_no_step_and_no_transition_crosses_a_reset() -> None:
     assert ends > 30
 
 
+@pytest.mark.slow
 def test_envpool_truncates_at_its_limit() -> None:
     vector = EnvPoolVector("Pendulum-v1", [0], 2)
     vector.reset()
@@ -337,6 +341,7 @@ def test_envpool_truncates_at_its_limit() -> None:
     assert not any(ended for _, ended in found)
 
 
+@pytest.mark.slow
 def test_pools_are_renewed_one_environment_at_a_time() -> None:
     """And at most a few live: an environment goes over when its own episode ends."""
     vector = EnvPoolVector("CartPole-v1", [0, 1], 4)
@@ -354,6 +359,7 @@ def test_pools_are_renewed_one_environment_at_a_time() -> None:
     assert vector.state()["actions"].shape[0] < 100, "what must be repeated stays short"
 
 
+@pytest.mark.slow
 def test_an_endless_episode_is_truncated_in_every_run_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.experience.episodes.LONGEST", 25)
     monkeypatch.setattr(envpool_vector, "LONGEST", 25)
@@ -436,7 +442,7 @@ def torques(rng: np.random.Generator, seen: np.ndarray) -> np.ndarray:
     return rng.uniform(-2.5, 2.5, (4, 1)).astype(np.float32)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "act", "take", "least"),
     [
@@ -480,6 +486,7 @@ def test_built_in_environments_play_gymnasiums_episodes(
     assert sum(ends) >= least[0] and len(ends) - sum(ends) >= least[1]
 
 
+@pytest.mark.slow
 def test_built_in_pendulum_is_gymnasiums() -> None:
     vector, model = PendulumArrays([0, 1], 2, "train"), gym.make("Pendulum-v1").unwrapped
     model.reset(seed=0)
@@ -552,7 +559,7 @@ def test_three_episodes_in_a_row_stop_the_run(fault: str, workers: bool, cause: 
     vector.close()
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["dies once", "hangs once"])
 def test_a_lost_process_costs_one_episode_and_nothing_of_the_others(fault: str, tmp_path: Path) -> None:
     limit = 1.5 if fault == "hangs once" else 60.0
@@ -584,6 +591,7 @@ def test_a_hang_in_this_process_costs_one_episode(tmp_path: Path) -> None:
         assert np.array_equal(step.observations[1], other.observations[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "workers"), [("hangs", False), ("dies", True)])
 def test_two_that_fail_in_the_same_step_are_both_discarded(fault: str, workers: bool) -> None:
     vector = toys([0, 1], 1, fault=fault, at=3, workers=workers, step_timeout=0.3 if fault == "hangs" else 60.0)
@@ -655,6 +663,7 @@ WRONG = [
 IN_WORKERS = ("nan observation", "shape", "reset only")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "sentence", "workers"),
     [(*each, False) for each in WRONG] + [(*each, True) for each in WRONG if each[0] in IN_WORKERS],

@@ -90,6 +90,7 @@ def whole(played: Played) -> Store:
     return naive
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(ends=ENDS, environments=st.integers(1, 3), capacity=st.integers(3, 20), depth=st.integers(1, 4))
 def test_what_is_read_is_what_was_seen(ends: list[int], environments: int, capacity: int, depth: int) -> None:
@@ -105,6 +106,7 @@ def test_what_is_read_is_what_was_seen(ends: list[int], environments: int, capac
             assert float(rows.end[m, r]) == (end != CONTINUES) and float(rows.live[m, r]) == (end != TERMINATED)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     ends=ENDS, environments=st.integers(1, 3), capacity=st.integers(12, 24), depth=st.integers(1, 3),
@@ -124,6 +126,7 @@ def test_every_horizon_reads_what_it_reads_of_vectors(
         assert torch.equal(getattr(found, name), getattr(wanted, name)), name
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(ends=ENDS, environments=st.integers(1, 2), capacity=st.integers(8, 20), failed=st.integers(1, 3))
 def test_nothing_of_a_failed_episode_is_read(ends: list[int], environments: int, capacity: int, failed: int) -> None:

@@ -81,6 +81,7 @@ def test_every_step_is_learned_from_once_and_at_once() -> None:
     assert ends > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dqn", "sac"])
 def test_resume_and_population_are_exact(name: str, tmp_path: Path) -> None:
     together, alone = loop_of(name, (3, 4, 9)), loop_of(name, (4,))
@@ -113,6 +114,7 @@ def test_what_acts_and_what_learns_see_a_step_alike() -> None:
         assert torch.equal(actor.see(batch.observations), seen[-1])
 
 
+@pytest.mark.slow
 def test_rewards_are_shaped_before_they_are_stored() -> None:
     """Divided by the deviation of all discounted sums so far, written out; what is reported stays as it was."""
     method = streamed("sac").replace(rewards=(NormalizeRewards(gamma=0.9, clip=5.0),))

@@ -90,6 +90,7 @@ def test_what_a_fall_ended_with(backend: Any) -> None:
     assert bool((first.abs() <= 0.05).all())  # and what acts next is the first of another episode
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_time_limit_cut(backend: Any) -> None:
     if backend == "envpool":

@@ -23,6 +23,7 @@ from replay_toys import REPLAY, small
 torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(0, 2**31))
 def test_the_tree_finds_what_a_running_sum_finds(masses: list[int], seed: int) -> None:
@@ -92,6 +93,7 @@ def loop(seeds: tuple[int, ...]) -> OffPolicyLoop:
     return OffPolicyLoop(method, pendulum, [Member(s) for s in seeds], 4, 27)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly_and_members_are_their_own(tmp_path: Path) -> None:
     whole = loop((3, 4))
     whole.step(), whole.step()

@@ -40,6 +40,7 @@ def games(tiny: LanguagePolicy) -> list[Episode]:
     )
 
 
+@pytest.mark.slow
 def test_several_turns_alternate(games: list[Episode]) -> None:
     assert {e.group for e in games} == {0, 1, 2, 3}
     assert max(len(e.segments) for e in games) > 3
@@ -50,6 +51,7 @@ def test_several_turns_alternate(games: list[Episode]) -> None:
         assert roles[-1] == ("user" if e.stop.truncated else "assistant")  # what a truncated game goes on from
 
 
+@pytest.mark.slow
 def test_the_mask_is_on_sampled_tokens_only(games: list[Episode], tiny: LanguagePolicy) -> None:
     for e in games:
         for s in e.segments:

@@ -56,6 +56,7 @@ def test_what_a_container_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyP
     loop_of(on_disk=True)
 
 
+@pytest.mark.slow
 def test_in_a_file_the_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the ring wrapped, and after going on from a checkpoint; the file has no name, so it is never left behind."""
     monkeypatch.setattr(mapped, "place", lambda: tmp_path / "room")

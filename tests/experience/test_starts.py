@@ -37,6 +37,7 @@ def turns(episode: Episode) -> tuple[list[int], ...]:
     return tuple(s.tokens for s in episode.segments)
 
 
+@pytest.mark.slow
 def test_saying_the_same_again_meets_the_same_answers(tiny: LanguagePolicy) -> None:
     problem = attr_20q.problems("train")[3]
     (first,) = play(tiny, attr_20q, [Start(problem, 0, Draw.at(2))])

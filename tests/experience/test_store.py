@@ -93,6 +93,7 @@ def test_no_row_crosses_a_reset(ends: list[int], environments: int, capacity: in
         assert float(batch.next_observations[0, r, 0]) == led
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     ends=st.lists(st.sampled_from([CONTINUES] * 3 + [TERMINATED, TRUNCATED]), min_size=6, max_size=40),

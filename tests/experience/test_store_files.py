@@ -83,6 +83,7 @@ ACTIONS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.lists(ACTIONS, min_size=3, max_size=25), st.integers(1, 2), st.integers(1, 3), st.integers(4, 40),

@@ -99,6 +99,7 @@ def test_a_critic_that_knows_the_values_has_a_cosine_of_one(monkeypatch: pytest.
     loop.close()
 
 
+@pytest.mark.slow
 def test_the_experiment_has_what_the_claim_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"ROWS": 100, "UPDATES": 2, "STATES": 10, "STEPS": 50, "BLOCK": 50, "EPISODES": 1}
     for name, number in {**small, "LINEAR_SIZES": (8,), "SWING_SIZES": (8,)}.items():

@@ -40,6 +40,7 @@ def finished(loop: LanguageLoop) -> int:
     return loop.finished
 
 
+@pytest.mark.slow
 def test_a_cell_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, whole = trained(SMALL, finished)
     assert [line["watched"] for line in whole] == [1, 2, 3, 4]
@@ -54,6 +55,7 @@ def test_a_cell_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path, mon
     assert steady(gone_on) == steady(whole)
 
 
+@pytest.mark.slow
 def test_a_finished_cell_is_found_again_and_another_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept_in(tmp_path):
         loop, metrics = trained(SMALL)
@@ -72,6 +74,7 @@ def test_a_finished_cell_is_found_again_and_another_one_is_not(tmp_path: Path, m
     assert len({cell.folder() for cell in (SMALL, *others)}) == 6
 
 
+@pytest.mark.slow
 def test_without_a_place_to_keep_them_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells.tempfile, "tempdir", str(tmp_path))
     trained(SMALL)
@@ -91,6 +94,7 @@ def test_exact_curves_are_those_of_the_loop_step_by_step() -> None:
         assert np.array_equal(curve, np.stack([np.asarray(row[name], dtype=np.float64) for row in rows]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_processes_keep_their_cells_in_the_same_place(tmp_path: Path) -> None:
     with kept_in(tmp_path):

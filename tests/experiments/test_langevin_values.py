@@ -89,6 +89,7 @@ def test_without_noise_it_is_tabular_least_squares_value_iteration() -> None:
     assert torch.allclose(found, expected, atol=1e-6) and float(expected.max()) > 0.4
 
 
+@pytest.mark.slow
 def test_each_members_regret_is_its_own_and_falls() -> None:
     task = NChain(states=3)
     both, alone = (regret(task.mdp(seeds, horizon=True), seeds, 25, 0.3) for seeds in ([0, 1], [1]))

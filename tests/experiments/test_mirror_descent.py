@@ -105,6 +105,7 @@ def test_the_error_is_within_the_papers_bound() -> None:
         total += noise(k - 1, total)
 
 
+@pytest.mark.slow
 def test_sampled_backups_are_right_on_average_and_each_members_own() -> None:
     mdp, value = garnets(), torch.randn(3, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     noise = sampled(mdp, [0, 1, 2])
@@ -115,6 +116,7 @@ def test_sampled_backups_are_right_on_average_and_each_members_own() -> None:
     assert uniform(mdp).exp().unique().tolist() == pytest.approx([1 / 3])
 
 
+@pytest.mark.slow
 def test_the_experiment_measures_what_the_claim_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mdvi, "ITERATIONS", 60)
     both, alone = mdvi.experiment([3, 4]), mdvi.experiment([4])

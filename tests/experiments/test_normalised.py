@@ -26,6 +26,7 @@ def small() -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_seed_has_the_same_scores_whoever_is_asked_for_with_it() -> None:
     both, alone = (train(Arm("ppo", small(), GROUND, seeds, ("clip_fraction", "absent"))) for seeds in ((3, 4), (4,)))
     assert both.steps == alone.steps == 64

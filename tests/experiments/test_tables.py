@@ -22,6 +22,7 @@ def curves(accuracy: list[float], entropy: list[float]) -> Exact:
     return Exact({k: np.array(v)[:, None] for k, v in given.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_each_seed_has_a_table_of_its_own_whoever_is_asked_for_with_it() -> None:
     methods = {"grpo": variant("grpo"), "rloo": variant("rloo")}

@@ -127,6 +127,7 @@ def test_values_that_are_right_stay() -> None:
     assert not torch.equal(rig.parameters.values[0], before[0])
 
 
+@pytest.mark.slow
 def test_adam_fits_a_linear_critic_to_least_squares() -> None:
     rig = Rig(by_adam(400, 1, lr=0.02, clip_norm=None), hidden=())
     rig.fit()
@@ -189,6 +190,7 @@ def test_a_member_without_finite_returns_keeps_its_values_and_stops_the_run_at_t
         rig.fit(2)
 
 
+@pytest.mark.slow
 def test_the_learning_rate_may_differ_between_members() -> None:
     both = Rig(by_adam(10, 2), lr=PerMember([0.1, 0.01, 0.001]))
     both.fit()
@@ -225,7 +227,7 @@ def test_advantages_come_from_the_values_before_the_fit(name: str) -> None:
     assert (later - now).abs().max() > 1e-4
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_run_ends_with_the_same_numbers(name: str, tmp_path: Path) -> None:
     whole, first = control_loop(small(name), [0, 1, 2]), control_loop(small(name), [0, 1, 2])

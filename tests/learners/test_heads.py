@@ -76,12 +76,14 @@ def head_of(loop: Any) -> Tensor:
 # Language
 
 
+@pytest.mark.slow
 def test_a_head_on_a_language_model_learns_what_it_predicts() -> None:
     loop = language(RewardHead(), steps=20)
     errors = [loop.step().metrics["reward_head_loss"] for _ in range(12)]
     assert sum(errors[-3:]) < 0.5 * sum(errors[:3])
 
 
+@pytest.mark.slow
 def test_its_gradient_reaches_the_policy_and_that_of_a_coefficient_of_zero_does_not() -> None:
     every_row = {"regularizers": (EntropyBonus(coefficient=0.1),)}
     found = [language(head, **every_row) for head in (None, RewardHead(coefficient=0.0), RewardHead())]
@@ -94,6 +96,7 @@ def test_its_gradient_reaches_the_policy_and_that_of_a_coefficient_of_zero_does_
     assert not torch.equal(begun, head_of(found[2]))
 
 
+@pytest.mark.slow
 def test_rows_without_advantage_teach_a_head() -> None:
     """Nothing is paid, so no row has an advantage: without the head none takes part."""
     unpaid = {"rewards": (TaskReward(weight=0.0),)}
@@ -105,6 +108,7 @@ def test_rows_without_advantage_teach_a_head() -> None:
     assert not any(torch.equal(old, new) for old, new in zip(before, (weights(loop), head_of(loop))))
 
 
+@pytest.mark.slow
 def test_a_head_of_a_language_model_is_resumed(tmp_path: Path) -> None:
     """The run that was stopped goes on to the same weights, the head's and its moments' included."""
     straight, stopped = language(RewardHead()), language(RewardHead())
@@ -131,6 +135,7 @@ def test_its_first_weights_are_the_runs_own() -> None:
     assert not torch.equal(first, head_of(make_loop(GRPO.replace(learners=(RewardHead(),)), Toy(), seed=6)))
 
 
+@pytest.mark.slow
 def test_a_stage_brings_a_head_with_a_fresh_optimizer_only() -> None:
     phases: Any = (Phase(like="grpo", end=0.5), Phase())
     with pytest.raises(ConfigError, match=r"stage 1 changes the learners, .* give the stage optimizer=reset"):
@@ -141,6 +146,7 @@ def test_a_stage_brings_a_head_with_a_fresh_optimizer_only() -> None:
     assert ["reward_head_loss" in m for m in metrics] == [False, False, True, True]
 
 
+@pytest.mark.slow
 def test_a_head_that_a_stage_brought_is_resumed(tmp_path: Path) -> None:
     phases: Any = (Phase(like="grpo", end=0.5), Phase(optimizer="reset"))
     straight, resumed = (language(RewardHead(), stages=phases) for _ in range(2))
@@ -157,6 +163,7 @@ def test_a_head_that_a_stage_brought_is_resumed(tmp_path: Path) -> None:
 # Control
 
 
+@pytest.mark.slow
 def test_a_head_of_control_learns_what_it_predicts() -> None:
     loop = control_loop(PPO.replace(learners=(StepRewardHead(),)), [0, 1])
     errors = [loop.step().metrics["step_reward_head_loss"] for _ in range(4)]
@@ -167,6 +174,7 @@ def actor(loop: Any) -> Tensor:
     return loop.parameters.values[:, loop.parameters.of("policy")].clone()
 
 
+@pytest.mark.slow
 def test_a_shared_head_of_control_teaches_the_policys_body_and_another_does_not() -> None:
     """The critic is apart, and no norm is clipped, so only what they share can carry the head's gradient."""
     plain = PPO.replace(optimizer=AdamW(lr=1e-3, clip_norm=None))
@@ -189,6 +197,7 @@ def test_a_member_with_a_head_is_its_own_run(one_thread: None) -> None:
     assert alike(together.parameters.values[1], alone.parameters.values[0])
 
 
+@pytest.mark.slow
 def test_a_head_of_control_is_resumed(tmp_path: Path) -> None:
     method = PPO.replace(learners=(StepRewardHead(),))
     straight, stopped, resumed = (control_loop(method, [0, 1]) for _ in range(3))

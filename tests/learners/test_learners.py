@@ -120,6 +120,7 @@ def test_it_learns_before_or_after_the_policy(order: str) -> None:
     assert torch.equal(CountingMean.asked[0], before if order == "before" else after)
 
 
+@pytest.mark.slow
 def test_its_optimizer_and_schedule_are_its_own() -> None:
     """Adam's steps on a gradient of one sign are the rate each; a linear schedule falls to 0 over the run."""
     adam = AdamW(lr=0.1, clip_norm=None, schedule=Linear())
@@ -132,6 +133,7 @@ def test_its_optimizer_and_schedule_are_its_own() -> None:
     torch.testing.assert_close(found, torch.full((2, 1), expected), rtol=1e-2, atol=0)
 
 
+@pytest.mark.slow
 def test_a_slow_copy_is_made_anew_every_second_time() -> None:
     loop = control_loop(method(Chasing()), [0])
     trainer, found = loop.updater.learners.trainers["chasing"], []
@@ -151,6 +153,7 @@ def test_a_slow_copy_follows_by_its_rate() -> None:
         assert float(trainer.slow.values) == pytest.approx(slow, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_rewards_find_what_it_offers() -> None:
     loop, seen = control_loop(method(learning(), rewards=(PaidByMean(),)), [0, 1]), []
     run = loop.updater.run
@@ -162,6 +165,7 @@ def test_rewards_find_what_it_offers() -> None:
 
 
 @pytest.mark.kernels
+@pytest.mark.slow
 def test_each_member_learns_alone() -> None:
     parts = (Chasing(), learning(minibatches=3))
     together, alone = control_loop(method(*parts), [0, 1]), control_loop(method(*parts), [1])
@@ -171,6 +175,7 @@ def test_each_member_learns_alone() -> None:
         assert alike(mine[1], own[0]), name
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_learners(tmp_path: Path) -> None:
     parts = (Chasing(learning=Learning(optimizer=SGD_LIKE, target=Target(rate=0.25))), learning())
     whole, first, second = (control_loop(method(*parts), [0, 1]) for _ in range(3))

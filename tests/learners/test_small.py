@@ -76,6 +76,7 @@ def written(rate: float, epochs: int) -> float:
     return float((part.state["weights"]["head"] - before).abs().max())
 
 
+@pytest.mark.slow
 def test_a_writer_takes_its_epochs_at_the_schedules_rate() -> None:
     """Adam's first step is the rate, whatever the gradient."""
     assert written(1.0, 1) == pytest.approx(1e-2, rel=1e-3)

@@ -109,6 +109,7 @@ def number(loop: LanguageLoop, name: str = "counting") -> float:
     return float(loop.updater.learners.networks[name].number.detach())  # type: ignore[operator]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("settings", "counts"),
     [
@@ -129,6 +130,7 @@ def test_it_learns_when_and_as_often_as_its_learning_says(settings: dict[str, in
     assert {size for size, _ in Counting.asked} == {16 // settings.get("minibatches", 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_it_learns_before_or_after_the_policy(order: str) -> None:
     loop = loop_of(counting(order=order), optimizer=AdamW(lr=1e-2))
@@ -140,6 +142,7 @@ def test_it_learns_before_or_after_the_policy(order: str) -> None:
     assert torch.equal(Counting.asked[begun][1], at if order == "before" else after)
 
 
+@pytest.mark.slow
 def test_its_optimizer_and_schedule_are_its_own() -> None:
     """Adam's steps on a gradient of one sign are the rate each; a linear schedule falls to 0 over the run."""
     adam, expected = AdamW(lr=0.1, clip_norm=None, schedule=Linear()), 0.0
@@ -150,6 +153,7 @@ def test_its_optimizer_and_schedule_are_its_own() -> None:
     assert number(loop) == pytest.approx(expected, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_a_slow_copy_is_made_anew_every_second_time() -> None:
     loop, found = loop_of(Chasing()), []
     for _ in range(4):
@@ -170,6 +174,7 @@ def test_a_judge_learns_from_the_policys_states_and_rewards_find_what_it_offers(
     assert float(Paid.seen[0].std()) > 0
 
 
+@pytest.mark.slow
 def test_the_policy_is_as_without_it() -> None:
     """It reads states that were sampled from, and has random numbers, moments and steps of its own."""
     found = []
@@ -180,6 +185,7 @@ def test_the_policy_is_as_without_it() -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_learners(tmp_path: Path) -> None:
     parts = (Judge(), Chasing(learning=Learning(optimizer=PLAIN, target=Target(rate=0.25))))
     whole, first, second = (loop_of(*parts) for _ in range(3))

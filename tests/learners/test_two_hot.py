@@ -17,6 +17,7 @@ BINS = np.sign(LINE) * (np.exp(np.abs(LINE)) - 1)
 HEAD = TwoHot()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(number=st.floats(BINS[0], BINS[-1]))
 def test_the_mean_of_the_two_is_the_number(number: float) -> None:

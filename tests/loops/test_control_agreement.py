@@ -49,6 +49,7 @@ def lagging(updates: int) -> OnPolicyLoop:
     return loop
 
 
+@pytest.mark.slow
 def test_an_actor_one_update_old_is_caught_by_its_fingerprint() -> None:
     loop = lagging(1)
     with pytest.raises(InvariantError, match="What acts does not hold the policy's weights and moments after 4 upd"):
@@ -64,6 +65,7 @@ def test_an_actor_with_other_moments_is_caught_by_its_fingerprint() -> None:
         loop.step()
 
 
+@pytest.mark.slow
 def test_an_actor_one_update_old_is_caught_by_the_bound_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = lagging(1)
     monkeypatch.setattr(loop.updater, "check_acting", lambda actor, number: None)
@@ -75,6 +77,7 @@ def test_an_actor_one_update_old_is_caught_by_the_bound_alone(monkeypatch: pytes
     assert torch.equal(before, loop.parameters.values), "nothing was updated"
 
 
+@pytest.mark.slow
 def test_one_member_that_is_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = lagging(0)
     monkeypatch.setattr(loop.updater, "check_acting", lambda actor, number: None)
@@ -119,6 +122,7 @@ SHARPER = [-0.125 * t for t in range(65)]
 """Down to a deviation of 3e-4, which makes the rounding of an action's distance from its mean some 3,000 times it."""
 
 
+@pytest.mark.slow
 def test_a_sharpening_policy_does_not_stop() -> None:
     loop = control(rate=1e-9, steps=16)
     rounded(loop)
@@ -128,6 +132,7 @@ def test_a_sharpening_policy_does_not_stop() -> None:
     assert all(0 < a < 1e-6 and b > FLOOR[torch.float32] for a, b in zip(first, last)), "rounding grew"
 
 
+@pytest.mark.slow
 def test_a_policy_that_turns_back_stops_only_without_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding that had become small is 30 times larger within a step."""
     there_and_back = [8.0] * 30 + [0.0]
@@ -169,6 +174,7 @@ def test_noise_of_members_is_each_ones_own() -> None:
         assert alone.bound(size, torch.float32) == pytest.approx(bound, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_bound_survives_a_resume(tmp_path: Path) -> None:
     loop, again = control(), control()
     rounded(loop)

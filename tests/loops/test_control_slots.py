@@ -240,6 +240,7 @@ def test_a_stage_that_changes_nothing_changes_no_number() -> None:
     assert torch.equal(plain.parameters.values, staged.parameters.values)
 
 
+@pytest.mark.slow
 def test_the_optimizer_goes_on_or_starts_anew() -> None:
     for choice, taken in (("keep", 8.0), ("reset", 4.0)):  # two epochs of one minibatch in each of four steps
         loop = OnPolicyLoop(halves(small(), choice), cartpole, MEMBERS, 4)
@@ -255,6 +256,7 @@ def changing() -> Any:
     return halves(method, "reset", experience=first, critic=fitted)
 
 
+@pytest.mark.slow
 def test_every_slot_but_the_policy_may_change() -> None:
     loop = OnPolicyLoop(changing(), cartpole, MEMBERS, 4)
     loop.method  # noqa: B018
@@ -269,6 +271,7 @@ def test_every_slot_but_the_policy_may_change() -> None:
     assert steps(fresh, 2)[-1]["environment_steps"] == 140.0
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("when", (1, 2, 3))
 def test_a_resumed_run_has_the_same_numbers_in_every_stage(when: int, tmp_path: Path) -> None:
     whole, again = (OnPolicyLoop(changing(), cartpole, MEMBERS, 4) for _ in range(2))

@@ -39,7 +39,7 @@ class Again(TokenReward):
         self.state["scores"] += [(float(s), e.reward) for s, e in zip(batch.scores, batch.episodes)]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["language", "enumerable"])
 @pytest.mark.parametrize(("place", "times"), [(1, 2.0), (0, 1.0)])
 def test_a_token_reward_sees_what_the_parts_before_it_paid(world: str, place: int, times: float) -> None:

@@ -137,6 +137,7 @@ def step(optimizers: list[Any], loss: Tensor) -> None:
         optimizer.step()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("slow", [False, True], ids=["itself", "copy"])
 @pytest.mark.parametrize("which", [TD3, SAC], ids=["td3", "sac"])
 def test_updates_are_those_of_torchs_own_layers(which: Any, slow: bool) -> None:
@@ -256,6 +257,7 @@ def test_images_beside_actions_are_refused_with_what_to_set() -> None:
 # From the first step to the last
 
 
+@pytest.mark.slow
 def test_choices_are_learned_from_images(tmp_path: Path) -> None:
     """An episode has five steps in the mean, each of which pays 1 for the right side: by chance 2.5 in all."""
     method = set_values(seeing(2, capacity=400, random=100, warmup=100, every=1), {"optimizer.lr": 0.01})
@@ -263,6 +265,7 @@ def test_choices_are_learned_from_images(tmp_path: Path) -> None:
     assert trained(method, SpotTask(), tmp_path) > 3.8
 
 
+@pytest.mark.slow
 def test_numbers_are_learned_from_images(tmp_path: Path) -> None:
     network = MLP(hidden=(16,), activation="relu")
     found = encoded(*SAC)

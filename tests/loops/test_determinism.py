@@ -68,6 +68,7 @@ def test_two_runs_with_one_seed_are_the_same(name: str) -> None:
     assert same(weights(a), weights(b))
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run() -> None:
     assert play(make(full, 0), 1) != play(make(full, 1), 1)
 
@@ -92,6 +93,7 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name: str, dtype: torch.dty
         assert all(torch.equal(torch.as_tensor(states[0][key][k]), torch.as_tensor(v)) for k, v in s.items())
 
 
+@pytest.mark.slow
 def test_counters_of_faults_are_resumed(tmp_path: Path) -> None:
     loop = make(full)
     loop.step()

@@ -54,6 +54,7 @@ def said_in(loop: Any, steps: int) -> tuple[list[tuple[int, str]], list[dict[str
     return sentences, metrics
 
 
+@pytest.mark.slow
 def test_rewards_that_stop_differing_are_said_after_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.loops.differences.FLAT_STEPS", 5)
     count = iter(range(10_000))
@@ -64,6 +65,7 @@ def test_rewards_that_stop_differing_are_said_after_many_steps(monkeypatch: pyte
     assert sentences[0][1].startswith("All rewards of a step were equal in each of the last 5 steps (now 0)")
 
 
+@pytest.mark.slow
 def test_a_penalty_that_differs_does_not_hide_that_nothing_is_ever_right() -> None:
     loop = make_loop(small.replace(rewards=(TaskReward(), Penalty())), Toy(scoring=lambda problem, said: 0.0))
     sentences, metrics = said_in(loop, 3)
@@ -90,6 +92,7 @@ def test_the_end_of_a_short_run_says_that_nothing_differed() -> None:
     assert never_differed([{"step": 1, "reward": 0.0}]) is None  # a loop that does not compare samples
 
 
+@pytest.mark.slow
 def test_rows_without_a_reward_leave_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """None means 'does not apply': the row is dropped and counted, and a penalty alone does not keep it."""
     monkeypatch.setattr(Given, "values", staticmethod(lambda n: [None] * 4 + [0.0, 1.0] * ((n - 4) // 2)))
@@ -102,6 +105,7 @@ def test_rows_without_a_reward_leave_the_step(monkeypatch: pytest.MonkeyPatch) -
     assert metrics["reward/given"] == 0.5  # over the eight that it applies to
 
 
+@pytest.mark.slow
 def test_a_step_without_any_reward_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Given, "values", staticmethod(lambda n: [None] * n))
     loop = make_loop(small.replace(rewards=(Given(),), filters=(InformativeGroups(rounds=1),)))

@@ -168,6 +168,7 @@ def test_moments_of_members_that_lost_something_nothing_or_all() -> None:
     assert torch.equal(moments.mean[2], plain.mean[2]) and moments.count.flatten().tolist() == [7.0, 8.0, 4.0]
 
 
+@pytest.mark.slow
 def test_a_member_of_whom_nothing_counts_stands_still_in_its_statistics() -> None:
     """Everything in one environment is lost: no number becomes infinite, and no normaliser learns."""
     one: Any = method("ppo", minibatches=1)

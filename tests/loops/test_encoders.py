@@ -131,6 +131,7 @@ def test_slow_copies_read_the_slow_copy_of_the_encoder() -> None:
     assert not torch.allclose(seen["slow"], now(batch.next_observations), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_who_acts_has_the_encoder_in_checkpoints_and_exports_too(tmp_path: Path) -> None:
     loop = OffPolicyLoop(encoded(ToyEncoder()), pendulum, MEMBERS, 2, 40)
     loop.step()
@@ -144,6 +145,7 @@ def test_who_acts_has_the_encoder_in_checkpoints_and_exports_too(tmp_path: Path)
     assert one == pytest.approx(2 * torch.tanh(by_hand[1, 0]).detach().numpy(), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_behind_an_encoder_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     loop, again = (OffPolicyLoop(encoded(ToyEncoder()), pendulum, MEMBERS, 2, 40) for _ in range(2))
     loop.step()

@@ -280,7 +280,7 @@ def noted_in_a_run(method: int, slot: str, kind: type[Part], world: World) -> li
     return noted
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("filling", "slot", "world"), calls())
 def test_a_part_in_the_slot_is_called(filling: Filling, slot: str, world: World) -> None:
     assert filling.verb in noted_in_a_run(id(filling.method), slot, type(filling.part), world)

@@ -41,6 +41,7 @@ def everything(loop: OffPolicyLoop) -> dict[str, torch.Tensor]:
     return {**loop.policy_tensors(), **loop.updater.tensors(), **seen}
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_what_the_environment_showed() -> None:
     """Stacks of three in two environments, with the ring wrapped; the true last ones where episodes ended."""
     loop = loop_of(seeing(3, environments=2))
@@ -69,6 +70,7 @@ def test_what_is_stored_is_what_the_environment_showed() -> None:
     assert sum(int((a.terminated | a.truncated).sum()) for _, a in shown[-20:]) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [1, 3])
 def test_a_resumed_run_is_the_one_that_never_stopped(stacked: int, tmp_path: Path) -> None:
     loop, again = loop_of(seeing(stacked)), loop_of(seeing(stacked))
@@ -86,6 +88,7 @@ def test_a_resumed_run_is_the_one_that_never_stopped(stacked: int, tmp_path: Pat
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_a_member_is_the_run_of_its_seed() -> None:
     together, alone = loop_of(seeing(2), (3, 4, 9)), loop_of(seeing(2), (4,))
     for loop in (together, alone):

@@ -92,7 +92,7 @@ def lag(loop: Any, updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.policy, "sampler", lambda: old)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sampler_one_update_old_is_caught(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = tiny_loop(dtype)
@@ -183,6 +183,7 @@ def test_2_a_learning_rate_below_the_dtypes_resolution() -> None:
         make_loop(small.replace(optimizer=AdamW(lr=1e-12)), policy=policy).step()
 
 
+@pytest.mark.slow
 def test_2_a_shadow_sampler_that_is_not_refreshed(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = make_loop(small, policy=random_policy(shadow=True))
     for _ in range(3):
@@ -256,6 +257,7 @@ def test_4_rewards_that_are_none(values: Callable[[int], Any], sentence: str, mo
     assert caught.value.completion is not None or "must return" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [(), (InformativeGroups(rounds=1),)])
 def test_4_equal_rewards_are_said_once_and_training_goes_on(
     filters: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
@@ -274,6 +276,7 @@ def test_4_equal_rewards_are_said_once_and_training_goes_on(
     assert loop.finished == 10 and all((m["reward"], m["informative_groups"]) == (0.5, 0) for m in metrics)
 
 
+@pytest.mark.slow
 def test_4_failed_and_zero_are_different(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reward that failed leaves the batch; one that is zero stays in it and counts."""
 

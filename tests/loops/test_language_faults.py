@@ -64,6 +64,7 @@ def test_equal_rewards_in_a_group_teach_exactly_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, loop.policy.parameters()))
 
 
+@pytest.mark.slow
 def test_prompts_that_fill_the_context_are_counted_and_said_once() -> None:
     task = Toy(prompts=("short", "x" * 40, "mid"))
     loop = make_loop(small, task, random_policy(context=32))
@@ -122,6 +123,7 @@ def test_cut_is_not_truncated_and_truncated_is_not_terminated(stop: StopReason) 
 # Rows 20 and 21: environments that raise, and ones that leave their space
 
 
+@pytest.mark.slow
 def test_a_lost_episode_is_discarded_and_counted() -> None:
     def sometimes(number: int, turn: int, segment: Segment) -> StepResult:
         if number % 4 == 1:
@@ -213,12 +215,14 @@ def test_a_step_without_a_finite_gradient_is_skipped() -> None:
     assert loop.updater.stepper.failures == 0
 
 
+@pytest.mark.slow
 def test_skipped_steps_are_counted_within_a_batch() -> None:
     loop = make_loop(small.replace(objective=Poisoned(bad=(0, 2)), epochs=4))
     metrics = loop.step().metrics
     assert metrics["skipped_steps"] == 2.0
 
 
+@pytest.mark.slow
 def test_three_in_a_row_stop_and_leave_the_batch() -> None:
     loop = make_loop(small.replace(objective=Poisoned(bad=(1, 2, 3))))
     for _ in range(3):
@@ -252,6 +256,7 @@ class Keeps(AdamW):
         return None
 
 
+@pytest.mark.slow
 def test_out_of_memory_once_halves_the_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for calls in (set(), {1}):

@@ -192,6 +192,7 @@ class Halves(AdamW):
         return 0.5
 
 
+@pytest.mark.slow
 def test_halves_average_to_the_gradient_of_the_minibatch_and_set_the_pace() -> None:
     method = grpo.replace(experience=Groups(size=4), problems=4, aggregation="fixed-length")
     plain, halved = make_loop(method), make_loop(method.replace(optimizer=Halves()))
@@ -310,7 +311,7 @@ def update_gradient(method: TokenMethod, advantage: float = 1.0) -> dict[str, Te
     return gradients(policy)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [

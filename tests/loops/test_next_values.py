@@ -81,6 +81,7 @@ class Watched(GAE):
         return super().__call__(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "turns", "goes_on"), [(Silent, 2, True), (SingleTurn, 1, False)])
 def test_the_loop_asks_the_critic_what_follows(world: type[SingleTurn], turns: int, goes_on: bool) -> None:
     Watched.seen.clear()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +37,16 @@ def task_of(name: str) -> ControlTask:
     return pendulum if acts_in_boxes(REPLAY[name]) else cartpole
 
 
+@dataclass
+class Trained:
+    """A run of two steps: its weights at the start, its checkpoint after the first, what the second reported."""
+
+    loop: OffPolicyLoop
+    before: dict[str, torch.Tensor]
+    folder: Path
+    after: list[dict[str, list[float]]]
+
+
 def loop_of(name: str, seeds: Sequence[int] = (3, 4), steps: int = 4, block: int = 12, **changes: Any) -> OffPolicyLoop:
     return OffPolicyLoop(small(REPLAY[name], **changes), task_of(name), [Member(s) for s in seeds], steps, block)
 
@@ -48,38 +61,74 @@ def train(loop: OffPolicyLoop, steps: int) -> list[dict[str, list[float]]]:
     return [loop.step().members for _ in range(steps)]
 
 
+BLOCK = 18
+"""Environment steps of a training step: more than the ring of `trained` holds, and no stretch of random numbers."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+    """A run of each method, made when it is first asked for."""
+
+    @cache
+    def run(name: str) -> Trained:
+        loop, folder = short(name), tmp_path_factory.mktemp("run")
+        before = {k: v.clone() for k, v in loop.policy_tensors().items()}
+        train(loop, 1)
+        assert loop.collector.store.size == loop.collector.store.capacity
+        loop.save(folder)
+        return Trained(loop, before, folder, train(loop, 1))
+
+    return run
+
+
+def short(name: str, seeds: Sequence[int] = (3, 4, 9), block: int = BLOCK) -> OffPolicyLoop:
+    return loop_of(name, seeds, 2 * BLOCK // block, block, capacity=16)
+
+
+@pytest.mark.first("dqn", "sac")
 @each_method
-def test_a_resumed_run_is_the_one_that_never_stopped(name: str, tmp_path: Path) -> None:
+def test_it_trains(name: str, trained: Callable[[str], Trained]) -> None:
+    run = trained(name)
+    (metrics,) = run.after
+    assert all(math.isfinite(v) for values in metrics.values() for v in values), metrics
+    learns = [metrics[f"{learner}_gradient_norm"] for learner in run.loop.updater.trainers]
+    assert all(v > 0 for values in learns for v in values), metrics
+    policy = {k: v for k, v in run.loop.policy_tensors().items() if k.startswith("policy.")}
+    assert any(not torch.equal(run.before[k], v) for k, v in policy.items())
+
+
+@pytest.mark.first("dqn", "sac")
+@each_method
+def test_a_resumed_run_is_the_one_that_never_stopped(name: str, trained: Callable[[str], Trained]) -> None:
     """With the ring wrapped, and in the middle of a stretch of random numbers."""
-    loop = loop_of(name, block=27)
-    train(loop, 2)
-    assert loop.collector.store.size == loop.collector.store.capacity and loop.updater.updates > 0
-    loop.save(tmp_path)
-    after = train(loop, 2)
-    again = loop_of(name, block=27)
-    again.load(tmp_path)
-    assert train(again, 2) == after
-    assert all(torch.equal(v, everything(again)[k]) for k, v in everything(loop).items())
+    run, again = trained(name), short(name)
+    again.load(run.folder)
+    assert 0 < again.updater.updates < run.loop.updater.updates
+    assert train(again, 1) == run.after
+    assert all(torch.equal(v, everything(again)[k]) for k, v in everything(run.loop).items())
 
 
+@pytest.mark.first("dqn", "sac")
 @each_method
-def test_the_length_of_a_block_changes_no_number(name: str) -> None:
-    long, short = loop_of(name, block=36, steps=1), loop_of(name, block=4, steps=9)
-    train(long, 1), train(short, 9)
-    assert long.updater.updates == short.updater.updates > 5
-    assert all(torch.equal(v, everything(short)[k]) for k, v in everything(long).items())
+def test_the_length_of_a_block_changes_no_number(name: str, trained: Callable[[str], Trained]) -> None:
+    long, other = trained(name).loop, short(name, block=4)
+    train(other, 9)
+    assert long.updater.updates == other.updater.updates > 5
+    assert all(torch.equal(v, everything(other)[k]) for k, v in everything(long).items())
 
 
+@pytest.mark.first("dqn", "sac")
 @each_method
-def test_a_member_is_the_run_of_its_seed(name: str) -> None:
-    together, alone = loop_of(name, (3, 4, 9)), loop_of(name, (4,))
-    train(together, 3), train(alone, 3)
-    count = {k: len(v) // 3 for k, v in everything(together).items() if v.dim()}
+def test_a_member_is_the_run_of_its_seed(name: str, trained: Callable[[str], Trained]) -> None:
+    together, alone = everything(trained(name).loop), short(name, (4,))
+    train(alone, 2)
+    count = {k: len(v) // 3 for k, v in together.items() if v.dim()}
     for key, value in everything(alone).items():
         if value.dim():
-            assert alike(everything(together)[key][count[key] : 2 * count[key]], value), key
+            assert alike(together[key][count[key] : 2 * count[key]], value), key
 
 
+@pytest.mark.slow
 def test_settings_of_members_reach_the_formulas() -> None:
     settings = [
         {"critic.learning.target.rate": r, "critic.learning.optimizer.lr": lr} for r, lr in ((1.0, 1e-3), (0.1, 1e-2))
@@ -188,6 +237,7 @@ def test_an_update_of_sac_draws_each_action_once() -> None:
 # What stands in the store
 
 
+@pytest.mark.slow
 def test_the_first_of_a_new_episode_is_never_what_the_last_step_led_to() -> None:
     """On the pendulum, whose episodes are cut after 200 steps, the next observation is one step away."""
     loop = loop_of("sac", (0,), steps=1, block=401, capacity=600, warmup=500)
@@ -235,6 +285,7 @@ def test_the_policy_is_asked_only_where_chance_does_not_act() -> None:
     assert torch.equal(loop.collector.store.grid[0, asked, 4], best[asked].float())
 
 
+@pytest.mark.slow
 def test_normalisers_learn_from_every_step_and_are_saved(tmp_path: Path) -> None:
     sac = small(REPLAY["sac"], capacity=100)
     sac = sac.replace(policy=sac.policy.replace(observations=(NormalizeObservations(),)))

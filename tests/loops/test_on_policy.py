@@ -81,6 +81,7 @@ def test_loading_takes_everything_from_the_checkpoint(tmp_path: Path) -> None:
     assert state(whole, tmp_path / "again") == saved
 
 
+@pytest.mark.slow
 def test_the_policy_of_a_checkpoint_brings_its_normaliser(tmp_path: Path) -> None:
     trained = OnPolicyLoop(method(), pendulum, MEMBERS, 2)
     trained.step()
@@ -173,6 +174,7 @@ def test_a_rate_of_zero_is_no_fault() -> None:
     assert torch.equal(before, loop.parameters.values)
 
 
+@pytest.mark.slow
 def test_reports_are_means_over_members_and_by_setting() -> None:
     settings = [Member(0, {"optimizer.lr": 1e-3}), Member(1, {"optimizer.lr": 1e-3}), Member(0, {"optimizer.lr": 2e-3})]
     loop = OnPolicyLoop(method(), cartpole, settings, 3)

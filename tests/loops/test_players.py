@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -53,6 +54,7 @@ def test_there_is_one_today() -> None:
     assert loop.players["policy"].policy is loop.policy
 
 
+@pytest.mark.slow
 def test_rows_train_the_player_that_said_them() -> None:
     first, second = torch.zeros(6, dtype=torch.long), torch.ones(6, dtype=torch.long)
     assert learned(two_players(), rows().replace(player=first))[0] == {"policy": True, "critic": False}
@@ -62,6 +64,7 @@ def test_rows_train_the_player_that_said_them() -> None:
     assert metrics["gradient_norm"] != metrics["critic/gradient_norm"]
 
 
+@pytest.mark.slow
 def test_a_players_step_is_that_of_its_rows_alone() -> None:
     both, alone = two_players(), make_loop(GRPO)
     player = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -70,6 +73,7 @@ def test_a_players_step_is_that_of_its_rows_alone() -> None:
     assert torch.equal(weights(both.players["policy"]), weights(alone.players["policy"]))
 
 
+@pytest.mark.slow
 def test_every_player_is_saved_and_the_first_as_ever(tmp_path: Path) -> None:
     loop, again = two_players(), two_players()
     learned(loop, rows().replace(player=torch.tensor([0, 0, 0, 1, 1, 1])))

@@ -98,6 +98,7 @@ def test_reproducible_kernels_are_exact() -> None:
     assert exact_here()
 
 
+@pytest.mark.slow
 def test_a_run_records_and_says_what_the_probe_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, count in enumerate((3, 1)):
         folder = tmp_path / str(number)

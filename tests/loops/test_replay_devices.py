@@ -50,6 +50,7 @@ def everything(loop: OffPolicyLoop) -> dict[str, torch.Tensor]:
     return {**loop.policy_tensors(), **loop.updater.tensors(), "rows": store.grid[:, : store.size]}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_step_mixes_devices(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block, a checkpoint, and another block from that, with the numbers of the CPU, bit for bit."""
@@ -93,6 +94,7 @@ class Asking(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_update_on_a_device_asks_it_for_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the numbers of an update on the CPU, where asking costs nothing and saves work."""

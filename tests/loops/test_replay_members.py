@@ -101,6 +101,7 @@ def population(*labels: str) -> tuple[list[Member], dict[str, Tensor]]:
     return members, trained(name, members)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* episodes that ended in this step")  # bounds that are too narrow
 @pytest.mark.parametrize("label", CASES)
 @pytest.mark.filterwarnings("ignore:Values grow")  # with rates as high as these

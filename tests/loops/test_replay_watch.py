@@ -68,6 +68,7 @@ def test_episodes_are_counted_where_any_step_of_them_has_a_return_beyond() -> No
     assert loop.watched.watch(loop.updater, store) == {OUT: 1.0}
 
 
+@pytest.mark.slow
 def test_returns_beyond_the_atoms_are_said_once_and_counted(tmp_path: Path) -> None:
     loop = loop_of("rainbow", critic__head__head__high=5.0)
     with pytest.warns(UserWarning, match=r"Set critic\.head\.head\.low and critic\.head\.head\.high") as said:
@@ -85,6 +86,7 @@ def test_returns_beyond_the_atoms_are_said_once_and_counted(tmp_path: Path) -> N
         assert OUT not in loop_of("dqn").step().metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dqn", "td3"])
 def test_values_without_bound_are_said_once_and_the_run_goes_on(name: str) -> None:
     """Steps that count 1 add up to 100 at most with gamma 0.99, and to no more than the steps so far."""
@@ -128,6 +130,7 @@ def test_what_a_step_counts_has_the_entropy_where_it_is_rewarded_and_the_units_o
     assert scaled.counts(ones, read).tolist() == [1.0, 0.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rainbow", "sac"])
 def test_watching_changes_no_number(name: str) -> None:
     watched, blind = loop_of(name), loop_of(name)

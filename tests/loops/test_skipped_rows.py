@@ -34,6 +34,7 @@ def reported(method: Method, advantages: list[float]) -> tuple[TokenBatch, dict[
 ADVANTAGES = [1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_the_clip_fraction_is_of_all_action_tokens() -> None:
     """A ratio of e^0.5 is clipped where the advantage is positive; rows that are skipped have nothing to clip."""
     batch, found, _ = reported(METHOD, ADVANTAGES)
@@ -57,6 +58,7 @@ def test_a_batch_without_any_advantage_clips_nothing() -> None:
     assert reported(METHOD, [0.0] * 9)[1]["clip_fraction"] == 0
 
 
+@pytest.mark.slow
 def test_what_takes_a_forward_pass_is_named_for_the_rows_that_had_one() -> None:
     """k3 of log ratios of 0.5 everywhere; the name is the method's, however many rows a step skips."""
     wanted = float(torch.tensor(0.5).exp()) - 1 - 0.5

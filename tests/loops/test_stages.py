@@ -25,6 +25,7 @@ def make(steps: int = 4) -> LanguageLoop:
     return LanguageLoop(staged(), resolve_task("compose"), LanguagePolicy.load("tiny"), seed=0, steps=steps)
 
 
+@pytest.mark.slow
 def test_the_first_half_is_supervised_and_the_second_samples() -> None:
     loop, samples = make(), []
     for _ in range(4):

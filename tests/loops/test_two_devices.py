@@ -26,7 +26,7 @@ from etude.tasks.control.pendulum import pendulum
 from two_devices import TwoDevices, mark
 
 torch.set_num_threads(1)
-STEPS, META = 32, torch.device("meta")
+STEPS, META = 16, torch.device("meta")
 KINDS = ["ppo", "halting", "settings", "recurrent", "a2c", "gae", "trpo", "npg", "v-mpo", "pendulum", "poisoned"]
 
 
@@ -52,6 +52,7 @@ def state(loop: OnPolicyLoop) -> dict[str, torch.Tensor]:
     return {**loop.policy_tensors(), **loop.updater.tensors()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_step_mixes_devices(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps, a checkpoint, an evaluation and another step, with the numbers of the CPU, bit for bit."""

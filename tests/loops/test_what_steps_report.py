@@ -44,6 +44,7 @@ def test_there_is_none_where_it_would_mean_something_else(
     assert isinstance(sft, Demonstrations) and divergences(batch, policy, sft) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["reinforce", "rloo", "grpo"])
 def test_every_method_that_samples_reports_them(method: str, tmp_path: Path) -> None:
     sizes = {"problems": 4, "experience.size": 4}

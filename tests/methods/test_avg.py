@@ -27,6 +27,7 @@ def reading(loop: OffPolicyLoop) -> StoredReading:
     return StoredReading(loop.updater, sampling, sampling.draw(loop.collector.store, draw), draw)
 
 
+@pytest.mark.slow
 def test_the_policy_learns_by_the_action_that_was_executed() -> None:
     loop = OffPolicyLoop(small(avg), pendulum, [Member(3), Member(4)], 4, 10)
     for _ in range(3):

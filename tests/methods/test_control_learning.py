@@ -17,7 +17,7 @@ from etude.tasks.control.cartpole import cartpole
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 CONTROL = [name for name in sorted(files("methods")) if any(isinstance(m, RolloutMethod) for m in compositions(name))]
 BUDGETS = {"reinforce": (24_000, 30.0), "ppo": (24_000, 60.0)}
-"""Steps of a member, and the return that they must lead to, where they are not the usual ones."""
+"""Steps of a member, at most, and the return above which they must stay, where they are not the usual ones."""
 ELSEWHERE = {"ppo-continuous", "policy-gradient-guide", "gae", "npg"}
 """Continuous actions, and what is put together as others here are; `test_each_learns.py` has every method."""
 
@@ -28,5 +28,7 @@ def test_it_learns(name: str) -> None:
     budget, bound = BUDGETS.get(name, (10_000, 40.0))
     steps = budget // (method.experience.environments * method.experience.steps)
     loop = OnPolicyLoop(method, cartpole, [Member(s) for s in range(4)], steps)
-    returns = [loop.step().metrics.get("return", 0.0) for _ in range(steps)]
-    assert returns[-1] > bound, returns
+    returns = list[float]()
+    while len(returns) < steps and (len(returns) < 3 or min(returns[-3:]) <= bound):
+        returns.append(loop.step().metrics.get("return", 0.0))
+    assert min(returns[-3:]) > bound, returns

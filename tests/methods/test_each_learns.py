@@ -50,11 +50,13 @@ from replay_toys import small as small_replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SEEDS = 6
+SURE = 6.0
+"""Standard errors at which a look before the last one is enough."""
 
 
-def rises(gains: Tensor) -> bool:
-    """Whether the mean over members is three standard errors above zero."""
-    return bool(gains.mean() > 3 * gains.std() / len(gains) ** 0.5)
+def rises(gains: Tensor, errors: float = 3) -> bool:
+    """Whether the mean over members is so many standard errors above zero."""
+    return bool(gains.mean() > errors * gains.std() / len(gains) ** 0.5)
 
 
 def all_of(kind: str) -> list[str]:
@@ -149,7 +151,7 @@ class Aim(ControlTask):
 
 
 def gains_of_control(method: Method, steps: int = 6) -> Tensor:
-    """[P] what the reward of a step gained from the first rollout to the last."""
+    """[P] what the reward of a step gained from the first rollout to the last, or as soon as it is `SURE`."""
     smaller: Any = method.replace(experience=Rollouts(environments=8, steps=32))
     smaller = smaller.replace(optimizer=smaller.optimizer.replace(lr=3e-3)) if smaller.optimizer.lr else smaller
     smaller = smaller.replace(minibatches=min(2, smaller.minibatches))
@@ -159,6 +161,8 @@ def gains_of_control(method: Method, steps: int = 6) -> Tensor:
     for _ in range(steps):
         loop.recent = [type(d)(maxlen=d.maxlen) for d in loop.recent]
         returns.append(torch.tensor(loop.step().members["return"]))
+        if rises(returns[-1] - returns[0], SURE):
+            break
     return returns[-1] - returns[0]
 
 
@@ -172,7 +176,8 @@ def test_the_return_rises(name: str) -> None:
 
 
 def gains_from_a_replay(method: Method) -> Tensor:
-    """[P] what the reward of a step gained from the random ones at the start to the last."""
+    """[P] what the reward of a step gained from the random ones at the start to the last, of 544 or as soon as it is
+    `SURE`: this often by chance is rarer than three standard errors once."""
     smaller: Any = small_replay(method, capacity=2_000, random=64, warmup=64, environments=4, every=4, updates=1.0)
     smaller = set_values(smaller, {"sampling.horizon.gamma": 0.0})
     if not smaller.sampling.newest:  # what learns from each step once has its own rate, and no batch
@@ -193,7 +198,7 @@ def gains_from_a_replay(method: Method) -> Tensor:
     if isinstance(smaller.critic.head, Atoms):
         smaller = set_values(smaller, {"critic.head.low": -1.0, "critic.head.high": 2.0})
     task = Aim(continuous=acts_in_boxes(method))
-    loop = OffPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], 1, block=64 + 480)
+    loop = OffPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], 17, block=32)
     told, step = list[Tensor](), loop.environment.step
 
     def noted(actions: np.ndarray) -> Step:
@@ -202,9 +207,13 @@ def gains_from_a_replay(method: Method) -> Tensor:
         return found
 
     loop.collector.environment.step = noted  # type: ignore[method-assign]
-    loop.step()
-    rewards = torch.cat(told, 1)
-    return rewards[:, -128:].mean(1) - rewards[:, :64].mean(1)
+    for look in range(1, 18):
+        loop.step()
+        rewards = torch.cat(told, 1)
+        gains = rewards[:, -128:].mean(1) - rewards[:, :64].mean(1)
+        if look * 32 >= 64 + 128 and rises(gains, SURE):
+            break
+    return gains
 
 
 @pytest.mark.parametrize("name", REPLAY)

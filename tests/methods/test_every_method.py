@@ -31,7 +31,6 @@ from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
-from etude.loops.off_policy import OffPolicyLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
@@ -39,8 +38,6 @@ from etude.runs.beds import Bed, load_bed
 from etude.runs.training import compose_method
 from etude.runs.tuning import combinations
 from etude.tasks import resolve_task
-from replay_toys import acts_in_boxes
-from replay_toys import small as small_replay
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS = {
@@ -50,11 +47,11 @@ METHODS = {
 }
 """Every composition: an id that has several is there once for each."""
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-STEPS = 3
+TRAINED = {k: m for k, m in METHODS.items() if not isinstance(m, ReplayMethod)}
+"""Those that are trained here; what learns from a replay is in `loops/test_off_policy.py`, to the same end."""
+STEPS = 2
 MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
-BLOCK = 14
-"""Environment steps of a training step from a replay: the first makes updates already."""
 TASKS = {"planning-q-learning": "paths"}
 """Of methods without a claim of their own."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
@@ -83,8 +80,6 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def task_of(method: Method) -> Task:
     """The one that its claim is about, unless that is enumerable; otherwise one that it can be trained on."""
-    if isinstance(method, ReplayMethod):
-        return resolve_task("pendulum" if acts_in_boxes(method) else "cartpole")
     if World.CONTROL in method.worlds:
         return resolve_task("pendulum" if method.id == "ppo-continuous" else "cartpole")
     about = resolve_task(claimed(method) or TASKS.get(method.id, "compose"))
@@ -97,11 +92,9 @@ def claimed(method: Method) -> str:
     return "" if claim is None else load_bed(claim.bed).task if claim.bed else claim.task
 
 
-def loop_for(method: Method, task: Task | None = None) -> LanguageLoop | OnPolicyLoop | OffPolicyLoop:
+def loop_for(method: Method, task: Task | None = None) -> LanguageLoop | OnPolicyLoop:
     task = task or task_of(method)
     if isinstance(task, ControlTask):
-        if isinstance(method, ReplayMethod):
-            return OffPolicyLoop(method, task, [Member(3), Member(4)], STEPS, BLOCK)
         return OnPolicyLoop(method, task, [Member(3), Member(4)], STEPS)
     assert isinstance(task, LanguageTask)
     policy = copy.deepcopy(tiny())
@@ -114,7 +107,7 @@ def tiny() -> LanguagePolicy:
     return LanguagePolicy.load("tiny", device="cpu")
 
 
-def weights(loop: LanguageLoop | OnPolicyLoop | OffPolicyLoop) -> dict[str, torch.Tensor]:
+def weights(loop: LanguageLoop | OnPolicyLoop) -> dict[str, torch.Tensor]:
     found = loop.policy.tensors() if isinstance(loop, LanguageLoop) else loop.policy_tensors()
     return {k: v.clone() for k, v in found.items()}
 
@@ -140,15 +133,12 @@ def small(method: Method) -> Method:
     """The method with less to do in a step: nothing here depends on how much there is."""
     if isinstance(method, TokenMethod):
         return method.replace(problems=2)
-    if isinstance(method, ReplayMethod):
-        made: Method = small_replay(method)
-        return made
     assert isinstance(method, RolloutMethod) and method.experience is not None
     experience = method.experience.replace(environments=4, steps=32)
     return method.replace(experience=experience, minibatches=min(4, method.minibatches))
 
 
-@pytest.fixture(scope="module", params=METHODS.values(), ids=list(METHODS))
+@pytest.fixture(scope="module", params=TRAINED.values(), ids=list(TRAINED))
 def trained(request: pytest.FixtureRequest, scorer: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     method = small(complete(request.param, scorer))
     loop, folder = loop_for(method), tmp_path_factory.mktemp("run")

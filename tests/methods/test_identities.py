@@ -97,6 +97,7 @@ def test_reinforce_without_baseline_is_unbiased(make_batch) -> None:
     torch.testing.assert_close(found, exact_gradient(policy), atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_batch_mean_as_a_baseline_shrinks_the_gradient_by_one_sample(make_batch, size: int) -> None:
     """The mean holds the sample itself: E = (n - 1) / n grad J, a matter of scale that vanishes with n."""
@@ -112,6 +113,7 @@ def test_rloo_is_unbiased(make_batch, seed: int) -> None:
     torch.testing.assert_close(found, exact_gradient(policy), atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_dr_grpo_is_unbiased_up_to_a_constant_and_grpo_is_not(make_batch) -> None:
     policy = Policy.random()
     exact = exact_gradient(policy)

@@ -53,7 +53,7 @@ def start() -> float:
 
 @pytest.fixture(scope="module")
 def scorer() -> LanguagePolicy:
-    return train(get_method("reward-model").replace(problems=16), "preferences", 160, 4e-4)
+    return train(get_method("reward-model").replace(problems=16), "preferences", 40, 4e-4)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_a_reward_model_prefers_right_answers_to_new_problems(scorer: LanguagePo
     problems = [task.problems("test")[i] for i in range(200)]
     scores = torch.tensor(values(scorer, Pairs().collect(problems, Context(task, scorer, Stream(0)))))
     chosen, rejected = scores.view(-1, 2).T
-    assert (chosen > rejected).float().mean() > 0.8
+    assert (chosen > rejected).float().mean() > 0.7
 
 
 def test_a_learned_reward_teaches_what_nobody_checked(start: float, scorer: LanguagePolicy, tmp_path: Path) -> None:
     scorer.save(tmp_path)
     method = get_method("ppo-rlhf")
     rewards = tuple(p.replace(model=str(tmp_path)) if p.name == "reward-model" else p for p in method.rewards)
-    assert accuracy(train(method.replace(rewards=rewards, problems=16), "preferences", 14)) > start + 0.2
+    assert accuracy(train(method.replace(rewards=rewards, problems=8), "preferences", 6, 5e-4)) > start + 0.15

@@ -119,6 +119,7 @@ def test_an_ensemble_learns_each_channel_through_every_map() -> None:
     assert head.mean(said).item() == pytest.approx((2 + 4) / 2 - (0.5 + 3) / 2)
 
 
+@pytest.mark.slow
 def test_what_channels_can_say_is_known_and_said() -> None:
     head = METHOD.critic.head
     assert head.bounds().tolist() == [[-25.0, 25.0]]
@@ -143,6 +144,7 @@ def test_an_update_makes_no_more_passes_than_dqns() -> None:
     assert passes == [2, 2]
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_by_what_all_channels_were_off() -> None:
     """Huber of each, summed: with prioritized rows, whose masses are |error|^alpha."""
     method = small(METHOD).replace(sampling=PrioritizedRows(batch=6, horizon=OneStep(gamma=0.96), alpha=1.0))

@@ -59,6 +59,7 @@ def test_unrolling_a_linear_model_is_least_squares_temporal_difference_learning(
     assert torch.allclose(value, z @ solved, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_size_of_rewards_changes_nothing_that_values_learn() -> None:
     """With the encoder at rest, and after the second renewal: until then c or c' is 1."""
     rests = {"learners.encoder.learning.warmup": 99, "critic.learning.warmup": 2, "policy.learning.warmup": 2}
@@ -75,6 +76,7 @@ def test_the_size_of_rewards_changes_nothing_that_values_learn() -> None:
     assert not torch.allclose(a, b, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_ends_are_learned_once_one_is_stored() -> None:
     for ends in (False, True):
         network: Any = updated(MRQ, 3, ends=ends).updater.networks["encoder"]
@@ -84,6 +86,7 @@ def test_ends_are_learned_once_one_is_stored() -> None:
         assert not torch.equal(network.model.bias[..., 1], torch.zeros(2, 1))
 
 
+@pytest.mark.slow
 def test_choices_are_one_hot_in_the_store_and_numbers_outside() -> None:
     loop = OffPolicyLoop(MRQ, cartpole, MEMBERS, 3, 30)
     acted: list[Any] = []

@@ -140,7 +140,7 @@ def learn(plain: Plain, batch: Transitions, member: int, value_clip: float | Non
     return clipped
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("entropy", [0.0, 0.05], ids=["no-entropy", "entropy"])
 @pytest.mark.parametrize("value_clip", [None, 0.05], ids=["no-value-clip", "value-clip"])
 @pytest.mark.parametrize("space", list(SPACES))

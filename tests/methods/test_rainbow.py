@@ -45,6 +45,7 @@ def loop_of(method: Any, seeds: tuple[int, ...] = (3, 4)) -> OffPolicyLoop:
     return OffPolicyLoop(method, cartpole, [Member(s) for s in seeds], 2, 24)
 
 
+@pytest.mark.slow
 def test_with_one_step_it_is_the_plain_horizon() -> None:
     method = small(REPLAY["rainbow"])
     single = set_values(method, ["sampling.horizon.n=1"])
@@ -104,6 +105,7 @@ def n_steps(rows: torch.Tensor, places: list[int]) -> tuple[list[float], list[fl
     return rewards, discounts
 
 
+@pytest.mark.slow
 def test_beta_rises_with_what_a_member_has_stored() -> None:
     method = small(REPLAY["rainbow"])
     assert isinstance(method.sampling, PrioritizedRows)

@@ -700,6 +700,10 @@ class Rows:
         self.stored: Any = None
 
 
+PRECISIONS = [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64]
+each_precision = pytest.mark.parametrize("precision", PRECISIONS, indirect=True, ids=str)
+
+
 @pytest.fixture
 def precision(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
     torch.set_default_dtype(request.param)
@@ -722,13 +726,14 @@ def quick(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("precision", [torch.float32, torch.float64], indirect=True, ids=str)
+@each_precision
 def test_updates_are_those_of_the_paper(name: str, precision: torch.dtype) -> None:
     method = quick(name)
     agree(method, pendulum if acts_in_boxes(method) else cartpole, FORMULAS[name], precision)
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.float64], indirect=True, ids=str)
+@pytest.mark.slow
+@each_precision
 def test_updates_of_relaxed_choices_are_those_of_the_paper(precision: torch.dtype) -> None:
     agree(quick("mrq"), cartpole, partial(mrq, relaxed=True), precision)
 

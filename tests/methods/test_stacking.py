@@ -26,7 +26,7 @@ STACKS = [
 ]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS, ids="+".join)
 def test_a_stack_trains(stack: tuple[str, ...]) -> None:
     method = compose_method(stack[0], {"problems": 4}, stack[1:])

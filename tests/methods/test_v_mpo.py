@@ -232,6 +232,7 @@ def test_multipliers_are_brought_back_above_zero_after_every_step() -> None:
     assert bool((found["behaviour-kl-constraint.numbers"] >= least).all())
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_multipliers(tmp_path: Path) -> None:
     whole, first, second = (control_loop(small(), [0, 1], steps=6) for _ in range(3))
     for _ in range(4):

@@ -176,6 +176,7 @@ def streamed(**changes: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_traces_of_q_end_with_the_episode_and_after_what_is_not_best() -> None:
     """Watkins's Q(lambda), linear, written out beside a run: places of a chain, ends by a limit, chance in half."""
     task = RiverSwim()

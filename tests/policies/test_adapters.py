@@ -72,6 +72,7 @@ def plain(run: etude.Result) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k not in TIMED} for line in run.metrics]
 
 
+@pytest.mark.slow
 def test_a_run_with_an_adapter_is_repeated_and_resumed(saved: Path, tmp_path: Path) -> None:
     """With the fields that were set, from its file and from its checkpoint."""
     told: dict[str, Any] = dict(evaluate=0, quiet=True, set={**SMALL, "adapter.rank": 2, "adapter.alpha": 4.0})
@@ -88,6 +89,7 @@ def test_a_run_with_an_adapter_is_repeated_and_resumed(saved: Path, tmp_path: Pa
     assert set(etude.evaluate(whole.folder, problems=2, k=(1,), split="test")) == {"test"}
 
 
+@pytest.mark.slow
 def test_a_base_that_is_gone_is_named(saved: Path, tmp_path: Path) -> None:
     policy = LanguagePolicy.load(str(saved), device="cpu", adapter=Adapter(rank=2))
     policy.save(tmp_path / "out")
@@ -100,6 +102,7 @@ def test_a_base_that_is_gone_is_named(saved: Path, tmp_path: Path) -> None:
 # Dropout
 
 
+@pytest.mark.slow
 def test_dropout_is_on_where_something_is_learned_and_only_there(saved: Path) -> None:
     def load(dropout: float, seed: int = 0) -> LanguagePolicy:
         adapter = Adapter(rank=2, dropout=dropout)
@@ -124,6 +127,7 @@ def test_dropout_is_on_where_something_is_learned_and_only_there(saved: Path) ->
     assert not torch.equal(other.evaluate(BATCH).logp, learned[0])
 
 
+@pytest.mark.slow
 def test_dropout_in_fine_tuning_is_resumed_exactly(tmp_path: Path) -> None:
     told: dict[str, Any] = dict(evaluate=0, quiet=True, set={"problems": 4, "adapter.rank": 2, "adapter.dropout": 0.2})
     whole = etude.train("sft", steps=3, out=tmp_path / "whole", **told)

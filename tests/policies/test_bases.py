@@ -55,6 +55,7 @@ def load(folder: Path, **said: Any) -> LanguagePolicy:
     return LanguagePolicy.load(str(folder), device="cpu", **said)
 
 
+@pytest.mark.slow
 def test_the_base_is_there_once_and_numbers_are_those_of_copies(saved: Path, tmp_path: Path) -> None:
     folders = [adapter_over(saved, tmp_path / f"a{seed}", seed) for seed in (1, 2)]
     gc.collect()
@@ -76,6 +77,7 @@ def test_the_base_is_there_once_and_numbers_are_those_of_copies(saved: Path, tmp
     assert torch.equal(alone[0][1], load(saved).evaluate(BATCH).logp), "switched off it is the base"
 
 
+@pytest.mark.slow
 def test_training_one_moves_no_other(saved: Path, tmp_path: Path) -> None:
     other, trained = load(adapter_over(saved, tmp_path / "a", 1), fold=False), load(saved, adapter=Adapter(rank=2))
     before, base = other.evaluate(BATCH).logp, copy.deepcopy(load(saved).model.state_dict())
@@ -92,6 +94,7 @@ def test_training_one_moves_no_other(saved: Path, tmp_path: Path) -> None:
     assert not torch.equal(trained.evaluate(BATCH).logp, trained.reference_logp(BATCH))
 
 
+@pytest.mark.slow
 def test_a_base_that_was_written_again_is_loaded_again(saved: Path) -> None:
     first = load(saved, adapter=Adapter(rank=2))
     other = random_model()
@@ -103,6 +106,7 @@ def test_a_base_that_was_written_again_is_loaded_again(saved: Path) -> None:
     assert not torch.equal(first.reference_logp(BATCH), second.reference_logp(BATCH))
 
 
+@pytest.mark.slow
 def test_a_reward_model_is_another_adapter_over_the_base(saved: Path, tmp_path: Path) -> None:
     folder = adapter_over(saved, tmp_path / "judge", 3)
     policy = load(saved, adapter=Adapter(rank=2), dtype="bfloat16")
@@ -119,6 +123,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(etude.train("grpo", seed=s, out=root / f"run-{s}", set=SMALL, **TOLD).folder) for s in (0, 1)]
 
 
+@pytest.mark.slow
 def test_several_runs_are_evaluated_over_one_base(runs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     load_model = bases.load_model
@@ -130,6 +135,7 @@ def test_several_runs_are_evaluated_over_one_base(runs: list[str], monkeypatch: 
     assert both == {run: etude.evaluate(run, **told) for run in runs}
 
 
+@pytest.mark.slow
 def test_what_is_trained_is_what_is_evaluated(tmp_path: Path) -> None:
     """The adapter beside its base, as it was sampled from in training, not folded into it."""
     told = TOLD | {"evaluate": 3, "evaluate_samples": 4}
@@ -139,6 +145,7 @@ def test_what_is_trained_is_what_is_evaluated(tmp_path: Path) -> None:
     assert {k: now[k].value for k in ("pass@1", "reward")} == {k: after[k]["value"] for k in ("pass@1", "reward")}
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_several_at_once(runs: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"--video is of one run: evaluate it alone"):
         etude.evaluate(runs, video="a.gif")

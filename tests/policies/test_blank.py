@@ -28,6 +28,7 @@ def test_the_name_says_the_size(name: str, layers: int, width: int, heads: int) 
     assert policy.end_ids == LanguagePolicy.load("tiny", device="cpu").end_ids
 
 
+@pytest.mark.slow
 def test_the_weights_are_the_same_every_time_and_no_other_random_number_changes() -> None:
     torch.manual_seed(5)
     before = torch.rand(3)
@@ -39,6 +40,7 @@ def test_the_weights_are_the_same_every_time_and_no_other_random_number_changes(
     assert LanguagePolicy.load("blank:1x16", device="cpu", dtype="float64").model.dtype == torch.float64
 
 
+@pytest.mark.slow
 def test_it_is_trained_and_saved_like_any_other(tmp_path: Path) -> None:
     task = Paths(nodes=10, density=0.3, demonstrations=2)
     policy = LanguagePolicy.load("blank:1x32", device="cpu")

@@ -64,6 +64,7 @@ def test_a_conversation_without_a_template_is_refused() -> None:
         opening(messages(("user", "hi")), policy_with(None))
 
 
+@pytest.mark.slow
 def test_a_template_that_refuses_a_role_is_a_sentence() -> None:
     with pytest.raises(ConfigError, match=r"refuses a conversation of the roles user, tool: no tools\."):
         opening(messages(("user", "hi"), ("tool", "3")), policy_with(USERS_ONLY))

@@ -115,6 +115,7 @@ def test_every_turn_of_a_conversation_is_learned(name: str) -> None:
         assert said[-1] == end and policy.decode(said).strip() == segment.text
 
 
+@pytest.mark.slow
 def test_pairs_have_the_tokens_of_the_template() -> None:
     policy = policy_with(LLAMA3)
     prompt = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
@@ -125,6 +126,7 @@ def test_pairs_have_the_tokens_of_the_template() -> None:
         assert policy.tokenizer.eos_token_id not in episode.tokens
 
 
+@pytest.mark.slow
 def test_what_is_learned_follows_what_is_sampled_from() -> None:
     for template in (CHATML, LLAMA3, GEMMA, MISTRAL):
         policy = policy_with(template)

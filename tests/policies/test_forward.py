@@ -47,7 +47,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 10**6])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BATCHES)

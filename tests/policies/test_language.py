@@ -66,7 +66,7 @@ def step(policy: LanguagePolicy, lr: float = 0.1) -> None:
 # In and out of Hugging Face's format
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_transformers_loads_what_was_saved(kind: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -88,7 +88,7 @@ def test_plain_transformers_loads_what_was_saved(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_is_saved_as_peft_reads_it(name: str, saved: Path, tmp_path: Path) -> None:
     """Alone: peft puts it on the base, to the same logits bit for bit; loaded here, it is folded into the base."""
@@ -111,6 +111,7 @@ def test_an_adapter_is_saved_as_peft_reads_it(name: str, saved: Path, tmp_path: 
     assert (merged.evaluate(BATCH).logp - base.evaluate(BATCH).logp).abs().max() > 0.05, "and it was trained"
 
 
+@pytest.mark.slow
 def test_the_value_head_is_saved_too(saved: Path, tmp_path: Path) -> None:
     policy = LanguagePolicy.load(str(saved), device="cpu")
     assert policy.value_head is None
@@ -135,7 +136,7 @@ def test_values_are_linear_in_the_predicting_state() -> None:
 # Adapters and references
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_needs_no_second_copy(name: str, saved: Path) -> None:
     base = LanguagePolicy.load(str(saved), device="cpu")
@@ -153,7 +154,7 @@ def test_an_adapter_needs_no_second_copy(name: str, saved: Path) -> None:
     assert sum(p.numel() for p in policy.parameters()) < 0.3 * sum(p.numel() for p in policy.model.parameters())
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_the_first_weights_of_an_adapter_follow_the_seed(name: str, saved: Path) -> None:
     def made(seed: int) -> list[torch.Tensor]:
@@ -167,6 +168,7 @@ def test_the_first_weights_of_an_adapter_follow_the_seed(name: str, saved: Path)
     assert any(p.any() for p in first) and sum(not torch.equal(a, b) for a, b in zip(first, other)) >= len(first) // 3
 
 
+@pytest.mark.slow
 def test_a_run_draws_its_adapter_from_its_seed(saved: Path) -> None:
     def made(seed: int) -> list[torch.Tensor]:
         options = Options(model=str(saved), steps=1, seed=seed, adapter="lora", device="cpu")
@@ -177,6 +179,7 @@ def test_a_run_draws_its_adapter_from_its_seed(saved: Path) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.slow
 def test_an_adapter_samples_what_it_trains(saved: Path) -> None:
     policy = LanguagePolicy.load(str(saved), device="cpu", adapter=ADAPTERS["lora"])
     step(policy)
@@ -203,6 +206,7 @@ def test_the_reference_is_frozen_and_can_move() -> None:
     torch.testing.assert_close(policy.reference_logp(BATCH), policy.evaluate(BATCH).logp)
 
 
+@pytest.mark.slow
 def test_a_reference_cannot_move_with_an_adapter(saved: Path) -> None:
     policy = LanguagePolicy.load(str(saved), device="cpu", adapter=ADAPTERS["lora"])
     with pytest.raises(ConfigError, match="needs full weights"):
@@ -230,6 +234,7 @@ def test_tensors_restore_everything(adapter: str | None, saved: Path, tmp_path: 
 # The bfloat16 sampler
 
 
+@pytest.mark.slow
 def test_a_shadow_sampler_follows_every_update() -> None:
     policy = random_policy(shadow=True)
     for _ in range(3):
@@ -292,7 +297,7 @@ def test_a_fingerprint_sees_a_change_anywhere_it_looks() -> None:
 # Memory, device, dtype
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_changes_no_gradient(kind: str, tmp_path: Path) -> None:
     random_model(kind).save_pretrained(tmp_path)
@@ -319,6 +324,7 @@ def test_gradient_checkpointing_changes_no_gradient(kind: str, tmp_path: Path) -
         assert (found[1][1][name] - expected).norm() <= 1e-6 * expected.norm(), name
 
 
+@pytest.mark.slow
 def test_autocast_computes_in_bfloat16_and_keeps_float32_masters() -> None:
     policy, exact = random_policy(autocast=True), random_policy()
     policy.evaluate(BATCH)  # which looks once, in float32, whether the model attends to blocks

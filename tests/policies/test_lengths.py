@@ -49,12 +49,14 @@ def asked(problems: list[Problem] = PROBLEMS, template: str | None = None, **fie
     return count
 
 
+@pytest.mark.slow
 def test_a_second_start_counts_nothing(cache: Path) -> None:
     assert asked() == len(PROBLEMS)
     assert asked() == 0
     assert len(list(cache.rglob("*.safetensors"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -72,6 +74,7 @@ def test_what_changes_is_counted_again(change: Callable[[], int]) -> None:
     assert change() == 0
 
 
+@pytest.mark.slow
 def test_the_systems_message_is_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("Be brief.")
     assert asked(template=CHATML, system=str(tmp_path / "s.txt")) == len(PROBLEMS)
@@ -80,6 +83,7 @@ def test_the_systems_message_is_part_of_it(tmp_path: Path) -> None:
     assert asked(template=CHATML, system=str(tmp_path / "s.txt")) == len(PROBLEMS)
 
 
+@pytest.mark.slow
 def test_a_template_with_the_date_is_counted_again_the_next_day(monkeypatch: pytest.MonkeyPatch) -> None:
     template = CHATML + "{{ strftime_now('%d') }}"
     assert asked(template=template) == len(PROBLEMS)
@@ -96,11 +100,13 @@ def test_a_template_with_the_date_is_counted_again_the_next_day(monkeypatch: pyt
     assert asked(template=template) == len(PROBLEMS)
 
 
+@pytest.mark.slow
 def test_few_prompts_are_not_kept(cache: Path) -> None:
     assert asked(PROBLEMS[:-1]) == len(PROBLEMS) - 1 == asked(PROBLEMS[:-1])
     assert not cache.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
 def test_a_damaged_file_is_made_again(cache: Path, damage: bytes | None) -> None:
     asked()
@@ -111,6 +117,7 @@ def test_a_damaged_file_is_made_again(cache: Path, damage: bytes | None) -> None
     assert file.read_bytes() == good
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.write_text("a file where the folder should be")
     assert asked() == asked() == len(PROBLEMS)
@@ -130,6 +137,7 @@ def test_the_oldest_go(cache: Path) -> None:
     assert len(left) == remembered.KEPT and f"{remembered.KEPT + 2:x}" in left and "0" not in left
 
 
+@pytest.mark.slow
 def test_long_prompts_of_a_file_are_found_in_the_kept_lengths(tmp_path: Path) -> None:
     from collections import Counter
 

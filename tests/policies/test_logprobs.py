@@ -77,6 +77,7 @@ def test_by_hand() -> None:
     assert entropy.item() == pytest.approx(0.5623351446188083, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(st.floats(0.05, 20), st.integers(1, 9), st.integers(0, 1000))
 @settings(max_examples=30, deadline=None)
 def test_probabilities_of_all_tokens_sum_to_one(temperature: float, n: int, seed: int) -> None:

@@ -29,6 +29,7 @@ def trained(policy: LanguagePolicy, steps: int, rate: float) -> list[torch.Tenso
     return [p.detach() - s for p, s in zip(policy.parameters(), start, strict=True)]
 
 
+@pytest.mark.slow
 def test_five_small_steps_lead_where_float32_leads() -> None:
     low, full = random_policy(dtype=BF16), random_policy()
     with torch.no_grad():
@@ -41,6 +42,7 @@ def test_five_small_steps_lead_where_float32_leads() -> None:
     assert found.norm() == pytest.approx(float(expected.norm()), rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_weights_are_the_masters_rounded() -> None:
     policy = random_policy(dtype=BF16)
     trained(policy, 3, 1e-2)
@@ -51,6 +53,7 @@ def test_the_weights_are_the_masters_rounded() -> None:
         assert torch.equal(names[name], master.to(BF16)) and names[name].grad is None
 
 
+@pytest.mark.slow
 def test_micro_batches_are_summed_in_float32() -> None:
     whole, plain = random_policy(dtype=BF16), random_policy(dtype=BF16)
     pieces = [BATCH.rows(torch.tensor([i])) for i in range(len(BATCH))]
@@ -74,6 +77,7 @@ def test_wide_weights_are_their_own_masters(dtype: torch.dtype) -> None:
     assert policy.masters.extra_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_reference_in_bfloat16_moves_by_small_fractions() -> None:
     policy = random_policy(dtype=BF16)
     policy.keep_reference()
@@ -114,7 +118,7 @@ def test_the_share_counts_weights_that_have_a_gradient() -> None:
     assert Movement([]).share() == 1.0
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 def test_a_run_reports_the_share_of_weights_that_moved(dtype: torch.dtype) -> None:
     method = grpo.replace(problems=4, optimizer=AdamW(lr=1e-6))
@@ -122,6 +126,7 @@ def test_a_run_reports_the_share_of_weights_that_moved(dtype: torch.dtype) -> No
     assert 0.9 < metrics["weights_moved"] <= 1
 
 
+@pytest.mark.slow
 def test_steps_that_are_lost_to_rounding_are_said_once() -> None:
     method = grpo.replace(problems=4, optimizer=AdamW(lr=1e-9))
     loop = make_loop(method, Toy(), random_policy())

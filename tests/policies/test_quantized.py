@@ -44,6 +44,7 @@ def test_elsewhere_it_is_refused_before_anything_is_written(tmp_path: Path, told
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_held_in_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"A base in 4 bits needs .*pip install 'etude\[quantized\]'"):
@@ -59,6 +60,7 @@ def test_what_cannot_be_held_in_4_bits(tmp_path: Path, monkeypatch: pytest.Monke
         quantized.check(str(tmp_path / "a"), torch.bfloat16, CUDA)
 
 
+@pytest.mark.slow
 def test_what_transformers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, Any] = {}
     load, version = transformers.AutoModelForCausalLM.from_pretrained, importlib.metadata.version
@@ -81,6 +83,7 @@ def test_what_transformers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_would_write_into_it() -> None:
     """Folding is refused, and no copy in bfloat16 is made to sample from."""
     policy = LanguagePolicy.load("tiny", device="cpu", adapter=Adapter(rank=2))

@@ -94,6 +94,7 @@ def test_a_walk_ends_at_its_target_and_nowhere_else() -> None:
     assert (float(there), float(elsewhere)) == (1.0, 0.0)
 
 
+@pytest.mark.slow
 def test_it_learns_a_graph_from_its_paths_and_is_saved_like_any_other(tmp_path: Path) -> None:
     task = Paths(nodes=10, density=0.3, demonstrations=2)
     policy = LanguagePolicy.load("two-matrices:10", device="cpu")
@@ -108,6 +109,7 @@ def test_it_learns_a_graph_from_its_paths_and_is_saved_like_any_other(tmp_path: 
     assert logits(kept, "30").equal(logits(policy, "30"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["planning-pg-vs-q", "planning-pg-vs-q/q_learning"])
 def test_a_table_is_trained_by_policy_gradient_and_by_q_learning(method: str) -> None:
     from etude.methods.rlvr.planning_pg_vs_q import planning_pg_vs_q, q_learning

@@ -65,7 +65,7 @@ def test_dropping_finished_rows_changes_no_token(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(*logps, rtol=0, atol=1e-6)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shared_prefill_changes_no_token(kind: str) -> None:
     """Each prompt alone, with the draw that it had in the batch, says the same."""
@@ -77,7 +77,7 @@ def test_a_shared_prefill_changes_no_token(kind: str) -> None:
         assert alone.logp == pytest.approx(together[row].logp, abs=1e-6)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_hugging_faces_greedy(kind: str) -> None:
     model = random_model(kind, seed=3).double()
@@ -92,7 +92,7 @@ def test_greedy_is_hugging_faces_greedy(kind: str) -> None:
         assert set(completion.logp) == {0.0} == set(completion.entropy)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5_000, 20_000])
 def test_tokens_are_drawn_with_their_probabilities(n: int) -> None:
     """Chi-square over the first token of n completions; a wrong distribution has a p-value of about 0."""

@@ -93,6 +93,7 @@ def test_text_is_a_users_message(template: str, chat: str) -> None:
     assert seen(policy, Problem("1", "2+2?"), chat=chat) == rendered(policy, [ASK])
 
 
+@pytest.mark.slow
 def test_text_stays_text_without_a_template_or_when_asked(tmp_path: Path) -> None:
     plain, talking = policy_with(None), policy_with(CHATML)
     assert seen(plain, Problem("1", "2+2?")) == plain.encode("2+2?")
@@ -118,6 +119,7 @@ def test_arguments_reach_the_template() -> None:
     assert seen(policy, own, template_arguments=("enable_thinking=false",)) == rendered(policy, [ASK]), "a row's win"
 
 
+@pytest.mark.slow
 def test_every_turn_of_an_environment_goes_through_the_template() -> None:
     class Twice(SingleTurn):
         def step(self, segment: Segment) -> Any:
@@ -157,6 +159,7 @@ def test_roles_are_shown_as_they_are(template: str, role: str) -> None:
     assert seen(policy, row(prompt=messages)) == rendered(policy, messages)
 
 
+@pytest.mark.slow
 def test_parts_of_content() -> None:
     """As they are where the template shows parts; joined where it knows text alone, which transformers cannot show."""
     seeing, text = policy_with(SEEING), policy_with(CHATML)

@@ -174,6 +174,7 @@ def test_the_loss_is_the_mean_over_learned_tokens_however_rows_are_padded() -> N
     assert accumulate(model, data) == pytest.approx(total / 11, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_examples_are_the_same_under_a_seed() -> None:
     first, again, other = (list(examples(seed, scale=0.001)) for seed in (0, 0, 1))
     assert first == again != other

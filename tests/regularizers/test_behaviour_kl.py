@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -46,6 +47,7 @@ def test_beta_follows_the_kl_that_the_update_left() -> None:
     assert len(set(beta.tolist())) > 1 or float(beta[0]) != 1.0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_betas(tmp_path: Path) -> None:
     whole, first, second = (control_loop(method(), [0, 1], steps=6) for _ in range(3))
     for _ in range(4):
@@ -58,6 +60,7 @@ def test_a_resumed_run_keeps_its_betas(tmp_path: Path) -> None:
     assert torch.equal(whole.method.regularizers[0].state["beta"], second.method.regularizers[0].state["beta"])
 
 
+@pytest.mark.slow
 def test_members_are_penalised_alone() -> None:
     together, alone = control_loop(method(), [3, 4, 5], steps=6), control_loop(method(), [4], steps=6)
     for _ in range(3):

@@ -61,6 +61,7 @@ def after(found: Method) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
     return stand(LOOP[0]), report.members
 
 
+@pytest.mark.slow
 def test_it_stops_where_stable_baselines_would_and_everything_stays_as_it_was() -> None:
     whole, _ = after(method(Watching()))
     estimates = np.stack([kl for kl, _ in SEEN], 1)  # [P, steps]
@@ -81,12 +82,14 @@ def test_it_stops_where_stable_baselines_would_and_everything_stays_as_it_was() 
             assert torch.equal(stopped[name][k], value[k]), f"{name} of member {k}"
 
 
+@pytest.mark.slow
 def test_a_target_that_is_never_reached_changes_no_number() -> None:
     plain, mine = after(method()), after(method(TargetKL(target=1e6)))
     assert all(torch.equal(value, mine[0][name]) for name, value in plain[0].items())
     assert mine[1]["optimizer_steps"] == [20.0] * 3
 
 
+@pytest.mark.slow
 def test_each_member_stops_for_itself() -> None:
     mine = method(TargetKL(target=TARGET))
     path = next(path for path, part in mine.parts().items() if isinstance(part, TargetKL))

@@ -120,6 +120,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # What a function is given and returns
 
 
+@pytest.mark.slow
 def test_scores_are_weighted_and_counted(make: Any) -> None:
     part = make("exact", weight=0.5)
     assert part.score(episodes("a", "b", "a"), CONTEXT) == [0.5, 0.0, 0.5]
@@ -129,11 +130,13 @@ def test_scores_are_weighted_and_counted(make: Any) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("name", "expected"), [("columns", 1.0), ("rest", 0.5), ("talk", 1.0), ("scorer", 2.0)])
 def test_functions_get_what_they_ask_for(make: Any, name: str, expected: float) -> None:
     assert make(name).score(episodes("yes"), CONTEXT) == [expected]
 
 
+@pytest.mark.slow
 def test_a_column_that_is_not_there(make: Any) -> None:
     with pytest.raises(UnknownNameError, match=r"no column named 'topik'. Did you mean 'topic'\? unknown asks for it"):
         make("unknown").score(episodes("x"), CONTEXT)
@@ -149,16 +152,19 @@ def test_components_are_summed_and_kept(make: Any, caplog: pytest.LogCaptureFixt
     assert "\0" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_data_column_does_not_replace_the_completions(make: Any) -> None:
     batch = episodes("a")
     batch[0].problem = Problem("0", "p", "a", info={"completions": "b"})
     assert make("exact").score(batch, CONTEXT) == [1.0]
 
 
+@pytest.mark.slow
 def test_a_set_has_the_same_order_in_every_process(make: Any) -> None:
     assert make("order").score(episodes("x"), CONTEXT) == make("order").score(episodes("x"), CONTEXT)
 
 
+@pytest.mark.slow
 def test_one_process_serves_all_calls(make: Any) -> None:
     part = make("later")
     assert [part.score(episodes("x"), CONTEXT) for _ in range(3)] == [[1.0], [2.0], [3.0]]
@@ -246,6 +252,7 @@ def running(group: int) -> list[str]:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_wrong_length_is_never_dropped(make: Any) -> None:
     assert str(failure(make("short", on_bad_reward="drop"), *"abc")) == "short must return 3 floats, got list of 2."
 
@@ -264,6 +271,7 @@ def test_an_error_names_problem_completion_and_line(make: Any, source: Path) -> 
     assert part.state["failed"] == 1
 
 
+@pytest.mark.slow
 def test_nan_names_problem_and_component(make: Any) -> None:
     part = make("faulty")
     assert "on problem '1' of task 'sums', returned nan for its component 'a'.\n" in str(failure(part, "x", "nan"))
@@ -271,11 +279,13 @@ def test_nan_names_problem_and_component(make: Any) -> None:
     assert part.state["not_finite"] == 2
 
 
+@pytest.mark.slow
 def test_sys_exit_is_an_error(make: Any) -> None:
     assert "raised:\n" in str(error := failure(make("faulty"), "exit"))
     assert "SystemExit: 0" in str(error)
 
 
+@pytest.mark.slow
 def test_long_completions_are_cut_in_messages(make: Any) -> None:
     text = str(failure(make("faulty"), "\x1b[31mraise" + "x" * 5_000))
     assert "\\x1b[31mraise" in text
@@ -319,6 +329,7 @@ def test_dropped_episodes_say_why(make: Any) -> None:
     assert batch[3].scores == {}
 
 
+@pytest.mark.slow
 def test_too_many_dropped_episodes_stop_the_run(make: Any) -> None:
     part = make("faulty", on_bad_reward="drop")
     part.score(episodes(*["x"] * 98, "raise"), CONTEXT)  # 1 of 99: too early to say
@@ -329,6 +340,7 @@ def test_too_many_dropped_episodes_stop_the_run(make: Any) -> None:
     assert "more than 0.01 of them (bad_share)" in str(error)
 
 
+@pytest.mark.slow
 def test_a_completion_that_no_component_applies_to_has_no_reward(make: Any) -> None:
     part, batch = make("never"), episodes("", "x", "")
     assert part.score(batch, CONTEXT) == [None, 0.0, None]
@@ -337,6 +349,7 @@ def test_a_completion_that_no_component_applies_to_has_no_reward(make: Any) -> N
     assert counts == {"episodes": 3, "zeros": 1, "not_applicable": 2, "dropped": 0}
 
 
+@pytest.mark.slow
 def test_what_does_not_apply_is_exempt_from_the_limit_on_failures(make: Any) -> None:
     """995 of 1,000 do not apply and none failed: fine. Two failures among 104 that it applies to are over 1 %."""
     part = make("never", on_bad_reward="drop")
@@ -347,6 +360,7 @@ def test_what_does_not_apply_is_exempt_from_the_limit_on_failures(make: Any) -> 
         part.score(episodes(*["x"] * 4, "raise"), CONTEXT)
 
 
+@pytest.mark.slow
 def test_a_batch_that_works_in_pieces_is_counted(make: Any) -> None:
     part = make("whole")
     assert part.score(episodes(*"abcd"), CONTEXT) == [1.0] * 4
@@ -362,6 +376,7 @@ def test_the_search_for_culprits_is_bounded(make: Any, monkeypatch: pytest.Monke
     assert error.completion == ["hang"] * 3  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_chance_is_noticed_once(make: Any) -> None:
     part = make("chance", rescore_every=2)
     with pytest.warns(
@@ -373,6 +388,7 @@ def test_chance_is_noticed_once(make: Any) -> None:
     assert (part.state["calls"], part.state["rescored"], part.state["disagreed"]) == (5, 3, 3)
 
 
+@pytest.mark.slow
 def test_state_is_plain_and_restored(make: Any) -> None:
     part = make("exact")
     part.score(episodes("a"), CONTEXT)
@@ -383,6 +399,7 @@ def test_state_is_plain_and_restored(make: Any) -> None:
 # Functions that cannot be loaded
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -413,6 +430,7 @@ def test_files_that_cannot_be_imported(tmp_path: Path, text: str, sentence: str)
         FunctionReward(f"{tmp_path / 'broken.py'}:score").bind()
 
 
+@pytest.mark.slow
 def test_names_that_lead_nowhere(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Cannot import 'not_a_module': No module named 'not_a_module'"):
         FunctionReward("not_a_module:score").bind()
@@ -464,6 +482,7 @@ def test_a_slow_callable_is_warned_about(caplog: pytest.LogCaptureFixture) -> No
     assert "has been running for 0.05 s and cannot be stopped" in caplog.text
 
 
+@pytest.mark.slow
 def test_values_that_are_not_data(make: Any) -> None:
     batch = episodes("x")
     batch[0].problem = Problem("0", "p", object())
@@ -474,11 +493,13 @@ def test_values_that_are_not_data(make: Any) -> None:
 # The process
 
 
+@pytest.mark.slow
 def test_the_worker_does_not_load_torch(tmp_path: Path) -> None:
     (tmp_path / "light.py").write_text("import sys\ndef score(completions):\n    return ['torch' in sys.modules]\n")
     assert FunctionReward(f"{tmp_path / 'light.py'}:score").bind().score(episodes("x"), CONTEXT) == [0.0]
 
 
+@pytest.mark.slow
 def test_a_forgotten_part_ends_its_process(make: Any, source: Path) -> None:
     part = FunctionReward(f"{source}:exact").bind()
     pid = part._caller._process.pid

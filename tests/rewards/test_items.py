@@ -82,6 +82,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_function_of_one_completion_gets_its_own_columns(make: Any) -> None:
     part, batch = make("one"), episodes("a", "bc")
     assert part.score(batch, CONTEXT) == [1.25, 0.5]
@@ -91,21 +92,25 @@ def test_a_function_of_one_completion_gets_its_own_columns(make: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_rest_of_the_columns_are_singular_too(make: Any) -> None:
     assert make("rest").score(episodes("x", "", "y"), CONTEXT) == [0.5, None, 0.5]
 
 
+@pytest.mark.slow
 def test_a_column_named_completion_is_not_what_the_policy_said(make: Any) -> None:
     batch = episodes("x")
     batch[0].problem.info["completion"] = ""  # a worked answer of the data
     assert make("rest").score(batch, CONTEXT) == [0.5]
 
 
+@pytest.mark.slow
 def test_one_number_each_is_asked_for(make: Any) -> None:
     with pytest.raises(RewardError, match=r"text takes one completion and must return one float, got str '0.5'"):
         make("text").score(episodes("x"), CONTEXT)
 
 
+@pytest.mark.slow
 def test_only_the_guilty_are_late(make: Any) -> None:
     """The deadline of one completion ends it alone: no call is repeated, and no process replaced."""
     part, batch = make("faulty", item_timeout=0.2, timeout=30.0, on_bad_reward="drop"), episodes("x", "hang", "late")
@@ -114,11 +119,13 @@ def test_only_the_guilty_are_late(make: Any) -> None:
     assert part._caller.starts == 1
 
 
+@pytest.mark.slow
 def test_a_late_completion_stops_the_run_by_name(make: Any) -> None:
     with pytest.raises(RewardError, match=r"faulty, on problem '1' of task 'sums', did not return within 0.2 s"):
         make("faulty", item_timeout=0.2).score(episodes("x", "hang"), CONTEXT)
 
 
+@pytest.mark.slow
 def test_async_calls_are_awaited_together(make: Any) -> None:
     """Forty of 0.05 s each: two seconds one after another."""
     part = make("judged")
@@ -127,6 +134,7 @@ def test_async_calls_are_awaited_together(make: Any) -> None:
     assert time.monotonic() - start < 1.5
 
 
+@pytest.mark.slow
 def test_an_async_call_that_raises_or_hangs_is_found_without_repeating_others(make: Any) -> None:
     part, batch = make("judged", timeout=0.5, on_bad_reward="zero"), episodes("x", "hang", "raise", "x")
     assert part.score(batch, CONTEXT) == [4.0, 0.0, 0.0, 4.0]
@@ -134,17 +142,20 @@ def test_an_async_call_that_raises_or_hangs_is_found_without_repeating_others(ma
     assert (part._caller.starts, part.state["zeroed"], part.state["zeros"]) == (1, 2, 0)
 
 
+@pytest.mark.slow
 def test_an_async_function_of_a_batch(make: Any) -> None:
     assert make("batch").score(episodes("a", "b"), CONTEXT) == [1.0, 0.0]
     part = make("batch", timeout=0.3, on_bad_reward="zero")
     assert part.score(episodes("a", "hang"), CONTEXT) == [1.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_client_may_be_kept_between_calls(make: Any) -> None:
     part = make("kept")
     assert [part.score(episodes("x"), CONTEXT) for _ in range(2)] == [[1.0], [1.0]]
 
 
+@pytest.mark.slow
 def test_an_object_that_is_awaited(make: Any) -> None:
     assert make("judge").score(episodes("x"), CONTEXT) == [2.0]
 
@@ -170,6 +181,7 @@ def test_async_where_a_loop_runs_already() -> None:
     assert asyncio.run(cell()) == [1.0]
 
 
+@pytest.mark.slow
 def test_a_deadline_that_nothing_could_keep_is_refused(make: Any) -> None:
     with pytest.raises(ConfigError, match=r"batch takes a whole batch, so item_timeout=1 means nothing for it"):
         make("batch", item_timeout=1.0)
@@ -177,6 +189,7 @@ def test_a_deadline_that_nothing_could_keep_is_refused(make: Any) -> None:
         CallableReward(lambda completion: 1.0, item_timeout=1.0).bind()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["drop", "zero"])
 def test_the_share_of_bad_rewards_can_be_set(make: Any, what: str) -> None:
     def many() -> list[Episode]:

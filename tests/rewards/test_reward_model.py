@@ -54,6 +54,7 @@ def episodes(policy: LanguagePolicy) -> list[Episode]:
     return Pairs().collect(problems, Context(preferences, policy, Stream(0)))
 
 
+@pytest.mark.slow
 def test_the_score_is_the_value_at_the_last_action_token(scorer) -> None:
     policy, folder = scorer
     found = (
@@ -66,6 +67,7 @@ def test_the_score_is_the_value_at_the_last_action_token(scorer) -> None:
     assert len(set(found)) == 8
 
 
+@pytest.mark.slow
 def test_another_tokenizer_reads_the_text_again(scorer) -> None:
     """The policy's own ids are shuffled: scores come from the text, and the policy's tokens are left alone."""
     policy, folder = scorer
@@ -88,6 +90,7 @@ def test_a_folder_without_a_value_head_is_refused(tmp_path: Path) -> None:
         RewardModel(model=str(tmp_path)).bind().score(episodes(policy), Context(preferences, policy, None))
 
 
+@pytest.mark.slow
 def test_a_run_is_its_newest_checkpoint(tmp_path: Path) -> None:
     small = {"steps": 2, "checkpoint_every": 1, "evaluate": 0, "quiet": True, "set": {"problems": 2}}
     run = etude.train("reward-model", "preferences", out=str(tmp_path / "judge"), **small)

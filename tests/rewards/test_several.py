@@ -109,6 +109,7 @@ def plain(run: etude.Result) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k not in TIMED} for line in run.metrics]
 
 
+@pytest.mark.slow
 def test_a_run_of_two_rewards_is_repeated_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(REWARDS)
@@ -125,6 +126,7 @@ def test_a_run_of_two_rewards_is_repeated_and_evaluated(tmp_path: Path, monkeypa
     assert "reward" in etude.evaluate(tmp_path / "a", problems=4, k=(1,), split="test")["test"]
 
 
+@pytest.mark.slow
 def test_rewards_that_only_live_in_python_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(REWARDS)
@@ -154,6 +156,7 @@ def right(completions, answers, ids):
 """
 
 
+@pytest.mark.slow
 def test_a_reward_that_raises_leaves_a_checkpoint_of_the_steps_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

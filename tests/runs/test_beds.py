@@ -121,6 +121,7 @@ def test_a_card_says_what_was_measured_and_is_not_measured_twice(recipe: str, tm
     assert {k: v for k, v in again.items() if k != "measured"} == {k: v for k, v in card.items() if k != "measured"}
 
 
+@pytest.mark.slow
 def test_runs_are_shared_only_where_they_could_be_equal(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bed = load_bed(recipe)
     (job,) = runs_of(bed, "grpo", 2)

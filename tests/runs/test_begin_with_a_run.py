@@ -39,6 +39,7 @@ def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
     return load_tensors(run / "checkpoints" / f"step-{step}" / "policy.safetensors")
 
 
+@pytest.mark.slow
 def test_a_language_run_begins_with_the_newest_checkpoint(language: Path, tmp_path: Path) -> None:
     done = etude.train("grpo", model=str(language), out=tmp_path / "next", steps=1, **TOLD)
     used = language / "checkpoints" / "step-2" / "model"
@@ -47,6 +48,7 @@ def test_a_language_run_begins_with_the_newest_checkpoint(language: Path, tmp_pa
     assert begun.read_bytes() == (used / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(language: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -66,6 +68,7 @@ def test_a_name_that_is_no_run_is_left_as_it_is(language: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_members_begin_with_the_policies_of_another_run(control: Path, tmp_path: Path) -> None:
     """Networks, normalisers and the critic, member by member; the optimizer begins anew."""
     step = max(int(p.name[5:]) for p in (control / "checkpoints").glob("step-*"))
@@ -80,6 +83,7 @@ def test_members_begin_with_the_policies_of_another_run(control: Path, tmp_path:
     )
 
 
+@pytest.mark.slow
 def test_one_member_is_where_all_may_begin(control: Path, tmp_path: Path) -> None:
     one = etude.train("ppo", "cartpole", out=tmp_path / "one", steps=32, seeds=1, **CONTROL).folder
     many = etude.train("ppo", "cartpole", model=str(one), out=tmp_path / "many", steps=32, seeds=3, **CONTROL).folder
@@ -90,6 +94,7 @@ def test_one_member_is_where_all_may_begin(control: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_another_critic_begins_anew(control: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = {**CONTROL, "quiet": False, "set": {**SIZES, "critic.network.hidden": "16"}}
     run = etude.train("ppo", "cartpole", model=str(control), out=tmp_path / "a", steps=32, seeds=2, **told).folder
@@ -98,6 +103,7 @@ def test_another_critic_begins_anew(control: Path, tmp_path: Path, capsys: pytes
     assert all(torch.equal(here[k], there[k]) for k in here if k.startswith("policy."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "sizes", "sentence"),
     [

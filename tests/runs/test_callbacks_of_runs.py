@@ -59,6 +59,7 @@ def weights(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in last.rglob("*.safetensors")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", SMALL)
 def test_numbers_and_weights_are_the_same_with_and_without(world: str, tmp_path: Path) -> None:
     watching = Watching()
@@ -83,6 +84,7 @@ class Slack:
 """
 
 
+@pytest.mark.slow
 def test_a_named_callback_is_recorded_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my.py").write_text(FILE)
@@ -94,6 +96,7 @@ def test_a_named_callback_is_recorded_and_found_again(tmp_path: Path, monkeypatc
     assert Path("said.txt").read_text().split() == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_a_callback_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Once:
         def on_step(self, run: Any) -> None:

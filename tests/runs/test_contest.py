@@ -65,6 +65,7 @@ def test_differences_are_paired_and_judged_together(bed: Bed) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_by_chance_hardly_any_of_many_is_called_better(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = fit_curve(bed.looks, [0.2, *[0.6] * 4], bed.bounds)
     monkeypatch.setattr("etude.runs.contest.fit_curve", lambda *curve: fitted)  # decides nothing, and takes longest

@@ -73,6 +73,7 @@ def test_looking_changes_nothing_and_ends_where_the_run_does(world: str, tmp_pat
     assert before != pytest.approx(after), "what is looked at must be the policy of that step"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "times"), [(32, 2 + 3 * 2), (64, 2 + 1 * 2 + 2)])
 def test_the_last_step_is_evaluated_once(
     every: int, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +85,7 @@ def test_the_last_step_is_evaluated_once(
     assert len(played) == times  # of sampled and of likeliest actions: before, in between, and after if not known
 
 
+@pytest.mark.slow
 def test_greedy_completions_are_one_of_each_problem_and_named_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_run_that_goes_on_has_each_look_once(tmp_path: Path) -> None:
     assert lines(parts, "evaluations.jsonl") == lines(whole, "evaluations.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "played"), [({}, 5), ({"evaluate": 30}, 30)])
 def test_as_many_episodes_are_played_as_were_asked_for(
     asked: dict[str, int], played: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +150,7 @@ def test_as_many_episodes_are_played_as_were_asked_for(
     assert shapes == [(2, played)] * 4  # sampled and likeliest actions, before and after
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("episodes", "side_by_side"), [(7, 7), (100, 10), (400, 40)])
 def test_many_episodes_are_played_in_ten_rounds(episodes: int, side_by_side: int) -> None:
     method, counts = get_method("ppo", "control").replace(experience=Rollouts(environments=2, steps=8)), []
@@ -171,6 +175,7 @@ def test_what_would_evaluate_nothing_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["test", "heldout"])
 def test_the_split_that_was_asked_for_alone_is_evaluated(split: str, tmp_path: Path) -> None:
     options = {**RUNS["language"][2], "evaluate_split": split, "evaluate_every": 1, "quiet": True}

@@ -40,6 +40,7 @@ def logits(model: Any) -> torch.Tensor:
     return found
 
 
+@pytest.mark.slow
 def test_a_whole_model_is_a_plain_folder(whole: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -56,6 +57,7 @@ def test_a_whole_model_is_a_plain_folder(whole: Path, tmp_path: Path) -> None:
         etude.export(whole, tmp_path / "other", member=1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_an_adapter_alone_and_merged(adapted: Path, tmp_path: Path) -> None:
     """The merged model, in plain transformers, says what peft says with the adapter on the base."""
@@ -133,6 +135,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_a_model_is_uploaded_with_what_its_run_measured(whole: Path, hub: type[Hub]) -> None:
     address = etude.export(whole, push="me/mine", private=True)
     assert str(address).endswith("/me/mine")
@@ -153,12 +156,14 @@ def test_a_model_is_uploaded_with_what_its_run_measured(whole: Path, hub: type[H
     assert f"| test | pass@1 | {cells[0]} | {cells[1]} |" in card
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_not_evaluated_has_no_numbers(whole: Path, hub: type[Hub]) -> None:
     etude.export(whole / "checkpoints" / "step-0", push="me/mine")
     card = hub.files["README.md"].decode()
     assert "0 training steps" in card and "Its run did not evaluate it at this step." in card and "|" not in card
 
 
+@pytest.mark.slow
 def test_an_adapter_is_uploaded_whole_where_its_base_is_on_this_machine(adapted: Path, hub: type[Hub]) -> None:
     with pytest.raises(ConfigError, match=r"The adapter's base is .*tiny on this machine, which nobody else has"):
         etude.export(adapted, push="me/mine")
@@ -167,6 +172,7 @@ def test_an_adapter_is_uploaded_whole_where_its_base_is_on_this_machine(adapted:
     assert "model.safetensors" in hub.files and str(Path.home()) not in hub.files["README.md"].decode()
 
 
+@pytest.mark.slow
 def test_a_policy_of_control_is_uploaded(tmp_path: Path, hub: type[Hub]) -> None:
     sizes = {"experience.environments": 2, "experience.steps": 8, "policy.network.hidden": "8"}
     run = etude.train("ppo", "cartpole", steps=32, seeds=2, evaluate=2, set=sizes, out=tmp_path / "run", quiet=True)

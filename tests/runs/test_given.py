@@ -62,6 +62,7 @@ def weights(folder: Path) -> bytes:
 # Environments
 
 
+@pytest.mark.slow
 def test_a_class_of_a_module_gets_its_name_and_resumes_by_it(tmp_path: Path) -> None:
     result = controlled(Corridor, "run")
     config = json.loads((result.folder / "config.json").read_text())
@@ -150,6 +151,7 @@ def test_rows_by_split(tmp_path: Path) -> None:
         given.task_of({"tran": ROWS}, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     whole = datasets.Dataset.from_list(ROWS)

@@ -48,12 +48,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # How many
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1, 3])
 def test_so_many_stay(keep: int, tmp_path: Path) -> None:
     run = etude.train("grpo", out=tmp_path / "run", steps=5, checkpoint_every=1, keep=keep, **TOLD)
     assert steps(run.folder) == list(range(6 - keep, 6))
 
 
+@pytest.mark.slow
 def test_the_best_stays_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores 0.1, 0.6, 0.6, 0.2, 0.3 after steps 1 to 5: of step 2, also in a run that was stopped in between."""
     from etude.runs.worlds import language
@@ -98,6 +100,7 @@ def test_what_cannot_be_kept(
 # How large
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "bytes_each"), [("float32", 4), ("bfloat16", 2)])
 def test_each_tensor_is_saved_once(dtype: str, bytes_each: int, start: Path, tmp_path: Path) -> None:
     """Three float32 numbers for each weight: two moments and the weight, or its master with the model in its dtype."""
@@ -111,6 +114,7 @@ def test_each_tensor_is_saved_once(dtype: str, bytes_each: int, start: Path, tmp
     assert any(k.startswith("model.") for k in names) == (dtype == "bfloat16")
 
 
+@pytest.mark.slow
 def test_a_reference_that_moves_adds_its_size(start: Path, tmp_path: Path) -> None:
     told = {**TOLD, "model": str(start), "steps": 1}
     frozen = etude.train("grpo", out=tmp_path / "a", **{**told, "set": KL})
@@ -120,18 +124,21 @@ def test_a_reference_that_moves_adds_its_size(start: Path, tmp_path: Path) -> No
     assert size(moved.checkpoint) - size(frozen.checkpoint) == pytest.approx(weights, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("reference", ["frozen", "moving-average"])
 def test_what_is_not_saved_comes_back_exactly(dtype: str, reference: str, tmp_path: Path) -> None:
-    told = {**TOLD, "set": {**KL, "problems": 4, "reference": reference}, "dtype": dtype}
-    whole = etude.train("grpo", out=tmp_path / "whole", steps=4, **told)
-    etude.train("grpo", out=tmp_path / "half", steps=2, **told)
-    resumed = etude.resume(tmp_path / "half", steps=4, quiet=True)
+    told = {**TOLD, "set": {**KL, "reference": reference}, "dtype": dtype}
+    whole = etude.train("grpo", out=tmp_path / "whole", steps=2, **told)
+    etude.train("grpo", out=tmp_path / "half", steps=1, **told)
+    resumed = etude.resume(tmp_path / "half", steps=2, quiet=True)
+    assert any(line["gradient_norm"] > 0 for line in plain(whole)), "something is learned"
     assert plain(resumed) == plain(whole)
     for name in ("state.safetensors", "model/model.safetensors"):
         assert (whole.checkpoint / name).read_bytes() == (resumed.checkpoint / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_start_is_named_by_its_fingerprint(tmp_path: Path) -> None:
     """A reference that is not saved has to be what it was; a run is not gone on with on another one."""
     folder = tmp_path / "start"
@@ -148,6 +155,7 @@ def test_the_start_is_named_by_its_fingerprint(tmp_path: Path) -> None:
         etude.resume(run.folder, steps=2, accept_changes=True, quiet=True)
 
 
+@pytest.mark.slow
 def test_the_size_is_said_before_the_run(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

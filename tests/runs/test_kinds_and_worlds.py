@@ -75,6 +75,7 @@ def test_what_an_evaluation_would_not_read_is_refused(task: str, options: dict[s
     check_evaluation(EvaluationOptions(), resolve_task(task))
 
 
+@pytest.mark.slow
 def test_a_member_without_a_picture_is_refused(trained: Path) -> None:
     with pytest.raises(ConfigError, match="--member says whose episode a picture shows"):
         etude.evaluate(trained, member=1)

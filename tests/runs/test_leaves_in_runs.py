@@ -14,6 +14,7 @@ from etude.runs.export import export
 from leaf_toys import GRID
 
 
+@pytest.mark.slow
 def test_a_run_takes_multi_input_and_says_and_records_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = {"experience.environments": 2, "experience.steps": 16, "policy.network.hidden": "8", "epochs": 1}
     done = etude.train("ppo", GRID, set=small, steps=64, seeds=2, evaluate=2, out=tmp_path / "run")

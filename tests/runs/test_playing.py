@@ -59,6 +59,7 @@ def test_who_asks_for_episodes_gets_them() -> None:
     )
 
 
+@pytest.mark.slow
 def test_evaluations_of_a_run_take_no_more_than_a_tenth_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes of 10 steps in a run of 4,000: 100 steps for each of two modes, before and after."""
     loop, steps = loop_of(10), []
@@ -102,6 +103,7 @@ def test_an_environment_that_never_ends_is_cut_where_it_is_said(
     loop.close()
 
 
+@pytest.mark.slow
 def test_evaluate_cuts_what_never_ends_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,6 +118,7 @@ def test_evaluate_cuts_what_never_ends_too(
     assert "3 episodes had not ended after 40 steps and were cut there" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_says_that_it_plays_fewer_and_how_to_have_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_acting_needs_nothing_of_what_was_stored(tmp_path: Path) -> None:
     """Its files are gone, and its ring would not fit any machine."""
     run = tmp_path / "run"
@@ -38,6 +39,7 @@ def test_acting_needs_nothing_of_what_was_stored(tmp_path: Path) -> None:
     assert back.name == "step-0" and "step-1 is damaged: replay/000000.safetensors is missing" in said[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_before_its_first_update_is_refused(tmp_path: Path) -> None:
     """250 steps, the length of a block, with updates from the 300th on; 251 are two blocks."""
     late = {**SMALL, "experience.warmup": 300}

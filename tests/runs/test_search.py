@@ -85,6 +85,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
         return etude.tune("grpo", "enumerable", out=tmp_path_factory.mktemp("searched") / "search", **SMALL)
 
 
+@pytest.mark.slow
 def test_a_search_from_its_start_to_the_file_that_repeats_its_best(
     searched: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_search_from_its_start_to_the_file_that_repeats_its_best(
         etude.tune("grpo", "enumerable", out=folder, **{**SMALL, "steps": 8})
 
 
+@pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on(searched: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save, saved = search._Search._save, list[int]()
 
@@ -127,6 +129,7 @@ def test_a_search_that_was_stopped_goes_on(searched: Tuned, tmp_path: Path, monk
     assert saved == [1] and (parts.best, parts.rounds) == (searched.best, searched.rounds)
 
 
+@pytest.mark.slow
 def test_a_setting_that_fails_does_not_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = Workers.start
 
@@ -171,6 +174,7 @@ def test_what_makes_no_search_is_refused_before_anything_is_written(
     assert not (tmp_path / "search").exists()
 
 
+@pytest.mark.slow
 def test_a_run_goes_as_far_as_it_is_told_and_on(tmp_path: Path) -> None:
     options: dict[str, Any] = {"seeds": 2, "steps": 5, "quiet": True, "set": {"optimizer.schedule": "linear"}}
     whole = etude.train("grpo", "enumerable", out=tmp_path / "whole", **options)

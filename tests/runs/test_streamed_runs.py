@@ -39,6 +39,7 @@ def train(out: str, method: str, task: str, steps: int = 4, **told: Any) -> Path
     return etude.train(method, task, out=out, steps=steps, **told).folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "rows"), [("sft", ROWS), ("dpo", PAIRS), ("grpo", ROWS)])
 def test_a_streamed_file_trains_to_the_numbers_of_the_whole_one(method: str, rows: list[Any]) -> None:
     task, few = write("data.jsonl", rows), {"problems": 4} | ({"experience.size": 2} if method == "grpo" else {})
@@ -52,6 +53,7 @@ def test_a_streamed_file_trains_to_the_numbers_of_the_whole_one(method: str, row
     assert '"task.stream" = "true"' in (streamed / "run.toml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz"])
 def test_resume_equals_never_having_stopped(name: str) -> None:
     task, few = write(name, ROWS), {"problems": 5, "task.buffer": 8}
@@ -66,6 +68,7 @@ def test_resume_equals_never_having_stopped(name: str) -> None:
     assert metrics(again) == metrics(straight)
 
 
+@pytest.mark.slow
 def test_resume_refuses_another_file_and_a_bad_row_leaves_a_checkpoint() -> None:
     stopped = train("stopped", "sft", write("data.jsonl", ROWS), stream=True, until=2)
     write("data.jsonl", [*ROWS, {**ROWS[0], "prompt": "new"}])

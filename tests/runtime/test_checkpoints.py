@@ -84,6 +84,7 @@ def test_damage_falls_back_with_a_sentence(tmp_path: Path, name: str) -> None:
     assert sentences[1] == "Going back to step-2, the newest checkpoint that is whole."
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_flipped_bit_of_any_file_is_seen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = {"task": "enumerable", "steps": 6, "seeds": 4, "quiet": True}
 
 
+@pytest.mark.slow
 def test_a_run_reports_exact_figures_of_every_member(tmp_path: Path) -> None:
     done = etude.train("rloo", out=str(tmp_path / "run"), **OPTIONS)
     after = done.evaluation["after"]["exact"]
@@ -25,6 +26,7 @@ def test_a_run_reports_exact_figures_of_every_member(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     whole = etude.train("grpo", out=str(tmp_path / "whole"), **OPTIONS)
     etude.train("grpo", out=str(tmp_path / "half"), **{**OPTIONS, "steps": 3})

@@ -39,6 +39,7 @@ def test_long_text_is_cut_with_a_marker() -> None:
     assert shown == "x" * 65536 + "\n... (cut: 1,000,000 bytes in all)"
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec=None, categories=None)) | st.binary())
 def test_nothing_gets_through(text: str | bytes) -> None:
     shown = printable(text, markup=False)

@@ -60,6 +60,7 @@ def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_what_is_stored_and_how_it_surprised(tmp_path: Path, whole: dict[str, Any]) -> None:
     assert len([name for name in whole if name.startswith("replay/")]) == 5
     made, again = loop(), loop()
@@ -89,6 +90,7 @@ def test_killed_at_every_write_with_what_is_stored(tmp_path: Path, whole: dict[s
         shutil.rmtree(path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_run_safe(tmp_path: Path, whole: dict[str, Any]) -> None:
     """Full at each of the five tensor files of a checkpoint, files of the ring among them."""
     go(tmp_path / "begun", BEGUN)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from toyloop import ToyLoop, go, outcome
 
+import processes
 from etude.core.errors import RunFolderError
 from etude.runtime import checkpoints, disk, environment
 from etude.runtime.folder import RunFolder
@@ -92,14 +94,34 @@ def reference(tmp_path: Path, still_clock: None, monkeypatch: pytest.MonkeyPatch
     return outcome(tmp_path / "reference")
 
 
+def begun(folder: Path, run: Callable[[Path], Any] = go) -> dict[str, bytes]:
+    """The outcome of a run never stopped, in a process that is there for a test alone: clock and disk stand still."""
+    torch.set_num_threads(1)
+    recorded = environment.record(0)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(environment, "record", lambda seed: recorded)
+    patch.setattr("etude.runtime.run.monotonic", lambda: 1000.0)
+    patch.setattr(os, "fsync", lambda fd: None)
+    run(folder / "reference")
+    return outcome(folder / "reference")
+
+
+def changes(names: list[str]) -> list[tuple[int, str]]:
+    """Where to kill: ahead of what is only waited for nothing is other than ahead of what comes next."""
+    return [(at, name) for at, name in enumerate(names, 1) if name != "sync"]
+
+
 @pytest.mark.slow
-def test_killed_at_every_write(tmp_path: Path, reference: dict[str, bytes]) -> None:
-    names = operations(tmp_path / "count")
+def test_killed_at_every_write(tmp_path: Path) -> None:
+    processes.lean(tmp_path, kill_at_every_write, tmp_path)
+
+
+def kill_at_every_write(folder: Path) -> None:
+    reference, names = begun(folder), operations(folder / "count")
     assert len(names) > 80
-    kills = [(at, True) for at in range(1, len(names) + 1)]
-    kills += [(at, False) for at, name in enumerate(names, 1) if name in HALVES]
+    kills = [(at, True) for at, _ in changes(names)] + [(at, False) for at, name in changes(names) if name in HALVES]
     for at, torn in kills:
-        path = tmp_path / f"{at}-{torn}"
+        path = folder / f"{at}-{torn}"
         assert killed(path, at, torn)
         assert not any(map(checkpoints.verify, checkpoints.steps(path / "checkpoints")))  # none is ever half there
         go(path)
@@ -118,40 +140,40 @@ def with_best(path: Path) -> RunResult:
 
 
 @pytest.mark.slow
-def test_the_best_stays_wherever_it_is_killed(
-    tmp_path: Path, still_clock: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded = environment.record(0)
-    monkeypatch.setattr(environment, "record", lambda seed: recorded)
-    with_best(tmp_path / "reference")
-    reference, names = outcome(tmp_path / "reference"), operations(tmp_path / "count", with_best)
-    for at in range(1, len(names) + 1, 2):
-        path = tmp_path / str(at)
+def test_the_best_stays_wherever_it_is_killed(tmp_path: Path) -> None:
+    processes.lean(tmp_path, kill_beside_the_best, tmp_path)
+
+
+def kill_beside_the_best(folder: Path) -> None:
+    reference, names = begun(folder, with_best), operations(folder / "count", with_best)
+    for at, name in changes(names):
+        path = folder / str(at)
         assert killed(path, at, torn=True, run=with_best)
         root = path / "checkpoints"
         there = {checkpoints.step_of(p) for p in checkpoints.steps(root)}
         assert not any(map(checkpoints.verify, checkpoints.steps(root)))
         assert 2 in there or not there & {3, 4, 5}, "once it was found, it is there"
         with_best(path)
-        assert outcome(path) == reference, f"killed at operation {at}, {names[at - 1]}"
+        assert outcome(path) == reference, f"killed at operation {at}, {name}"
         assert {2, 5} <= {checkpoints.step_of(p) for p in checkpoints.steps(root)}
         shutil.rmtree(path)
 
 
 @pytest.mark.slow
-def test_killed_again_at_every_write_while_resuming(tmp_path: Path, reference: dict[str, bytes]) -> None:
-    assert killed(tmp_path / "once", len(operations(tmp_path / "count")) * 2 // 3, torn=True)
-    at = 1
-    while True:
-        path = tmp_path / str(at)
-        shutil.copytree(tmp_path / "once", path)
-        again = killed(path, at, torn=at % 2 == 0)
+def test_killed_again_at_every_write_while_resuming(tmp_path: Path) -> None:
+    processes.lean(tmp_path, kill_again, tmp_path)
+
+
+def kill_again(folder: Path) -> None:
+    reference = begun(folder)
+    assert killed(folder / "once", len(operations(folder / "count")) * 2 // 3, torn=True)
+    names = operations(shutil.copytree(folder / "once", folder / "again"))
+    assert len(names) > 30
+    for at, name in changes(names):
+        path = shutil.copytree(folder / "once", folder / str(at))
+        assert killed(path, at, torn=at % 2 == 0)
         go(path)
-        assert outcome(path) == reference, f"killed at operation {at} of the resumed run"
-        if not again:
-            break
-        at += 1
-    assert at > 30
+        assert outcome(path) == reference, f"killed at operation {at} of the resumed run, {name}"
 
 
 def test_the_order_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

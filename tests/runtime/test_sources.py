@@ -154,6 +154,7 @@ def test_a_users_own_file_is_found_from_anywhere_and_after_it_is_gone(project: P
     assert code == 0, err
 
 
+@pytest.mark.slow
 def test_a_changed_module_is_refused_by_name_or_accepted_and_recorded(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:

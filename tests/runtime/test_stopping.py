@@ -93,6 +93,7 @@ def test_patience_counts_on_in_a_run_that_goes_on(tmp_path: Path) -> None:
     assert looking(tmp_path / "run", 14, 3).step == 10
 
 
+@pytest.mark.slow
 def test_patience_with_a_metric_of_every_step(tmp_path: Path) -> None:
     go(tmp_path / "whole", 40, None)
     losses = [row["loss"] for row in JsonLines.read(tmp_path / "whole" / "metrics.jsonl")]

@@ -258,6 +258,7 @@ def test_environments_of_a_package_that_is_not_there_say_which() -> None:
         resolve_task("MinAtar/Breakout-v1")
 
 
+@pytest.mark.slow
 def test_names_that_look_like_no_environment_import_nothing() -> None:
     """`etude` starts fast: neither package is loaded to find a task of language."""
     code = (
@@ -285,7 +286,7 @@ def loop_on(task: ControlTask, seeds: tuple[int, ...] = (0, 1)) -> OnPolicyLoop:
     return OnPolicyLoop(small, task, [Member(s) for s in seeds], 12)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [
@@ -313,7 +314,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(
     again.close()
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["envpool", "gymnasium"])
 def test_a_member_learns_what_it_learns_alone(backend: Any, one_thread: None) -> None:
     task = EnvironmentTask("CartPole-v1", backend=backend)
@@ -335,6 +336,7 @@ def test_a_discarded_episode_has_no_weight_and_the_run_goes_on(tmp_path: Path, o
     assert torch.isfinite(loop.parameters.values).all()
 
 
+@pytest.mark.slow
 def test_envpools_options_are_reached_one_at_a_time() -> None:
     """Clipped rewards are -1, 0 or 1 whatever the game pays; episodes end after the steps that were asked for."""
     changes = ["task.arguments.max_episode_steps=7", "task.arguments.stack_num=2", "task.arguments.reward_clip=true"]
@@ -357,6 +359,7 @@ def test_who_steps_it_is_known(name: str, backend: str) -> None:
     assert isinstance(task, ControlTask) and task.runs_on == backend
 
 
+@pytest.mark.slow
 def test_episodes_that_never_end_are_cut_where_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """Toy's rewards are the number of the step: 1 + 2 + ... + 30."""
     task = EnvironmentTask(TOYS, arguments={"length": 10**9})

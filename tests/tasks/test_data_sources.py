@@ -119,6 +119,7 @@ def test_parquet_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         problems(tmp_path / "rows.parquet")
 
 
+@pytest.mark.slow
 def test_parquet_is_the_same_problems(tmp_path: Path, expected: list[Problem]) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -47,6 +47,7 @@ def test_the_tables_of_the_page() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_what_math_verify_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("math_verify", exc_type=ImportError)
     found = re.findall(r"^\| `([^`]*)` \| `([^`]*)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)

@@ -61,6 +61,7 @@ def test_who_does_not_arrive_is_stopped_at_the_limit_and_paid_nothing() -> None:
     assert not any(s.terminated.item() or s.rewards.item() for s in steps)
 
 
+@pytest.mark.slow
 def test_a_slip_goes_in_each_other_direction_equally_often() -> None:
     """20,000 moves to the right: 2/3 go there, 1/9 each elsewhere, within four standard errors."""
     vector, total = made(4, 5000), 20_000
@@ -82,6 +83,7 @@ def test_start_and_goal_are_two_cells_and_every_pair_is_as_likely() -> None:
     assert len(np.unique(pairs, axis=0)) == 104 * 103 and (pairs[:, 0] != pairs[:, 1]).all()
 
 
+@pytest.mark.slow
 def test_chance_arrives_as_often_as_the_chain_of_its_cells_says() -> None:
     """Moving at random is a Markov chain over the cells: its powers say exactly how many arrive within 50 steps."""
     walk = np.zeros((104, 104))

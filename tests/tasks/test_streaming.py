@@ -127,6 +127,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
         pool[0]
 
 
+@pytest.mark.slow
 def test_a_file_is_read_once_and_where_rows_lie_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, scans, reads = jsonl(tmp_path, [{**r, "prompt": f"{i}"} for i in range(30) for r in ROWS]), [], []
     scan, digest = reading.Lines.scan, hashlib.file_digest
@@ -211,6 +212,7 @@ def test_buffers_of_any_size(tmp_path: Path, buffer: int) -> None:
         assert sorted(int(p.id) for p in problems_of(pool, 40, i)) == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_rows_are_kept_for_testing_by_their_hash(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "prompt": f"number {n}"} for n in range(2000)]
     task = streamed(jsonl(tmp_path, rows, "d.jsonl.gz"), test_fraction=0.25, split_seed=1)
@@ -254,6 +256,7 @@ def living() -> Iterator[Any]:
     yield lambda: sum(type(thing) is Problem for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "most"), [("d.jsonl", 1), ("d.jsonl.gz", 50)])
 def test_no_more_is_held_than_the_buffer(tmp_path: Path, living: Any, name: str, most: int) -> None:
     rows = [{**ROWS[0], "prompt": f"number {n}"} for n in range(1500)]

@@ -73,6 +73,7 @@ def test_the_optimum_is_consistent_under_every_distribution(bandit: Bandit) -> N
     assert half_variance(bandit, best, bandit.policy.logp()[0, 0].detach()) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_off_policy_it_is_the_gradient_with_mu_frozen(bandit: Bandit, size: int) -> None:
     """Size n: the loss per completion and token is -c log pi / (n L)."""
@@ -83,6 +84,7 @@ def test_off_policy_it_is_the_gradient_with_mu_frozen(bandit: Bandit, size: int)
     torch.testing.assert_close(found * BETA, finite_difference(bandit, mu), atol=1e-8, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_on_policy_it_is_the_gradient_with_mu_moving(bandit: Bandit, size: int) -> None:
     found = expected_gradient(method(1.0), bandit, size, reference=REFERENCE) * LENGTH

@@ -73,6 +73,7 @@ def test_large_multiples_of_adjacency_and_reachability_find_every_path(seed: int
         assert float((chance * right).sum(-1)[asked].min()) > 1 - 30 * np.exp(-c) - 1e-12  # sampling is valid, too
 
 
+@pytest.mark.slow
 def test_the_loss_is_bounded_by_the_conditional_entropy_which_a_free_table_attains() -> None:
     made = data(TASK)
     counts = torch.from_numpy(made.counts).double()

@@ -260,6 +260,7 @@ def bed_at_optimum(task: Enumerable, lam: float) -> Bandit:
     return bandit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "vocabulary"), [(1, 4), (2, 3)])
 def test_the_expected_gradient_vanishes_at_the_maximum_entropy_optimum(length: int, vocabulary: int) -> None:
     lam, method = 0.6, get_method("bilevel-mle")
@@ -270,6 +271,7 @@ def test_the_expected_gradient_vanishes_at_the_maximum_entropy_optimum(length: i
     assert expected_gradient(method, bandit, 2).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 def test_elsewhere_it_is_the_gradient_of_accuracy_and_entropy() -> None:
     lam, method = 0.3, get_method("bilevel-mle")
     method = method.replace(rewards=(MahalanobisReward(), EntropyReward(coefficient=lam)))

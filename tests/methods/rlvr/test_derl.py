@@ -37,7 +37,7 @@ def trained(method: Method) -> Tensor:
     return torch.stack([t.detach() for t in loop.policy.logits])
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("formula", ["g1", "3*g1", "0.5*g1 + 0.25", "(g1 + g1)/4 - 2", "1 - 1/(1 + g1)"])
 def test_rewards_that_rise_with_the_outcome_alone_are_grpo(formula: str) -> None:
     """A = (a r + b - mean) / std is that of r for a > 0; an outcome has two values, so any rising formula will do."""
@@ -69,6 +69,7 @@ def test_every_formula_that_is_written_parses_and_means_what_python_says() -> No
                 assert found[k] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_formulas_keep_to_the_length_and_their_probabilities_add_up_to_one() -> None:
     policy = FormulaPolicy(symbols=("g1", "2", "-", "(", ")", ""), length=6, cold=0).bind()
     policy.begin(Stream(0))

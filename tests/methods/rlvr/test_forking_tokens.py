@@ -144,6 +144,7 @@ def test_forking_tokens_are_drawn_at_their_own_temperature() -> None:
     assert _draw(tilted, wanted, torch.zeros(1, dtype=F64))[1].exp().item() == pytest.approx(0.36 / 0.52, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_equal_temperatures_change_nothing() -> None:
     policy, prompts = random_policy(dtype=F64), [[5, 9, 33], [7, 8]] * 4
     plain = policy.generate(prompts, Sampling(0.7, max_tokens=12), draws(8))
@@ -163,6 +164,7 @@ def test_two_temperatures_are_refused_with_ratios_and_train_without() -> None:
     assert report.metrics["gradient_norm"] > 0
 
 
+@pytest.mark.slow
 def test_what_is_forking_is_the_policys_own_entropy_not_that_of_the_distribution_sampled_from() -> None:
     groups = ForkingGroups(size=2, temperature=1.0, fork_temperature=0.2)
     method = FORKING.replace(experience=groups, objective=PolicyGradient(), problems=3, filters=())

@@ -158,6 +158,7 @@ def test_without_strength_the_advantages_are_those_of_grpo(batch: TokenBatch) ->
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_without_strength_it_learns_what_grpo_learns() -> None:
     tree = SoftmaxTree(2, 3, 1, spread=1.0)
     bandit = Bandit(tree, torch.tensor([[1.0, 0.0, 1.0]] * 2, dtype=F64))

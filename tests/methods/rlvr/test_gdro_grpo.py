@@ -242,6 +242,7 @@ def test_with_one_arm_rollout_gdro_collects_what_groups_do() -> None:
         assert ours.metrics["loss"] == theirs.metrics["loss"]
 
 
+@pytest.mark.slow
 def test_sizes_differ_between_bins_and_the_total_is_kept() -> None:
     grpo = get_method("grpo").replace(problems=3)
     loop = make_loop(grpo.replace(experience=RolloutGDRO(size=4)), Toy())

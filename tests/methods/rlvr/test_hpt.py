@@ -270,6 +270,7 @@ def test_below_0_hpt_is_dr_grpo_without_a_clip() -> None:
     assert not close(after(hpt), after(plain))
 
 
+@pytest.mark.slow
 def test_from_1_hpt_is_sft_on_the_worked_answers() -> None:
     ours = get_method("hpt").replace(filters=(PerformanceGate(gamma=1.0),))
     sft = get_method("sft").replace(experience=Demonstrations(), minibatches=2)

@@ -246,6 +246,7 @@ def test_several_turns_are_refused() -> None:
         PartialRollouts().bind().collect([], Context(Toy(max_turns=2), None, Stream(0)))
 
 
+@pytest.mark.slow
 def test_older_tokens_are_not_trained_on() -> None:
     loop = make_loop(KIMI.replace(problems=3, experience=PartialRollouts(size=4, cap=3)), Toy())
     begun = 0

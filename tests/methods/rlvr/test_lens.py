@@ -117,7 +117,7 @@ def test_mixed_groups_are_scaled_as_in_grpo(make_batch) -> None:
     assert float(found[3:].abs().max()) < 0.2 < float(GroupAdvantage()(batch)[3:].abs().max())
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_without_calibration_it_is_grpo(bandit: Bandit, size: int) -> None:
     """r~ = r: groups without a right answer have no advantage, whatever they weigh; alpha = 0 drops them."""

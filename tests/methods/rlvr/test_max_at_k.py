@@ -62,14 +62,14 @@ def brute(rewards: Tensor, delta: Tensor, k: int) -> Tensor:
     return found / comb(n, k)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "k"), [(3, 2), (4, 2), (4, 3), (3, 1), (3, 3)])
 def test_the_estimate_is_unbiased_for_the_gradient_of_max_at_k(bandit: Bandit, n: int, k: int) -> None:
     found = -n * expected_gradient(estimating(MaxAtK(k=k)), bandit, n)
     torch.testing.assert_close(found, gradient(best_of(bandit, k), bandit.policy), atol=1e-13, rtol=0)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "k"), [(3, 1), (3, 2)])
 def test_leaving_one_out_stays_unbiased(bandit: Bandit, n: int, k: int) -> None:
     for baseline in ("leave-one-out", "leave-one-out-1"):
@@ -77,6 +77,7 @@ def test_leaving_one_out_stays_unbiased(bandit: Bandit, n: int, k: int) -> None:
         torch.testing.assert_close(found, gradient(best_of(bandit, k), bandit.policy), atol=1e-13, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_best_minus_the_second_best_is_unbiased_for_the_best_of_the_group(bandit: Bandit, n: int) -> None:
     found = -n * expected_gradient(estimating(BestOfGroup(baseline="second")), bandit, n)
@@ -163,7 +164,7 @@ def off_policy_error(bandit: Bandit, k: int, size: float, weights: str) -> float
     return float((total - gradient(best_of(bandit, k), bandit.policy)).norm())
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "order"), [("estimate", 2), ("once", 2), ("twice", 1), ("on-policy", 1)])
 def test_off_policy_weights_err_only_to_second_order(bandit: Bandit, weights: str, order: int) -> None:
     """Half the distance to the behaviour policy, a quarter of the error."""
@@ -171,6 +172,7 @@ def test_off_policy_weights_err_only_to_second_order(bandit: Bandit, weights: st
     assert far / near == pytest.approx(2**order, rel=0.1)
 
 
+@pytest.mark.slow
 def test_for_pairs_the_product_of_the_ratios_is_exact(bandit: Bandit) -> None:
     assert off_policy_error(bandit, 2, 0.3, "once") < 1e-13
 

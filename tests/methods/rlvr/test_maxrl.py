@@ -112,6 +112,7 @@ def test_groups_of_unequal_sizes_and_mixed_order_get_their_own_tables(make_batch
     assert found.tolist() == [[0, 3.0], [0, 1.0], [0, 0.0], [0, 0.0], [0, 1.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 4])
 def test_the_series_is_the_sum_of_pass_at_k_over_k(bandit: Bandit, size: int) -> None:
     """E[sum_i r~_i s_i] of every k, divided by k and added up, is order T."""

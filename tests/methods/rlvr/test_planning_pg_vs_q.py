@@ -124,6 +124,7 @@ def test_the_tables_policy_gradient_is_supervised_learning_on_valid_walks() -> N
 # Supervised learning
 
 
+@pytest.mark.slow
 def test_the_supervised_minimum_is_the_empirical_frequency() -> None:
     made = graphs()
     share = made.counts / made.counts.sum(-1, keepdim=True).clamp(min=1)

@@ -223,6 +223,7 @@ def test_continuations_go_on_from_evenly_spaced_tokens() -> None:
         assert episode.group == parent.group and episode.info["signature"] == episode.completion.strip()
 
 
+@pytest.mark.slow
 def test_continuations_of_games_go_on_between_turns(tiny: LanguagePolicy) -> None:
     found = collected(Vine(size=1, states=1, continuations=2), attr_20q, tiny)
     seeds, vines = found[:2], found[2:]
@@ -235,10 +236,12 @@ def test_continuations_of_games_go_on_between_turns(tiny: LanguagePolicy) -> Non
         assert not any(any(s.action_mask) for s in episode.segments[:shared])
 
 
+@pytest.mark.slow
 def test_the_order_of_sides_makes_no_other_triangle(tiny: LanguagePolicy) -> None:
     assert all("signature" in e.info for e in collected(Vine(), triangles, tiny)[4:])
 
 
+@pytest.mark.slow
 def test_the_loop_trains_and_compares_log_probabilities() -> None:
     metrics = make_loop(poly_ppo.replace(problems=2), Toy()).step().metrics
     assert metrics["rows"] == 2 * (2 + 2 * 2 * 8)

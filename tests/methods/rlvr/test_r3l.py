@@ -116,6 +116,7 @@ def test_imitated_rows_have_advantage_one_and_nobody_is_compared_with_them() -> 
     assert full == pytest.approx([1.0, -third, -third, 1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_saying_k_steps_again_meets_the_same_observations() -> None:
     policy = reporter("<fail 2 K>", name="tiny")
     _, rows = collect(ReflectThenRetry(size=4, pivotal=False, imitate=False), attr_20q, policy)
@@ -251,6 +252,7 @@ def test_rejected_reports_leave_the_attempt_as_it_is() -> None:
     assert len(rows) == 4 == part.state["rejected"] and all(all(map(all, m)) for m in masks(rows))
 
 
+@pytest.mark.slow
 def test_rows_sampled_elsewhere_are_not_compared_with_the_trainer() -> None:
     """Their log-probabilities are of another context: comparing them would stop the run."""
     method = r3l.replace(problems=2, experience=ReflectThenRetry(size=4, imitate=False))

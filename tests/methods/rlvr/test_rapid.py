@@ -80,6 +80,7 @@ def test_the_groups_value_is_unbiased_without_truncation(bandit: Bandit, size: i
     torch.testing.assert_close(total, value(bandit).detach(), atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_its_own_share_of_the_value_is_all_that_biases_the_gradient(bandit: Bandit) -> None:
     """E = grad J - E_old[w^2 r grad log pi] / k."""
     size, logp = 3, bandit.policy.logp()[0, 0]

@@ -102,7 +102,7 @@ def test_the_penalty_is_the_sum_of_scaled_log_ratios() -> None:
     torch.testing.assert_close(ScaledKL().rescore(batch), expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("reference", "zero"), [(Periodic(every=1), True), (Frozen(), False)])
 def test_an_anchor_that_is_the_policy_costs_nothing(reference: Any, zero: bool) -> None:
     """a = 0: the KL in reward is exactly zero in every step, even under top-p; a = 1: not after the first."""
@@ -113,6 +113,7 @@ def test_an_anchor_that_is_the_policy_costs_nothing(reference: Any, zero: bool) 
     assert (paid[1:] == [0.0, 0.0]) == zero
 
 
+@pytest.mark.slow
 def test_with_a_of_1_the_anchor_is_the_first_policy_and_in_between_it_follows() -> None:
     method = T1.replace(problems=3, experience=T1.experience.replace(size=4))
     loop = make_loop(method, Toy(), random_policy(dtype=torch.float64))
@@ -182,6 +183,7 @@ def close(problem: Problem, text: str) -> str:
     return text.rpartition(",")[0] + "," * ("," in text)
 
 
+@pytest.mark.slow
 def test_accuracy_by_budget_of_everything_is_accuracy_and_of_nothing_a_guess() -> None:
     policy, easy = LanguagePolicy.load("tiny", device="cpu"), sums.replace(terms=(3,))
     none, all_ = accuracy_by_budget(policy, easy, [0, 48], closing=close, problems=20, samples=2, until=",")

@@ -290,7 +290,7 @@ def test_actions_of_every_space_are_learned(name: str) -> None:
     assert rewards > 0.6 * returns[0], (returns[0], rewards)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_members_with_every_action_space_equal_their_own_runs(name: str) -> None:
     _, squash = TRAINED[name]

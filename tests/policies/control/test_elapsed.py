@@ -28,6 +28,7 @@ def timed() -> Any:
     return Timed(Pendulum().make([0, 1], 2), 200)
 
 
+@pytest.mark.slow
 def test_the_time_begins_anew_with_every_episode_and_the_last_observation_has_its_own() -> None:
     """Pendulum cuts every episode after 200 steps."""
     plain, environment = Pendulum().make([0, 1], 2), timed()
@@ -75,6 +76,7 @@ def test_a_stack_of_observations_has_no_one_time() -> None:
         method.replace(policy=method.policy.replace(observations=parts)).check()
 
 
+@pytest.mark.slow
 def test_stream_x_learns_with_it_and_resumes(tmp_path: Path) -> None:
     """The option that its authors take: the time is seen, and a limit is an end."""
     method: Any = get_method("stream-x")

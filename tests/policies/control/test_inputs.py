@@ -132,7 +132,7 @@ def test_it_is_what_runs_take_where_a_task_shows_more_than_a_vector() -> None:
     assert image.policy.observations == ()
 
 
-@pytest.mark.first
+@pytest.mark.slow
 def test_members_see_as_they_would_alone() -> None:
     assert_members_are_alone(method(), TASK, [Member(s) for s in range(3)], (1, 3))
 

@@ -47,6 +47,7 @@ def test_each_member_has_a_module_of_its_own() -> None:
     assert torch.equal(dict(alone.named_parameters())["layers/0/weight"][0], weights["layers/0/weight"][2])
 
 
+@pytest.mark.slow
 def test_members_learn_as_they_would_alone() -> None:
     """To rounding: how vmap computes a product may depend on how many there are."""
     whole = results(method(), cartpole, [Member(s) for s in range(3)], 2)
@@ -56,6 +57,7 @@ def test_members_learn_as_they_would_alone() -> None:
         assert torch.allclose(one.double(), other.double(), atol=TOLERANCE, rtol=1e-3), name
 
 
+@pytest.mark.slow
 def test_images_go_through_it_and_trust_regions_differentiate_it_twice() -> None:
     plain = method("Pictures").replace(critic=None, advantages=get_method("reinforce", "control").slots()["advantages"])
     ppo = OnPolicyLoop(plain, Dot(), [Member(0), Member(1)], 2)
@@ -65,6 +67,7 @@ def test_images_go_through_it_and_trust_regions_differentiate_it_twice() -> None
     assert OnPolicyLoop(small, cartpole, [Member(0), Member(1)], 2).step().metrics["accepted"] >= 0
 
 
+@pytest.mark.slow
 def test_it_is_exported_without_etude(tmp_path: Path) -> None:
     loop = OnPolicyLoop(method(), cartpole, [Member(0), Member(1)], 2)
     loop.step()
@@ -73,6 +76,7 @@ def test_it_is_exported_without_etude(tmp_path: Path) -> None:
     assert torch.equal(program(x), plain_policy(loop, 1)(x))
 
 
+@pytest.mark.slow
 def test_a_run_names_it_records_it_and_goes_on_with_it(tmp_path: Path) -> None:
     changes = {"policy.network": Net, "experience.environments": 2, "experience.steps": 16, "epochs": 1}
     done = etude.train("ppo", "cartpole", set=changes, steps=64, seeds=2, evaluate=0, out=tmp_path / "run")

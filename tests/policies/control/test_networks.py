@@ -155,7 +155,7 @@ def everything_of(x: Tensor, flat: Tensor, outputs: int, along: Tensor, directio
     return [found.detach(), *first, *(g.detach() for g in slope), *second]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.kernels
 @pytest.mark.parametrize("rows", (1, 2, 3, 4, 16, 33, 128, 511, 513))
 def test_a_layer_computes_the_same_for_a_lone_member_as_for_each_of_several(rows: int) -> None:
@@ -205,6 +205,7 @@ def test_convolutions_do_not_depend_on_the_number_of_members(
             assert alike(mine[k], alone[0])
 
 
+@pytest.mark.slow
 def test_the_default_cnn_is_the_one_of_the_paper() -> None:
     module, width = CNN().build((4, 84, 84), PEOPLE, "x")
     shapes = [tuple(p.shape[1:]) for p in module.parameters() if p.dim() > 3]
@@ -247,7 +248,7 @@ def image_method(**changes: Any) -> Method:
     return found.replace(**changes)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", (False, True), ids=("apart", "shared"))
 def test_members_with_image_policies_equal_their_own_runs(shared: bool) -> None:
     method = image_method(critic=StateValue(network=SMALL, shared=shared))
@@ -358,6 +359,7 @@ def stacking(*parts: Any) -> Method:
     return method.replace(policy=policy, experience=method.experience.replace(environments=3, steps=17), epochs=2)
 
 
+@pytest.mark.slow
 def test_policies_of_stacked_frames_train_resume_and_equal_their_own_runs(tmp_path: Path) -> None:
     loop = OnPolicyLoop(stacking(), cartpole, [Member(0), Member(1)], 4)
     assert loop.actor.shape == (12,)

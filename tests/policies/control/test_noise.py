@@ -71,6 +71,7 @@ def test_means_and_sigmas_start_as_in_the_paper() -> None:
         assert float(layer.weight.detach().abs().max()) > 0.8 / math.sqrt(p)
 
 
+@pytest.mark.slow
 def test_noise_is_factorised() -> None:
     """The noise of a weight matrix has rank 1, each entry a variance of (2 / pi) sigma^2, a bias of sqrt(2 / pi)."""
     part = QFunctions(network=MLP(hidden=()), noise=FactorisedNoise(sigma=0.5))
@@ -125,6 +126,7 @@ def test_a_sigma_of_each_member_and_of_all_its_critics() -> None:
     assert not torch.allclose(apart[0], apart[1]) and not torch.allclose(apart[1], apart[2])
 
 
+@pytest.mark.slow
 def test_views_of_a_noisy_network_read_the_same_noise() -> None:
     """What learns through actions: all critics without gradient to them, or the first of them."""
     method = small(REPLAY["td3"])
@@ -149,6 +151,7 @@ def test_every_head_is_noisy(head: Any) -> None:
     assert said(network, x, 0).shape == (2, 1, 3, 3, 7) and not torch.allclose(said(network, x, 0), network(x))
 
 
+@pytest.mark.slow
 def test_it_acts_with_new_noise_in_every_step_and_is_evaluated_without() -> None:
     loop = loop_of("noisy-dqn", random=1, warmup=400, capacity=400)
     body, heard = loop.actor.body, list[Tensor]()

@@ -135,6 +135,7 @@ def test_the_other_is_torchs_lstm(member: int) -> None:
     torch.testing.assert_close(module(x, before)[0][member].view(7, 5, 6)[4:], fresh, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_members_with_an_lstm_are_as_they_would_be_alone() -> None:
     assert_members_are_alone(method(LSTM(width=8)), Cue(), [Member(s) for s in range(3)], (1, 3))
 
@@ -189,6 +190,7 @@ def test_a_policy_with_a_memory_acts_through_a_player() -> None:
 # In a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", (cartpole, pendulum), ids=("cartpole", "pendulum"))
 def test_fresh_log_probabilities_are_those_that_acted(task: ControlTask) -> None:
     """In the third rollout: sequences begin in the middle of episodes, with what was remembered."""
@@ -264,7 +266,7 @@ def test_values_after_a_cut_remember_the_episode() -> None:
     torch.testing.assert_close(batch.next_values, exact, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.kernels
 @pytest.mark.parametrize("task", (cartpole, pendulum), ids=("cartpole", "pendulum"))
 def test_members_with_a_memory_equal_their_own_runs(task: ControlTask) -> None:

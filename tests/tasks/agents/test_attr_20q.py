@@ -110,6 +110,7 @@ def test_too_few_openings_to_divide_are_refused() -> None:
         task.problems("test")
 
 
+@pytest.mark.slow
 def test_the_scripted_player_obeys_the_rules() -> None:
     problems = attr_20q.problems("train")
     episodes = [scripted_episode(attr_20q, problems[i], Stream(0).split(i)) for i in range(300)]

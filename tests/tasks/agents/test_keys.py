@@ -82,6 +82,7 @@ def test_snapshots_lead_back() -> None:
     assert game.step(Segment("assistant", "D")).segments[0].text == first == "02k\n"
 
 
+@pytest.mark.slow
 def test_splits_share_no_grid_and_are_the_same_every_time() -> None:
     train, test = ({keys.problems(s)[i].prompt for i in range(200)} for s in ("train", "test"))
     assert not train & test

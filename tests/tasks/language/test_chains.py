@@ -46,6 +46,7 @@ def test_starts_set_the_difficulty() -> None:
     assert {p.level for p in Chains(length=5, starts=(0,)).problems("test")[:50]} == {"edges4"}
 
 
+@pytest.mark.slow
 def test_train_and_test_share_no_problem() -> None:
     task = Chains(length=2)
     train, test = ({p.prompt for p in task.problems(s)[:1000]} for s in ("train", "test"))

@@ -34,6 +34,7 @@ def test_letters_shift_round_the_alphabet() -> None:
     assert FUNCTIONS["f8"]("aba") == "faf"
 
 
+@pytest.mark.slow
 def test_an_expression_equals_composing_the_functions() -> None:
     for split in compose.splits():
         for problem in compose.problems(split)[:200]:
@@ -88,6 +89,7 @@ def test_a_problem_depends_on_fields_split_and_index_alone() -> None:
         pool[len(pool)]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("completion", ["", ":", "f1:", "f1:abc", "f1:abc>f6:cab>f6:bca", "f1:abc>f6:cab x", "f1:abc>"])
 def test_anything_else_earns_nothing(completion: str) -> None:
     problem = next(p for p in compose.problems("train")[:2000] if p.answer not in "abc bca")

@@ -76,6 +76,7 @@ def test_any_text_has_a_reward(text: str) -> None:
     assert countdown.score(countdown.problems("train")[0], text) in (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_every_problem_can_be_solved() -> None:
     for task in (countdown, Countdown(numbers=(2, 4, 6), largest=99)):
         for problem in task.problems("train")[:200]:

@@ -39,6 +39,7 @@ def test_held_out_leaves_are_asked_about_in_their_split_only() -> None:
             assert split == "heldout" or not rest or rest in others
 
 
+@pytest.mark.slow
 def test_train_and_test_share_no_question() -> None:
     train, test = ({p.prompt for p in DEEP.problems(s)[:400]} for s in ("train", "test"))
     assert not train & test

@@ -40,6 +40,7 @@ def test_worked_answers_are_right_and_no_walk_is_shorter() -> None:
             assert not any(mazes.score(problem, w) for w in walks)
 
 
+@pytest.mark.slow
 def test_splits_share_no_maze_and_problems_are_the_same_every_time() -> None:
     train = {str(p.prompt) for p in mazes.problems("train")[:500]}
     assert not train & {str(p.prompt) for p in mazes.problems("test")[:200]}

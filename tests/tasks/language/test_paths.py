@@ -16,7 +16,7 @@ from etude.tasks.language.paths import NAMES, Paths, data, paths
 GRAPHS = [paths, Paths(graph="directed", nodes=20, demonstrations=3), Paths(graph="blocksworld", demonstrations=1)]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [NAMES, VERTICES])
 def test_every_node_is_one_token_wherever_it_stands(names: str) -> None:
     encode = build_tokenizer(64).encode
@@ -91,6 +91,7 @@ def test_blocksworld_has_73_states_and_moves_of_one_block() -> None:
     assert after == frozenset({tuple("ABC"), ("D",)})
 
 
+@pytest.mark.slow
 def test_what_is_no_path_earns_nothing() -> None:
     made = data(paths)
     problem = next(p for p in paths.problems("train")[:500] if len(p.info["demonstration"]) > 1)

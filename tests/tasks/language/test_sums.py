@@ -30,7 +30,7 @@ def test_difficulties_are_mixed() -> None:
     assert {p.level for p in sums.problems("test")[:200]} == {"terms3", "terms4", "terms5", "terms6"}
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", [2, 3, 6])
 def test_train_and_test_share_no_sum(terms: int) -> None:
     task = Sums(terms=(terms,))
