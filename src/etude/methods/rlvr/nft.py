@@ -133,6 +133,4 @@ nft = dapo.replace(
     ),
 )
 
-rft = nft.replace(
-    id="rft", title=nft.title, paper=nft.paper, objective=NegativeAware(negative=0.0, weight="equal")
-)
+rft = nft.replace(id="rft", title=nft.title, paper=nft.paper, objective=NegativeAware(negative=0.0, weight="equal"))
