@@ -360,7 +360,7 @@ class Feed:
         """What `spread` did, undone."""
         if self.place is None:
             return out
-        apart = out.unflatten(2, (self.width, -1)).transpose(1, 2)
+        apart: Tensor = out.unflatten(2, (self.width, -1)).transpose(1, 2)
         return apart.flatten(0, 1)[self.place]
 
     def bias(self, kv: int, queries: int, dtype: torch.dtype) -> Tensor | None:
