@@ -237,7 +237,7 @@ def _fits(episode: Episode, turn: int, context: Context) -> bool:
     if turn >= context.task.max_turns:
         episode.stop = StopReason.MAX_TURNS
         return False
-    if len(episode.tokens) < context.policy.context:
+    if sum(len(s.tokens) for s in episode.segments) < context.policy.context:
         return True
     episode.stop = StopReason.CONTEXT_OVERFLOW
     return False
