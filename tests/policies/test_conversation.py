@@ -12,7 +12,7 @@ from test_architectures import EXACT, model_of
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError
 from etude.policies import conversation as module
-from etude.policies import shared
+from etude.policies import feeding
 from etude.policies.adapters import Adapter
 from etude.policies.conversation import Conversation
 from etude.policies.language import LanguagePolicy
@@ -151,6 +151,15 @@ def test_what_is_dropped_is_prefilled_again_and_counted(kind: str) -> None:
     assert 0 < some < policy.work["prefilled_again"]
 
 
+def test_a_limit_counts_a_shared_prompt_once() -> None:
+    policy = random_policy(dtype=F64)
+    talk = Conversation(policy)
+    talk.sample(talk.open([[5, 6, 7], [5, 6, 7], [8, 9]]), Sampling(temperature=0, max_tokens=1), draws_of(range(3), 0))
+    assert talk._decoder is not None
+    token = policy.cache_bytes(1)  # three of the first prompt, none for its equal, two of the other
+    assert [talk._decoder.fitting(n * token) for n in (2, 3, 4, 5)] == [0, 2, 2, 3]
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_other_weights_read_everything_again(kind: str) -> None:
     policy, sampling = random_policy(kind, dtype=F64), Sampling(max_tokens=4)
@@ -255,9 +264,9 @@ def test_forks_of_one_history_have_one_block() -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_long_observations_are_fed_in_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "SHORT", 2)
-    monkeypatch.setattr(shared, "PIECE", 4)
-    monkeypatch.setattr(shared, "SCORES", 60)
+    monkeypatch.setattr(feeding, "SHORT", 2)
+    monkeypatch.setattr(feeding, "PIECE", 4)
+    monkeypatch.setattr(feeding, "SCORES", 60)
     policy, sampling = random_policy(kind, dtype=F64, context=256), Sampling(max_tokens=3)
     talk = Conversation(policy)
     rows, views = talk.open(PROMPTS), [list(p) for p in PROMPTS]

@@ -157,9 +157,10 @@ class Conversation:
     def _sample(
         self, asked: list[Row], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int], last: bool
     ) -> list[Completion]:
-        if self._stamp != self.policy.stamp:
+        stamp = self.policy.version, self.policy.loads
+        if self._stamp != stamp:
             self._forget()
-            self._stamp = self.policy.stamp
+            self._stamp = stamp
         held = sorted((i for i, row in enumerate(asked) if row.place >= 0), key=lambda i: asked[i].place)
         fresh = [i for i, row in enumerate(asked) if row.place < 0]
         parts = [self._read_on([asked[i] for i in held])] if held else []

@@ -66,8 +66,6 @@ class LanguagePolicy:
         share_prompts: compute a group's prompt once in the update as well.
         autocast: run the training forward in bfloat16.
         shadow: decode with a bfloat16 copy of the weights; None decides by size and hardware.
-
-    Attributes: `work` counts tokens that were prefilled and sampled; who reads it clears it.
     """
 
     def __init__(
@@ -86,15 +84,14 @@ class LanguagePolicy:
         self.value_head: nn.Linear | None = None
         self.reference: Model | None = None
         self.reference_moved = False
-        self.version = 0
+        self.version = self.loads = 0  # updates, and how often other weights took their place
         self.emitted: set[int] = set()
-        self.work: Counter[str] = Counter()
+        self.work: Counter[str] = Counter()  # tokens prefilled and sampled; who reads it clears it
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._masters: Masters | None = None
         self._reference_masters: Masters | None = None
         self._sampler: PreTrainedModel | None = None
         self._sampler_version = -1
-        self._loads = 0
         self._mark: tuple[object, tuple[float, ...]] = (None, ())
         self._recomputing: list[nn.Module] = []
         self._dropping = Dropping()
@@ -220,11 +217,6 @@ class LanguagePolicy:
     def converse(self) -> Conversation:
         """Rows that stay open between turns."""
         return Conversation(self)
-
-    @property
-    def stamp(self) -> tuple[int, int]:
-        """What names the weights that it has now: the version, and how often others were loaded in its place."""
-        return self.version, self._loads
 
     # What it thinks of a batch
 
@@ -391,7 +383,7 @@ class LanguagePolicy:
             mine.copy_(tensors[name])
         for masters in filter(None, (self._masters, self._reference_masters)):
             masters.publish()
-        self._loads += 1
+        self.loads += 1
         self._sampler_version = -1  # a sampler of the same version number may hold other weights
 
     def _load_value_head(self, folder: Path) -> None:

@@ -50,7 +50,7 @@ def supported(backbone: Backbone, config: PreTrainedConfig) -> TypeGuard[Llama]:
 
 @torch.no_grad()
 def agrees(backbone: Llama, config: PreTrainedConfig) -> bool:
-    """Whether both decoders say the same about two prompts, three rows and two tokens; checked once per model."""
+    """Whether both decoders say the same about two prompts, three rows and what follows; checked once per model."""
     if backbone not in _agrees:
         ours, theirs = _probe(backbone, config, SharedDecoder), _probe(backbone, config, CachedDecoder)
         largest = max(1.0, float(theirs.abs().max()))
@@ -59,7 +59,7 @@ def agrees(backbone: Llama, config: PreTrainedConfig) -> bool:
 
 
 def _probe(backbone: Llama, config: PreTrainedConfig, mask_maker: type[SharedDecoder | CachedDecoder]) -> Tensor:
-    """Hidden states of two tokens of three rows, of which the last two share a prompt."""
+    """Hidden states of three rows, of which the last two share a prompt: after two tokens, then after some at once."""
     device = next(backbone.parameters()).device
     ids = torch.arange(12, device=device).view(2, 6) * 7 % config.vocab_size
     mask = torch.tensor([[False, False, True, True, True, True], [True] * 6], device=device)
@@ -69,4 +69,6 @@ def _probe(backbone: Llama, config: PreTrainedConfig, mask_maker: type[SharedDec
         input_ids=ids, attention_mask=mask, position_ids=rope_positions(mask), past_key_values=cache, use_cache=True
     )
     rows, position = mask_maker(backbone, cache, mask, owner, 2), mask.sum(1)[owner]
-    return torch.cat([rows(ids[0, :3], position), rows(ids[1, :3], position + 1)])
+    states = [rows(ids[0, :3], position), rows(ids[1, :3], position + 1)]
+    more = [ids[1, :n].tolist() for n in (1, 3, 2)]
+    return torch.cat([*states, rows.extend(more, (position + 2).tolist())])
