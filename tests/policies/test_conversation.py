@@ -14,9 +14,11 @@ from etude.core.errors import ConfigError
 from etude.policies import conversation as module
 from etude.policies import feeding
 from etude.policies.adapters import Adapter
+from etude.policies.cache import CachedDecoder
 from etude.policies.conversation import Conversation
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling
+from etude.policies.shared import SharedDecoder
 from language_toys import KINDS, VOCABULARY, random_policy, random_prompts, tokenizer
 
 F64 = torch.float64
@@ -84,6 +86,14 @@ def test_a_conversation_says_what_a_full_prefill_says(kind: str) -> None:
     wanted = again(policy)
     assert len({len(c.tokens) for turn in wanted for c in turn}) > 3, "turns are of several lengths"
     check(played(policy), wanted, 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_known_families_go_on_in_the_written_out_decoder(kind: str) -> None:
+    """Which agrees with transformers' one after several tokens at once, too: else it would not be taken."""
+    talk = Conversation(random_policy(kind))
+    talk.sample(talk.open(PROMPTS), SAMPLING, draws_of(range(6), 0))
+    assert isinstance(talk._decoder, CachedDecoder if kind == "gpt2" else SharedDecoder)
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers': a faster kernel is not installed
