@@ -59,16 +59,16 @@ def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool,
 def remove(saving: str, loop: Any) -> None:
     """Switch one saving off, from outside: the library itself has no such switches."""
     from etude.loops import update
-    from etude.policies import cache, forward, language, native, sampling
+    from etude.policies import cache, conversation, forward, language, native, sampling
 
     match saving:
         case "shared-prefill":
-            sampling.distinct_prompts = lambda prompts: ([list(p) for p in prompts], list(range(len(prompts))))
+            conversation.distinct_prompts = lambda prompts: ([list(p) for p in prompts], list(range(len(prompts))))
         case "dropping":
             sampling.COMPACT_BELOW = -1.0
         case "preallocation":
             remove("native-decoding", loop)  # which allocates its own buffers
-            sampling.decoding_cache = lambda config, capacity: cache.DynamicCache(config=config)
+            conversation.decoding_cache = lambda config, capacity: cache.DynamicCache(config=config)
         case "native-decoding":
             native.supported = lambda backbone, config: False
         case "shared-update":
