@@ -62,16 +62,16 @@ def remove(saving: str, loop: Any) -> None:
     """Switch one saving off, from outside: the library itself has no such switches."""
     from etude.core import micro_batches as planning
     from etude.loops import update
-    from etude.policies import cache, language, micro_batches, native, prompts, sampling
+    from etude.policies import cache, conversation, language, micro_batches, native, prompts, sampling
 
     match saving:
         case "shared-prefill":
-            sampling.distinct_prompts = lambda prompts: ([list(p) for p in prompts], list(range(len(prompts))))
+            conversation.distinct_prompts = lambda prompts: ([list(p) for p in prompts], list(range(len(prompts))))
         case "dropping":
             sampling.COMPACT_BELOW = -1.0
         case "preallocation":
             remove("native-decoding", loop)  # which allocates its own buffers
-            sampling.decoding_cache = lambda config, capacity: cache.DynamicCache(config=config)
+            conversation.decoding_cache = lambda config, capacity: cache.DynamicCache(config=config)
         case "native-decoding":
             native.supported = lambda backbone, config: False
         case "shared-update":

@@ -18,6 +18,7 @@ from etude.core.task import Environment, LanguageTask, SingleTurn
 from etude.loops.language import LanguageLoop
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.language import LanguagePolicy
+from etude.policies.sampling import Completion, Sampling
 
 torch.set_num_threads(1)  # the models are too small to divide
 
@@ -104,6 +105,43 @@ def random_batch(sizes: Sequence[int] = (3, 1, 4), *, temperature: float = 1.0, 
 def letters_reward(problem: Problem, completion: str) -> float:
     """Share of a completion's characters that are lower-case letters: no two completions are likely to tie."""
     return sum(c.islower() for c in completion) / max(1, len(completion))
+
+
+class Scripted:
+    """An engine that says what a function makes of each row's tokens."""
+
+    def __init__(self, say: Callable[[list[int]], Completion]) -> None:
+        self.say, self.rows, self.opened = say, dict[int, list[int]](), 0
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        made = {self.opened + i: list(prompt) for i, prompt in enumerate(prompts)}
+        self.opened += len(made)
+        self.rows |= made
+        return list(made)
+
+    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        for row, new in zip(rows, tokens, strict=True):
+            self.rows[row] += new
+
+    def sample(
+        self, rows: Sequence[int], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = (),
+        last: bool = False,
+    ) -> list[Completion]:  # fmt: skip
+        said = [self.say(list(self.rows[row])) for row in rows]
+        self.extend(rows, [c.tokens for c in said])
+        if last:
+            self.close(rows)
+        return said
+
+    def fork(self, rows: Sequence[int]) -> list[int]:
+        return self.open([self.rows[row] for row in rows])
+
+    def close(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            del self.rows[row]
+
+    def tokens(self, row: int) -> Sequence[int]:
+        return self.rows[row]
 
 
 class Toy(LanguageTask):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
+from etude.core.draws import Draw
 from etude.core.episodes import Episode, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.rows import concatenate, split_groups, to_batch
@@ -17,14 +19,15 @@ from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.deadline import deadline
 from etude.experience.groups import Groups
-from etude.experience.rollout import Start, fresh, rollout
+from etude.experience.rollout import Start, _Lines, fresh, rollout
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
-from etude.policies.sampling import Sampling
+from etude.policies.sampling import Completion, Sampling
 from etude.rewards.outcome import TaskReward
 from etude.rewards.scoring import score
 from etude.tasks.agents.attr_20q import attr_20q
-from language_toys import Toy, make_loop, random_policy
+from etude.tasks.agents.keys import keys
+from language_toys import Scripted, Toy, make_loop, random_policy
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,92 @@ def test_the_history_is_what_the_sampler_saw(games: list[Episode], tiny: Languag
     torch.testing.assert_close(tiny.evaluate(batch).logp.detach(), batch.behaviour_logp, rtol=0, atol=1e-4)
 
 
+class Forgetful(Scripted):
+    """An engine that reads everything again at every turn."""
+
+    def __init__(self, policy: LanguagePolicy) -> None:
+        super().__init__(lambda tokens: Completion())
+        self.policy = policy
+
+    def sample(
+        self, rows: Sequence[int], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = (),
+        last: bool = False,
+    ) -> list[Completion]:  # fmt: skip
+        said = self.policy.generate([self.rows[row] for row in rows], sampling, draws, begun)
+        self.extend(rows, [c.tokens for c in said])
+        return said
+
+
+def same(ours: Sequence[Episode], theirs: Sequence[Episode]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.tokens, a.stop, a.reward) == (b.tokens, b.stop, b.reward)
+        logps = ([p for s in e.segments for p in s.behaviour_logp] for e in (a, b))
+        torch.testing.assert_close(*map(torch.tensor, logps), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("task", [attr_20q, keys], ids=lambda task: task.id)
+def test_an_open_engine_plays_what_one_that_forgets_plays(
+    task: Any, tiny: LanguagePolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, sampling = Context(task, tiny, Stream(2), max_tokens=task.max_tokens), Sampling(max_tokens=task.max_tokens)
+    starts = fresh(task.problems("train")[:6], 3, here.stream)
+    tiny.work.clear()
+    ours = rollout(starts, here, sampling)
+    read = tiny.work["prefilled_tokens"]
+    assert tiny.work["prefilled_again"] == 0
+    openings = {tuple(e.segments[0].tokens) for e in ours}
+    between = sum(
+        1 + len(answer.tokens)
+        for e in ours
+        for turn, answer in zip(e.segments[1::2], e.segments[2::2])
+        if turn is not e.turns[-1]  # what a truncated game shows at its end is not read
+    )
+    assert read == sum(map(len, openings)) + between, "every token is read once, the opening once for a group"
+    monkeypatch.setattr(tiny, "converse", lambda: Forgetful(tiny))
+    same(ours, rollout(starts, here, sampling))
+    assert tiny.work["prefilled_tokens"] - read > 3 * read
+
+
+def test_an_open_engine_plays_the_same_whatever_the_order_and_company(tiny: LanguagePolicy) -> None:
+    here, sampling = Context(attr_20q, tiny, Stream(3), max_tokens=8), Sampling(max_tokens=8)
+    starts = fresh(attr_20q.problems("train")[:4], 3, here.stream)
+    together = rollout(starts, here, sampling)
+    order = [(5 * i) % len(starts) for i in range(len(starts))]
+    for chosen in (order, order[:5], [7]):
+        same(rollout([starts[i] for i in chosen], here, sampling), [together[i] for i in chosen])
+
+
+def test_a_fork_inside_an_episode_is_read_once(tiny: LanguagePolicy) -> None:
+    here, sampling = Context(keys, tiny, Stream(4), max_tokens=2), Sampling(max_tokens=2)
+    (start,) = fresh(keys.problems("train")[:1], 1, here.stream)
+    (whole,) = rollout([start], here, sampling)
+    said = tuple(s for s in whole.segments if s.role == "assistant")[:3]
+    forks = [Start(start.problem, 0, start.draw.child("fork", k), said, seed=whole.seed) for k in range(5)]
+    tiny.work.clear()
+    played = rollout(forks, here, sampling)
+    history = whole.segments[: whole.segments.index(said[-1]) + 2]
+    first = sum(len(s.tokens) for s in history)
+    later = sum(
+        1 + len(s.tokens) for e in played for s in e.segments[len(history) + 1 : -1 if e.stop.truncated else None : 2]
+    )
+    assert tiny.work["prefilled_tokens"] == first + later
+
+
+def test_a_view_that_is_no_extension_opens_another_row(tiny: LanguagePolicy) -> None:
+    lines, sampling = _Lines(tiny.converse()), Sampling(max_tokens=3)
+    draws = [Draw.at(0, i) for i in range(2)]
+    said = lines.sample({4: [5, 6, 7], 9: [8, 9]}, sampling, draws, [0, 0], False)
+    before = dict(lines.rows)
+    views = {4: [6, 7, *said[0].tokens], 9: [8, 9, *said[1].tokens, 11]}
+    again = lines.sample(views, sampling, draws, [0, 0], False)
+    assert lines.rows[9] == before[9] and lines.rows[4] != before[4]
+    assert [c.tokens for c in again] == [c.tokens for c in tiny.generate([*views.values()], sampling, draws)]
+    with pytest.raises(ValueError, match="no open row"):
+        lines.engine.tokens(before[4])
+    lines.sample({9: views[9]}, sampling, draws[1:], [0], True)
+    assert not lines.rows
+
+
 def test_a_snapshot_brings_a_game_back(games: list[Episode]) -> None:
     """Replayed to any turn, saved, played on and restored, the game answers the same again."""
     e = max(games, key=lambda e: len(e.segments))
@@ -101,6 +190,14 @@ def test_a_snapshot_brings_a_game_back(games: list[Episode]) -> None:
         other = attr_20q.environment()
         other.restore(state)
         assert other.step(said[turn]) == first
+
+
+def test_a_step_says_how_much_it_read_and_sampled() -> None:
+    loop = make_loop(grpo.replace(problems=2, experience=Groups(size=4)), attr_20q, LanguagePolicy.load("tiny"))
+    found = [loop.step().metrics for _ in range(2)]
+    for metrics in found:
+        assert metrics["sampled_tokens"] == 8 * metrics["completion_length"]
+        assert metrics["prefilled_tokens"] > 0 == metrics["prefilled_again"]
 
 
 @pytest.mark.slow

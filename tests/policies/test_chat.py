@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.core.episodes import Problem, Segment
+from etude.core.episodes import Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.slots import Context
 from etude.core.streams import Stream
@@ -16,7 +16,7 @@ from etude.experience.rollout import fresh, rollout
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.chat import opening, reply
 from etude.policies.sampling import Completion, Sampling
-from language_toys import Toy, random_policy
+from language_toys import Scripted, Toy, random_policy
 
 CHATML = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|end|>\n{% endfor %}"
@@ -110,14 +110,12 @@ def test_a_rollout_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, task = policy_with(CHATML), Toy(world=Chat, max_turns=3)
     words = iter([[60, 61, 1], [62, 63], [64, 1]])
 
-    def generate(prompts: Any, sampling: Sampling, draws: Any, begun: Any) -> list[Completion]:
-        from etude.core.episodes import StopReason
-
+    def say(seen: list[int]) -> Completion:
         said = next(words)
         stop = StopReason.END_OF_TEXT if said[-1] == 1 else StopReason.MAX_TOKENS
-        return [Completion(said, [-1.0] * len(said), [], stop) for _ in prompts]
+        return Completion(said, [-1.0] * len(said), [], stop)
 
-    monkeypatch.setattr(policy, "generate", generate)
+    monkeypatch.setattr(policy, "converse", lambda: Scripted(say))
     (episode,) = rollout(fresh(task.problems("train")[:1], 1, Stream(0)), Context(task, policy, Stream(0)), Sampling())
     a, b, c = (policy.tokenizer.decode(t) for t in ([60, 61], [62, 63], [64]))
     assert policy.tokenizer.decode(episode.tokens) == (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
@@ -25,6 +25,7 @@ from etude.policies.showing import shown
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
+    from etude.policies.protocols import Engine
 
 MAX_FAULTS = 3
 """Episodes in a row that an environment may lose before the run stops."""
@@ -106,17 +107,48 @@ def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> li
     """
     episodes = [_blank(start) for start in starts]
     worlds = [context.task.environment() for _ in starts]
-    faults, openings = _Faults(), _Openings(context)
-    going = [i for i, start in enumerate(starts) if _start(start, episodes[i], worlds[i], context, faults, openings)]
+    faults, texts, lines = _Faults(), _Texts(context), _Lines(context.policy.converse())
+    going = [i for i, start in enumerate(starts) if _start(start, episodes[i], worlds[i], context, faults, texts)]
     turn = 0
     while going := [i for i in going if _fits(episodes[i], starts[i].turns + turn, context)]:
-        views = [episodes[i].tokens for i in going]
+        views = {i: episodes[i].tokens for i in going}
         draws = [starts[i].draw.child("turn", starts[i].turns + turn, "tokens") for i in going]
         begun = [0 if turn else starts[i].begun for i in going]
-        completions = context.policy.generate(views, sampling, draws, begun)
-        going = [i for i, c in zip(going, completions) if _answer(episodes[i], worlds[i], c, context, faults)]
+        last = all(starts[i].turns + turn + 1 >= context.task.max_turns for i in going)
+        completions = lines.sample(views, sampling, draws, begun, last)
+        going = [i for i, c in zip(going, completions) if _answer(episodes[i], worlds[i], c, context, faults, texts)]
         turn += 1
     return episodes
+
+
+class _Lines:
+    """The rows of a conversation by episode: what an episode shows is read once, as far as it goes on from before."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.rows = engine, dict[int, int]()
+
+    def sample(
+        self,
+        views: Mapping[int, list[int]],
+        sampling: Sampling,
+        draws: Sequence[Draw],
+        begun: Sequence[int],
+        last: bool,
+    ) -> list[Completion]:
+        """One completion after each view; `last`: none of them is gone on with."""
+        self.engine.close([self.rows.pop(i) for i in [*self.rows] if i not in views])
+        known = [i for i in views if i in self.rows]
+        held = {i: self.engine.tokens(self.rows[i]) for i in known}
+        longer = [i for i in known if views[i][: len(held[i])] == held[i]]
+        self.engine.extend([self.rows[i] for i in longer], [views[i][len(held[i]) :] for i in longer])
+        others = [self.rows.pop(i) for i in known if i not in {*longer}]
+        self.engine.close(others)
+        new = [i for i in views if i not in self.rows]
+        self.rows.update(zip(new, self.engine.open([views[i] for i in new])))
+        said = self.engine.sample([self.rows[i] for i in views], sampling, draws, begun, last)
+        if last:
+            self.rows.clear()
+        return said
 
 
 def _blank(start: Start) -> Episode:
@@ -128,25 +160,46 @@ def _blank(start: Start) -> Episode:
     )  # fmt: skip
 
 
-class _Openings:
-    """Tokens of what episodes begin with; the samples of a problem begin with the same."""
+class _Texts:
+    """Tokens of what environments say and text of what the policy says: the same comes again and again."""
 
     def __init__(self, context: Context) -> None:
-        self.context = context
+        self.policy, self.add_bos = context.policy, context.task.add_bos
         self.known: dict[tuple[object, ...], list[list[int]]] = {}
+        self.spelled: dict[tuple[int, ...], str] = {}
 
-    def tokens(self, segments: Sequence[Segment]) -> list[list[int]]:
-        """Tokens of each segment."""
-        key = tuple(
-            (s.role, s.text, *(repr(s.info.get(k)) for k in ("message", "said", "arguments"))) for s in segments
-        )
+    def opening(self, segments: Sequence[Segment]) -> list[list[int]]:
+        """Tokens of each segment of an episode's beginning."""
+        return self._once(_identity(segments), lambda: opening(segments, self.policy, self.add_bos))
+
+    def reply(self, segments: Sequence[Segment], episode: Episode, stop: StopReason) -> list[list[int]]:
+        """Tokens of each segment that answers: through the chat template in a conversation, else as they are."""
+        if not conversational(episode.segments):
+            return self._once(tuple(s.text for s in segments), lambda: [self.policy.encode(s.text) for s in segments])
+        closed, given = stop is StopReason.END_OF_TEXT, arguments(episode.segments)
+        key = (closed, repr(given), *_identity(segments))
+        return self._once(key, lambda: reply(segments, self.policy, closed, given))
+
+    def text(self, tokens: list[int]) -> str:
+        """What tokens say."""
+        key = tuple(tokens)
+        if key not in self.spelled:
+            self.spelled[key] = self.policy.decode(tokens)
+        return self.spelled[key]
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], list[list[int]]]) -> list[list[int]]:
         if key not in self.known:
-            self.known[key] = opening(segments, self.context.policy, self.context.task.add_bos)
+            self.known[key] = make()
         return [list(tokens) for tokens in self.known[key]]
 
 
+def _identity(segments: Sequence[Segment]) -> tuple[object, ...]:
+    """All that the tokens of segments depend on."""
+    return tuple((s.role, s.text, *(repr(s.info.get(k)) for k in ("message", "said", "arguments"))) for s in segments)
+
+
 def _start(
-    start: Start, episode: Episode, world: Environment, context: Context, faults: _Faults, openings: _Openings
+    start: Start, episode: Episode, world: Environment, context: Context, faults: _Faults, texts: _Texts
 ) -> bool:
     """Reset the environment and replay what was said; True if the episode goes on from there."""
     try:
@@ -159,14 +212,14 @@ def _start(
     faults.fine()
     _check_observations(segments, episode, context)
     segments = shown(segments, context.task, context.policy)
-    for segment, tokens in zip(segments, openings.tokens(segments)):
+    for segment, tokens in zip(segments, texts.opening(segments)):
         _observe(episode, segment, tokens)
     if not episode.tokens:
         raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")
     for spoken in start.segments[: start.turns]:
         again = dataclasses.replace(spoken, action_mask=[0] * len(spoken.tokens), info={"replayed": True})
         episode.segments.append(again)
-        if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults):
+        if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults, texts):
             return False
     if start.hint:
         hint = Segment("critique", start.hint, info={"hint": True})
@@ -184,18 +237,20 @@ def _fits(episode: Episode, turn: int, context: Context) -> bool:
     if turn >= context.task.max_turns:
         episode.stop = StopReason.MAX_TURNS
         return False
-    if len(episode.tokens) < context.policy.context:
+    if sum(len(s.tokens) for s in episode.segments) < context.policy.context:
         return True
     episode.stop = StopReason.CONTEXT_OVERFLOW
     return False
 
 
-def _answer(episode: Episode, world: Environment, completion: Completion, context: Context, faults: _Faults) -> bool:
+def _answer(
+    episode: Episode, world: Environment, completion: Completion, context: Context, faults: _Faults, texts: _Texts
+) -> bool:
     """Give the environment what the policy said; True if the episode goes on."""
     policy, before = context.policy, episode.segments[-1]
     segment = Segment(
         "assistant",
-        policy.decode(completion.tokens),
+        texts.text(completion.tokens),
         completion.tokens,
         [1] * len(completion.tokens),
         completion.logp,
@@ -209,7 +264,7 @@ def _answer(episode: Episode, world: Environment, completion: Completion, contex
         segment = _joined(before, segment, policy)
         episode.segments.pop()
     episode.segments.append(segment)
-    return _respond(episode, world, segment, completion.stop, context, faults)
+    return _respond(episode, world, segment, completion.stop, context, faults, texts)
 
 
 def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:
@@ -223,7 +278,8 @@ def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:
 
 
 def _respond(
-    episode: Episode, world: Environment, segment: Segment, stop: StopReason, context: Context, faults: _Faults
+    episode: Episode, world: Environment, segment: Segment, stop: StopReason, context: Context, faults: _Faults,
+    texts: _Texts,
 ) -> bool:  # fmt: skip
     """Let the environment answer a turn of the policy; True if the episode goes on."""
     begun = time.monotonic()
@@ -243,7 +299,7 @@ def _respond(
     if result.terminated:
         episode.stop = stop if stop.cut else StopReason.TERMINATED
         return False
-    answer = _encode(result.segments, episode, stop, context.policy)
+    answer = texts.reply(result.segments, episode, stop)
     if result.truncated:
         episode.stop = StopReason.TRUNCATED
         if len(episode.tokens) + sum(map(len, answer)) > context.policy.context:
@@ -251,13 +307,6 @@ def _respond(
     for extra, tokens in zip(result.segments, answer):
         _observe(episode, extra, tokens)  # also of a truncated episode, whose value goes on from there
     return not result.truncated
-
-
-def _encode(segments: Sequence[Segment], episode: Episode, stop: StopReason, policy: LanguagePolicy) -> list[list[int]]:
-    """Tokens of the environment's answer: through the chat template in a conversation, else as they are."""
-    if conversational(episode.segments):
-        return reply(segments, policy, stop is StopReason.END_OF_TEXT, arguments(episode.segments))
-    return [policy.encode(s.text) for s in segments]
 
 
 def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:

@@ -97,6 +97,7 @@ class LanguageLoop:
         begun = time.monotonic()
         self.policy.check_sampler()
         self.dropped.clear()
+        self.policy.work.clear()
         with self._untouched(method):
             assessed, batch = gathered(
                 method,
@@ -107,6 +108,7 @@ class LanguageLoop:
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
         if method.experience.samples:
             metrics[METRIC] = self.differences.watch(assessed, method.rewards)
+            metrics |= {name: float(count) for name, count in self.policy.work.items()}
         if len(batch):
             batch, learned = self.trainer.learn(method, batch, self.finished, stream)
             metrics |= learned

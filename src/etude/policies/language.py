@@ -7,6 +7,7 @@ plain transformers loads what etude trained.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,7 +22,8 @@ from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
 from etude.policies import adapters, bases, quantized
 from etude.policies.adapters import Adapter, Dropping
-from etude.policies.cache import decoding_cache, feed, row_bytes
+from etude.policies.cache import token_bytes
+from etude.policies.conversation import Conversation
 from etude.policies.fingerprint import fingerprint
 from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
@@ -81,9 +83,10 @@ class LanguagePolicy:
         self.value_head: nn.Linear | None = None
         self.reference: Model | None = None
         self.reference_moved = False
-        self.version = 0
+        self.version = self.loads = 0  # updates, and how often other weights took their place
         self.emitted: set[int] = set()
         self.held: Held | None = None
+        self.work: Counter[str] = Counter()  # tokens prefilled and sampled; who reads it clears it
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._masters: Masters | None = None
         self._reference_masters: Masters | None = None
@@ -141,9 +144,7 @@ class LanguagePolicy:
     @torch.no_grad()
     def cache_bytes(self, length: int) -> int:
         """Bytes that the cache of one completion takes while it is sampled, at `length` tokens with the prompt."""
-        cache, token = decoding_cache(self.config, 1), torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        feed(self.backbone(self._causal(self.model)), cache, input_ids=token)
-        growing, fixed = row_bytes(cache)
+        growing, fixed = token_bytes(self.backbone(self._causal(self.model)), self.config, self.device)
         return (growing * length + fixed) // (2 if self.shadow else 1)
 
     def encode(self, text: str) -> list[int]:
@@ -211,9 +212,11 @@ class LanguagePolicy:
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = ()
     ) -> list[Completion]:
         """One completion per prompt; see `etude.policies.sampling.generate`. What it emitted is remembered."""
-        completions = generate(self, prompts, sampling, draws, begun)
-        self.emitted.update(hash(tuple(c.tokens)) for c in completions)
-        return completions
+        return generate(self, prompts, sampling, draws, begun)
+
+    def converse(self) -> Conversation:
+        """Rows that stay open between turns."""
+        return Conversation(self)
 
     # What it thinks of a batch
 
@@ -380,6 +383,7 @@ class LanguagePolicy:
             mine.copy_(tensors[name])
         for masters in filter(None, (self._masters, self._reference_masters)):
             masters.publish()
+        self.loads += 1
         self._sampler_version = -1  # a sampler of the same version number may hold other weights
 
     def _load_value_head(self, folder: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import TypeIs
+
+    from etude.core.draws import Draw
+    from etude.policies.sampling import Completion, Sampling
 
 Model: TypeAlias = "PreTrainedModel | PeftModel"
 """A causal language model, or peft's wrapper around one."""
@@ -23,6 +26,82 @@ class Speaker(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, no special tokens added."""
+        ...
+
+
+class Engine(Protocol):
+    """What samples: rows of tokens, named by handles, that stay open between turns.
+
+    Plain numbers go in and come out. `etude.policies.conversation.Conversation` is one, and says what each of these
+    does; another may stand behind the same calls.
+    """
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """A row for each prompt; handles."""
+        ...
+
+    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        """Append what was observed to rows."""
+        ...
+
+    def sample(
+        self, rows: Sequence[int], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = (),
+        last: bool = False,
+    ) -> list[Completion]:  # fmt: skip
+        """One completion for each row, which then holds it; the last one closes it."""
+        ...
+
+    def fork(self, rows: Sequence[int]) -> list[int]:
+        """Rows that go on from where these are; handles."""
+        ...
+
+    def close(self, rows: Sequence[int]) -> None:
+        """Forget rows."""
+        ...
+
+    def tokens(self, row: int) -> Sequence[int]:
+        """All that a row holds."""
+        ...
+
+
+class Decoder(Protocol):
+    """Rows and what attention needs of their tokens. Those that do not rest are the N that are fed."""
+
+    @property
+    def size(self) -> int:
+        """Rows that it holds, those that rest included."""
+        ...
+
+    def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Hidden states [N, H] after one token for each row: tokens [N] at positions [N]."""
+        ...
+
+    def extend(self, tokens: Sequence[Sequence[int]], begun: Sequence[int]) -> Tensor:
+        """Hidden states [N, H] of the last of the tokens that each row is given, which has `begun` of them so far."""
+        ...
+
+    def narrow(self, rows: Tensor) -> None:
+        """Let all but these, numbers among the N, rest as they are until `widen`."""
+        ...
+
+    def widen(self) -> None:
+        """Have all rows again, in the order in which they were."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows for good. None may rest."""
+        ...
+
+    def join(self, other: Any) -> None:
+        """Take the rows of another one, of the same model and kind, behind the own. None may rest."""
+        ...
+
+    def fork(self, rows: Tensor) -> None:
+        """Add rows behind the others that go on from where these are. None may rest."""
+        ...
+
+    def fitting(self, limit: int) -> int:
+        """How many of the first rows take no more than `limit` bytes."""
         ...
 
 

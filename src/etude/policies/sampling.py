@@ -1,4 +1,4 @@
-"""Batched sampling: one prefill per distinct prompt, one cache buffer, finished rows leave the batch.
+"""Drawing tokens for a batch of rows, from which finished rows leave.
 
 The recorded log-probabilities are those of the distribution that was really sampled from (after temperature,
 top-k and top-p), so they are the behaviour policy's and need no second forward pass.
@@ -6,7 +6,7 @@ top-k and top-p), so they are the behaviour policy's and need no second forward 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,12 @@ from torch import Tensor
 
 from etude.core.draws import Draw, uniforms
 from etude.core.episodes import StopReason
-from etude.core.errors import ConfigError
-from etude.policies.cache import decoding_cache, feed, rope_positions
-from etude.policies.native import decoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from etude.policies.language import LanguagePolicy
+    from etude.policies.protocols import Decoder
 
 COMPACT_BELOW = 0.75
 """Fraction of rows still going at which finished ones are cut out of the cache: copying is not free."""
@@ -66,29 +64,29 @@ class Completion:
     hidden: Tensor | None = None
 
 
-@torch.inference_mode()
 def generate(
     policy: LanguagePolicy, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw],
     begun: Sequence[int] = (),
 ) -> list[Completion]:  # fmt: skip
-    """One completion per prompt. Equal prompts are prefilled once.
+    """One completion per prompt: a conversation of one turn (`etude.policies.conversation.Conversation.sample`)."""
+    from etude.policies.conversation import Conversation
 
-    Token t of a turn is drawn with number t of the row's draw, so no row depends on which others there are, or on
-    where its turn was interrupted. A row that fills the model's context ends there, whatever room the others have.
+    conversation = Conversation(policy)
+    return conversation.sample(conversation.open(prompts), sampling, draws, begun, last=True)
+
+
+def decode(rows: Decoding, draws: Sequence[Draw], begun: Sequence[int]) -> list[Completion]:
+    """One completion for each of the rows, whose next token's logits are known.
 
     Args:
-        draws: one for each prompt.
-        begun: how many tokens of its turn each prompt ends with; () is none.
-
-    Raises: ConfigError for a prompt that is empty or leaves no room for a token.
+        draws: one for each row.
+        begun: how many tokens of its turn each row ends with; () is none.
     """
-    if not prompts:
-        return []
-    rows = _Rows(policy, prompts, sampling)
-    numbers = _Numbers(draws, begun or [0] * len(prompts), sampling.max_tokens, rows.device)
-    for step in range(sampling.max_tokens):
-        tokens, logp, entropy = _draw(rows.logits, sampling, numbers.at(step)[rows.index])
-        if rows.record(tokens, logp, entropy) or step + 1 == sampling.max_tokens:
+    limit = rows.sampling.max_tokens
+    numbers = _Numbers(draws, begun or [0] * len(draws), limit, rows.device)
+    for step in range(limit):
+        tokens, logp, entropy = _draw(rows.logits, rows.sampling, numbers.at(step)[rows.index])
+        if rows.record(tokens, logp, entropy) or step + 1 == limit:
             break
         rows.advance(tokens)
     return rows.completions()
@@ -107,13 +105,6 @@ class _Numbers:
         if step % BLOCK == 0:
             self.block = uniforms(self.keys, self.first + step, min(BLOCK, self.limit - step))
         return self.block[step % BLOCK]
-
-
-def distinct_prompts(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """The different prompts in order of appearance, and for each prompt the number of its equal."""
-    number: dict[tuple[int, ...], int] = {}
-    owner = [number.setdefault(tuple(p), len(number)) for p in prompts]
-    return list(number), owner
 
 
 def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -153,30 +144,27 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits
 
 
-class _Rows:
-    """The rows still being decoded: their cache, positions, and the logits of their next token."""
+class Decoding:
+    """The rows that are still being decoded: their decoder, positions, and the logits of their next token.
 
-    def __init__(self, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], sampling: Sampling) -> None:
+    Args:
+        hidden, logits: [N, H] and [N, V] after the last token of each row that the decoder feeds.
+        index: [N] the place of each of these rows among the completions.
+        lengths: [N] tokens that they hold.
+        leaving: rows that end are dropped; else they rest in the decoder.
+    """
+
+    def __init__(
+        self, policy: LanguagePolicy, sampling: Sampling, rows: Decoder, hidden: Tensor, logits: Tensor, index: Tensor,
+        lengths: Tensor, leaving: bool,
+    ) -> None:  # fmt: skip
         self.policy, self.sampling, self.device = policy, sampling, policy.device
-        self.model = policy.sampler()
+        self.model, self.decoder, self.leaving = policy.sampler(), rows, leaving
         self.stopper = _Stopper(policy.tokenizer, policy.end_ids, sampling.stop)
-        distinct, numbers = distinct_prompts(prompts)
-        _check_prompts(distinct, policy.context)
-        owner = torch.tensor(numbers, device=self.device)
-        lengths = torch.tensor([len(p) for p in distinct], device=self.device)
-        width = int(lengths.max())
-        config, backbone = self.model.config.get_text_config(), policy.backbone(self.model)
-        cache = decoding_cache(config, width + sampling.max_tokens)
-        ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in distinct], device=self.device)
-        mask = torch.arange(width, device=self.device) >= (width - lengths)[:, None]
-        seen = None if bool(mask.all()) else mask
-        last = feed(backbone, cache, input_ids=ids, attention_mask=seen, position_ids=rope_positions(mask))[:, -1]
-        self.logits, self.hidden = policy.head_logits(self.model, last)[owner], last[owner]
-        self.decoder = decoder(backbone, config, cache, mask, owner, sampling.max_tokens)
-        self.index = torch.arange(len(prompts), device=self.device)
-        self.alive = torch.ones(len(prompts), dtype=torch.bool, device=self.device)
-        self.position = lengths[owner]
-        self.room, self.least_room = policy.context - self.position, policy.context - width
+        self.hidden, self.logits, self.index, self.position = hidden, logits, index, lengths
+        self.alive = torch.ones(len(index), dtype=torch.bool, device=self.device)
+        self.room = torch.empty_like(lengths).index_copy_(0, index, policy.context - lengths)
+        self.least_room = int(self.room.min())
         self.steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
         self.states: list[Tensor] = []
         self.stops: dict[int, StopReason] = {}
@@ -200,11 +188,17 @@ class _Rows:
         self.alive &= ~full
 
     def advance(self, tokens: Tensor) -> None:
-        """Feed the drawn tokens and compute the next logits, dropping finished rows when it pays."""
+        """Feed the drawn tokens and compute the next logits, dropping finished rows when it pays.
+
+        Rows that go on in a later turn rest at once: they must not take up what is drawn after their end.
+        """
         alive = int(self.alive.sum())
-        if alive <= COMPACT_BELOW * len(self.index):
+        if alive <= COMPACT_BELOW * len(self.index) or (alive < len(self.index) and not self.leaving):
             keep = self.alive.nonzero()[:, 0]
-            self.decoder.keep(keep)
+            if self.leaving:
+                self.decoder.keep(keep)
+            else:
+                self.decoder.narrow(keep)
             self.index, self.position, tokens = self.index[keep], self.position[keep], tokens[keep]
             self.alive = self.alive[keep]
         self.hidden = self.decoder(tokens, self.position)
@@ -230,15 +224,6 @@ class _Rows:
             for completion, hidden in zip(done, states.split([len(c.tokens) for c in done])):
                 completion.hidden = hidden
         return done
-
-
-def _check_prompts(prompts: Iterable[tuple[int, ...]], context: int) -> None:
-    for prompt in prompts:
-        if not 0 < len(prompt) < context:
-            raise ConfigError(
-                f"A prompt must have from 1 to {context - 1} tokens, as the model attends to {context}; "
-                f"got {len(prompt)}."
-            )
 
 
 class _Stopper:

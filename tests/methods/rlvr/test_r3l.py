@@ -21,6 +21,7 @@ from etude.experience.groups import Groups
 from etude.loops.losses import loss_terms, with_shares
 from etude.methods.rlvr.r3l import OPMD, AmplifiedAdvantage, r3l
 from etude.methods.rlvr.r3l.retry import ReflectThenRetry, Report, imitated, read_report, without_prefix
+from etude.policies.conversation import Conversation
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling
 from etude.tasks.agents.attr_20q import attr_20q
@@ -131,11 +132,16 @@ def test_saying_k_steps_again_meets_the_same_observations() -> None:
 
 
 @pytest.mark.slow
-def test_the_guidance_is_seen_but_not_in_what_is_distilled() -> None:
+def test_the_guidance_is_seen_but_not_in_what_is_distilled(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = reporter("<fail 2 K>", name="tiny")
     seen: list[list[int]] = []
-    plain = policy.generate
-    policy.generate = lambda prompts, *rest: seen.extend(map(list, prompts)) or plain(prompts, *rest)  # type: ignore
+    plain = Conversation.open
+
+    def watched(self: Conversation, prompts: Sequence[Sequence[int]]) -> list[int]:
+        seen.extend(map(list, prompts))
+        return plain(self, prompts)
+
+    monkeypatch.setattr(Conversation, "open", watched)
     collect(ReflectThenRetry(size=4), attr_20q, policy)
     text = [policy.decode(p) for p in seen]
     assert sum(t.endswith("try K\n") for t in text) == 4 and sum(t.endswith("report: ") for t in text) == 4

@@ -1,0 +1,326 @@
+"""Decoding of the Llama family, written out, with the prompt's keys and values kept once per group.
+
+transformers repeats a prompt's cache for every completion, and the heads of grouped-query attention for every step.
+Here each distinct prompt stays one block that all its rows attend to in one matrix product, and a row owns only what
+came after it. With (o, l) the outputs and log-normalisers of attention over prompt and over the row's own tokens,
+
+    o = o_own + sigmoid(l_prompt - l_own) (o_prompt - o_own)
+
+is attention over both. Projections, norms and MLPs are the model's own modules, so adapters work.
+
+Shapes: M tokens, S rows of which N are fed and R take part in a product, T tokens of a row at most, U prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, rms_norm
+
+from etude.policies import feeding
+from etude.policies.cache import layers, padded
+from etude.policies.feeding import Feed, Rows
+from etude.policies.protocols import Backbone
+
+if TYPE_CHECKING:
+    from transformers.cache_utils import Cache
+
+FEW = 3
+"""Of one in so many rows, keys and values are copied for a product; of more, all rows' are read where they are."""
+
+
+class Norm(Protocol):
+    """A root-mean-square norm."""
+
+    weight: Tensor
+    variance_epsilon: float
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+
+class Attention(Protocol):
+    """Grouped-query attention; only some have a norm of queries and one of keys."""
+
+    q_proj: Callable[[Tensor], Tensor]
+    k_proj: Callable[[Tensor], Tensor]
+    v_proj: Callable[[Tensor], Tensor]
+    o_proj: Callable[[Tensor], Tensor]
+    scaling: float
+    q_norm: Norm
+    k_norm: Norm
+
+
+class Layer(Protocol):
+    """A layer of the Llama family."""
+
+    input_layernorm: Norm
+    self_attn: Attention
+    post_attention_layernorm: Norm
+    mlp: Callable[[Tensor], Tensor]
+
+
+class Llama(Backbone, Protocol):
+    """A model of the Llama family, without its head."""
+
+    embed_tokens: Callable[[Tensor], Tensor]
+    rotary_emb: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    layers: Sequence[Layer]
+    norm: Norm
+
+
+class SharedDecoder:
+    """Rows being decoded, each attending to its prompt's one block and to its own tokens, which stand packed behind it.
+
+    Buffers belong to all S rows that there are; N of them are fed, the others rest where they are.
+
+    Args:
+        cache: holds the prompts [U, P] with `mask` True on their tokens.
+        owner: [S] which prompt each row continues.
+        capacity: room for this many tokens a row; more is made when it is needed.
+    """
+
+    def __init__(self, backbone: Llama, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
+        self.model, self.owner, self.real = backbone, owner, mask
+        self.prompts: list[tuple[Tensor, ...]] = [(layer.keys, layer.values) for layer in layers(cache)]
+        kv, width = self.prompts[0][0].shape[1], self.prompts[0][0].shape[3]
+        shape = (len(owner), kv, capacity, width)
+        self.own: list[tuple[Tensor, ...]] = [(k.new_zeros(shape), v.new_zeros(shape)) for k, v in self.prompts]
+        self.lengths = torch.zeros_like(owner)
+        self.longest, self.level = 0, True
+        self.fed: Tensor | None = None
+        self._spread()
+
+    @property
+    def size(self) -> int:
+        return len(self.owner)
+
+    # Which rows there are
+
+    def _spread(self) -> None:
+        """Bring what hides padding of the prompts into the shape of the scores, and arrange the rows."""
+        kv, dtype = self.prompts[0][0].shape[1], self.prompts[0][0].dtype
+        hidden = torch.zeros_like(self.real, dtype=dtype).masked_fill_(~self.real, -torch.inf)
+        self.hidden = None if bool(self.real.all()) else hidden.repeat_interleave(kv, 0)[:, None]
+        self.arrangement = self._arranged(self.fed)
+
+    def _arranged(self, fed: Tensor | None, always: bool = False) -> Rows:
+        """Where rows stand in the products; few rows are taken out of the buffers, many are computed where they are."""
+        over = fed if fed is not None and (always or FEW * len(fed) <= self.size) else None
+        return Rows(over, self.owner if over is None else self.owner[over], len(self.real))
+
+    def keep(self, rows: Tensor) -> None:
+        self.owner, self.lengths = self.owner[rows], self.lengths[rows]
+        used = slice(0, self.longest)
+        for k, v in self.own:
+            k[: len(rows), :, used], v[: len(rows), :, used] = k[rows, :, used], v[rows, :, used]
+        self.own = [(k[: len(rows)], v[: len(rows)]) for k, v in self.own]
+        self._measure()
+        going, owner = torch.unique(self.owner, return_inverse=True)
+        if len(going) <= 0.75 * len(self.real):
+            self.prompts = [(k[going], v[going]) for k, v in self.prompts]
+            self.owner, self.real = owner, self.real[going]
+            self._spread()
+        else:
+            self.arrangement = self._arranged(None)
+
+    def _measure(self) -> None:
+        """How long the longest row is, and whether all are."""
+        self.longest = int(self.lengths.max())
+        self.level = bool((self.lengths == self.longest).all())
+
+    def narrow(self, rows: Tensor) -> None:
+        self.fed = rows if self.fed is None else self.fed[rows]
+        self.arrangement = self._arranged(self.fed)
+
+    def widen(self) -> None:
+        if self.fed is not None:
+            self.fed = None
+            self.arrangement = self._arranged(None)
+
+    def join(self, other: SharedDecoder) -> None:
+        self._append(other.prompts, other.real, other.owner, other.own, other.lengths)
+
+    def fork(self, rows: Tensor) -> None:
+        """The history of each forked row becomes a block, which all its forks attend to in one product."""
+        going, number = torch.unique(rows, return_inverse=True)
+        counts = self.real[self.owner[going]].sum(1) + self.lengths[going]
+        most = int(counts.max())
+        real = torch.arange(most, device=rows.device) >= (most - counts)[:, None]
+        blocks = [tuple(x.new_zeros(len(going), x.shape[1], most, x.shape[3]) for x in pair) for pair in self.prompts]
+        for i, row in enumerate(going.tolist()):
+            seen, length = self.real[self.owner[row]], int(self.lengths[row])
+            for block, prompt, own in zip(blocks, self.prompts, self.own):
+                for made, shared, said in zip(block, prompt, own):
+                    made[i][:, real[i]] = torch.cat([shared[self.owner[row]][:, seen], said[row, :, :length]], 1)
+        empty = [tuple(x[:1, :, :0].expand(len(rows), -1, -1, -1) for x in pair) for pair in self.own]
+        self._append(blocks, real, number, empty, torch.zeros_like(rows))
+
+    def _append(
+        self, prompts: Sequence[tuple[Tensor, ...]], real: Tensor, owner: Tensor, own: Sequence[tuple[Tensor, ...]],
+        lengths: Tensor,
+    ) -> None:  # fmt: skip
+        """Rows behind the others, with blocks of theirs."""
+        most, room = max(self.real.shape[1], real.shape[1]), max(self.own[0][0].shape[2], own[0][0].shape[2])
+        self.owner = torch.cat([self.owner, owner + len(self.real)])
+        self.real = torch.cat([pad(mask, (most - mask.shape[1], 0)) for mask in (self.real, real)])
+        self.prompts = [tuple(padded(both) for both in zip(mine, more)) for mine, more in zip(self.prompts, prompts)]
+        self.own = [
+            tuple(torch.cat([_roomy(x, room) for x in both]) for both in zip(*pairs)) for pairs in zip(self.own, own)
+        ]
+        self.lengths = torch.cat([self.lengths, lengths])
+        self._measure()
+        self._spread()
+
+    def fitting(self, limit: int) -> int:
+        first = torch.unique(self.owner, return_inverse=True)[1]
+        fresh = torch.ones_like(first, dtype=torch.bool)
+        fresh[1:] = first[1:] > first.cummax(0).values[:-1]  # rows of a prompt follow each other
+        tokens = self.lengths + fresh * self.real.sum(1)[self.owner]
+        one = sum(x[0, :, :1].nbytes for pair in self.own for x in pair)
+        return int((tokens.cumsum(0) * one <= limit).sum())
+
+    # Feeding
+
+    def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        self._make_room(1)
+        if self.level and self.fed is None:
+            at = Feed(self.arrangement, None, 1, slice(self.longest, self.longest + 1), self.longest + 1)
+            states = self._forward(tokens, positions, at)
+            self.lengths, self.longest = self.lengths + 1, self.longest + 1
+            return states
+        rows = self._numbers()
+        return self._feed(tokens, positions, rows, torch.zeros_like(rows), 1, self.arrangement)
+
+    def extend(self, tokens: Sequence[Sequence[int]], begun: Sequence[int]) -> Tensor:
+        counts, rows = [len(new) for new in tokens], self._numbers()
+        self._make_room(max(counts))
+        last: Tensor | None = None
+        for alike in feeding.alike(counts, self.longest):
+            for start in range(0, max(counts[i] for i in alike), feeding.PIECE):
+                going = [i for i in alike if counts[i] > start]
+                pieces = [tokens[i][start : start + feeding.PIECE] for i in going]
+                states = self._ends(pieces, rows[going], [begun[i] + start for i in going])
+                last = states.new_empty(len(counts), states.shape[1]) if last is None else last
+                last[going] = states
+        assert last is not None
+        return last
+
+    def _numbers(self) -> Tensor:
+        """Numbers [N] of the rows that are fed."""
+        return torch.arange(self.size, device=self.owner.device) if self.fed is None else self.fed
+
+    def _ends(self, pieces: Sequence[Sequence[int]], rows: Tensor, begun: Sequence[int]) -> Tensor:
+        """Hidden states [N, H] of the last tokens of the pieces that N rows are given."""
+        device = rows.device
+        sizes = torch.tensor([len(piece) for piece in pieces], device=device)
+        ends = sizes.cumsum(0)
+        number = torch.arange(len(rows), device=device).repeat_interleave(sizes)
+        offset = torch.arange(len(number), device=device) - (ends - sizes)[number]
+        tokens = torch.tensor([t for piece in pieces for t in piece], device=device)
+        positions = torch.tensor(begun, device=device)[number] + offset
+        at = self._arranged(None if 4 * len(rows) > 3 * self.size else rows, always=True)
+        return self._feed(tokens, positions, rows[number], offset, int(sizes.max()), at)[ends - 1]
+
+    def _feed(self, tokens: Tensor, positions: Tensor, rows: Tensor, offset: Tensor, width: int, at: Rows) -> Tensor:
+        """Hidden states [M, H] of tokens [M]: the `offset`-th new one of its row each, which has `width` at most."""
+        columns, lengths, place = self.lengths[rows] + offset, self.lengths, rows
+        if at.over is not None:
+            lengths = lengths[at.over]
+            place = torch.empty_like(self.owner).index_copy_(
+                0, at.over, torch.arange(len(at.over), device=rows.device)
+            )[rows]
+        seen, steps = int(columns.max()) + 1, torch.arange(width, device=rows.device)
+        visible = torch.arange(seen, device=rows.device) <= (lengths[:, None] + steps)[..., None]
+        states = self._forward(
+            tokens, positions, Feed(at, place * width + offset, width, (rows, columns), seen, visible)
+        )
+        self.lengths = self.lengths.index_add(0, rows, torch.ones_like(rows))
+        self.longest, self.level = max(self.longest, seen), False
+        return states
+
+    def _make_room(self, more: int) -> None:
+        """Room for this many tokens more in every row, and for as many again as there are: copying is not free."""
+        needed, there = self.longest + more, self.own[0][0].shape[2]
+        if needed > there:
+            room = max(needed, 2 * there)
+            self.own = [tuple(_roomy(x, room) for x in pair) for pair in self.own]
+
+    def _forward(self, tokens: Tensor, positions: Tensor, at: Feed) -> Tensor:
+        x = self.model.embed_tokens(tokens)
+        cos, sin = self.model.rotary_emb(x[:, None], positions[:, None])
+        cos, sin = cos[:, :, None], sin[:, :, None]  # [M, 1, 1, width]
+        for number, layer in enumerate(self.model.layers):
+            x = x + self._attention(number, layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, at)
+            x = x + layer.mlp(_norm(layer.post_attention_layernorm, x))
+        return _norm(self.model.norm, x)
+
+    def _attention(self, number: int, part: Attention, x: Tensor, cos: Tensor, sin: Tensor, at: Feed) -> Tensor:
+        """[M, H] -> [M, H]; queries are [M, kv heads, queries per kv head, width]."""
+        keys, values = self.own[number]
+        kv, width, count = keys.shape[1], keys.shape[3], len(x)
+        q, k = part.q_proj(x).view(count, kv, -1, width), part.k_proj(x).view(count, kv, 1, width)
+        if hasattr(part, "q_norm"):
+            q, k = _norm(part.q_norm, q), _norm(part.k_norm, k)
+        q, k = _rotated(q, cos, sin) * part.scaling, _rotated(k, cos, sin)
+        at.write(keys, k)
+        at.write(values, part.v_proj(x).view(count, kv, 1, width))
+        q = at.spread(q, self.size)
+        rows = len(q)
+        own, own_l = _attend(
+            q.reshape(rows * kv, -1, width), at.of(keys).flatten(0, 1), at.of(values).flatten(0, 1),
+            at.bias(kv, q.shape[2], q.dtype),
+        )  # fmt: skip
+        shared, shared_l = self._over_prompts(number, q, at.rows)
+        own, own_l = own.view_as(q), own_l.view(*q.shape[:3], 1)
+        out = torch.lerp(own, shared, (shared_l - own_l).sigmoid_().to(own.dtype))
+        return part.o_proj(at.gathered(out).reshape(count, -1))
+
+    def _over_prompts(self, number: int, q: Tensor, at: Rows) -> tuple[Tensor, Tensor]:
+        """Attention of all rows of a prompt in one product: outputs [R, kv, queries, width], log-normalisers."""
+        keys, values = self.prompts[number]
+        prompts, kv, length, width = keys.shape
+        queries = q.shape[2]
+        slots = q.new_zeros(prompts * at.deep, kv, queries, width).index_copy_(0, at.slot, q)
+        slots = slots.view(prompts, at.deep, kv, queries, width).transpose(1, 2)
+        out, normaliser = _attend(
+            slots.reshape(prompts * kv, at.deep * queries, width),
+            keys.reshape(prompts * kv, length, width),
+            values.reshape(prompts * kv, length, width),
+            self.hidden,
+        )
+
+        def by_row(x: Tensor) -> Tensor:
+            return x.view(prompts, kv, at.deep, queries, -1).transpose(1, 2).flatten(0, 1)[at.slot]
+
+        return by_row(out), by_row(normaliser)
+
+
+def _roomy(buffer: Tensor, room: int) -> Tensor:
+    """A buffer [S, kv, capacity, width] with more room behind what is there."""
+    return pad(buffer, (0, 0, 0, room - buffer.shape[2]))
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attention [R, Q, width] and its log-normalisers [R, Q, 1], the softmax in float32 at least."""
+    scores = torch.bmm(q, keys.mT) if bias is None else torch.baddbmm(bias, q, keys.mT)
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    top = scores.amax(-1, keepdim=True)
+    weights = (scores - top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    return torch.bmm(weights.to(values.dtype), values) / total.to(values.dtype), top + total.log()
+
+
+def _norm(part: Norm, x: Tensor) -> Tensor:
+    """Root-mean-square norm as one operation; other dtypes keep the module's own rounding, which goes by float32."""
+    if x.dtype != torch.float32:
+        return part(x)
+    return rms_norm(x, x.shape[-1:], part.weight, part.variance_epsilon)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding."""
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat([-right, left], -1) * sin
