@@ -303,8 +303,21 @@ def part_class(name: str) -> type[Part]:
 
 
 def part_classes() -> dict[str, type[Part]]:
-    """All parts that can be used by name, from the library's slots and methods."""
+    """All parts that can be used by name, from the library's slots, methods and what else of it is loaded.
+
+    Raises: ConfigError for two classes of one name. One that was loaded again takes the place of what it was.
+    """
     from etude.core.registry import import_parts
 
     import_parts()
-    return {cls.name: cls for cls in walk() if cls.__module__.startswith("etude.") and not cls.abstract}
+    found: dict[str, type[Part]] = {}
+    for cls in walk():
+        if cls.__module__.startswith("etude.") and not cls.abstract:
+            before = found.setdefault(cls.name, cls)
+            if (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise ConfigError(
+                    f"{cls.__module__}.{cls.__qualname__} is called {cls.name!r}, and so is "
+                    f"{before.__module__}.{before.__qualname__}: rename one of these classes."
+                )
+            found[cls.name] = cls
+    return found

@@ -78,6 +78,12 @@ class Plain(nn.Module):
         return self.forward(*args)
 
 
+def direction(x: Tensor) -> Tensor:
+    """x / |x|, and 0 of 0, which has none: with a gradient of 0 there, where any other would be without bound."""
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / size.masked_fill(size == 0, torch.inf)
+
+
 def networks_in(module: nn.Module) -> int:
     """How many networks a batched module holds: the rows of its first parameter, found without a walk through all."""
     while not module._parameters:
@@ -147,7 +153,7 @@ class Layers(Plain):
         for layer, norm in itertools.zip_longest(self.layers, self.norms):
             x = layer(x)
             x = activation(x if norm is None else norm(x))
-        return nn.functional.normalize(x, dim=-1) if self.unit else x
+        return direction(x) if self.unit else x
 
 
 class MLP(Network):
