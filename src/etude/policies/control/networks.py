@@ -80,7 +80,7 @@ class Plain(nn.Module):
 
 def direction(x: Tensor) -> Tensor:
     """x / |x|, and 0 of 0, which has none: with a gradient of 0 there, where any other would be without bound."""
-    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    size: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / size.masked_fill(size == 0, torch.inf)
 
 
