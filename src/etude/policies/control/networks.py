@@ -36,9 +36,30 @@ def silu(x: Tensor) -> Tensor:
     return x * sigmoid(x)
 
 
+class _Elu(torch.autograd.Function):
+    """Its gradient from its value alone, g (1 + min(y, 0)): a third of what torch takes for the parts of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = _elu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        slope: Tensor = y.clamp(max=0)
+        return slope.add_(1).mul_(gradients[0])
+
+
+def _elu(x: Tensor) -> Tensor:
+    return torch.relu(x) + x.clamp(max=0).expm1()
+
+
 def elu(x: Tensor) -> Tensor:
     """x above 0, exp(x) - 1 below (arXiv:1511.07289)."""
-    return torch.relu(x) + x.clamp(max=0).expm1()
+    found: Tensor = _Elu.apply(x) if x.requires_grad else _elu(x)  # type: ignore[no-untyped-call]
+    return found
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
