@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
+import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -17,6 +18,7 @@ from etude.core.fields import Count, Fraction, NonNegative, Positive, Probabilit
 from etude.core.part import Need, Part, from_json, kebab, part_class, part_from_json, part_types, to_json
 from etude.core.slots import Reward, TokenObjective
 from etude.objectives.policy_gradient import ClippedSurrogate
+from etude.rewards import outcome
 from etude.rewards.outcome import OverlongPenalty
 
 
@@ -140,33 +142,26 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
     assert part_class("overlong-penalty") is OverlongPenalty
 
 
-def test_a_class_does_not_take_the_name_of_another_part() -> None:
+def test_a_class_does_not_take_the_name_of_another_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever module of the library it is in: names on the command line and in a run's files would change meaning."""
-    made = {"__module__": "etude.experiments.elsewhere", "__qualname__": "ClippedSurrogate"}
-    shadows: list[Any] = [type("ClippedSurrogate", (TokenObjective,), made)]
-    said = ""
-    try:
+    elsewhere: Any = ModuleType("etude.experiments.elsewhere")
+    elsewhere.ClippedSurrogate = type("ClippedSurrogate", (TokenObjective,), {"__module__": elsewhere.__name__})
+    assert part_class("clipped-surrogate") is ClippedSurrogate, "no module that is loaded has the other"
+    monkeypatch.setitem(sys.modules, elsewhere.__name__, elsewhere)
+    with pytest.raises(ConfigError) as caught:
         part_class("overlong-penalty")
-    except ConfigError as error:
-        said = str(error)
-    finally:
-        shadows.clear()
-        gc.collect()
-    assert said == (
-        "etude.experiments.elsewhere.ClippedSurrogate is called 'clipped-surrogate', and so is "
-        "etude.objectives.policy_gradient.ClippedSurrogate: rename one of these classes."
-    )
-    assert part_class("clipped-surrogate") is ClippedSurrogate
+    said = str(caught.value)
+    both = ("etude.experiments.elsewhere.ClippedSurrogate", "etude.objectives.policy_gradient.ClippedSurrogate")
+    assert all(name in said for name in both) and "is called 'clipped-surrogate', and so is" in said
+    assert said.endswith("rename one of these classes.")
 
 
-def test_a_class_that_was_loaded_again_is_taken_as_it_is_now(tmp_path: Path) -> None:
+def test_a_class_that_was_loaded_again_is_taken_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the library's own by its place; files of a user by theirs, the copy in a run's folder included."""
-    again: list[Any] = [type("OverlongPenalty", (Reward,), {"__module__": OverlongPenalty.__module__})]
-    try:
-        assert part_class("overlong-penalty") is again[0]
-    finally:
-        again.clear()
-        gc.collect()
+    again = type("OverlongPenalty", (Reward,), {"__module__": OverlongPenalty.__module__})
+    with monkeypatch.context() as patch:
+        patch.setattr(outcome, "OverlongPenalty", again)
+        assert part_class("overlong-penalty") is again
     assert part_class("overlong-penalty") is OverlongPenalty
     text = "from etude.core.fields import Positive\nfrom etude.core.slots import Reward\n\n\n"
     found = []
