@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import FrozenInstanceError
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -13,7 +16,9 @@ from hypothesis import strategies as st
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Fraction, NonNegative, Positive, Probability
 from etude.core.part import Need, Part, from_json, kebab, part_class, part_from_json, part_types, to_json
+from etude.core.slots import Reward, TokenObjective
 from etude.objectives.policy_gradient import ClippedSurrogate
+from etude.rewards import outcome
 from etude.rewards.outcome import OverlongPenalty
 
 
@@ -134,6 +139,40 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         part_from_json({"part": "clipped-surrogate", "hihg": 0.3})
     with pytest.raises(ConfigError, match="must be a Part class"):
         part_class("etude.core.fields:check")
+    assert part_class("overlong-penalty") is OverlongPenalty
+
+
+def test_a_class_does_not_take_the_name_of_another_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever module of the library it is in: names on the command line and in a run's files would change meaning."""
+    elsewhere: Any = ModuleType("etude.experiments.elsewhere")
+    elsewhere.ClippedSurrogate = type("ClippedSurrogate", (TokenObjective,), {"__module__": elsewhere.__name__})
+    assert part_class("clipped-surrogate") is ClippedSurrogate, "no module that is loaded has the other"
+    monkeypatch.setitem(sys.modules, elsewhere.__name__, elsewhere)
+    with pytest.raises(ConfigError) as caught:
+        part_class("overlong-penalty")
+    said = str(caught.value)
+    both = ("etude.experiments.elsewhere.ClippedSurrogate", "etude.objectives.policy_gradient.ClippedSurrogate")
+    assert all(name in said for name in both) and "is called 'clipped-surrogate', and so is" in said
+    assert said.endswith("rename one of these classes.")
+
+
+def test_a_class_that_was_loaded_again_is_taken_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the library's own by its place; files of a user by theirs, the copy in a run's folder included."""
+    again = type("OverlongPenalty", (Reward,), {"__module__": OverlongPenalty.__module__})
+    with monkeypatch.context() as patch:
+        patch.setattr(outcome, "OverlongPenalty", again)
+        assert part_class("overlong-penalty") is again
+    assert part_class("overlong-penalty") is OverlongPenalty
+    text = "from etude.core.fields import Positive\nfrom etude.core.slots import Reward\n\n\n"
+    found = []
+    for i, folder in enumerate((tmp_path, tmp_path / "run" / "sources")):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "penalties_of_mine.py"
+        file.write_text(f"{text}class OverlongPenalty(Reward):\n    size: Positive = {i + 1}\n", encoding="utf-8")
+        found.append(part_class(f"{file}:OverlongPenalty")())
+    assert [part.to_json() for part in found] == [
+        {"part": "penalties_of_mine:OverlongPenalty", "size": size} for size in (1.0, 2.0)
+    ]
     assert part_class("overlong-penalty") is OverlongPenalty
 
 

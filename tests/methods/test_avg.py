@@ -42,6 +42,14 @@ def test_the_policy_learns_by_the_action_that_was_executed() -> None:
     assert reading(plain).batch.noise is None
 
 
+def test_no_step_is_large_where_the_first_observation_is_its_own_mean() -> None:
+    """Of one observation the normalised is 0, and so is the last hidden vector of a policy whose biases are 0: its
+    direction must not be what Adam remembers for a thousand times as many steps as it took."""
+    loop = OffPolicyLoop(small(avg), pendulum, [Member(3), Member(4)], 4, 1)
+    norms = [loop.step().metrics["policy_gradient_norm"] for _ in range(3)]
+    assert max(norms) < 10 and norms[0] > 0
+
+
 def lesson(r: float, logp: float, gamma: float, terminated: bool, truncated: bool) -> Any:
     one = torch.ones(2, 1)
     batch = SimpleNamespace(

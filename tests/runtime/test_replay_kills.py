@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from toyloop import open_folder
 
 from etude.core.errors import RunFolderError
 from etude.core.population import Member
-from etude.experience import store
+from etude.experience import images, store
 from etude.experience.prioritized import PrioritizedRows
 from etude.loops.off_policy import OffPolicyLoop
 from etude.runtime import checkpoints, disk, environment
@@ -23,6 +25,7 @@ from etude.runtime.progress import Progress
 from etude.runtime.run import Run
 from etude.tasks.control.cartpole import cartpole
 from replay_toys import REPLAY, small
+from spot_toys import SIDE, SpotTask, seeing
 
 pytestmark = pytest.mark.usefixtures("one_thread", "still_clock")
 BEGUN, STEPS = 2, 3
@@ -35,10 +38,16 @@ def loop() -> OffPolicyLoop:
     return OffPolicyLoop(method, cartpole, [Member(3), Member(4)], STEPS, block=12)
 
 
-def go(path: Path, steps: int = STEPS) -> Any:
+def seeing_loop() -> OffPolicyLoop:
+    """The same rhythm with images, of which a frame is stored once: stacks of three, in two environments."""
+    method = seeing(3, capacity=20, every=6, updates=1 / 6, environments=2)
+    return OffPolicyLoop(method, SpotTask(), [Member(3), Member(4)], STEPS, block=12)
+
+
+def go(path: Path, steps: int = STEPS, made: Callable[[], OffPolicyLoop] = loop) -> Any:
     with open_folder(path) as folder:
         progress = Progress(steps, quiet=True)
-        return Run(folder, loop(), steps, checkpoint_every=1, keep=1, progress=progress).execute()
+        return Run(folder, made(), steps, checkpoint_every=1, keep=1, progress=progress).execute()
 
 
 def outcome(path: Path) -> dict[str, Any]:
@@ -73,21 +82,48 @@ def test_a_checkpoint_has_what_is_stored_and_how_it_surprised(tmp_path: Path, wh
     assert torch.equal(masses, made.method.sampling.state["masses"]) and len(masses.unique()) > 9
 
 
+def assert_every_kill_is_survived(tmp_path: Path, whole: dict[str, Any], run: Any, names: list[str]) -> None:
+    """Whichever of these operations, of going on from `begun`, it is killed in."""
+    for at, name in enumerate(names, 1):
+        if name == "sync":
+            continue  # nothing changes
+        path = shutil.copytree(tmp_path / "begun", tmp_path / str(at))
+        assert killed(path, at, torn=True, run=run)
+        assert not any(map(checkpoints.verify, checkpoints.steps(path / "checkpoints")))
+        run(path)
+        assert outcome(path) == whole, f"killed at operation {at}, {name}"
+        shutil.rmtree(path)
+
+
 @pytest.mark.slow
 def test_killed_at_every_write_with_what_is_stored(tmp_path: Path, whole: dict[str, Any]) -> None:
     """From where the ring is full, and in the middle of a stretch of random numbers."""
     go(tmp_path / "begun", BEGUN)
     names = operations(shutil.copytree(tmp_path / "begun", tmp_path / "count"), go)
     assert names.count("link") == 2 and names.count("write_tensors") == 5
-    for at, name in enumerate(names, 1):
-        if name == "sync":
-            continue  # nothing changes
-        path = shutil.copytree(tmp_path / "begun", tmp_path / str(at))
-        assert killed(path, at, torn=True, run=go)
-        assert not any(map(checkpoints.verify, checkpoints.steps(path / "checkpoints")))
-        go(path)
-        assert outcome(path) == whole, f"killed at operation {at}, {name}"
-        shutil.rmtree(path)
+    assert_every_kill_is_survived(tmp_path, whole, go, names)
+
+
+@pytest.mark.slow
+def test_killed_at_every_write_with_images_that_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of rows, those before the oldest and after the newest, and the true last ones of episodes."""
+    run = partial(go, made=seeing_loop)
+    recorded = environment.record(0)
+    monkeypatch.setattr(environment, "record", lambda seed: recorded)
+    monkeypatch.setattr(store, "STRETCH", 4 * 2 * (SIDE**2 + 5 * 4) // images.FILE)
+    run(tmp_path / "whole")
+    whole = outcome(tmp_path / "whole")
+    files = {name for name in whole if name.startswith("replay/")}
+    assert len(files) == 6 and f"replay/{images.EDGE}" in files
+    made = seeing_loop()
+    for _ in range(STEPS):
+        made.step()
+    ended = [int((own != images.NONE).sum()) for own in made.collector.store.last]  # type: ignore[attr-defined]
+    assert min(ended) > 1 and made.collector.store.pushed == 36 and made.updater.updates == 4
+    run(tmp_path / "begun", BEGUN)
+    names = operations(shutil.copytree(tmp_path / "begun", tmp_path / "count"), run)
+    assert names.count("link") == 2 and names.count("write_tensors") == 6
+    assert_every_kill_is_survived(tmp_path, whole, run, names)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -303,8 +304,24 @@ def part_class(name: str) -> type[Part]:
 
 
 def part_classes() -> dict[str, type[Part]]:
-    """All parts that can be used by name, from the library's slots and methods."""
+    """All parts that can be used by name, from the library's slots, methods and what else of it is loaded.
+
+    A class counts that its module has: not one that was loaded again since, nor one of an example in a docstring.
+
+    Raises: ConfigError for two classes of one name.
+    """
     from etude.core.registry import import_parts
 
     import_parts()
-    return {cls.name: cls for cls in walk() if cls.__module__.startswith("etude.") and not cls.abstract}
+    found: dict[str, type[Part]] = {}
+    for cls in walk():
+        home = sys.modules.get(cls.__module__)
+        if cls.abstract or not cls.__module__.startswith("etude.") or getattr(home, cls.__name__, None) is not cls:
+            continue
+        before = found.setdefault(cls.name, cls)
+        if before is not cls:
+            raise ConfigError(
+                f"{cls.__module__}.{cls.__name__} is called {cls.name!r}, and so is "
+                f"{before.__module__}.{before.__name__}: rename one of these classes."
+            )
+    return found

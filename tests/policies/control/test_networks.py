@@ -20,7 +20,7 @@ from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.frames import FrameStack, Stacked
-from etude.policies.control.initializers import Sparse
+from etude.policies.control.initializers import Orthogonal, Sparse
 from etude.policies.control.networks import ACTIVATIONS, CNN, MLP, Conv, affine
 from etude.policies.control.observations import NormalizeObservations
 from etude.tasks.control.cartpole import cartpole
@@ -116,6 +116,16 @@ def test_penultimate_vectors_have_length_1_and_no_scale(normed: tuple[nn.Module,
     last.weight.data *= 17.0
     last.bias.data *= 17.0
     torch.testing.assert_close(module(x), found, atol=1e-6, rtol=1e-5)
+
+
+def test_a_vector_of_zeros_has_no_direction_and_moves_no_weight() -> None:
+    """Where all biases start at 0 and an observation is all 0, as the first one is that a normaliser has seen."""
+    part = MLP(hidden=(7, 5), activation="leaky-relu", penultimate_norm=True, initializer=Orthogonal(gain=1.0))
+    module = part.build((4,), PEOPLE, "x")[0]
+    found = module(torch.stack([torch.zeros(3, 4), torch.ones(3, 4)], 1))
+    assert (found[:, 0] == 0).all() and torch.allclose(found[:, 1].norm(dim=-1), torch.ones(3))
+    found[:, 0].sum().backward()
+    assert all((p.grad == 0).all() for p in module.parameters() if p.grad is not None)
 
 
 @pytest.mark.parametrize(("inputs", "zeros"), [(4, 4), (10, 9), (16, 15), (128, 116)])

@@ -12,7 +12,19 @@ Changes SAC in six places:
 6. Adam has no momentum (beta1 = 0), and the temperature stays at 0.07.
 
 Settings are one of its random search's, as its code has them. There a sum that a time limit cuts goes on in the next
-episode; here it is forgotten.
+episode; here it is forgotten. A hidden vector of 0, as of the first observation that is its own mean, has no direction
+and no gradient here.
+
+These are for MuJoCo and millions of steps. On the pendulum its discount is too long: mean returns of 3 seeds, over the
+last 100 episodes as they were acted, layers of 64, about -1250 by chance:
+
+    steps     gamma 0.95, rate 0.1   0.95, 1   0.99, 0.1   0.99, 1
+    20,000                   -1065     -1302       -1249     -1324
+    40,000                    -428      -934       -1187     -1324
+    60,000                    -275      -373       -1014     -1361
+
+Plain code of the paper's steps, written apart, does the same (4 seeds, the last 50 episodes): at 0.95 and 0.1 -961
+after 20,000 steps and -368 after 40,000, at 0.99 and 1 -1340 and -1243.
 """
 
 import torch
@@ -114,7 +126,7 @@ avg = sac.replace(
     order=(("policy", "critic"),),
     claim=Claim(
         statement="From each step once, without replay, batch or copy, SAC's return is met within a twentieth.",
-        bed="control/pendulum",
+        bed="control/pendulum-stream",
         baseline="sac",
         changes={"policy.network.hidden": (64, 64), "critic.network.hidden": (64, 64)},
         baseline_changes={

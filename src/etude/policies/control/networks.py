@@ -69,9 +69,30 @@ def silu(x: Tensor) -> Tensor:
     return x * sigmoid(x)
 
 
+class _Elu(torch.autograd.Function):
+    """Its gradient from its value alone, g (1 + min(y, 0)): a third of what torch takes for the parts of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = _elu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        slope: Tensor = y.clamp(max=0)
+        return slope.add_(1).mul_(gradients[0])
+
+
+def _elu(x: Tensor) -> Tensor:
+    return torch.relu(x) + x.clamp(max=0).expm1()
+
+
 def elu(x: Tensor) -> Tensor:
     """x above 0, exp(x) - 1 below (arXiv:1511.07289)."""
-    return torch.relu(x) + x.clamp(max=0).expm1()
+    found: Tensor = _Elu.apply(x) if x.requires_grad else _elu(x)  # type: ignore[no-untyped-call]
+    return found
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -109,6 +130,12 @@ class Plain(nn.Module):
 
     def __call__(self, *args: object) -> Any:
         return self.forward(*args)
+
+
+def direction(x: Tensor) -> Tensor:
+    """x / |x|, and 0 of 0, which has none: with a gradient of 0 there, where any other would be without bound."""
+    size: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / size.masked_fill(size == 0, torch.inf)
 
 
 def networks_in(module: nn.Module) -> int:
@@ -180,7 +207,7 @@ class Layers(Plain):
         for layer, norm in itertools.zip_longest(self.layers, self.norms):
             x = layer(x)
             x = activation(x if norm is None else norm(x))
-        return nn.functional.normalize(x, dim=-1) if self.unit else x
+        return direction(x) if self.unit else x
 
 
 class MLP(Network):

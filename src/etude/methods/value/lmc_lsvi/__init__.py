@@ -14,6 +14,13 @@ Changes DQN in four places:
 Its settings for Atari have lr 1e-4, sigma from 1e-8 to 1e-6 and a from 0.01 to 1, an update every 10 steps; those here
 are for small networks, with the rhythm of `dqn`. Linear LMC-LSVI, on tables with a horizon, is
 `experiments/value/lmc_lsvi.py`.
+
+What its two beds showed (`claims/lmc-lsvi`; means of 6 seeds with 8 runs each, both verdicts void): on a chain whose
+right action is the same everywhere it solved 0.50 of the runs, Langevin Adam 0.50 and epsilon-greedy 0.27, but 0.42
+were solved by weights that had learned nothing. On one of 16 states whose right actions are mixed it solved none,
+Langevin Adam 0.02 and epsilon-greedy 0.54: noise of this kind does not lead to an end that was never seen, which the
+learning of DQN with random choices reaches. The linear form did what is claimed: on RiverSwim the regret of the later
+half of 600 episodes was 0.12 of the earlier half's.
 """
 
 from etude.core.claims import Claim, Measure
