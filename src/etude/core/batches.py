@@ -230,8 +230,8 @@ class TokenBatch:
 
         changes: dict[str, Any] = {k: take(v) for k, v in self._tensors().items()}
         episodes = [self.episodes[i] for i in index.tolist()] if self.episodes else []
-        named = {name: {k: take(v) for k, v in held.items()} for name, held in self._named().items()}
-        return dataclasses.replace(self, **changes, **named, episodes=episodes)
+        changes |= {name: {k: take(v) for k, v in held.items()} for name, held in self._named().items()}
+        return dataclasses.replace(self, **changes, episodes=episodes)
 
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with some fields changed."""
@@ -240,8 +240,8 @@ class TokenBatch:
     def to(self, device: torch.device | str) -> TokenBatch:
         """The batch on another device."""
         moved: dict[str, Any] = {k: v.to(device) for k, v in self._tensors().items()}
-        named = {name: {k: v.to(device) for k, v in held.items()} for name, held in self._named().items()}
-        return dataclasses.replace(self, **moved, **named)
+        moved |= {name: {k: v.to(device) for k, v in held.items()} for name, held in self._named().items()}
+        return dataclasses.replace(self, **moved)
 
     def _tensors(self) -> dict[str, Tensor]:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

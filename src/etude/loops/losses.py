@@ -62,8 +62,10 @@ def with_factors(method: TokenMethod, batch: TokenBatch, factors: Sequence[Tenso
 
 def with_held_tokens(method: TokenMethod, batch: TokenBatch, policy: TokenLogProbs) -> TokenBatch:
     """The minibatch with the shares of regularizers that hold back some of its tokens only; after `with_factors`."""
-    held = {part.name: part.where(batch, policy) for part in method.regularizers if part.where is not None}
-    return batch.replace(regularizer_shares={name: batch.shares * factor for name, factor in held.items()})
+    shares = batch.shares
+    assert shares is not None
+    held = {part.name: shares * part.where(batch, policy) for part in method.regularizers if part.where is not None}
+    return batch.replace(regularizer_shares=held)
 
 
 def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Term]:

@@ -78,6 +78,7 @@ class NegativeAware(TokenObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         log_ratio = (policy.logp - batch.behaviour_logp).clamp(max=MOST)
+        assert batch.advantages is not None
         right, r = self._split(batch)
         x = (1 - r * log_ratio.exp()) / (1 - r)
         held = x + (x.clamp(min=self.eps) - x).detach()
