@@ -10,6 +10,7 @@ import torch
 
 import etude
 from control_toys import PoisonedTask
+from etude.core import kernels
 from etude.core.errors import ConfigError
 from etude.core.population import Member
 from etude.core.registry import get_method
@@ -50,6 +51,12 @@ def made(kind: str, device: torch.device = on_policy.CPU, steps: int = 3) -> OnP
 
 def state(loop: OnPolicyLoop) -> dict[str, torch.Tensor]:
     return {**loop.policy_tensors(), **loop.updater.tensors()}
+
+
+@pytest.fixture(autouse=True)
+def torchs_tanh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on a device has torch's tanh, and the pretended one's tensors say that they are the CPU's."""
+    monkeypatch.setattr(kernels, "numpy_tanh", lambda: False)
 
 
 @pytest.mark.slow
