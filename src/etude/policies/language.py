@@ -82,8 +82,7 @@ class LanguagePolicy:
         self.config = model.config.get_text_config()
         self.value_head: nn.Linear | None = None
         self.reference: Model | None = None
-        self.reference_moved = False
-        self.version = 0
+        self.reference_moved, self.version = False, 0
         self.emitted: set[int] = set()
         self.held: Held | None = None
         self.shadow = self._shadow_pays() if shadow is None else shadow
