@@ -134,6 +134,7 @@ def picture(found: dict[str, Any], path: Path) -> None:
     """Time per token and memory against prompt, group and answer length, before and after."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(10.5, 6.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -156,7 +157,14 @@ def picture(found: dict[str, Any], path: Path) -> None:
                 axis.plot(*zip(*points), marker="o", markersize=4, color=colour, label=when)
             axis.set_xscale("log", base=2)
             axis.set_xticks([r[name] for r in rows], [f"{r[name]:,}" for r in rows], minor=False)
-            axis.set_yscale("log")
+            if not line:
+                axis.set_yscale("log")
+                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.yaxis.set_minor_formatter(NullFormatter())
+            else:
+                axis.set_ylim(0)
+            axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            axis.tick_params(labelsize=8)
             axis.grid(alpha=0.3)
             axis.set_xlabel(
                 {"prompt": "tokens of the prompt", "group": "answers", "answer": "tokens of an answer"}[name]

@@ -141,9 +141,8 @@ class Updater:
 
     def _backward(self, method: CompleteTokenMethod, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
         """Add the gradient of some rows; how many they are."""
-        needs, done = method.needs("objective", "regularizers", "critic"), 0
-        needs = needs.union(*(head.needs for head in heads(method)))
-        part = batch.rows(rows)
+        needs = method.needs("objective", "regularizers", "critic").union(*(head.needs for head in heads(method)))
+        part, done = batch.rows(rows), 0
         for piece in micro_batches(self.policy, part, self.budget, method.objective.couples == "group"):
             micro = part.rows(piece, trim=True)
             out = self.learners.said(self.policy.evaluate(micro, needs))
