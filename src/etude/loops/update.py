@@ -111,11 +111,10 @@ class Updater:
             if current.entropy is not None:
                 tally.add_tensor("entropy_before", current.entropy, batch.action_mask)
             factors = [part(batch, current) for part in method.token_weights]
-            for part, factor in zip(method.token_weights, factors):
-                tally.add_tensor(f"tokens_kept/{part.name}", (factor != 0).float(), batch.action_mask)
             batch = with_held_tokens(method, with_factors(method, batch, factors), current)
-            for name, shares in batch.regularizer_shares.items():
-                tally.add_tensor(f"tokens_held/{name}", (shares != 0).float(), batch.action_mask)
+            shown = {f"tokens_kept/{part.name}": factor for part, factor in zip(method.token_weights, factors)}
+            for name, factor in (shown | {f"tokens_held/{k}": v for k, v in batch.regularizer_shares.items()}).items():
+                tally.add_tensor(name, (factor != 0).float(), batch.action_mask)
         useful = self._useful(method, batch)
         tally.add("rows_skipped", len(batch) - len(useful), len(batch))
         idle = batch.action_counts.sum() - batch.action_counts[useful].sum()
