@@ -88,7 +88,7 @@ class Tokens:
 class Policy:
     """Says of every row what the world says, as leaves that a gradient arrives at."""
 
-    shadow = autocast = False
+    shadow = autocast = share_prompts = False
 
     def __init__(self, world: World) -> None:
         self.world, self.tokenizer = world, Tokens()

@@ -152,10 +152,9 @@ def in_blocks(backbone: Backbone, config: PreTrainedConfig) -> bool:
     What masks, caps or drops something in its attention says so itself, or says something else.
     """
     if backbone not in _agrees:
-        device = next(backbone.parameters()).device
-        _agrees[backbone] = device.type == "cpu" and backbone.config._attn_implementation != "eager" and _probe(
-            backbone, config
-        )  # fmt: skip
+        device, own = next(backbone.parameters()).device, getattr(backbone, "config", None)
+        attends = own is not None and own._attn_implementation != "eager"  # tables of ours have neither
+        _agrees[backbone] = attends and device.type == "cpu" and _probe(backbone, config)
     return _agrees[backbone]
 
 

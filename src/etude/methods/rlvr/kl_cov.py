@@ -76,6 +76,16 @@ class CovarianceClip(TokenWeights):
         low, high: the objective's clip of the ratio.
 
     Raises: ConfigError if the band is empty by its bounds.
+
+    Of four tokens, two with C = 2 and two with C = 0, one of the former is left out:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(advantages=torch.tensor([[2.0, -2.0, 0.0, 0.0]]), behaviour_logp=torch.zeros(1, 4),
+    ...             action_mask=torch.ones(1, 4).bool(), sampled=torch.tensor([True]), tokens=torch.zeros(1, 4),
+    ...             draw=torch.tensor([7]))
+    >>> factors = CovarianceClip().bind()(rows, TokenLogProbs(torch.tensor([[0.0, -2.0, -1.0, -1.0]])))
+    >>> factors.sum().item(), factors[0, 2:].tolist()
+    (3.0, [1.0, 1.0])
     """
 
     share: Probability = 0.005
@@ -123,6 +133,12 @@ class HighCovariance(TokenWeights):
 
     Args:
         share: k; 0 is none.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(advantages=torch.tensor([[3.0, -1.0, -1.0, -1.0]]), action_mask=torch.ones(1, 4).bool(),
+    ...             sampled=torch.tensor([True]))
+    >>> HighCovariance(share=0.25)(rows, TokenLogProbs(torch.tensor([[0.0, -2.0, -1.0, -1.0]]))).tolist()
+    [[1.0, 0.0, 0.0, 0.0]]
     """
 
     share: Probability = 0.01

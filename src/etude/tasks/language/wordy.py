@@ -25,6 +25,10 @@ class Wordy(Sums):
     Args:
         again: chance of writing a total (but the last) once more, each time; at most three times more.
         max_tokens: limit of one completion.
+
+    >>> problem = Problem("sums/1", "1+2+3=", "6")
+    >>> Wordy().score(problem, "3;3;3,6"), Wordy().score(problem, "3,6"), Wordy(again=0.0).demonstration(problem)
+    (1.0, 1.0, '3,6')
     """
 
     id: ClassVar[str] = "wordy"
