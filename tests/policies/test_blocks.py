@@ -70,6 +70,7 @@ def test_blocks_equal_plain_attention(name: str, heads: tuple[int, int]) -> None
             assert float((ours - theirs).abs().max()) <= bound * float(theirs.abs().max())
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_function() -> None:
     tensors, lengths, owner = inputs(OWNERS["uneven"], 4, 2)
     assert torch.autograd.gradcheck(lambda *x: in_calls(list(x), lengths, owner), tensors)

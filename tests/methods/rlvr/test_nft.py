@@ -69,6 +69,7 @@ def test_held_values_pass_the_gradient_on() -> None:
     assert torch.autograd.grad(loss.sum(), logp)[0][0].tolist() == pytest.approx([0.5 / 1.5, 3.0], abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_minimiser_is_the_policy_of_right_answers() -> None:
     """20 outcomes, 7 of them right; r and pi_old exact: the loss of whole answers leads to pi_old where it is right.
 
