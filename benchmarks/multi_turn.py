@@ -14,16 +14,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _sides import Side, serve
 
 TASKS = ("keys", "attr-20q", "compose")
 WARM_UP = 2
@@ -69,39 +67,9 @@ def read_again(episodes: list[Any]) -> int:
     return sum(len(view) for _, view in views)
 
 
-class Side:
-    """A process of one checkout that plays when asked."""
-
-    def __init__(self, checkout: Path, task: str) -> None:
-        single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, "--serve", task], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, env={**os.environ, **single, "PYTHONPATH": str(checkout.resolve() / "src")},
-        )  # fmt: skip
-
-    def ask(self) -> dict[str, Any]:
-        """What one more round took, and what was said in it."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        print("next", file=self.process.stdin, flush=True)
-        found: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return found
-
-
-def serve(task: str) -> None:
-    """What a side's process does."""
-    import torch
-
-    import etude  # noqa: F401  # asks for reproducible kernels
-
-    torch.set_num_threads(1)
-    play = experience(task)
-    for _ in sys.stdin:
-        print(json.dumps(play()), flush=True)
-
-
 def compared(task: str, old: Path, new: Path, rounds: int) -> str:
     """A row of the table."""
-    sides = [Side(old, task), Side(new, task)]
+    sides = [Side(old, __file__, "--serve", task), Side(new, __file__, "--serve", task)]
     taken: list[list[dict[str, Any]]] = [[], []]
     for i in range(rounds + WARM_UP):
         for which in (0, 1) if i % 2 else (1, 0):
@@ -129,7 +97,7 @@ def main() -> None:
     parser.add_argument("--serve", choices=TASKS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve)
+        serve(lambda: experience(options.serve))
         return
     if not options.old or not options.new:
         parser.error("two checkouts are compared: OLD NEW")

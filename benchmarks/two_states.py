@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
 import platform
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _sides import Side, serve
 
 WARM_UP = 2
 
@@ -102,41 +99,21 @@ CASES: dict[str, Callable[[], Callable[[], float]]] = {
 }  # fmt: skip
 
 
-class Side:
-    """A process of one checkout that does one thing when asked."""
-
-    def __init__(self, checkout: Path, case: str) -> None:
-        single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, "--case", case], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, env={**os.environ, **single, "PYTHONPATH": str(checkout.resolve() / "src")},
-        )  # fmt: skip
-
-    def ask(self) -> dict[str, float]:
-        """Seconds of processor time of one more, and how much it did."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        print("next", file=self.process.stdin, flush=True)
-        found: dict[str, float] = json.loads(self.process.stdout.readline())
-        return found
-
-
-def serve(case: str) -> None:
-    """What a side's process does."""
-    import torch
-
-    import etude  # noqa: F401  # asks for reproducible kernels
-
-    torch.set_num_threads(1)
+def timed(case: str) -> Callable[[], dict[str, float]]:
+    """Does a case: seconds of processor time of one more, and how much it did."""
     step = CASES[case]()
-    for _ in sys.stdin:
+
+    def once() -> dict[str, float]:
         begun = time.process_time()
         amount = step()
-        print(json.dumps({"seconds": time.process_time() - begun, "amount": amount}), flush=True)
+        return {"seconds": time.process_time() - begun, "amount": amount}
+
+    return once
 
 
 def compared(case: str, old: Path, new: Path, rounds: int) -> str:
     """A row of the table."""
-    sides = [Side(old, case), Side(new, case)]
+    sides = [Side(old, __file__, "--case", case), Side(new, __file__, "--case", case)]
     taken: list[list[dict[str, float]]] = [[], []]
     for i in range(rounds + WARM_UP):
         for which in (0, 1) if i % 2 else (1, 0):
@@ -160,7 +137,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        serve(options.case)
+        serve(lambda: timed(options.case))
         return
     if not options.old or not options.new:
         parser.error("two checkouts are compared: OLD NEW")
