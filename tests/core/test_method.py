@@ -19,11 +19,11 @@ from etude.methods.foundation.reinforce import reinforce
 from etude.methods.rlvr.forking_tokens import ForkingGroups
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.hpt import OnSampled
-from etude.methods.rlvr.hpt.unified import Hybrid
 from etude.methods.rlvr.lens import CalibratedReward
 from etude.methods.rlvr.poly_ppo import OldPolicyKL
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.objectives.surrogate import Surrogate
+from etude.objectives.unified import Hybrid
 from etude.optimizers.adam import AdamW
 from etude.regularizers.entropy import EntropyBonus
 from etude.regularizers.kl import KLToReference

@@ -8,6 +8,7 @@ from math import comb
 
 import torch
 from pinned_shared import (
+    EPSILON,
     centred,
     clipped,
     dapo_scores,
@@ -206,6 +207,25 @@ def hpt(w: World) -> Tensor:
             (shown,) = (i for i in rows if i in w.written)
             found = found - w.of("new", shown).mean() / len(problems)
     return found
+
+
+def ghpo(w: World) -> Tensor:
+    """GRPO's clip of advantages by the sample deviation (n - 1), averaged over all tokens; what is shown is prompt."""
+    advantages = {}
+    for i, r in paid(w).items():
+        own = [w.rewards[j] for j in w.group(i)]
+        size = math.sqrt(sum((x - mean(own)) ** 2 for x in own) / (len(own) - 1))
+        advantages[i] = (r - mean(own)) / (size + EPSILON) if size else 0.0
+    return token_mean(surrogates(w, advantages))
+
+
+def critique_grpo(w: World) -> Tensor:
+    """-rho A of attempts, -p / (p + 0.1) A of mended ones, A = r - mean r of all; less 0.001 of the entropy."""
+    losses = {}
+    for i, a in centred(paid(w), w).items():
+        p = w.of("new", i).exp()
+        losses[i] = -a * (p / (p + 0.1) if i in w.elsewhere else (w.of("new", i) - w.of("old", i)).exp())
+    return summed(losses, w) - 0.001 * summed({i: w.of("entropy", i) for i in losses}, w)
 
 
 def r3l(w: World) -> Tensor:

@@ -138,6 +138,15 @@ SETTINGS: dict[str, Settings] = {
         "rewards.1.times": 5, "rewards.1.longest": 16,
         "optimizer": "restarting-adam-w", "optimizer.every": 1,
     },
+    "ghpo": {
+        **PLAIN, "second_look.which": "unsolved-problems", "second_look.shows.shares": (0.25, 0.5, 0.75),
+        "second_look.keeps": "new-attempts", "second_look.plain": False, "advantages.scale": "group-sample-std",
+    },
+    "critique-grpo": {
+        **SAMPLED, "epochs": 1, "minibatches": 2, "reference": None, "critic": None, "experience.size": 7,
+        "second_look.which": "all-problems", "second_look.shows.critic": "verdict", "second_look.keeps": "best-joins",
+        "second_look.plain": True, "advantages.scale": None,
+    },
     "kl-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "regularizers.0.where.share": 0.01, "reference": None},
     "lens": PLAIN,
     "lite-ppo": {**PLAIN, "advantages.scale": "batch-std"},

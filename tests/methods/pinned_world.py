@@ -28,6 +28,7 @@ class World:
         cut: rows that the limit ended.
         written: rows that were written, not sampled.
         imitated: rows that are imitated, and no attempts.
+        elsewhere: rows that were sampled in another context; None: no part asks.
         skip: [B] tokens at the beginning that are not learned.
         info: [B] what is noted on the episodes.
         temperature: logits are divided by it.
@@ -36,11 +37,13 @@ class World:
 
     def __init__(
         self, groups: Sequence[int], lengths: Sequence[int], rewards: Sequence[float], *, limit: int = 10,
-        cut: Iterable[int] = (), written: Iterable[int] = (), imitated: Iterable[int] = (), skip: Sequence[int] = (),
+        cut: Iterable[int] = (), written: Iterable[int] = (), imitated: Iterable[int] = (),
+        elsewhere: Iterable[int] | None = None, skip: Sequence[int] = (),
         info: Sequence[dict] = (), temperature: float = 1.0, sampled_above: float = 0.0,
     ) -> None:  # fmt: skip
         self.groups, self.lengths, self.rewards, self.limit = list(groups), list(lengths), list(rewards), limit
         self.count, self.cut, self.written, self.imitated = len(self.groups), set(cut), set(written), set(imitated)
+        self.elsewhere = None if elsewhere is None else set(elsewhere)
         self.skip, self.info = list(skip) or [0] * self.count, list(info) or [{} for _ in self.groups]
         self.temperature, random = temperature, torch.Generator().manual_seed(11)
         shape = (self.count, max(self.lengths))
@@ -140,6 +143,11 @@ def retries() -> World:
     """Attempts and retries that learn from where they part, and three rows that are only imitated."""
     return World([0] * 6 + [1] * 4, [4, 6, 5, 3, 7, 4, 2, 5, 3, 6], [0.0, 1, 0, 1, 0.5, 1, 0, 0.25, 1, 1],
                  skip=[0, 2, 2, 0, 1, 0, 0, 0, 1, 2], imitated=(5, 9))  # fmt: skip
+
+
+def mended() -> World:
+    """The last completion of each problem is an attempt that was mended in view of a critique; one problem is never."""
+    return plain(elsewhere=(4, 9, 14))
 
 
 def vines() -> World:

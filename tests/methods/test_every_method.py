@@ -54,6 +54,8 @@ MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {"planning-q-learning": "paths"}
 """Of methods without a claim of their own."""
+PROBLEMS = {"ghpo": 4}
+"""Of methods that need more than two for a group whose completions differ."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
 
@@ -132,7 +134,7 @@ def complete(method: Method, scorer: str) -> Method:
 def small(method: Method) -> Method:
     """The method with less to do in a step: nothing here depends on how much there is."""
     if isinstance(method, TokenMethod):
-        return method.replace(problems=2)
+        return method.replace(problems=PROBLEMS.get(method.id, 2))
     assert isinstance(method, RolloutMethod) and method.experience is not None
     experience = method.experience.replace(environments=4, steps=32)
     return method.replace(experience=experience, minibatches=min(4, method.minibatches))

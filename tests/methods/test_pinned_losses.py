@@ -135,18 +135,20 @@ def episode(world: World, i: int) -> Episode:
 
 
 def batch_of(world: World) -> TokenBatch:
-    """In double precision. Rows count as sampled elsewhere, so that no loop holds them against the policy as it is."""
+    """In double precision. Rows count as sampled elsewhere, where the world does not say which are, so that no loop
+    holds them against the policy as it is."""
     places = torch.arange(PROMPT + world.old.shape[1])
     size, skip = torch.tensor(world.lengths)[:, None], torch.tensor(world.skip)[:, None]
     real, action = places < PROMPT + size, (places >= PROMPT + skip) & (places < PROMPT + size)
     row = torch.zeros(world.count, dtype=torch.float64)
     rows = range(world.count)
+    away = set(rows) if world.elsewhere is None else world.elsewhere
     return TokenBatch(
         tokens=padded(world.tokens) * real, attention_mask=real, action_mask=action,
         behaviour_logp=padded(world.old) * action, rewards=torch.zeros(real.shape, dtype=torch.float64),
         group=torch.tensor(world.groups), weights=row + 1, scores=row,
         truncated=torch.tensor([i in world.cut for i in rows]), solved=torch.tensor(world.solved),
-        written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.ones_like(row, dtype=torch.bool),
+        written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.tensor([i in away for i in rows]),
         reference_logp=padded(world.ref) * action, episodes=[episode(world, i) for i in rows],
         draw=torch.arange(world.count), temperature=world.temperature,
     )  # fmt: skip
@@ -178,6 +180,8 @@ class Found:
 def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Found:
     """One step of a token method on the world's batch, in the order of its loop: the only place that knows it."""
     method, policy, batch = prepared(method, world, monkeypatch), Policy(world), batch_of(world)
+    if world.elsewhere is not None:
+        monkeypatch.setattr(Updater, "_compare", lambda updater, tally: None)
     context = Context(Answers(), policy, Stream(0), 1, 2, world.limit)
     if "hidden" in method.needs("rewards", "filters", "advantages"):
         batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))

@@ -198,6 +198,21 @@ class GroupStd(Scale):
         return group_mean((scores - group_mean(scores, whose)) ** 2, whose).sqrt(), equal_groups(scores, whose)
 
 
+class GroupSampleStd(GroupStd):
+    """Sample standard deviation of the row's group: sqrt(sum_j (r_j - mean r)^2 / (n - 1)), as published code has it.
+
+    Shapes: scores, whose [B] -> [B]. A group of one has none, and counts as equal.
+
+    >>> round(GroupSampleStd().spread(torch.tensor([1.0, 0.0, 1.0, 0.0, 0.5]), torch.zeros(5))[0][0].item(), 4)
+    0.5
+    """
+
+    def spread(self, scores: Tensor, whose: Tensor) -> tuple[Tensor, Tensor]:
+        std, equal = super().spread(scores, whose)
+        size = group_sum(torch.ones_like(scores), whose)
+        return std * (size / (size - 1).clamp(min=1)).sqrt(), equal
+
+
 class LevelStd(GroupStd):
     """Population standard deviation of all rows of the row's level (`Problem.level`), its mean the level's.
 

@@ -28,6 +28,7 @@ from etude.core.slots import (
     GroupReward,
     Reference,
     Reward,
+    SecondLook,
     Stage,
     TokenAdvantages,
     TokenExperience,
@@ -63,7 +64,9 @@ class TokenMethod(Method):
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
-    absent: ClassVar[Mapping[World, tuple[str, ...]]] = {World.ENUMERABLE: ("stages", "critic", "learners")}
+    absent: ClassVar[Mapping[World, tuple[str, ...]]] = {
+        World.ENUMERABLE: ("stages", "second_look", "critic", "learners")
+    }
     stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference", "learners": "optimizer"}
     computes: ClassVar[frozenset[Need]] = frozenset(
         {Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE_LOGP, Need.ROW_LOSS}
@@ -72,6 +75,7 @@ class TokenMethod(Method):
     stages: tuple[Stage, ...] = ()
     curriculum: Curriculum | None = None
     experience: TokenExperience | None = None
+    second_look: SecondLook | None = None
     rewards: tuple[Reward | TokenReward | GroupReward, ...] = ()
     filters: tuple[Filter, ...] = ()
     advantages: TokenAdvantages | None = None

@@ -128,6 +128,25 @@ class TokenExperience(Part, abstract=True):
         raise NotImplementedError
 
 
+class SecondLook(Part, abstract=True):
+    """Which problems are tried again within the step, what is shown then, and what becomes of it.
+
+    It acts before anything is scored, so filters, and rounds of resampling, see what came of it.
+    """
+
+    slot = "second_look"
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+
+    @property
+    def stages(self) -> int:
+        """How often at most a problem is looked at again; `Episode.info["look"]` says at which a row was made."""
+        return 1
+
+    def again(self, episodes: Sequence[Episode], experience: TokenExperience, context: Context) -> list[Episode]:
+        """The episodes of a step after it, from those that `experience` collected; groups keep their numbers."""
+        raise NotImplementedError
+
+
 class Reward(Part, abstract=True):
     """How an outcome is scored: one number per episode, added over the slot's parts."""
 

@@ -61,6 +61,8 @@ class Gatherer:
         problems = method.curriculum.choose(self.pool, count, context.stream.split("problems"))
         self.policy.emitted.clear()
         episodes = method.experience.collect(problems, context)
+        if method.second_look is not None:
+            episodes = method.second_look.again(episodes, method.experience, context)
         lost = [e for e in episodes if e.stop is StopReason.FAULT]
         self._count_dropped(episodes, lost)
         episodes = [e for e in episodes if e.stop is not StopReason.FAULT and e.action_count]

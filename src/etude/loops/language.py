@@ -22,7 +22,7 @@ from etude.core.task import LanguageTask
 from etude.loops.credit import gathered
 from etude.loops.differences import METRIC, Differences
 from etude.loops.gather import Gatherer
-from etude.loops.language_report import describe, record
+from etude.loops.language_report import describe, record, second_looks
 from etude.loops.learn import Trainer
 from etude.loops.players import FIRST, Player, Players, restore, saved
 from etude.loops.scorer import Scorer
@@ -106,6 +106,8 @@ class LanguageLoop:
             )
         gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
+        if method.second_look is not None:
+            metrics |= second_looks(assessed, method.second_look.stages)
         if method.experience.samples:
             metrics[METRIC] = self.differences.watch(assessed, method.rewards)
             metrics |= {name: float(count) for name, count in self.policy.work.items()}

@@ -51,6 +51,12 @@ def describe(
     return metrics
 
 
+def second_looks(batches: Sequence[TokenBatch], stages: int) -> dict[str, float]:
+    """Which share of a step's rows comes from each stage of a second look."""
+    found = [e.info.get("look") for b in batches for e in b.episodes]
+    return {f"second_look/{stage}": found.count(stage) / len(found) for stage in range(stages)}
+
+
 def _surprise(batches: Sequence[TokenBatch]) -> float:
     """Mean of -log p of the tokens that were sampled, in nats: an unbiased estimate of what they were drawn from."""
     drawn = [b.behaviour_logp[b.action_mask & b.sampled[:, None]] for b in batches]

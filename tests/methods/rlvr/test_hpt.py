@@ -19,7 +19,9 @@ from etude.experience.groups import Groups
 from etude.loops.bandit import Bandit
 from etude.loops.losses import loss_shares
 from etude.methods.rlvr.hpt import SOFT_RL, SOFT_SFT, PerformanceGate
-from etude.methods.rlvr.hpt.unified import (
+from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
+from etude.objectives.supervised import LogLikelihood
+from etude.objectives.unified import (
     ClipMask,
     CurrentDenominator,
     Hybrid,
@@ -30,8 +32,6 @@ from etude.methods.rlvr.hpt.unified import (
     UnitDenominator,
     WeightClipMask,
 )
-from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
-from etude.objectives.supervised import LogLikelihood
 from etude.policies.tabular import SoftmaxTree
 from language_toys import Toy, make_loop, random_policy
 

@@ -13,7 +13,7 @@ from etude.core.batches import TokenLogProbs
 from etude.core.edit import set_value, set_values
 from etude.core.errors import ConfigError
 from etude.core.part import part_from_json
-from etude.methods.rlvr.hpt.unified import (
+from etude.objectives.unified import (
     BehaviourDenominator,
     ClipMask,
     CurrentDenominator,

@@ -38,7 +38,7 @@ from etude.core.fields import Interval, NonNegative
 from etude.core.slots import Filter, TokenRegularizer
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.hpt.mixed import GroupsAndDemonstrations
-from etude.methods.rlvr.hpt.unified import BehaviourDenominator, Hybrid, UnifiedGradient
+from etude.objectives.unified import BehaviourDenominator, Hybrid, UnifiedGradient
 from etude.regularizers.entropy import EntropyBonus
 
 SOFT_RL = (0.0, 0.0, 0.125, 0.25, 0.5, 1.0)
