@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from method_costs import timed
 
 from etude.core.edit import set_values
+from etude.core.fit import objections
 from etude.core.registry import family, files, get_method
 from etude.evaluation.intervals import Interval
 from etude.evaluation.plots import interval_bars
@@ -51,10 +52,10 @@ and **worse** hold at a false discovery rate of 5% over all arms of a column (Be
 that the whole interval is smaller than what matters (a tenth of what GRPO gains), *open* that more runs are needed.
 *As published* are each method's own values, against GRPO's own; *after tuning* both have been through the same sweep
 of learning rate and updates per batch on other seeds. *Ceiling* and *rate* are of a curve that saturates, fitted to
-the arm's mean: where it is going, and how fast (1: after the budget 1 - 1/e of the way is gone). `time` is processor
-time of a step over GRPO's, where it was measured; `samples` are the completions used, over GRPO's. A method that was
-made for long runs, long answers or large k cannot show here what it is for; [the claims](claims.md) ask each for its
-own.
+the arm's mean: where it is going, and how fast (1: after the budget 1 - 1/e of the way is gone). A dagger marks what is
+at the edge of its sweep: the next value may be better. `time` is processor time of a step over GRPO's, where it was
+measured; `samples` are the completions used, over GRPO's. A method that was made for long runs, long answers or large k
+cannot show here what it is for; [the claims](claims.md) ask each for its own.
 
 {beds}
 
@@ -66,6 +67,11 @@ def methods() -> list[str]:
     """Methods that learn from samples of a language model."""
     found = [n for n in files("methods") if family("methods", n) == "rlvr"] + ["reinforce"]
     return [n for n in found if (m := get_method(n)).row != "theory" and m.experience and m.experience.samples]
+
+
+def misfit(bed: Bed, name: str) -> str | None:
+    """Why a method cannot be trained on a bed's task, as a sentence; None if it can."""
+    return next(objections(get_method(name, bed.goal.world), bed.goal), None)
 
 
 def rivals(bed: Bed) -> list[Arm]:
@@ -95,12 +101,14 @@ def columns(bed: Bed) -> dict[str, Columns]:
     found = {setting: {row.arm: row for row in table(bed, lines, setting)} for setting in settings_of(lines)}
     arms = dict.fromkeys(name for rows in found.values() for name in rows)
     made = {arm: Columns(*(found.get(s, {}).get(arm) for s in (PUBLISHED, TUNED))) for arm in arms}
-    return dict(sorted(made.items(), key=lambda item: -_place(item[1])))
+    return dict(sorted(made.items(), key=_place))
 
 
-def _place(both: Columns) -> float:
-    row = both.tuned or both.published
-    return row.gap.value if row else 0.0
+def _place(item: tuple[str, Columns]) -> tuple[bool, float]:
+    """What needs no paper first, then methods by what they gain after tuning."""
+    arm, columns = item
+    row = columns.tuned or columns.published
+    return arm in files("methods"), -(row.gap.value if row else 0.0)
 
 
 def monday(found: dict[str, dict[str, Columns]]) -> str:
@@ -132,24 +140,42 @@ def _gap(gap: Interval) -> str:
 
 
 def section(bed: Bed, arms: dict[str, Columns], costs: dict[str, float]) -> str:
-    """A bed: a forest plot, a table of both settings, and what was left out."""
-    picture = PICTURES / f"which-tricks-{bed.name.replace('/', '-')}.png"
-    bars = {arm: row.gap for arm, c in arms.items() if (row := c.tuned or c.published)}
-    label = f"difference to {BASELINE} in units of headroom, after tuning if there was any"
-    interval_bars(bars, picture, x_label=label)
+    """A bed: forest plots and a table of both settings, and what was left out."""
+    shown = [
+        _drawn(bed, setting, arms) for setting in (PUBLISHED, TUNED) if any(getattr(c, setting) for c in arms.values())
+    ]
     head = ["arm", "as published", "", "after tuning", "", "tuned to", "ceiling", "rate", "time", "samples", "runs"]
-    rows = [head, ["---"] * len(head), *(_cells(arm, c, costs) for arm, c in arms.items())]
-    out = [f"\n{arm} was left out: {why}" for arm, why in failures(list(JsonLines.read(ROOT / kept_in(bed)))).items()]
+    rows = [head, ["---"] * len(head), *(_cells(bed, arm, c, costs) for arm, c in arms.items())]
+    out = [f"\n{arm} was left out: {why}\n" for arm, why in failures(list(JsonLines.read(ROOT / kept_in(bed)))).items()]
+    if other := [name for name in methods() if misfit(bed, name)]:
+        out.append(f"\nNot for a task of {bed.goal.world}: {', '.join(other)}.\n")
     text = "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
-    return f"## {bed.name}\n\n{bed.about}\n\n![{bed.name}](images/{picture.name})\n\n{text}\n" + "".join(out)
+    return f"## {bed.name}\n\n{bed.about}\n\n{''.join(shown)}{text}\n" + "".join(out)
 
 
-def _cells(arm: str, both: Columns, costs: dict[str, float]) -> list[str]:
+def _drawn(bed: Bed, setting: str, arms: dict[str, Columns]) -> str:
+    """A forest plot of one setting, the largest difference on top, as Markdown."""
+    picture = PICTURES / f"which-tricks-{bed.name.replace('/', '-')}-{setting}.png"
+    bars = {arm: row.gap for arm, c in arms.items() if (row := getattr(c, setting))}
+    bars = dict(sorted(bars.items(), key=lambda item: -item[1].value))
+    title = "as published" if setting == PUBLISHED else "after the same sweep"
+    interval_bars(bars, picture, x_label=f"difference to {BASELINE}, in units of headroom", title=title)
+    return f"![{bed.name}, {title}](images/{picture.name})\n\n"
+
+
+def _tuned(bed: Bed, found: Mapping[str, Any]) -> str:
+    """What a sweep chose; a dagger where that was the least or the most that it had to choose from."""
+    edges = {k: (min(v), max(v)) for k, v in bed.sweep.items()}
+    said = [f"{k.rpartition('.')[2]} {v:g}{'†' if v in edges.get(k, ()) else ''}" for k, v in found.items()]
+    return ", ".join(said)
+
+
+def _cells(bed: Bed, arm: str, both: Columns, costs: dict[str, float]) -> list[str]:
     link = f"[{arm}](methods/{arm}.md)" if arm in files("methods") else arm
     found = [_cell(both.published), _cell(both.tuned)]
     row = both.tuned or both.published
     assert row is not None
-    tuned = ", ".join(f"{k.rpartition('.')[2]} {v:g}" for k, v in row.tuned.items())
+    tuned = _tuned(bed, row.tuned)
     time = f"{costs[arm]:.2f}" if arm in costs else ""
     curve = [f"{row.ceiling:.2f}", f"{row.rate:.1f}"]
     return [link, *found[0], *found[1], tuned, *curve, time, f"{row.completions:.2f}", str(row.pairs)]
@@ -208,7 +234,7 @@ def main() -> None:
     if options.costs:
         return measure_costs(names)
     for bed in () if options.page else map(load_bed, options.beds):
-        arms = [*rivals(bed), *(both(bed, name) for name in names)]
+        arms = [*rivals(bed), *(both(bed, name) for name in names if not misfit(bed, name))]
         compete(bed, arms, ROOT / kept_in(bed), seeds=options.seeds, root=ROOT / "runs/beds", workers=options.workers)
     write([load_bed(name) for name in BEDS])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,11 @@ def test_train_help_explains_every_option(cli: Cli) -> None:
     helped = cli("train", "--help").out
     assert "[default: ()]" not in helped
     assert "--checkpoint-every" in helped
+
+
+def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback() -> None:
+    asked = [sys.executable, "-m", "etude", "beds", "show", "control/acrobot"]
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as said:
+        assert said.stdout and said.stderr
+        said.stdout.close()
+        assert said.stderr.read() == b"" and said.wait() == 141

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -15,6 +16,9 @@ def main() -> None:
     except EtudeError as error:
         print(f"etude: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:  # `etude ... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+        raise SystemExit(141) from None
     except KeyboardInterrupt:
         print("etude: Stopped by Ctrl-C.", file=sys.stderr)
         raise SystemExit(130) from None

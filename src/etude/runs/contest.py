@@ -105,7 +105,7 @@ def _runs(bed: Bed, arm: Arm, sweep: Sweep, seeds: int, root: Path, pool: Worker
     except Interrupted:
         raise
     except EtudeError as error:
-        return [{"failed": str(error)}]
+        return [{"failed": str(error).replace(f"{root}/", "")}]  # the file is kept, and the folder is not
     return list(_lines(bed, jobs, best))
 
 
