@@ -98,7 +98,11 @@ class LanguageTask(Task, abstract=True):
     stop: ClassVar[tuple[str, ...]] = ()
     """Strings that end a completion (kept in it), besides the end-of-text token."""
     step_timeout: ClassVar[float] = 60.0
-    """Seconds that the environment may take for one reset or step before the run stops."""
+    """Seconds that the environment may take for one reset or step, before the run stops; or, in a worker process,
+    before the process is replaced and the episode lost."""
+    workers: ClassVar[int] = 0
+    """Processes that step its environments, so many at once: for slow ones, which compute for long or wait. 0: in this
+    process, one after another. Changes no number."""
 
     @property
     def prompt_limit(self) -> int | None:
