@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import ClassVar
 
@@ -14,12 +15,16 @@ class Waiting(LanguageTask):
 
     Args:
         workers: processes that step the environments; 0: this one.
+        uneven: answers take `seconds` on average, exponentially distributed, as the episode's seed decides.
+        by_arrival: episodes go on as their answers come.
     """
 
     id: ClassVar[str] = "waiting"
     max_tokens: ClassVar[int] = 4
     workers: int = 0  # type: ignore[misc]  # of each task, where others have one for all
     seconds: float = 0.05
+    uneven: bool = False
+    by_arrival: bool = False  # type: ignore[misc]
     max_turns: int = 3  # type: ignore[misc]
 
     def problems(self, split: str) -> list[Problem]:
@@ -36,11 +41,13 @@ class Wait:
         self.task, self.turn = task, 0
 
     def reset(self, problem: Problem, seed: int) -> list[Segment]:
+        self.random = random.Random(seed)
         return [Segment("user", str(problem.prompt))]
 
     def step(self, segment: Segment) -> StepResult:
         self.turn += 1
-        time.sleep(self.task.seconds)
+        seconds = self.task.seconds
+        time.sleep(self.random.expovariate(1 / seconds) if self.task.uneven else seconds)
         return StepResult(
             [Segment("user", f"{self.turn}>")], float(len(segment.text)), self.turn >= self.task.max_turns
         )

@@ -44,6 +44,13 @@ class Slow(LanguageTask):
         return Counter(self)
 
 
+class Arriving(Slow):
+    """The same, whose episodes go on as their environments answer."""
+
+    id: ClassVar[str] = "arriving"
+    by_arrival: ClassVar[bool] = True
+
+
 class Counter:
     """Says how many letters it was told so far, and a letter that the seed decides."""
 

@@ -21,10 +21,12 @@ from etude.experience.groups import Groups
 from etude.experience.rollout import Start, fresh, rollout
 from etude.loops.language import LanguageLoop
 from etude.methods.rlvr.grpo import grpo
+from etude.policies.conversation import Conversation
 from etude.policies.sampling import Sampling
+from etude.runs.kinds import run_of
 from etude.runtime import workers
 from language_toys import Toy, make_loop, random_policy
-from slow_worlds import Slow
+from slow_worlds import Arriving, Slow
 
 SMALL = grpo.replace(problems=3, experience=Groups(size=4))
 
@@ -132,6 +134,39 @@ def test_a_run_that_is_stopped_and_resumed_is_the_one_that_never_was(tmp_path: P
     resumed = make(3)
     resumed.load(tmp_path)
     assert numbers(resumed) == expected[1]
+
+
+@pytest.mark.slow
+def test_by_arrival_says_the_same_to_rounding(here: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is sampled with whom: tokens, rewards and ends are equal, and log-probabilities as near as rounding."""
+    asked, real = list[int](), Conversation.sample
+
+    def noted(self: Conversation, rows: Any, *others: Any) -> Any:
+        asked.append(len(rows))
+        return real(self, rows, *others)
+
+    monkeypatch.setattr(Conversation, "sample", noted)
+    found = seen(play(Arriving(workers=4, seconds=0.05)))
+    assert sum(asked) == sum(s[0] == "assistant" for segments, *_ in here for s in segments) and len(asked) > 4
+    for (ours, *rest), (theirs, *wanted) in zip(found, here, strict=True):
+        assert rest == wanted
+        for (*a, logp, reward, version), (*b, logp_b, reward_b, version_b) in zip(ours, theirs, strict=True):
+            assert (a, reward, version) == (b, reward_b, version_b)
+            assert logp == pytest.approx(logp_b, abs=2e-5)
+    forks = [s._replace(segments=tuple(e.turns[:1]), seed=e.seed) for s, e in zip(starts_of(Slow()), play(Slow()))]
+    assert len(play(Arriving(workers=2), forks)) == 15
+    with pytest.raises(ConfigError, match="go on by arrival, which needs `workers`"):
+        play(Arriving())
+
+
+@pytest.mark.slow
+def test_a_run_by_arrival_records_that_it_repeats_to_rounding(tmp_path: Path) -> None:
+    for task, said in ((Arriving(workers=2), {"repeats": "to rounding"}), (Slow(workers=2), {})):
+        loop = make_loop(SMALL, task)
+        kind: Any = run_of(SMALL)
+        assert kind.promises(loop) == said
+        assert ("to rounding only" in kind.sentence(loop, loop.method, task)) == bool(said)
+        assert loop.step().metrics["rows"] == 12
 
 
 def test_off_the_main_thread_workers_have_deadlines_and_this_process_refuses(here: list[Any]) -> None:

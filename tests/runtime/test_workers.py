@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +187,17 @@ def twice(x: int, after: float = 0.0, limit: float = 20.0) -> Job[int | str]:
     return int(again["twice"])
 
 
+def done(pool: Pool, jobs: Sequence[tuple[int, Job[Any]]]) -> list[Any]:
+    """What jobs come to, each with its place, in their order."""
+    with pool.jobs() as running:
+        for number, (place, job) in enumerate(jobs):
+            running.add(number, place, job)
+        return [found for _, found in running.all_of(range(len(jobs)))]
+
+
 def test_jobs_come_to_what_they_come_to_in_their_order(pool: Pool) -> None:
     delays = [0.2, 0.0, 0.05, 0.0, 0.1, 0.0, 0.0]
-    assert list(pool.run([(k, twice(k, after)) for k, after in enumerate(delays)])) == [4 * k for k in range(7)]
+    assert done(pool, [(k, twice(k, after)) for k, after in enumerate(delays)]) == [4 * k for k in range(7)]
     assert [w.starts for w in pool.workers] == [1, 1, 1]
 
 
@@ -200,21 +208,39 @@ def test_they_run_at_once(source: Path, tmp_path: Path) -> None:
     def met(k: int) -> Job[Any]:
         return (yield {"folder": str(tmp_path), "name": str(k), "count": 3}, 60.0)
 
-    assert list(meeting.run([(k, met(k)) for k in range(3)])) == ["0", "1", "2"]
+    assert done(meeting, [(k, met(k)) for k in range(3)]) == ["0", "1", "2"]
     meeting.close()
     assert not any(w.running for w in meeting.workers)
 
 
 def test_a_job_that_fails_leaves_the_others_alone(pool: Pool) -> None:
-    found = list(pool.run([(k, twice(k, 60.0, 0.3) if k == 1 else twice(k)) for k in range(6)]))
+    found = done(pool, [(k, twice(k, 60.0, 0.3) if k == 1 else twice(k)) for k in range(6)])
     assert found == [0, "timed out", 8, 12, 16, 20]
 
 
 def test_leaving_in_the_middle_leaves_no_answer_behind(pool: Pool) -> None:
-    running = pool.run([(k, twice(k, 0.3)) for k in range(6)])
-    assert next(running) == 0
-    running.close()
-    assert list(pool.run([(k, twice(k)) for k in range(6)])) == [4 * k for k in range(6)]
+    with pool.jobs() as running:
+        for k in range(6):
+            running.add(k, k, twice(k, 0.3))
+        assert next(iter(running.all_of([0]))) == (0, 0)
+    assert done(pool, [(k, twice(k)) for k in range(6)]) == [4 * k for k in range(6)]
+
+
+def test_jobs_may_be_added_while_others_run_and_end_when_they_end(source: Path, tmp_path: Path) -> None:
+    """The first waits for the last to be there, which is added after the second ended."""
+    meeting = Pool(lambda: Worker.of(f"{source}:meet"), 2)
+
+    def met(k: int, count: int) -> Job[Any]:
+        return (yield {"folder": str(tmp_path), "name": str(k), "count": count}, 60.0)
+
+    with meeting.jobs() as running:
+        running.add(0, 0, met(0, 3))
+        running.add(1, 1, met(1, 1))
+        assert running.ended() == {1: "1"}
+        running.add(2, 1, met(2, 3))
+        assert running.ended() | running.ended() == {0: "0", 2: "2"}
+        assert running.ended() == {}
+    meeting.close()
 
 
 def test_a_job_may_come_to_something_without_a_call(pool: Pool) -> None:
@@ -222,7 +248,7 @@ def test_a_job_may_come_to_something_without_a_call(pool: Pool) -> None:
         return x
         yield
 
-    assert list(pool.run([(0, known(1)), (0, twice(2)), (1, known(3))])) == [1, 8, 3]
+    assert done(pool, [(0, known(1)), (0, twice(2)), (1, known(3))]) == [1, 8, 3]
 
 
 # Plain data

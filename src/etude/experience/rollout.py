@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
@@ -100,7 +100,8 @@ def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> li
     """One episode per start; which others are played with it changes none of them.
 
     A turn is sampled for all that have one, then all their environments answer: in this process or, if the task has
-    `workers`, many at once in processes of their own. Episodes whose environment raised, or did not answer there, end
+    `workers`, many at once in processes of their own; there an episode need not wait for the others (`by_arrival`).
+    Episodes whose environment raised, or did not answer there, end
     with `StopReason.FAULT`.
 
     Raises EnvironmentFault if environments keep failing, one hangs in this process, or returns a reward that is not a
@@ -109,14 +110,17 @@ def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> li
     episodes = [_blank(start) for start in starts]
     with worlds_of(context.task, episodes) as worlds:
         play, lines = _Play(starts, episodes, worlds, context), _Lines(context.policy.converse())
-        going, turn = play.begin(), 0
-        while going := [i for i in going if _fits(episodes[i], starts[i].turns + turn, context)]:
-            views = {i: episodes[i].tokens for i in going}
-            draws = [starts[i].draw.child("turn", starts[i].turns + turn, "tokens") for i in going]
-            begun = [0 if turn else starts[i].begun for i in going]
-            last = all(starts[i].turns + turn + 1 >= context.task.max_turns for i in going)
-            going = play.answer(going, lines.sample(views, sampling, draws, begun, last))
-            turn += 1
+        turns, going = [start.turns for start in starts], play.begin()
+        while going or play.away:
+            if going := [i for i in going if _fits(episodes[i], turns[i], context)]:
+                views = {i: episodes[i].tokens for i in going}
+                draws = [starts[i].draw.child("turn", turns[i], "tokens") for i in going]
+                begun = [starts[i].begun if turns[i] == starts[i].turns else 0 for i in going]
+                last = all(turns[i] + 1 >= context.task.max_turns for i in going)
+                play.say(going, lines.sample(views, sampling, draws, begun, last, play.away))
+                for i in going:
+                    turns[i] += 1
+            going = play.hear()
     return episodes
 
 
@@ -133,9 +137,10 @@ class _Lines:
         draws: Sequence[Draw],
         begun: Sequence[int],
         last: bool,
+        away: Collection[int] = (),
     ) -> list[Completion]:
-        """One completion after each view; `last`: none of them is gone on with."""
-        self.engine.close([self.rows.pop(i) for i in [*self.rows] if i not in views])
+        """One completion after each view; `last`: none of them is gone on with; `away`: others that will be."""
+        self.engine.close([self.rows.pop(i) for i in [*self.rows] if i not in views and i not in away])
         known = [i for i in views if i in self.rows]
         held = {i: self.engine.tokens(self.rows[i]) for i in known}
         longer = [i for i in known if views[i][: len(held[i])] == held[i]]
@@ -146,7 +151,7 @@ class _Lines:
         self.rows.update(zip(new, self.engine.open([views[i] for i in new])))
         said = self.engine.sample([self.rows[i] for i in views], sampling, draws, begun, last)
         if last:
-            self.rows.clear()
+            self.rows = {i: row for i, row in self.rows.items() if i not in views}
         return said
 
 
@@ -216,6 +221,8 @@ class _Play:
     ) -> None:  # fmt: skip
         self.starts, self.episodes, self.worlds, self.context = starts, episodes, worlds, context
         self.faults, self.texts = _Faults(), _Texts(context)
+        self.away: dict[int, tuple[Segment, StopReason]] = {}
+        """What episodes said whose environments have not answered."""
 
     def begin(self) -> list[int]:
         """Reset the environments and replay what was said; the episodes that go on from there."""
@@ -224,16 +231,29 @@ class _Play:
         for turn in range(max((start.turns for start in self.starts), default=0)):
             again = [i for i in going if turn < self.starts[i].turns]
             said = [_said_again(self.starts[i].segments[turn], replayed=True) for i in again]
-            lost = {*again} - {*self._respond(again, said, [StopReason.END_OF_TEXT] * len(again))}
-            going = [i for i in going if i not in lost]
+            self._tell(again, said, [StopReason.END_OF_TEXT] * len(again))
+            kept = set[int]()
+            while self.away:
+                kept.update(self.hear())
+            going = [i for i in going if turn >= self.starts[i].turns or i in kept]
         for i in going:
             self._show_rest(i)
         return going
 
-    def answer(self, going: Sequence[int], completions: Sequence[Completion]) -> list[int]:
-        """Give the environments what the policy said; the episodes that go on."""
+    def say(self, going: Sequence[int], completions: Sequence[Completion]) -> None:
+        """Give the environments what the policy said."""
         said = [self._said(self.episodes[i], completion) for i, completion in zip(going, completions)]
-        return self._respond(going, said, [c.stop for c in completions])
+        self._tell(going, said, [c.stop for c in completions])
+
+    def hear(self) -> list[int]:
+        """The episodes that go on, of those whose environments answered."""
+        return [i for i, answer in self.worlds.hear() if self._take(i, *self.away.pop(i), answer)]
+
+    def _tell(self, which: Sequence[int], said: Sequence[Segment], stops: Sequence[StopReason]) -> None:
+        for i, segment, stop in zip(which, said, stops):
+            self.episodes[i].segments.append(segment)
+            self.away[i] = segment, stop
+        self.worlds.tell(which, said)
 
     def _open(self, i: int, answer: Answer) -> bool:
         """Show what an environment was reset to; False if the episode is lost."""
@@ -279,13 +299,6 @@ class _Play:
             segment = _joined(before, segment, self.context.policy)
             episode.segments.pop()
         return segment
-
-    def _respond(self, which: Sequence[int], said: Sequence[Segment], stops: Sequence[StopReason]) -> list[int]:
-        """Let environments answer a turn of the policy; the episodes that go on."""
-        for i, segment in zip(which, said):
-            self.episodes[i].segments.append(segment)
-        answers = self.worlds.step(which, said)
-        return [i for i, s, stop, answer in zip(which, said, stops, answers) if self._take(i, s, stop, answer)]
 
     def _take(self, i: int, segment: Segment, stop: StopReason, answer: Answer) -> bool:
         """Write down what an environment answered; True if the episode goes on."""

@@ -1,7 +1,7 @@
 """The environments of episodes that are played together: in this process, or in worker processes.
 
 Both answer many questions at once, in the order in which they were asked, whenever each answer came: who is sampled
-with whom is decided by turns, never by the clock.
+with whom is decided by turns, never by the clock, unless the task asks for it (`by_arrival`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etude.experience.deadline import deadline
 from etude.experience.host import packed_fields, received
 from etude.runtime.packing import Unpackable
 from etude.runtime.serving import CallFailed, Reason
-from etude.runtime.workers import Job, Pool, Worker
+from etude.runtime.workers import Job, Jobs, Pool, Worker
 
 ATTEMPTS = 2
 """How often a call is tried whose process dies: once more, since something else may have ended it."""
@@ -53,8 +53,13 @@ class Worlds(Protocol):
         """Begin these episodes."""
         ...
 
-    def step(self, which: Sequence[int], said: Sequence[Segment]) -> Iterator[Answer]:
+    def tell(self, which: Sequence[int], said: Sequence[Segment]) -> None:
         """Let these environments answer what the policy said."""
+        ...
+
+    def hear(self) -> Iterator[tuple[int, Answer]]:
+        """What environments answered that were told something: all of them, in order; or, where the task wants that,
+        those whose answers are here."""
         ...
 
 
@@ -62,12 +67,15 @@ class Worlds(Protocol):
 def worlds_of(task: LanguageTask, episodes: Sequence[Episode]) -> Iterator[Worlds]:
     """An environment for each episode, where the task says that they are."""
     if not task.workers:
+        if task.by_arrival:
+            raise ConfigError(f"Environments of task {task.id!r} go on by arrival, which needs `workers` of their own.")
         yield Here(task, episodes)
         return
     key = _key(task)
     pool = _idle[key].pop() if _idle.get(key) else _pool(key)
     try:
-        yield Hosted(task, episodes, pool)
+        with pool.jobs() as jobs:
+            yield Hosted(task, episodes, pool, jobs)
     finally:
         _keep(key, pool)
 
@@ -87,6 +95,7 @@ class Here:
     def __init__(self, task: LanguageTask, episodes: Sequence[Episode]) -> None:
         self.task, self.episodes = task, episodes
         self.worlds = [task.environment() for _ in episodes]
+        self.told: list[tuple[int, Segment]] = []
 
     def reset(self, which: Sequence[int]) -> Iterator[Answer]:
         """Raises EnvironmentFault for one that hangs, ConfigError where nothing can stop it."""
@@ -94,10 +103,15 @@ class Here:
             episode = self.episodes[i]
             yield self._call(i, self.worlds[i].reset, episode.problem, episode.seed)
 
-    def step(self, which: Sequence[int], said: Sequence[Segment]) -> Iterator[Answer]:
+    def tell(self, which: Sequence[int], said: Sequence[Segment]) -> None:
+        """They are stepped when their answers are heard."""
+        self.told += zip(which, said, strict=True)
+
+    def hear(self) -> Iterator[tuple[int, Answer]]:
         """Raises as `reset` does."""
-        for i, segment in zip(which, said, strict=True):
-            yield self._call(i, self.worlds[i].step, segment)
+        told, self.told = self.told, []
+        for i, segment in told:
+            yield i, self._call(i, self.worlds[i].step, segment)
 
     def _call(self, i: int, ask: Any, *arguments: object) -> Answer:
         begun = time.monotonic()
@@ -133,20 +147,29 @@ class Hosted:
     made a second time; an episode is lost that dies again, or hangs.
     """
 
-    def __init__(self, task: LanguageTask, episodes: Sequence[Episode], pool: Pool) -> None:
-        self.task, self.episodes, self.pool = task, episodes, pool
+    def __init__(self, task: LanguageTask, episodes: Sequence[Episode], pool: Pool, jobs: Jobs[Answer]) -> None:
+        self.task, self.episodes, self.pool, self.jobs = task, episodes, pool, jobs
         self.batch = next(_batches)
         self.lives = [Life([], []) for _ in episodes]
         self.homes: dict[int, int] = {}
+        self.told: list[int] = []
 
     def reset(self, which: Sequence[int]) -> Iterator[Answer]:
         """Raises EnvironmentFault for what cannot be sent, ConfigError if the task cannot be loaded."""
-        return self.pool.run([(i, self._job(i, self._opening(i))) for i in which])
+        for i in which:
+            self.jobs.add(i, i, self._job(i, self._opening(i)))
+        return (answer for _, answer in self.jobs.all_of(which))
 
-    def step(self, which: Sequence[int], said: Sequence[Segment]) -> Iterator[Answer]:
+    def tell(self, which: Sequence[int], said: Sequence[Segment]) -> None:
         """Raises EnvironmentFault for what cannot be sent."""
-        messages = [{"segment": self._sent(i, s, "segment", ("info",))} for i, s in zip(which, said, strict=True)]
-        return self.pool.run([(i, self._job(i, message)) for i, message in zip(which, messages)])
+        for i, segment in zip(which, said, strict=True):
+            self.jobs.add(i, i, self._job(i, {"segment": self._sent(i, segment, "segment", ("info",))}))
+            self.told.append(i)
+
+    def hear(self) -> Iterator[tuple[int, Answer]]:
+        """Raises as `reset` does."""
+        told, self.told = self.told, []
+        return iter(sorted(self.jobs.ended().items())) if self.task.by_arrival else self.jobs.all_of(told)
 
     def _opening(self, i: int) -> dict[str, Any]:
         episode = self.episodes[i]

@@ -21,8 +21,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from typing import IO, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, Generic, TypeAlias, TypeVar
 
 from etude.core.errors import ConfigError
 from etude.runtime import serving
@@ -279,29 +280,14 @@ class Pool:
         """The worker of the jobs at this place, which may be any number."""
         return self.workers[number % len(self.workers)]
 
-    def run(self, jobs: Sequence[tuple[int, Job[T]]]) -> Iterator[T]:
-        """What each job comes to, in the order of `jobs`, in whichever order they end.
-
-        Args:
-            jobs: each with its place. Those of one worker are done one after another, in order.
-
-        Raises: ConfigError if what is served cannot be loaded, and what a job raises; no call goes on then.
-        """
-        queues: dict[Worker, deque[tuple[int, Job[T]]]] = {}
-        for number, (place, job) in enumerate(jobs):
-            queues.setdefault(self.place(place), deque()).append((number, job))
-        busy, found = dict[Worker, tuple[int, Job[T]]](), dict[int, T]()
+    @contextmanager
+    def jobs(self) -> Iterator[Jobs[Any]]:
+        """Jobs for its workers, one such set of them at a time; those that are not over in the end are left."""
+        jobs = Jobs[Any](self)
         try:
-            for worker, queue in queues.items():
-                _begin(worker, queue, busy, found)
-            for number in range(len(jobs)):
-                while number not in found:
-                    for worker in wait(busy):
-                        _go_on(worker, queues[worker], busy, found)
-                yield found.pop(number)
+            yield jobs
         finally:
-            for worker in busy:  # its answer is on its way, which the next call must not read
-                worker.close()
+            jobs.leave()
 
     def close(self) -> None:
         """End all processes."""
@@ -309,38 +295,73 @@ class Pool:
             worker.close()
 
 
-def _begin(
-    worker: Worker, queue: deque[tuple[int, Job[T]]], busy: dict[Worker, tuple[int, Job[T]]], found: dict[int, T]
-) -> None:
-    """Begin jobs of a worker until one of them has called it."""
-    while queue and worker not in busy:
-        number, job = queue.popleft()
+class Jobs(Generic[T]):
+    """Jobs on the workers of a pool, to which others may be added while they run. Each has a number of its own.
+
+    What a job raises, and ConfigError if what is served cannot be loaded, is raised from whatever is asked then.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self._queues: dict[Worker, deque[tuple[int, Job[T]]]] = {}
+        self._busy: dict[Worker, tuple[int, Job[T]]] = {}
+        self._found: dict[int, T] = {}
+
+    def add(self, number: int, place: int, job: Job[T]) -> None:
+        """Begin a job, or let it wait until the worker at its place is done with those before."""
+        worker = self.pool.place(place)
+        self._queues.setdefault(worker, deque()).append((number, job))
+        self._begin(worker)
+
+    def ended(self) -> dict[int, T]:
+        """What the jobs came to that ended since this was asked before; waits for one if there are any."""
+        while self._busy and not self._found:
+            for worker in wait(self._busy):
+                self._go_on(worker)
+        found, self._found = self._found, {}
+        return found
+
+    def all_of(self, numbers: Iterable[int]) -> Iterator[tuple[int, T]]:
+        """What these jobs come to, in this order, in whichever order they end."""
+        found = dict[int, T]()
+        for number in numbers:
+            while number not in found:
+                found.update(self.ended())
+            yield number, found.pop(number)
+
+    def leave(self) -> None:
+        """End the processes of calls that go on: their answers are on their way, which the next call must not read."""
+        for worker in self._busy:
+            worker.close()
+
+    def _begin(self, worker: Worker) -> None:
+        """Begin jobs of a worker until one of them has called it."""
+        queue = self._queues[worker]
+        while queue and worker not in self._busy:
+            number, job = queue.popleft()
+            try:
+                call = next(job)
+            except StopIteration as end:
+                self._found[number] = end.value
+            else:
+                self._busy[worker] = number, job
+                worker.ask(*call)
+
+    def _go_on(self, worker: Worker) -> None:
+        """Give a job what its call came to; its next call, or the next job."""
+        number, job = self._busy[worker]
         try:
-            call = next(job)
-        except StopIteration as end:
-            found[number] = end.value
-        else:
-            busy[worker] = number, job
+            try:
+                answer = worker.outcome()
+            except CallFailed as failure:
+                call = job.throw(failure)
+            else:
+                call = job.send(answer)
             worker.ask(*call)
-
-
-def _go_on(
-    worker: Worker, queue: deque[tuple[int, Job[T]]], busy: dict[Worker, tuple[int, Job[T]]], found: dict[int, T]
-) -> None:
-    """Give a job what its call came to; its next call, or the next job."""
-    number, job = busy[worker]
-    try:
-        try:
-            answer = worker.outcome()
-        except CallFailed as failure:
-            call = job.throw(failure)
-        else:
-            call = job.send(answer)
-        worker.ask(*call)
-    except StopIteration as end:
-        del busy[worker]
-        found[number] = end.value
-        _begin(worker, queue, busy, found)
+        except StopIteration as end:
+            del self._busy[worker]
+            self._found[number] = end.value
+            self._begin(worker)
 
 
 def _reap(process: subprocess.Popen[bytes], connection: socket.socket, output: IO[bytes], owner: int) -> None:
