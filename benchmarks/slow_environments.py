@@ -1,6 +1,6 @@
 """What episodes of several turns take whose environments are slow, in this process and in worker processes.
 
-    python benchmarks/slow_environments.py [--rounds 3] [--workers 0 4 8 16 32] [--uneven]
+    python benchmarks/slow_environments.py [--rounds 3] [--workers 0 4 8 16 32] [--uneven] [--turns 3] [--seconds 0.05]
 
 64 episodes of 3 turns of `tiny`, whose environments sleep 0.05 s at each step: 9.6 s of sleep, one after another.
 Printed for each number of processes: seconds on the clock of the first time, which starts the processes, and of the
@@ -31,11 +31,11 @@ class Found:
     said: set[str] = field(default_factory=set)
 
 
-def tasks_of(counts: list[int], uneven: bool) -> dict[str, Waiting]:
+def tasks_of(counts: list[int], usual: Waiting, uneven: bool) -> dict[str, Waiting]:
     """What is played, by the label of its row."""
-    found = {str(count): Waiting(workers=count, uneven=uneven) for count in counts}
+    found = {str(count): usual.replace(workers=count, uneven=uneven) for count in counts}
     if uneven:
-        found |= {f"{count} +": Waiting(workers=count, uneven=True, by_arrival=True) for count in counts if count}
+        found |= {f"{label} +": task.replace(by_arrival=True) for label, task in found.items() if task.workers}
     return found
 
 
@@ -71,11 +71,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 4, 8, 16, 32])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.05)
     parser.add_argument("--uneven", action="store_true")
     options = parser.parse_args()
     from etude.experience import worlds
 
-    tasks = tasks_of(options.workers, options.uneven)
+    tasks = tasks_of(options.workers, Waiting(seconds=options.seconds, max_turns=options.turns), options.uneven)
     worlds.KEPT = len(tasks)
     found = measured(tasks, options.rounds)
     print(f"{platform.processor() or platform.machine()}, {options.rounds} rounds, seconds")
