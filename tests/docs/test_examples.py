@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ SHOWN = {
     "add-a-method.md": EXAMPLES / "hard_first.py",
     "add-an-off-policy-method.md": EXAMPLES / "steady.py",
     "your-environment.md": EXAMPLES / "tank.py",
+    "your-environment.md#with-turns-in-language": EXAMPLES / "second_try.py",
     "../README.md": files("methods")["dapo"],
 }
 QUICK = {"set": {"problems": 4}, "evaluate": 2, "quiet": True}
@@ -45,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_pages_show_the_whole_file(page: str) -> None:
     """What is read is what runs."""
     text = SHOWN[page].read_text(encoding="utf-8").strip()
-    assert f"```python\n{text}\n```" in (DOCS / page).read_text(encoding="utf-8")
+    assert f"```python\n{text}\n```" in (DOCS / page.partition("#")[0]).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -151,3 +153,16 @@ def test_the_tank_is_checked_trained_and_exported(folder: Path) -> None:
     actions = torch.export.load(exported).module()(torch.tensor([[0.5, 0.9], [0.5, 0.1], [0.2, 0.5]]))
     assert actions.shape == (3,)
     assert set(actions.tolist()) <= {0, 1, 2}
+
+
+@pytest.mark.slow
+def test_the_second_try_is_played_in_workers_as_in_this_process(folder: Path) -> None:
+    """The page's commands, in small: the number of processes changes no number, and a run that was stopped goes on."""
+    assert {finding.level for finding in etude.check_task("second_try.py")} == {"fact"}
+    found = []
+    for workers in (0, 2):
+        small = {"problems": 4, "experience.size": 4, "task.workers": workers}
+        result = etude.train("grpo", "second_try.py", steps=2, evaluate=4, set=small, out=f"run-{workers}", quiet=True)
+        lines = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
+        found.append([{k: v for k, v in line.items() if "second" not in k and k != "time"} for line in lines])
+    assert found[0] == found[1] and len(found[0]) == 2 and found[0][-1]["prefilled_tokens"] > 0

@@ -6,6 +6,7 @@ import functools
 import logging
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -925,3 +926,18 @@ def test_usual_answers_pass_quickly_and_unusual_ones_still_pass() -> None:
     seen = np.zeros(2, np.float32)  # fits into float64
     for reward in (1, 1.0, np.float32(1), np.int64(1), True, np.array(1.0), torch.tensor(1.0)):
         assert wrong_step(box, (seen, reward, np.bool_(True), False, {})) is None
+
+
+def test_off_the_main_thread_environments_in_this_process_are_refused() -> None:
+    """Nothing could end one that hangs there."""
+    found: list[str] = []
+
+    def work() -> None:
+        with pytest.raises(ConfigError, match="only the main thread of a Unix process can hold it to that") as refused:
+            GymnasiumVector(Toy, [0], 1)
+        found.append(str(refused.value))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found

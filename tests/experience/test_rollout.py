@@ -12,7 +12,7 @@ import torch
 
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Segment, StopReason
-from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.errors import ConfigError, EnvironmentFault, InvariantError
 from etude.core.rows import concatenate, split_groups, to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
@@ -355,17 +355,18 @@ def test_errors_of_the_body_are_its_own() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_off_the_main_thread_there_is_no_deadline() -> None:
+def test_off_the_main_thread_a_deadline_is_refused() -> None:
     import threading
 
-    found: list[bool] = []
+    found: list[str] = []
 
     def work() -> None:
-        with deadline(0.01, late):
-            time.sleep(0.05)
-        found.append(True)
+        with pytest.raises(ConfigError) as refused, deadline(0.01, late):
+            found.append("the body ran")
+        found.append(str(refused.value))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [True]
+    (sentence,) = found
+    assert sentence.startswith("An environment in this process has 0.01 s for an answer, and only the main thread of a")

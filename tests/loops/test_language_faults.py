@@ -148,7 +148,7 @@ def test_three_lost_episodes_in_a_row_stop_the_run() -> None:
             raise KeyError("gone")
         return fine(number, turn, segment)
 
-    with pytest.raises(EnvironmentFault, match=r"raised in 3 episodes in a row; .*'train-\d': KeyError: 'gone'"):
+    with pytest.raises(EnvironmentFault, match=r"failed in 3 episodes in a row; .*'train-\d': KeyError: 'gone'"):
         make_loop(small, Toy(world=world(broken), max_turns=3)).step()
 
 

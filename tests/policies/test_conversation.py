@@ -324,6 +324,21 @@ def test_the_last_turn_closes_its_rows() -> None:
         talk.extend(rows[:1], [[5]])
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("limit", [None, 1])
+def test_the_last_turn_of_some_rows_leaves_the_others_open(kind: str, limit: int | None) -> None:
+    """Also where nothing is kept of the others."""
+    policy = ending(random_policy(kind, dtype=F64))
+    talk, wanted = Conversation(policy, limit), Conversation(policy)
+    rows, others = talk.open(PROMPTS), wanted.open(PROMPTS)
+    for turn, (asked, last) in enumerate(
+        [(range(6), False), ((1, 4), True), ((0, 2, 3), False), ((3, 5), True), ((0, 2), True)]
+    ):
+        said = talk.sample([rows[i] for i in asked], SAMPLING, draws_of(asked, turn), last=last)
+        check([said], [wanted.sample([others[i] for i in asked], SAMPLING, draws_of(asked, turn))], 1e-9)
+    assert talk._decoder is None
+
+
 def test_an_interrupted_turn_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = ending(random_policy(dtype=F64))
     talk = Conversation(policy)

@@ -296,7 +296,7 @@ def test_long_completions_are_cut_in_messages(make: Any) -> None:
 @pytest.mark.slow
 def test_a_hanging_call_is_ended_with_all_it_started(make: Any) -> None:
     part = make("faulty", timeout=0.3)
-    before = part._caller._process.pid
+    before = part._caller.worker.process.pid
     start = time.monotonic()
     error = failure(part, "a", "b", "c", "hang")
     assert time.monotonic() - start < 10
@@ -502,7 +502,7 @@ def test_the_worker_does_not_load_torch(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_forgotten_part_ends_its_process(make: Any, source: Path) -> None:
     part = FunctionReward(f"{source}:exact").bind()
-    pid = part._caller._process.pid
+    pid = part._caller.worker.process.pid
     del part
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -518,7 +518,7 @@ if sys.argv[2] == "busy":
     threading.Thread(target=call, daemon=True).start()
     time.sleep(0.3)
 with open(sys.argv[4], "w") as file:
-    print(part._caller._process.pid, file=file)
+    print(part._caller.worker.process.pid, file=file)
 exec(sys.argv[3])
 """
 

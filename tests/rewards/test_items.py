@@ -116,7 +116,7 @@ def test_only_the_guilty_are_late(make: Any) -> None:
     part, batch = make("faulty", item_timeout=0.2, timeout=30.0, on_bad_reward="drop"), episodes("x", "hang", "late")
     assert [r == 1.0 for r in part.score(batch, CONTEXT)] == [True, False, False]
     assert [e.info.get("dropped") for e in batch] == [None, "reward timed out", "reward raised"]
-    assert part._caller.starts == 1
+    assert part._caller.worker.starts == 1
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_an_async_call_that_raises_or_hangs_is_found_without_repeating_others(ma
     part, batch = make("judged", timeout=0.5, on_bad_reward="zero"), episodes("x", "hang", "raise", "x")
     assert part.score(batch, CONTEXT) == [4.0, 0.0, 0.0, 4.0]
     assert [e.info.get("zeroed") for e in batch] == [None, "reward timed out", "reward raised", None]
-    assert (part._caller.starts, part.state["zeroed"], part.state["zeros"]) == (1, 2, 0)
+    assert (part._caller.worker.starts, part.state["zeroed"], part.state["zeros"]) == (1, 2, 0)
 
 
 @pytest.mark.slow

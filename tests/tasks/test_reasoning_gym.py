@@ -50,9 +50,9 @@ def test_seeds_of_splits_never_meet() -> None:
 def test_datasets_that_follow_the_hash_seed_are_the_same_in_every_process() -> None:
     worker = adapter._gym()
     which = ReasoningGym("word_ladder", size=10)._which("train", 1)
-    before = worker.ask(60, what="problem", **which)
+    before = worker.call({"what": "problem", **which}, 60)
     worker.close()
-    assert worker.ask(60, what="problem", **which) == before
+    assert worker.call({"what": "problem", **which}, 60) == before
 
 
 def test_answers_are_not_run(tmp_path: Path) -> None:

@@ -98,7 +98,15 @@ class LanguageTask(Task, abstract=True):
     stop: ClassVar[tuple[str, ...]] = ()
     """Strings that end a completion (kept in it), besides the end-of-text token."""
     step_timeout: ClassVar[float] = 60.0
-    """Seconds that the environment may take for one reset or step before the run stops."""
+    """Seconds that the environment may take for one reset or step, before the run stops; or, in a worker process,
+    before the process is replaced and the episode lost."""
+    workers: ClassVar[int] = 0
+    """Processes that step its environments, so many at once: for slow ones, which compute for long or wait. 0: in this
+    process, one after another. Changes no number."""
+    by_arrival: ClassVar[bool] = False
+    """Whether an episode goes on as soon as its environment has answered, though others have not: for `workers` whose
+    answers take very different times. The clock then decides who is sampled with whom, so that a run comes to the same
+    numbers again to rounding only."""
 
     @property
     def prompt_limit(self) -> int | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
 from etude.core.episodes import Episode, Problem, Segment
-from etude.core.errors import UnknownNameError
+from etude.core.errors import EtudeError, UnknownNameError
 from etude.core.task import Environment, LanguageTask, SingleTurn, StepResult, Task
 from etude.evaluation.environment_findings import Finding
+from etude.experience.worlds import worlds_of
 
 if TYPE_CHECKING:
     pass
@@ -144,6 +145,8 @@ def _language(task: LanguageTask, split: str, problems: Sequence[Problem]) -> It
         if scored:
             wrong += _scores(task, problem)
         yield from _environment(task, problem)
+    if task.workers and problems:
+        yield from _elsewhere(task, problems[0])
     yield from wrong
     if scored and problems and not wrong:
         shown = sum(task.demonstration(problem) is not None for problem in problems)
@@ -212,6 +215,23 @@ def _environment(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
         yield _fault("environment", "reset must return at least one segment: the policy has to be shown something.")
         return
     yield from _played(task, problem, environment, shown)
+
+
+def _elsewhere(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
+    """Whether a worker process can make the task's environments, and shows what this one does."""
+    episode = Episode(problem)
+    try:
+        with worlds_of(task, [episode]) as worlds:
+            (answer,) = worlds.reset([0])
+        here = task.environment().reset(problem, episode.seed)
+    except Exception as error:
+        yield _fault("workers", str(error) if isinstance(error, EtudeError) else f"reset raised {_named(error)}.")
+        return
+    if answer.fault or [s.text for s in answer.returned] != [s.text for s in here]:
+        shown = answer.fault or [s.text for s in answer.returned]
+        yield _fault("workers", f"For {problem.id!r} a worker process comes to {shown}, and this one does not.")
+        return
+    yield Finding("fact", "workers", f"Environments are stepped in {task.workers} processes of their own.")
 
 
 def _played(task: LanguageTask, problem: Problem, environment: Any, shown: Sequence[Segment]) -> Iterator[Finding]:

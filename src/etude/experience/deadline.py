@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from etude.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
@@ -27,24 +29,28 @@ def _ring(number: int, frame: FrameType | None) -> None:
 class deadline:
     """Raise `error()` if the body of `with deadline(seconds, error):` takes longer than `seconds`.
 
-    Rests on SIGALRM: it works on the main thread of a Unix process, wherever Python code runs or sleeps, and is no
-    limit elsewhere. A timer that was already running goes on afterwards with the time it has left.
+    Rests on SIGALRM: it works on the main thread of a Unix process, wherever Python code runs or sleeps. A timer that
+    was already running goes on afterwards with the time it has left.
+
+    Raises: ConfigError elsewhere, where nothing could end what hangs.
     """
 
-    __slots__ = ("armed", "begun", "error", "handler", "interval", "left", "seconds")
+    __slots__ = ("begun", "error", "handler", "interval", "left", "seconds")
 
     def __init__(self, seconds: float, error: Callable[[], Exception]) -> None:
         self.seconds, self.error = seconds, error
 
     def __enter__(self) -> None:
-        self.armed = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
-        if self.armed:
-            self.handler, self.begun = _set_handler(signal.SIGALRM, _ring), time.monotonic()
-            self.left, self.interval = signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        if not (hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()):
+            raise ConfigError(
+                f"An environment in this process has {self.seconds:g} s for an answer, and only the main thread of a "
+                "Unix process can hold it to that: call etude there. Language tasks may have worker processes step "
+                "theirs instead (`workers`)."
+            )
+        self.handler, self.begun = _set_handler(signal.SIGALRM, _ring), time.monotonic()
+        self.left, self.interval = signal.setitimer(signal.ITIMER_REAL, self.seconds)
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        if not self.armed:
-            return
         signal.setitimer(signal.ITIMER_REAL, 0)
         _set_handler(signal.SIGALRM, self.handler)
         if self.left:

@@ -7,18 +7,17 @@ environment answers is encoded once and never decoded back.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
-from etude.core.errors import DataError, EnvironmentFault, EtudeError
+from etude.core.errors import DataError, EnvironmentFault
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.core.task import Environment, StepResult
-from etude.experience.deadline import deadline
+from etude.core.task import StepResult
+from etude.experience.worlds import Answer, Worlds, whose, worlds_of
 from etude.policies.chat import arguments, conversational, opening, reply
 from etude.policies.sampling import Completion, Sampling
 from etude.policies.showing import shown
@@ -100,24 +99,28 @@ def first_tokens(segment: Segment, count: int, policy: LanguagePolicy) -> Segmen
 def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
     """One episode per start; which others are played with it changes none of them.
 
-    Episodes whose environment raised end with `StopReason.FAULT`.
+    A turn is sampled for all that have one, then all their environments answer: in this process or, if the task has
+    `workers`, many at once in processes of their own; there an episode need not wait for the others (`by_arrival`).
+    Episodes whose environment raised, or did not answer there, end
+    with `StopReason.FAULT`.
 
-    Raises EnvironmentFault if the environment keeps raising, hangs, or returns a reward that is not a finite number
-    or an observation that is not text.
+    Raises EnvironmentFault if environments keep failing, one hangs in this process, or returns a reward that is not a
+    finite number or an observation that is not text.
     """
     episodes = [_blank(start) for start in starts]
-    worlds = [context.task.environment() for _ in starts]
-    faults, texts, lines = _Faults(), _Texts(context), _Lines(context.policy.converse())
-    going = [i for i, start in enumerate(starts) if _start(start, episodes[i], worlds[i], context, faults, texts)]
-    turn = 0
-    while going := [i for i in going if _fits(episodes[i], starts[i].turns + turn, context)]:
-        views = {i: episodes[i].tokens for i in going}
-        draws = [starts[i].draw.child("turn", starts[i].turns + turn, "tokens") for i in going]
-        begun = [0 if turn else starts[i].begun for i in going]
-        last = all(starts[i].turns + turn + 1 >= context.task.max_turns for i in going)
-        completions = lines.sample(views, sampling, draws, begun, last)
-        going = [i for i, c in zip(going, completions) if _answer(episodes[i], worlds[i], c, context, faults, texts)]
-        turn += 1
+    with worlds_of(context.task, episodes) as worlds:
+        play, lines = _Play(starts, episodes, worlds, context), _Lines(context.policy.converse())
+        turns, going = [start.turns for start in starts], play.begin()
+        while going or play.away:
+            if going := [i for i in going if _fits(episodes[i], turns[i], context)]:
+                views = {i: episodes[i].tokens for i in going}
+                draws = [starts[i].draw.child("turn", turns[i], "tokens") for i in going]
+                begun = [starts[i].begun if turns[i] == starts[i].turns else 0 for i in going]
+                last = all(turns[i] + 1 >= context.task.max_turns for i in going)
+                play.say(going, lines.sample(views, sampling, draws, begun, last, play.away))
+                for i in going:
+                    turns[i] += 1
+            going = play.hear()
     return episodes
 
 
@@ -134,9 +137,10 @@ class _Lines:
         draws: Sequence[Draw],
         begun: Sequence[int],
         last: bool,
+        away: Collection[int] = (),
     ) -> list[Completion]:
-        """One completion after each view; `last`: none of them is gone on with."""
-        self.engine.close([self.rows.pop(i) for i in [*self.rows] if i not in views])
+        """One completion after each view; `last`: none of them is gone on with; `away`: others that will be."""
+        self.engine.close([self.rows.pop(i) for i in [*self.rows] if i not in views and i not in away])
         known = [i for i in views if i in self.rows]
         held = {i: self.engine.tokens(self.rows[i]) for i in known}
         longer = [i for i in known if views[i][: len(held[i])] == held[i]]
@@ -147,7 +151,7 @@ class _Lines:
         self.rows.update(zip(new, self.engine.open([views[i] for i in new])))
         said = self.engine.sample([self.rows[i] for i in views], sampling, draws, begun, last)
         if last:
-            self.rows.clear()
+            self.rows = {i: row for i, row in self.rows.items() if i not in views}
         return said
 
 
@@ -198,40 +202,6 @@ def _identity(segments: Sequence[Segment]) -> tuple[object, ...]:
     return tuple((s.role, s.text, *(repr(s.info.get(k)) for k in ("message", "said", "arguments"))) for s in segments)
 
 
-def _start(
-    start: Start, episode: Episode, world: Environment, context: Context, faults: _Faults, texts: _Texts
-) -> bool:
-    """Reset the environment and replay what was said; True if the episode goes on from there."""
-    try:
-        with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
-            segments = world.reset(episode.problem, episode.seed)
-    except EtudeError:
-        raise
-    except Exception as error:
-        return faults.lost(episode, error)
-    faults.fine()
-    _check_observations(segments, episode, context)
-    segments = shown(segments, context.task, context.policy)
-    for segment, tokens in zip(segments, texts.opening(segments)):
-        _observe(episode, segment, tokens)
-    if not episode.tokens:
-        raise DataError(f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from.")
-    for spoken in start.segments[: start.turns]:
-        again = dataclasses.replace(spoken, action_mask=[0] * len(spoken.tokens), info={"replayed": True})
-        episode.segments.append(again)
-        if not _respond(episode, world, again, StopReason.END_OF_TEXT, context, faults, texts):
-            return False
-    if start.hint:
-        hint = Segment("critique", start.hint, info={"hint": True})
-        _observe(episode, hint, context.policy.encode(start.hint))
-    if start.open:
-        begun = start.segments[-1]
-        episode.segments.append(
-            dataclasses.replace(begun, action_mask=[0] * len(begun.tokens), info={"replayed": True, "open": True})
-        )
-    return True
-
-
 def _fits(episode: Episode, turn: int, context: Context) -> bool:
     """Whether there is this turn, and room for at least one more token; otherwise the episode ends here."""
     if turn >= context.task.max_turns:
@@ -243,28 +213,119 @@ def _fits(episode: Episode, turn: int, context: Context) -> bool:
     return False
 
 
-def _answer(
-    episode: Episode, world: Environment, completion: Completion, context: Context, faults: _Faults, texts: _Texts
-) -> bool:
-    """Give the environment what the policy said; True if the episode goes on."""
-    policy, before = context.policy, episode.segments[-1]
-    segment = Segment(
-        "assistant",
-        texts.text(completion.tokens),
-        completion.tokens,
-        [1] * len(completion.tokens),
-        completion.logp,
-        policy.version,
-    )
-    if completion.entropy:
-        segment.info["entropy"] = completion.entropy
-    if completion.hidden is not None:
-        segment.info["hidden"] = completion.hidden
-    if before.info.get("open"):  # a turn that was begun elsewhere
-        segment = _joined(before, segment, policy)
-        episode.segments.pop()
-    episode.segments.append(segment)
-    return _respond(episode, world, segment, completion.stop, context, faults, texts)
+class _Play:
+    """What happens in episodes between the policy's turns."""
+
+    def __init__(
+        self, starts: Sequence[Start], episodes: Sequence[Episode], worlds: Worlds, context: Context
+    ) -> None:  # fmt: skip
+        self.starts, self.episodes, self.worlds, self.context = starts, episodes, worlds, context
+        self.faults, self.texts = _Faults(), _Texts(context)
+        self.away: dict[int, tuple[Segment, StopReason]] = {}
+        """What episodes said whose environments have not answered."""
+
+    def begin(self) -> list[int]:
+        """Reset the environments and replay what was said; the episodes that go on from there."""
+        all_of_them = range(len(self.episodes))
+        going = [i for i, answer in zip(all_of_them, self.worlds.reset(all_of_them)) if self._open(i, answer)]
+        for turn in range(max((start.turns for start in self.starts), default=0)):
+            again = [i for i in going if turn < self.starts[i].turns]
+            said = [_said_again(self.starts[i].segments[turn], replayed=True) for i in again]
+            self._tell(again, said, [StopReason.END_OF_TEXT] * len(again))
+            kept = set[int]()
+            while self.away:
+                kept.update(self.hear())
+            going = [i for i in going if turn >= self.starts[i].turns or i in kept]
+        for i in going:
+            self._show_rest(i)
+        return going
+
+    def say(self, going: Sequence[int], completions: Sequence[Completion]) -> None:
+        """Give the environments what the policy said."""
+        said = [self._said(self.episodes[i], completion) for i, completion in zip(going, completions)]
+        self._tell(going, said, [c.stop for c in completions])
+
+    def hear(self) -> list[int]:
+        """The episodes that go on, of those whose environments answered."""
+        return [i for i, answer in self.worlds.hear() if self._take(i, *self.away.pop(i), answer)]
+
+    def _tell(self, which: Sequence[int], said: Sequence[Segment], stops: Sequence[StopReason]) -> None:
+        for i, segment, stop in zip(which, said, stops):
+            self.episodes[i].segments.append(segment)
+            self.away[i] = segment, stop
+        self.worlds.tell(which, said)
+
+    def _open(self, i: int, answer: Answer) -> bool:
+        """Show what an environment was reset to; False if the episode is lost."""
+        episode, context = self.episodes[i], self.context
+        if answer.fault:
+            return self.faults.lost(episode, answer)
+        self.faults.fine()
+        _check_observations(answer.returned, episode, context)
+        segments = shown(answer.returned, context.task, context.policy)
+        for segment, tokens in zip(segments, self.texts.opening(segments)):
+            _observe(episode, segment, tokens)
+        if not episode.tokens:
+            raise DataError(
+                f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from."
+            )
+        return True
+
+    def _show_rest(self, i: int) -> None:
+        """What comes between a start's whole turns and the first that the policy says something in."""
+        start, episode = self.starts[i], self.episodes[i]
+        if start.hint:
+            hint = Segment("critique", start.hint, info={"hint": True})
+            _observe(episode, hint, self.context.policy.encode(start.hint))
+        if start.open:
+            episode.segments.append(_said_again(start.segments[-1], replayed=True, open=True))
+
+    def _said(self, episode: Episode, completion: Completion) -> Segment:
+        """The segment of what the policy said, whole where its turn was begun elsewhere."""
+        segment = Segment(
+            "assistant",
+            self.texts.text(completion.tokens),
+            completion.tokens,
+            [1] * len(completion.tokens),
+            completion.logp,
+            self.context.policy.version,
+        )
+        if completion.entropy:
+            segment.info["entropy"] = completion.entropy
+        if completion.hidden is not None:
+            segment.info["hidden"] = completion.hidden
+        before = episode.segments[-1]
+        if before.info.get("open"):
+            segment = _joined(before, segment, self.context.policy)
+            episode.segments.pop()
+        return segment
+
+    def _take(self, i: int, segment: Segment, stop: StopReason, answer: Answer) -> bool:
+        """Write down what an environment answered; True if the episode goes on."""
+        episode, context, result = self.episodes[i], self.context, answer.returned
+        if answer.fault:
+            return self.faults.lost(episode, answer)
+        self.faults.fine()
+        _check_result(result, episode, context)
+        segment.duration, segment.reward = answer.seconds, float(result.reward)
+        if result.info:
+            episode.info.update(result.info)
+        if result.terminated:
+            episode.stop = stop if stop.cut else StopReason.TERMINATED
+            return False
+        reply = self.texts.reply(result.segments, episode, stop)
+        if result.truncated:
+            episode.stop = StopReason.TRUNCATED
+            if len(episode.tokens) + sum(map(len, reply)) > context.policy.context:
+                return False
+        for extra, tokens in zip(result.segments, reply):
+            _observe(episode, extra, tokens)  # also of a truncated episode, whose value goes on from there
+        return not result.truncated
+
+
+def _said_again(segment: Segment, **info: bool) -> Segment:
+    """What was said elsewhere and is not trained on here."""
+    return dataclasses.replace(segment, action_mask=[0] * len(segment.tokens), info=info)
 
 
 def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:
@@ -275,38 +336,6 @@ def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:
         begun.behaviour_logp + rest.behaviour_logp, rest.version,
         info={**rest.info, "begun": len(begun.tokens)},
     )  # fmt: skip
-
-
-def _respond(
-    episode: Episode, world: Environment, segment: Segment, stop: StopReason, context: Context, faults: _Faults,
-    texts: _Texts,
-) -> bool:  # fmt: skip
-    """Let the environment answer a turn of the policy; True if the episode goes on."""
-    begun = time.monotonic()
-    try:
-        with deadline(context.task.step_timeout, lambda: _hangs(world, episode, context)):
-            result = world.step(segment)
-    except EtudeError:
-        raise
-    except Exception as error:
-        return faults.lost(episode, error)
-    faults.fine()
-    _check_result(result, episode, context)
-    segment.duration = time.monotonic() - begun
-    segment.reward = float(result.reward)
-    if result.info:
-        episode.info.update(result.info)
-    if result.terminated:
-        episode.stop = stop if stop.cut else StopReason.TERMINATED
-        return False
-    answer = texts.reply(result.segments, episode, stop)
-    if result.truncated:
-        episode.stop = StopReason.TRUNCATED
-        if len(episode.tokens) + sum(map(len, answer)) > context.policy.context:
-            return False
-    for extra, tokens in zip(result.segments, answer):
-        _observe(episode, extra, tokens)  # also of a truncated episode, whose value goes on from there
-    return not result.truncated
 
 
 def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:
@@ -320,44 +349,28 @@ def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:
 
 def _check_result(result: object, episode: Episode, context: Context) -> None:
     if not isinstance(result, StepResult):
-        raise EnvironmentFault(f"{_whose(episode, context)} returned {result!r}; a step must return a StepResult.")
+        raise EnvironmentFault(f"{whose(context.task, episode)} returned {result!r}; a step must return a StepResult.")
     number = result.reward
     if isinstance(number, str) or not hasattr(number, "__float__") or float(number) - float(number) != 0:
         raise EnvironmentFault(
-            f"{_whose(episode, context)} returned the reward {number!r}; a reward must be a finite number."
+            f"{whose(context.task, episode)} returned the reward {number!r}; a reward must be a finite number."
         )
     _check_observations(result.segments, episode, context)
 
 
 def _check_observations(segments: object, episode: Episode, context: Context) -> None:
     if not isinstance(segments, (list, tuple)):
-        raise EnvironmentFault(f"{_whose(episode, context)} returned {segments!r} instead of a list of Segments.")
+        raise EnvironmentFault(f"{whose(context.task, episode)} returned {segments!r} instead of a list of Segments.")
     for s in segments:
         if not isinstance(s, Segment) or not isinstance(s.text, str):
             shown = repr(s.text) if isinstance(s, Segment) else repr(s)
             raise EnvironmentFault(
-                f"{_whose(episode, context)} returned the observation {shown}; it must be a Segment with text."
+                f"{whose(context.task, episode)} returned the observation {shown}; it must be a Segment with text."
             )
 
 
-def _hangs(world: Environment, episode: Episode, context: Context) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"{_whose(episode, context)} ({type(world).__name__}) did not answer within {context.task.step_timeout:g} s: "
-        "it hangs. If it is only slow, give its task a larger `step_timeout`."
-    )
-
-
-def _whose(episode: Episode, context: Context) -> str:
-    """The start of a sentence about an environment: whose it is, and where in the episode."""
-    turn = sum(s.role == "assistant" for s in episode.segments)
-    return (
-        f"The environment of task {context.task.id or type(context.task).__name__!r}, for problem "
-        f"{episode.problem.id!r}, {f'at turn {turn}' if turn else 'when it was reset'},"
-    )
-
-
 class _Faults:
-    """Counts environments that raised: one lost episode is survivable, a broken environment is not."""
+    """Counts environments that failed: one lost episode is survivable, a broken environment is not."""
 
     def __init__(self) -> None:
         self.row = 0
@@ -365,14 +378,14 @@ class _Faults:
     def fine(self) -> None:
         self.row = 0
 
-    def lost(self, episode: Episode, error: Exception) -> bool:
+    def lost(self, episode: Episode, answer: Answer) -> bool:
         """Discard the episode. Raises EnvironmentFault after too many in a row."""
         episode.stop = StopReason.FAULT
-        episode.info["fault"] = f"{type(error).__name__}: {error}"
+        episode.info["fault"] = answer.fault
         self.row += 1
         if self.row >= MAX_FAULTS:
             raise EnvironmentFault(
-                f"The environment raised in {self.row} episodes in a row; the last time, for problem "
-                f"{episode.problem.id!r}: {type(error).__name__}: {error}."
-            ) from error
+                f"The environment failed in {self.row} episodes in a row; the last time, for problem "
+                f"{episode.problem.id!r}: {answer.fault.rstrip('.')}."
+            ) from answer.error
         return False

@@ -174,7 +174,12 @@ class Conversation:
         lengths = self._tensor([len(asked[i].tokens) for i in held + fresh])
         leaving = last and self._decoder.size == len(asked)
         rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving)
-        return decode(rows, draws, begun)
+        said = decode(rows, draws, begun)
+        if leaving:
+            self._decoder = None
+        else:
+            self._decoder.widen()
+        return said
 
     def _read_on(self, rows: list[Row]) -> tuple[Tensor, Tensor]:
         """Feed what rows were given since; the last states [N, H], and the logits of what follows."""
@@ -224,7 +229,6 @@ class Conversation:
     def _hold(self, rows: list[Row], completions: list[Completion]) -> None:
         """After a turn: rows hold what they said, all but the last token of which was fed."""
         assert self._decoder is not None
-        self._decoder.widen()
         for row, completion in zip(rows, completions):
             row.tokens += completion.tokens
             row.fed = row.reached = len(row.tokens) - 1

@@ -1,59 +1,26 @@
 """Calling a user's reward function and checking what it returned.
 
-This file is also the program that a worker process runs (`worker.py` starts it by path), so at module level it
-imports the standard library only: a worker is ready in milliseconds and never loads torch on its own account.
-
-The two sides speak JSON, one object per line, over a socket of their own; what the function prints goes elsewhere.
+A worker process imports this file to serve such a function (`Scorer`), so at module level it imports nothing heavy: a
+worker is ready in milliseconds and never loads torch on its own account.
 """
 
 from __future__ import annotations
 
 import inspect
-import io
-import json
 import math
 import numbers
-import os
-import signal
-import socket
-import sys
-import threading
-import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from typing import Any
+
+from etude.runtime.serving import CallFailed, NotLoaded, Reason, file_of, load, trimmed
 
 Components = dict[str, list[float | None]]
 """One number, or None for 'not applicable', per component and completion; plain numbers have the component ''."""
 
-LONGEST_TRACEBACK = 4_000
-
-
-class Reason(StrEnum):
-    """Why a completion has no reward. Zero is not among them: it is a reward."""
-
-    RAISED = "raised"
-    DIED = "died"
-    TIMED_OUT = "timed out"
-    NOT_FINITE = "not finite"
-
-
-class CallFailed(Exception):
-    """A call that brought no rewards because of what it was given; `detail` is what the user should read."""
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason, self.detail = reason, detail
-
 
 class InvalidReturn(Exception):
     """The function returned something that is not one number per completion."""
-
-
-class NotLoaded(Exception):
-    """The function cannot be imported or called; the text is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +42,11 @@ class Signature:
     rest: bool
     single: bool = False
     awaits: bool = False
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Signature:
+        """The signature whose fields these JSON values are."""
+        return cls(**{**values, "wanted": tuple(values["wanted"]), "required": tuple(values["required"])})
 
 
 @dataclass(frozen=True)
@@ -157,7 +129,7 @@ def _each_checked(returned: list[Any], name: str) -> Components:
 def _fault(error: BaseException | None, function: Callable[..., Any], seconds: float | None) -> tuple[Reason, str]:
     if error is None:
         return Reason.TIMED_OUT, f"did not return within {seconds:g} s."
-    return Reason.RAISED, f"raised:\n{trimmed(error, _file(function))}"
+    return Reason.RAISED, f"raised:\n{trimmed(error, file_of(function))}"
 
 
 def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any], seconds: float | None = None) -> Any:
@@ -227,86 +199,27 @@ def _kind(value: object) -> str:
     return f"{type(value).__name__}{shown}"
 
 
-def trimmed(error: BaseException, file: str) -> str:
-    """The traceback of an error, with the frames of one file only, and its last line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename == file] or frames[-1:]
-    text = "".join([*traceback.format_list(own), *traceback.format_exception_only(error)])
-    return text.rstrip()[-LONGEST_TRACEBACK:]
+class Scorer:
+    """What a worker process makes of a function's name: it answers calls with rewards.
 
+    Args:
+        function: 'module:name' or 'path/to/file.py:name'.
+    """
 
-def _file(function: Callable[..., Any]) -> str:
-    """The file that a function was written in."""
-    inner = inspect.unwrap(function)
-    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
-    return code.co_filename if code else ""
+    def __init__(self, function: str) -> None:
+        self.function = load(function)
+        self.asked = signature(self.function, function)
+        self.greeting = asdict(self.asked)
 
-
-# The worker's side
-
-
-def load(reference: str) -> Callable[..., Any]:
-    """The function that 'module:name' or 'path/to/file.py:name' names. Raises NotLoaded, with file and line."""
-    from etude.core.errors import ConfigError
-    from etude.core.registry import load_attribute
-
-    source = reference.rpartition(":")[0]
-    try:
-        function: Callable[..., Any] = load_attribute(reference)
-    except ConfigError as error:
-        raise NotLoaded(str(error)) from None
-    except (Exception, SystemExit) as error:
-        file = os.path.realpath(source) if source.endswith(".py") else ""
-        raise NotLoaded(f"Cannot import {source!r}:\n{trimmed(error, file)}") from None
-    return function
-
-
-def serve(descriptor: int) -> None:
-    """Load the function, say what it asks for, then answer calls until the other side hangs up."""
-    os.set_inheritable(descriptor, False)  # so that a program the function starts does not keep the socket open
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
-        opening = json.loads(stream.readline())
-        sys.path[:] = opening["path"]
-        threading.Thread(target=_end_with, args=(opening["parent"],), daemon=True).start()
+    def __call__(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A `Reply`, or why what was returned is none. Raises CallFailed."""
+        limits = Limits(*message["limits"])
         try:
-            function = load(opening["function"])
-            asked = signature(function, opening["function"])
-        except NotLoaded as error:
-            _say(stream, {"not_loaded": str(error)})
-            return
-        _say(stream, {"signature": asdict(asked)})
-        for line in stream:
-            _say(stream, _answer(function, json.loads(line), asked))
-
-
-def _answer(function: Callable[..., Any], call: dict[str, Any], asked: Signature) -> dict[str, Any]:
-    """The reply to a call: rewards if it has a count of completions, else whatever the function returns."""
-    try:
-        if "count" in call:
-            return asdict(invoke(function, call["arguments"], call["count"], asked, Limits(*call["limits"])))
-        return {"returned": _attempt(function, call["arguments"])}
-    except CallFailed as error:
-        return {"reason": error.reason, "detail": error.detail}
-    except InvalidReturn as error:
-        return {"invalid": str(error)}
-
-
-def _say(stream: io.BufferedIOBase, message: Mapping[str, Any]) -> None:
-    stream.write(json.dumps(message).encode() + b"\n")
-    stream.flush()
-
-
-def _end_with(parent: int) -> None:
-    """End this process and all that it started once the parent is gone, however it went."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.killpg(0, signal.SIGKILL)
+            return asdict(invoke(self.function, message["arguments"], message["count"], self.asked, limits))
+        except InvalidReturn as error:
+            return {"invalid": str(error)}
 
 
 __all__: Sequence[str] = [
-    "CallFailed", "Components", "InvalidReturn", "Limits", "NotLoaded", "Reason", "Reply", "Signature", "components",
-    "invoke", "load", "serve", "signature", "trimmed",
+    "Components", "InvalidReturn", "Limits", "Reply", "Scorer", "Signature", "components", "invoke", "signature",
 ]  # fmt: skip
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]))

@@ -34,9 +34,10 @@ from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
 from etude.core.fields import Positive, Probability, WholeNumber
 from etude.core.slots import Context, Reward
-from etude.rewards.calls import CallFailed, InvalidReturn, Limits, Reason, Signature
+from etude.rewards.calls import InvalidReturn, Limits, Signature
 from etude.rewards.columns import columns
-from etude.rewards.worker import InProcess, Worker
+from etude.rewards.worker import Caller, InProcess
+from etude.runtime.serving import CallFailed, Reason
 
 RETRIES = 64
 """Calls that looking for the guilty completions of one batch may take."""
@@ -157,8 +158,8 @@ class FunctionReward(Reward):
         self._caller.close()
 
     @cached_property
-    def _caller(self) -> Worker | InProcess:
-        return Worker(self.function)
+    def _caller(self) -> Caller | InProcess:
+        return Caller(self.function)
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
         """One reward per episode, None where no component applies, nan if it was dropped. Raises RewardError."""
@@ -317,7 +318,7 @@ class CallableReward(FunctionReward):
         return {**super().to_json(), "function": name}
 
     @cached_property
-    def _caller(self) -> Worker | InProcess:
+    def _caller(self) -> Caller | InProcess:
         return InProcess(self.function)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from etude.core.kinds import TokenMethod
 from etude.core.loop import Loop
-from etude.core.task import Task
+from etude.core.task import LanguageTask, Task
 from etude.runs.kinds import MAKING, RunOfKind
 from etude.runs.training import Options
 
@@ -15,6 +15,15 @@ class TokenRun(RunOfKind[TokenMethod, Loop]):
     """A run of a `TokenMethod`, on language models or tables."""
 
     READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens"}
+
+    def sentence(self, loop: Loop, method: TokenMethod, task: Task) -> str:
+        """What will run, and how far it comes to the same numbers again."""
+        again = " Episodes go on as their environments answer (by_arrival): the same numbers again to rounding only."
+        return super().sentence(loop, method, task) + (again if _by_arrival(task) else "")
+
+    def promises(self, loop: Loop) -> dict[str, Any]:
+        """`repeats`: 'to rounding' where the clock decides which episodes are sampled together."""
+        return {"repeats": "to rounding"} if _by_arrival(getattr(loop, "task", None)) else {}
 
     def prepare(self, method: TokenMethod, task: Task, options: Options) -> None:
         """Import the rewards."""
@@ -28,3 +37,7 @@ class TokenRun(RunOfKind[TokenMethod, Loop]):
     def samples(self, method: TokenMethod) -> bool:
         """Demonstrations and pairs come from data."""
         return method.experience is not None and method.experience.samples
+
+
+def _by_arrival(task: object) -> bool:
+    return isinstance(task, LanguageTask) and task.by_arrival

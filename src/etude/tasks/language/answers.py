@@ -249,18 +249,18 @@ def _spaced(text: str) -> str:
 
 def _same_formula(given: str, wanted: str) -> bool:
     """What math-verify says, in its process; False if it is not installed, or has no verdict in time."""
-    from etude.rewards.calls import CallFailed
+    from etude.runtime.serving import CallFailed
 
     if importlib.util.find_spec("math_verify") is None:
         return False
     try:
-        return bool(_judge().ask(SECONDS, given=given, wanted=wanted))
+        return bool(_judge().call({"given": given, "wanted": wanted}, SECONDS))
     except CallFailed:
         return False
 
 
 @cache
 def _judge() -> Any:
-    from etude.rewards.worker import Worker
+    from etude.runtime.workers import Worker
 
-    return Worker("etude.tasks.language._formulas:same")
+    return Worker.of("etude.tasks.language._formulas:same")

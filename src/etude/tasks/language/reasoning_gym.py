@@ -69,20 +69,20 @@ class ReasoningGym(LanguageTask):
         return Pool(lambda i: self._problem(split, i), self.size)
 
     def score(self, problem: Problem, completion: str) -> float:
-        from etude.rewards.calls import CallFailed
+        from etude.runtime.serving import CallFailed
 
         which = self._which(problem.info["split"], problem.info["index"])
         try:
-            return float(_gym().ask(SECONDS, what="score", **which, completion=completion))
+            return float(_gym().call({"what": "score", **which, "completion": completion}, SECONDS))
         except CallFailed as failure:
             _log.warning("The verifier of %s %s on %s; scored 0.", self.id, failure.detail.rstrip("."), problem.id)
             return 0.0
 
     def _problem(self, split: str, index: int) -> Problem:
-        from etude.rewards.calls import CallFailed
+        from etude.runtime.serving import CallFailed
 
         try:
-            made = _gym().ask(PATIENCE, what="problem", **self._which(split, index))
+            made = _gym().call({"what": "problem", **self._which(split, index)}, PATIENCE)
         except CallFailed as failure:
             why = failure.detail.splitlines()[-1]
             raise ConfigError(f"reasoning-gym cannot make problem {index} of {self.dataset}: {why}") from None
@@ -98,12 +98,12 @@ class ReasoningGym(LanguageTask):
 @cache
 def _gym() -> Any:
     """The process that the package lives in."""
-    from etude.rewards.worker import Worker
+    from etude.runtime.workers import Worker
 
-    return Worker("etude.tasks.language._gym:answer")
+    return Worker.of("etude.tasks.language._gym:answer")
 
 
 @cache
 def _names() -> list[str]:
-    names: list[str] = _gym().ask(PATIENCE, what="names")
+    names: list[str] = _gym().call({"what": "names"}, PATIENCE)
     return names
