@@ -235,7 +235,7 @@ class Scheduler:
             if over or (not waits and any(row.state is not RowState.ACCEPTED for row in rows)):
                 for row in rows:
                     self._drop(row, None)
-            elif any([self.rows.stale(row, oldest) for row in rows]):  # a list: each gives up what is too old
+            elif any(self.rows.stale(row, oldest) for row in rows):
                 for row in rows:
                     self._drop(row, Reason.STALE)
 
