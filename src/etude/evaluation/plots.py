@@ -205,6 +205,6 @@ def _colour(index: int) -> str:
 
 
 __all__ = [
-    "Stretch", "draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve", "performance_profiles", "schedules",
-    "svg_curve",
+    "Stretch", "draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve", "performance_profiles",
+    "schedules", "svg_curve",
 ]  # fmt: skip

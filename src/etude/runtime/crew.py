@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ class Worker:
         up: whether it has said that it is there.
         faults: how often it died, did not answer, or came with other weights than it was told to load.
         tokens: outstanding, as expected, of all rows that it is making.
+        busy: tickets of its orders; `loading`: that of the weights which are on their way to it.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Worker:
     faults: int = 0
     tokens: float = 0.0
     busy: set[int] = field(default_factory=set)
+    loading: int | None = None
 
 
 @dataclass
@@ -62,9 +63,9 @@ class Crew:
     def __init__(self, workers: Iterable[Worker], *, patience: float, restarts: int, fingerprint: str) -> None:
         listed = list(workers)
         self.workers = {w.name: w for w in listed}
+        self.roles = {role: [w for w in listed if w.role == role] for role in {w.role for w in listed}}
         self.patience, self.restarts, self.fingerprint = patience, restarts, fingerprint
-        roles = Counter(w.role for w in listed)
-        if len(self.workers) < len(listed) or not roles[SAMPLE] or roles[LEARN] != 1:
+        if len(self.workers) < len(listed) or SAMPLE not in self.roles or len(self.roles.get(LEARN, ())) != 1:
             raise ConfigError(
                 "A run needs workers with different names, at least one that samples and exactly one that learns; got "
                 + (", ".join(f"{w.name} ({w.role})" for w in listed) or "none")
@@ -88,10 +89,17 @@ class Crew:
         kept = order._replace(values={}) if isinstance(order, (Score, Learn)) else order
         self.held[ticket] = Held(kept, now, now + seconds, tokens)
         heapq.heappush(self.deadlines, (now + seconds, ticket))
-        if not isinstance(order, Load):  # weights come while a worker goes on
-            self.workers[order.worker].busy.add(ticket)
-            self.workers[order.worker].tokens += tokens
+        self._busy(ticket, self.held[ticket])
         return ticket
+
+    def _busy(self, ticket: int, held: Held) -> None:
+        """Whoever carries out an order has a slot less; weights come while a worker goes on."""
+        worker = self.workers.get(held.order.worker)
+        if worker is not None and isinstance(held.order, Load):
+            worker.loading = ticket
+        elif worker is not None:
+            worker.busy.add(ticket)
+            worker.tokens += held.tokens
 
     def finish(self, ticket: int) -> Held | None:
         """Stop waiting for an order; None if it is not waited for."""
@@ -100,6 +108,7 @@ class Crew:
         if held is not None and worker is not None:
             worker.busy.discard(ticket)
             worker.tokens -= held.tokens
+            worker.loading = None if worker.loading == ticket else worker.loading
         return held
 
     def cancel(self, ticket: int) -> None:
@@ -110,12 +119,12 @@ class Crew:
 
     def free(self, role: str) -> int:
         """How many more orders those of a role could take."""
-        return sum(w.slots - len(w.busy) for w in self.workers.values() if w.role == role and w.up)
+        return sum(w.slots - len(w.busy) for w in self.roles[role] if w.up)
 
     def least(self, role: str, trained: int = 0, without: Collection[str] = ()) -> Worker | None:
         """Who has the fewest tokens outstanding, of those with a free slot and weights that are new enough."""
-        free = [w for w in self.workers.values() if w.role == role and w.up and len(w.busy) < w.slots]
-        able = [w for w in free if w.trained >= trained and w.name not in without]
+        free = [w for w in self.roles[role] if w.up and len(w.busy) < w.slots and w.trained >= trained]
+        able = [w for w in free if w.name not in without] if without else free
         return min(able, key=lambda w: (w.tokens, len(w.busy)), default=None)
 
     # Time
@@ -146,9 +155,8 @@ class Crew:
         for name in self.absent:
             self.issue(Load(0, name, trained, self.fingerprint, launch=True), now, self.patience)
         self.absent = []
-        loading = {h.order.worker for h in self.held.values() if isinstance(h.order, Load)}
-        for w in self.workers.values():
-            if w.role == SAMPLE and w.up and w.trained < trained and w.name not in loading:
+        for w in self.roles[SAMPLE]:
+            if w.up and w.trained < trained and w.loading is None:
                 self.issue(Load(0, w.name, trained, self.fingerprint, launch=False), now, self.patience)
 
     def loaded(self, order: Load, values: Mapping[str, Any]) -> None:
@@ -212,14 +220,11 @@ class Crew:
         known = {name: rest for name, *rest in state["workers"]}
         for worker in self.workers.values():
             worker.trained, worker.up, worker.faults = known.get(worker.name, (0, False, 0))
-            worker.busy, worker.tokens = set(), 0.0
+            worker.busy, worker.tokens, worker.loading = set(), 0.0, None
         self.held, self.orders = {}, []
         for order, since, deadline, tokens, late in state["held"]:
             held = self.held[order[1]] = Held(from_json(order), since, deadline, tokens, late)
-            busy = self.workers.get(held.order.worker)
-            if busy is not None and not isinstance(held.order, Load):
-                busy.busy.add(held.order.ticket)
-                busy.tokens += tokens
+            self._busy(order[1], held)
         self.deadlines = sorted((h.deadline, ticket) for ticket, h in self.held.items())
         self.next_ticket, self.fingerprint = state["next_ticket"], state["fingerprint"]
         self.absent = [*state["absent"], *(n for n in self.workers if n not in known)]

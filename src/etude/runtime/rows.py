@@ -20,6 +20,7 @@ class Row:
         trained: training steps that the weights which made it had had; -1 until it ended.
         tickets: of all who work on it, each with the training steps of its weights.
         scores: the tasks that have not scored it.
+        queued: whether somebody is to begin it: nobody has, or who has is late.
     """
 
     id: int
@@ -28,6 +29,7 @@ class Row:
     trained: int = -1
     tickets: dict[int, int] = field(default_factory=dict)
     scores: set[str] = field(default_factory=set)
+    queued: bool = True
 
 
 @dataclass
@@ -68,12 +70,13 @@ class Rows:
         for number in numbers:
             self.known[number] = Row(number, group)
             self.ledger.opened()
-            self.enqueue(number)
+        self.queue += numbers  # numbers grow
 
-    def enqueue(self, row: int) -> None:
+    def enqueue(self, row: Row) -> None:
         """Somebody is to begin a row."""
-        if row not in self.queue:
-            bisect.insort(self.queue, row)
+        if not row.queued:
+            row.queued = True
+            bisect.insort(self.queue, row.id)
 
     def move(self, row: Row, state: RowState, reason: Reason | None = None) -> None:
         """A row changes its state. Raises InvariantError where it may not."""
@@ -85,7 +88,8 @@ class Rows:
         for ticket in sorted(row.tickets):
             self.cancel(ticket)
         row.tickets.clear()
-        if row.id in self.queue:
+        if row.queued:
+            row.queued = False
             self.queue.remove(row.id)
 
     def drop(self, row: Row, reason: Reason | None) -> bool:
@@ -110,7 +114,7 @@ class Rows:
             self.store.give_back(task, [row.id])
         elif not row.tickets:
             self.move(row, RowState.QUEUED)
-            self.enqueue(row.id)
+            self.enqueue(row)
 
     def stale(self, row: Row, oldest: int) -> bool:
         """Whether a row is of weights before `oldest`; of those who are making it, who began too early leave it."""
@@ -146,7 +150,8 @@ class Rows:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to where `state_dict` was taken."""
-        self.known = {i: Row(i, g, RowState(s), t, dict(k), set(n)) for i, g, s, t, k, n in state["rows"]}
+        queued = {*state["queue"]}
+        self.known = {i: Row(i, g, RowState(s), t, dict(k), set(n), i in queued) for i, g, s, t, k, n in state["rows"]}
         self.groups = {number: Group(step, list(rows)) for number, step, rows in state["groups"]}
         self.queue = list(state["queue"])
         self.store.load_state_dict(state["store"])

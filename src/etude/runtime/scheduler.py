@@ -176,7 +176,7 @@ class Scheduler:
                 continue
             order = Sample(0, worker.name, number, row.group, step, worker.trained)
             ticket = self.crew.issue(order, self.now, self.flow.row_seconds, self.tokens(row.group))
-            row.tickets[ticket] = worker.trained
+            row.tickets[ticket], row.queued = worker.trained, False
             self.rows.move(row, RowState.RUNNING)
             free -= 1
         self.rows.queue = rest
@@ -259,7 +259,7 @@ class Scheduler:
         if isinstance(order, Sample) and not held.late and self.flow.row_seconds < self.flow.patience:
             self.crew.extend(held, held.since + self.flow.patience)
             self.events["stragglers"] += 1
-            self.rows.enqueue(order.row)
+            self.rows.enqueue(self.rows[order.row])
         elif isinstance(order, Score):
             for lost in self.crew.lose(order.worker):  # what else it was scoring is not to blame
                 self.rows.again(self.rows[lost.order.row], lost.order.ticket, order.task)
