@@ -138,6 +138,8 @@ class Watched:
             assert order.step - order.trained <= bound, "begun with weights that are too old"
         elif isinstance(order, Score):
             assert order.values == {"answer": answer_of(order.row)}
+            under_way = sum(self.scheduler.ledger.counts[state] for state in ("queued", "running"))
+            assert self.scheduler.flow.streaming or not under_way, "a plain loop scores when all rows have ended"
         elif isinstance(order, Learn):
             self._check_batch(order, bound)
             self.seen.learned.append(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -181,6 +182,30 @@ def test_counts_of_states_and_transitions() -> None:
         assert came + (opened if state is RowState.QUEUED else 0) - left == ledger.counts[state]
 
 
+def test_every_step_may_try_as_often_as_the_first() -> None:
+    """A fifth of the groups is dropped, and a step may try twice what it needs: none is short."""
+    flow = Flow(steps=10, groups=4, size=1, rounds=2)
+    run = Watched(scheduler_of(flow, crew(), lambda taken: [float(taken.groups[0] % 5 != 4)]), laws()).run()
+    run.check()
+    assert [len(order.rows) for order in run.seen.learned] == [4] * 10
+
+
+def test_a_step_that_tried_often_enough_goes_on_with_what_it_has() -> None:
+    flow = Flow(steps=2, groups=4, size=1, rounds=2)
+    run = Watched(scheduler_of(flow, crew(), lambda taken: [float(taken.groups[0] % 4 == 0)]), laws()).run()
+    run.check()
+    assert [order.rows for order in run.seen.learned] == [[0, 4], [8, 12]]
+
+
+def test_a_step_without_rows_sends_no_weights() -> None:
+    """What the first step learned from nothing need not be brought anywhere."""
+    flow = Flow(steps=2, groups=2, size=1)
+    run = Watched(scheduler_of(flow, crew(), lambda taken: [float(taken.groups[0] > 1)]), laws()).run()
+    run.check()
+    assert [order.rows for order in run.seen.learned] == [[2, 3]] and run.scheduler.events["empty_steps"] == 1
+    assert all(span.order.launch for span in run.simulated.spans if isinstance(span.order, Load))
+
+
 def test_who_has_the_fewest_tokens_outstanding_is_asked() -> None:
     """Groups of 5, 1, 1 and 1 tokens a row: whoever has the first row of a step gets none of the next three."""
     scheduler = scheduler_of(Flow(steps=2, groups=4, size=1), crew(2, 4))
@@ -251,6 +276,7 @@ def test_a_sampler_that_hangs_is_started_again() -> None:
     run = Watched(scheduler_of(flow, crew(1, 2)), laws(fault=fault_at(Fault.HANGS, 0))).run()
     run.check()
     assert run.scheduler.events["deaths"] == 1 and run.scheduler.crew.workers["sampler 0"].faults == 1
+    assert run.clock.now() < 60
 
 
 @pytest.mark.parametrize(
@@ -331,10 +357,12 @@ def test_a_field_that_nobody_reports_stops_the_run() -> None:
 @pytest.mark.parametrize("bound", [0, 1])
 def test_a_run_that_is_cut_at_any_event_goes_on_as_if_it_had_not(bound: int) -> None:
     """On the simulated clock everything is saved, what is under way included."""
-    flow, judge = Flow(steps=3, groups=2, size=2, bound=bound, extra=1, rounds=5), drop_some(0.3)
+    flow = Flow(steps=6, groups=3, size=2, bound=bound, extra=bound, rounds=2)
+    judge = drop_some(0.7)  # more than may be replaced
     workers = crew(2, 2, scorers=1)
     whole = Watched(scheduler_of(flow, workers, judge), laws()).run()
-    for cut in range(0, whole.events, 3):
+    assert min(len(order.rows) for order in whole.seen.learned) < 6
+    for cut in range(0, whole.events, 5):
         first = Watched(scheduler_of(flow, workers, judge), laws())
         for _ in range(cut):
             first.step()
@@ -373,7 +401,23 @@ def test_fields_are_checked() -> None:
         Flow(steps=1, groups=1, size=1, extra=1, streaming=False)
     with pytest.raises(ConfigError, match="row_seconds must be at most the patience"):
         Flow(steps=1, groups=1, size=1, row_seconds=9, patience=8)
-    with pytest.raises(ConfigError, match="exactly one that learns; got a"):
-        scheduler_of(Flow(steps=1, groups=1, size=1), [Worker("a", SAMPLE)])
-    with pytest.raises(ConfigError, match="different names"):
-        scheduler_of(Flow(steps=1, groups=1, size=1), [Worker("a", SAMPLE), Worker("a", LEARN)])
+    flow, two = Flow(steps=1, groups=1, size=1), [Worker("a", SAMPLE), Worker("b", LEARN)]
+    for workers in (two[:1], [*two, Worker("a", SAMPLE)], [*two, Worker("c", LEARN)], [*two, Worker("c", "rewards")]):
+        with pytest.raises(ConfigError, match=r"different names for each of sample, learn, .*got a \(sample\)"):
+            scheduler_of(flow, workers)
+    with pytest.raises(ConfigError, match="for each of sample, reward, learn"):
+        Scheduler(
+            flow, two, scores={"reward": ("answer",)}, judged=(), learned=(), judge=len, tokens=float,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def test_the_real_clock_hears_of_what_other_threads_report() -> None:
+    """Without asking again and again: who waits is woken."""
+    clock = WallClock()
+    assert clock.wait(clock.now()) is None
+    clock.report(Done(2, {}), after=3600)
+    thread = threading.Thread(target=clock.report, args=(Done(1, {"answer": 1}),))
+    thread.start()
+    assert clock.wait(clock.now() + 60) == Done(1, {"answer": 1})
+    thread.join()
+    assert clock.wait(clock.now()) is None

@@ -55,21 +55,25 @@ class Crew:
     """Gives orders, keeps those that are waited for, and starts workers again.
 
     Args:
+        workers: who there is.
+        tasks: that score rows.
         fingerprint: of the weights at the start of the run.
 
-    Raises: ConfigError if two workers have one name, or there is nobody to make rows or to learn.
+    Raises: ConfigError if two workers have one name, or somebody is missing.
     """
 
-    def __init__(self, workers: Iterable[Worker], *, patience: float, restarts: int, fingerprint: str) -> None:
-        listed = list(workers)
+    def __init__(
+        self, workers: Iterable[Worker], tasks: Iterable[str], *, patience: float, restarts: int, fingerprint: str
+    ) -> None:  # fmt: skip
+        listed = [Worker(w.name, w.role, w.slots) for w in workers]
         self.workers = {w.name: w for w in listed}
-        self.roles = {role: [w for w in listed if w.role == role] for role in {w.role for w in listed}}
+        self.roles = {role: [w for w in listed if w.role == role] for role in (SAMPLE, *tasks, LEARN)}
         self.patience, self.restarts, self.fingerprint = patience, restarts, fingerprint
-        if len(self.workers) < len(listed) or SAMPLE not in self.roles or len(self.roles.get(LEARN, ())) != 1:
+        placed = sum(map(len, self.roles.values()))
+        if not len(self.workers) == len(listed) == placed or not all(self.roles.values()) or len(self.roles[LEARN]) > 1:
             raise ConfigError(
-                "A run needs workers with different names, at least one that samples and exactly one that learns; got "
-                + (", ".join(f"{w.name} ({w.role})" for w in listed) or "none")
-                + "."
+                f"A run needs workers with different names for each of {', '.join(self.roles)}, and one alone to "
+                f"{LEARN}; got {', '.join(f'{w.name} ({w.role})' for w in listed) or 'none'}."
             )
         self.held: dict[int, Held] = {}
         self.deadlines: list[tuple[float, int]] = []

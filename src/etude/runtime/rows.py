@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from etude.core.errors import InvariantError
+from etude.runtime.crew import LEARN
 from etude.runtime.flow import Ledger, Reason, RowState
 from etude.runtime.store import Reads, Store
+
+FILTER = "filter"
+TRAINED, WEIGHT = "trained", "weight"
+"""Fields that a scheduler adds: training steps that a row's weights had had, and what the filter gave it."""
+
+
+def tasks_of(scores: Mapping[str, Sequence[str]], judged: Sequence[str], learned: Sequence[str]) -> dict[str, Reads]:
+    """What each task reads of a row: those that score it alone, filter and learner whole groups of scored rows."""
+    tasks = {task: Reads(tuple(fields)) for task, fields in scores.items()}
+    tasks[FILTER] = Reads((*judged, TRAINED), whole=True)
+    tasks[LEARN] = Reads((*learned, TRAINED, WEIGHT), whole=True)
+    return tasks
 
 
 @dataclass

@@ -20,12 +20,8 @@ from etude.core.errors import InvariantError, WorkerError
 from etude.runtime.crew import LEARN, SAMPLE, Crew, Held, Worker
 from etude.runtime.flow import Flow, Reason, RowState
 from etude.runtime.orders import Died, Done, Failed, Learn, Load, Order, Report, Sample, Score
-from etude.runtime.rows import Row, Rows
-from etude.runtime.store import Reads, Taken
-
-FILTER = "filter"
-TRAINED, WEIGHT = "trained", "weight"
-"""Fields that the scheduler adds: training steps that a row's weights had had, and what the filter gave it."""
+from etude.runtime.rows import FILTER, TRAINED, WEIGHT, Row, Rows, tasks_of
+from etude.runtime.store import Taken
 
 
 class Scheduler:
@@ -48,11 +44,8 @@ class Scheduler:
         fingerprint: str = "",
     ) -> None:  # fmt: skip
         self.flow, self.scores, self.judge, self.tokens = flow, tuple(scores), judge, tokens
-        self.crew = Crew(workers, patience=flow.patience, restarts=flow.restarts, fingerprint=fingerprint)
-        tasks = {task: Reads(tuple(fields)) for task, fields in scores.items()}
-        tasks[FILTER] = Reads((*judged, TRAINED), whole=True)
-        tasks[LEARN] = Reads((*learned, TRAINED, WEIGHT), whole=True)
-        self.rows = Rows(tasks, self.crew.cancel)
+        self.crew = Crew(workers, scores, patience=flow.patience, restarts=flow.restarts, fingerprint=fingerprint)
+        self.rows = Rows(tasks_of(scores, judged, learned), self.crew.cancel)
         self.store, self.ledger = self.rows.store, self.rows.ledger
         self.batch: Taken | None = None
         """What is being learned from."""
@@ -232,12 +225,10 @@ class Scheduler:
         oldest = self.taken - self.flow.bound
         for number in list(self.rows.groups):
             rows = self.rows.of(number)
-            if over or (not waits and any(row.state is not RowState.ACCEPTED for row in rows)):
+            unneeded = over or (not waits and any(row.state is not RowState.ACCEPTED for row in rows))
+            if unneeded or any(self.rows.stale(row, oldest) for row in rows):
                 for row in rows:
-                    self._drop(row, None)
-            elif any(self.rows.stale(row, oldest) for row in rows):
-                for row in rows:
-                    self._drop(row, Reason.STALE)
+                    self._drop(row, None if unneeded else Reason.STALE)
 
     def _learn(self) -> None:
         learner = self.crew.least(LEARN)

@@ -62,7 +62,7 @@ class _Row:
 class Store:
     """Rows by number, their fields, and which task has had which row.
 
-    What is put must be what a checkpoint holds: JSON values, tensors and numpy arrays.
+    What is put must be what a checkpoint holds: JSON values, tensors and numpy arrays. One thread owns it.
 
     Args:
         tasks: what each task reads. Every row is for every task.
