@@ -13,7 +13,7 @@ from etude.core.draws import Draw
 from etude.runtime.clock import VirtualClock
 from etude.runtime.crew import LEARN, SAMPLE, Worker
 from etude.runtime.flow import Flow, Reason
-from etude.runtime.orders import Learn, Order, Sample, Score
+from etude.runtime.orders import Cancel, Done, Learn, Load, Order, Sample, Score
 from etude.runtime.rows import Row
 from etude.runtime.scheduler import Scheduler
 from etude.runtime.simulation import Laws, Simulated
@@ -87,6 +87,8 @@ class Watched:
         self.scheduler, self.clock = scheduler, VirtualClock()
         self.simulated, self.seen, self.events = Simulated(self.clock, laws), Seen(), 0
         self.begun: list[Sample] = []
+        self.away: dict[str, int] = {}
+        """Who was told to start and has not said that it is there, with the ticket."""
         self._watch()
 
     def _watch(self) -> None:
@@ -118,6 +120,8 @@ class Watched:
             self.simulated.do(order)
         report = None if self.scheduler.done else self.clock.wait(self.scheduler.due)
         while report is not None:
+            if isinstance(report, Done):
+                self.away = {worker: ticket for worker, ticket in self.away.items() if ticket != report.ticket}
             self.scheduler.report(report, self.clock.now())
             report = self.clock.wait(self.clock.now())
         if self.scheduler.finished > before:
@@ -132,6 +136,12 @@ class Watched:
 
     def _check(self, order: Order) -> None:
         bound = self.scheduler.flow.bound
+        if isinstance(order, Load):
+            held = [h.order for h in self.scheduler.crew.held.values() if isinstance(h.order, Load)]
+            assert [h.worker for h in held].count(order.worker) == 1, "weights are brought once at a time"
+            self.away |= {order.worker: order.ticket} if order.launch else {}
+        elif not isinstance(order, Cancel):
+            assert order.worker not in self.away, "asked although it is not there"
         if isinstance(order, Sample):
             self.begun.append(order)
             assert order.step - self.scheduler.finished <= bound, "begun too early"
@@ -172,6 +182,7 @@ class Watched:
             reason is not None for reason in seen.dropped.values()
         )  # fmt: skip
         assert not scheduler.rows.known and not len(scheduler.store)
+        assert not any(w.busy or w.tokens for w in scheduler.crew.workers.values())
 
     # Kills
 

@@ -225,6 +225,14 @@ def test_what_cannot_be_learned_from_is_not_made() -> None:
     assert run.seen.finished_at[-1] < 50, "nobody waited for it"
 
 
+def test_rows_that_nobody_has_begun_do_not_grow_old() -> None:
+    """One slot for two steps of rows: what waits for it will be made with the newest weights."""
+    flow = Flow(steps=5, groups=3, size=2, bound=1)
+    run = Watched(scheduler_of(flow, crew(1, 1)), fixed(1.0, 0.1)).run()
+    run.check()
+    assert not run.scheduler.ledger.reasons and run.scheduler.opened == 5 * 3
+
+
 # Faults, one by one
 
 
@@ -409,6 +417,13 @@ def test_fields_are_checked() -> None:
         Scheduler(
             flow, two, scores={"reward": ("answer",)}, judged=(), learned=(), judge=len, tokens=float,  # type: ignore[arg-type]
         )  # fmt: skip
+
+
+def test_reports_of_the_same_time_come_in_the_order_they_were_made() -> None:
+    for clock in (VirtualClock(), WallClock()):
+        for ticket in range(3):
+            clock.report(Done(ticket, {}))
+        assert [clock.wait(clock.now()) for _ in range(4)] == [Done(0, {}), Done(1, {}), Done(2, {}), None]
 
 
 def test_the_real_clock_hears_of_what_other_threads_report() -> None:
