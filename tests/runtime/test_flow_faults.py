@@ -6,6 +6,7 @@ whole but for rows that failed, and an end.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ PLAIN = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     st.one_of(FLOWS, PLAIN), st.integers(0, 1 << 20), st.sampled_from([0.0, 0.02, 0.2]), st.sampled_from([0.0, 0.4]),

@@ -15,6 +15,7 @@ from etude.runtime.planning import Allocation, allocate
 TIMES = st.lists(st.integers(1, 30).map(float), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(TIMES, min_size=1, max_size=3), st.integers(0, 8))
 def test_no_allocation_is_faster_and_none_as_fast_needs_fewer(stages: list[list[float]], more: int) -> None:

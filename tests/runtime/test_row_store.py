@@ -33,6 +33,7 @@ def filled(groups: int, size: int) -> Store:
     return store
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 1 << 30))
 def test_any_schedule_gives_every_task_every_row_once_and_whole_groups(groups: int, size: int, seed: int) -> None:
@@ -140,6 +141,7 @@ def test_it_is_restored_from_a_checkpoint_exactly(cut: int, tmp_path: Path) -> N
     assert json.dumps(split_tensors(store.state_dict())[0]) == json.dumps(split_tensors(again.state_dict())[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 500), max_size=40), st.integers(1, 9))
 def test_balanced_shares_have_every_row_once_and_little_difference(tokens: list[int], ranks: int) -> None:

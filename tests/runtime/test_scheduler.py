@@ -52,6 +52,7 @@ def plain_loop(flow: Flow, judge: Any) -> list[list[int]]:
     return steps
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 64), st.integers(1, 4), st.integers(1, 4), st.sampled_from([0.0, 0.4]), st.integers(1, 3))
 def test_bound_zero_is_the_plain_loop(samplers: int, slots: int, groups: int, share: float, rounds: int) -> None:
@@ -106,6 +107,7 @@ def test_bound_zero_learns_what_the_synchronous_loop_learns(samplers: int) -> No
     assert alone[-1] != alone[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 3), st.integers(0, 4), st.integers(1, 64), st.integers(1, 3))
 def test_each_row_once_and_never_older_than_the_bound(bound: int, extra: int, samplers: int, slots: int) -> None:
@@ -117,6 +119,7 @@ def test_each_row_once_and_never_older_than_the_bound(bound: int, extra: int, sa
     assert (RowState.RUNNING, RowState.QUEUED) not in run.scheduler.ledger.transitions, "nobody died"
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0.1, 10), st.floats(0.1, 10), st.integers(0, 3))
 def test_a_step_takes_the_sum_alone_and_the_larger_with_a_bound(g: float, u: float, bound: int) -> None:
@@ -159,6 +162,7 @@ def seconds_to_a_batch(flow: Flow, share: float = 0.4) -> float:
     return run.seen.finished_at[-1] / flow.steps
 
 
+@pytest.mark.slow
 def test_streaming_is_faster_than_generate_score_refill() -> None:
     """ROLL's claim with its numbers: 16 groups of 8, 40 % dropped, verifiers of 5-30 ms, eight at a time."""
     plain = seconds_to_a_batch(Flow(steps=6, groups=16, size=8, rounds=20, streaming=False))
@@ -362,6 +366,7 @@ def test_a_field_that_nobody_reports_stops_the_run() -> None:
 # Checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [0, 1])
 def test_a_run_that_is_cut_at_any_event_goes_on_as_if_it_had_not(bound: int) -> None:
     """On the simulated clock everything is saved, what is under way included."""
