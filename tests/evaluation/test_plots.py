@@ -16,10 +16,12 @@ from etude.evaluation.intervals import Interval
 
 CURVES = {"grpo": np.linspace(0, 1, 20).reshape(4, 5), "dapo": np.linspace(0, 2, 20).reshape(4, 5)}
 CORRECT = np.random.default_rng(0).random((20, 6)) < 0.4
+TWO = [plots.Stretch("learner", 0, 1.0, 2.0, 0), plots.Stretch("sampler", 1, 0.0, 1.5, 1, left=True)]
 FIGURES: dict[str, Callable[[Path], Path]] = {
     "learning": lambda p: plots.learning_curves(CURVES, range(5), p, y_label="pass@1", title="compose"),
     "bars": lambda p: plots.interval_bars({"a": Interval(0.5, 0.4, 0.7), "b": Interval(0.2, 0.2, 0.2)}, p),
     "pass": lambda p: plots.pass_at_k_curve({"before": CORRECT, "after": ~CORRECT}, p, resamples=50),
+    "schedules": lambda p: plots.schedules({"plain": TWO, "ahead": TWO[:1]}, p, legend=("step 1", "step 2")),
     "profiles": lambda p: plots.performance_profiles({"a": [0.1, 0.5, 0.9]}, np.linspace(0, 1, 11), p),
 }
 
@@ -43,6 +45,20 @@ def test_figures_show_the_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [t.get_text() for t in learning.get_legend().get_texts()] == ["grpo", "dapo"]
     assert attempts.lines[0].get_ydata()[[0, -1]] == pytest.approx([CORRECT.mean(), CORRECT.any(1).mean()])
     assert [t.get_text() for t in attempts.get_xticklabels()] == ["1", "2", "4", "6"]
+
+
+def test_schedules_show_who_did_what_when(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A row for each lane in the order of names, one axis of time, what was left is pale."""
+    seen = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: seen.append(figure) or path)
+    FIGURES["schedules"](tmp_path)
+    plain, ahead = seen[0].axes
+    bars = [(b.get_x(), b.get_width(), b.get_y() + b.get_height() / 2) for b in plain.patches[:2]]
+    assert bars == [(1.0, 1.0, 0.0), (0.0, 1.5, 1.0)]
+    assert [t.get_text() for t in plain.get_yticklabels()] == ["learner", "sampler"]
+    assert plain.get_xlim() == ahead.get_xlim() == (0, 2.0)
+    assert plain.patches[0].get_facecolor() != plain.patches[1].get_facecolor()
+    assert [t.get_text() for t in plain.get_legend().get_texts()] == ["step 1", "step 2"]
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ class EnvironmentFault(EtudeError):
     """An environment raised, hung, or left its own space."""
 
 
+class WorkerError(EtudeError):
+    """A worker beside the main process ended, or did not answer, too often to go on; the run can be saved."""
+
+    intact = True
+
+
 class InvariantError(EtudeError):
     """One of the checks that are always on (DESIGN section 7) failed: the numbers cannot be trusted."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -97,6 +97,53 @@ def interval_bars(
     return _save(figure, path_png)
 
 
+class Stretch(NamedTuple):
+    """Something that a worker did: from when to when (seconds), its colour, and whether it was left unfinished.
+
+    Stretches of one lane are drawn in one row; lanes of one worker follow each other.
+    """
+
+    worker: str
+    lane: int
+    begin: float
+    end: float
+    series: int
+    left: bool = False
+
+
+def schedules(
+    panels: Mapping[str, Sequence[Stretch]], path_png: Path, *, legend: Sequence[str] = (), x_label: str = "seconds"
+) -> Path:
+    """Who did what when: a panel for each run, below each other with one axis of time, a row for each lane of a worker.
+
+    Args:
+        legend: what each series is; a series beyond it has the colour of series modulo that many.
+    """
+    figure, axes = _figure(1.0, list(panels), columns=1)
+    rows = [sorted({(s.worker, s.lane) for s in stretches}) for stretches in panels.values()]
+    figure.set_size_inches(10, 1.1 * len(panels) + 0.09 * sum(map(len, rows)) + 0.3)
+    end = max((s.end for stretches in panels.values() for s in stretches), default=1.0)
+    for ax, stretches, lanes in zip(axes, panels.values(), rows):
+        place = {lane: i for i, lane in enumerate(lanes)}
+        for s in stretches:
+            look = {"color": LINE} if s.left else {"color": _colour(s.series % max(1, len(legend) or len(PALETTE)))}
+            ax.barh(place[s.worker, s.lane], s.end - s.begin, left=s.begin, height=1.0, linewidth=0, **look)
+        workers = {w: [place[lane] for lane in lanes if lane[0] == w] for w, _ in lanes}
+        ax.set_yticks([float(np.mean(places)) for places in workers.values()], list(workers), color=INK)
+        for places in workers.values():
+            ax.axhline(max(places) + 0.5, color=LINE, linewidth=0.8)
+        ax.set_ylim(len(lanes) - 0.5, -0.5)
+        ax.set_xlim(0, end)
+    axes[-1].set_xlabel(x_label)
+    marks = [axes[0].barh(0, 0, color=_colour(i), label=name) for i, name in enumerate(legend)]
+    if marks:
+        axes[0].legend(
+            handles=marks, frameon=False, labelcolor=INK, fontsize=9, ncols=len(marks), loc="lower right",
+            bbox_to_anchor=(1, 0.98), handlelength=1,
+        )  # fmt: skip
+    return _save(figure, path_png)
+
+
 def draw_panels(
     panels: Mapping[str, Mapping[str, Band]], path: Path, *, x_label: str, y_label: str, doubling: bool = False
 ) -> Path:
@@ -122,14 +169,14 @@ def draw_panels(
     return _save(figure, path)
 
 
-def _figure(height: float, titles: Sequence[str]) -> tuple[Any, list[Any]]:
+def _figure(height: float, titles: Sequence[str], columns: int = 3) -> tuple[Any, list[Any]]:
     """A figure with axes for each title: no frame, quiet ticks, grid behind the lines."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("Drawing a figure", "plots") from error
-    columns = min(len(titles), 3)
+    columns = min(len(titles), columns)
     rows = -(-len(titles) // columns)
     figure = Figure(figsize=(6.4 if columns == 1 else 4.4 * columns, height * rows), layout="constrained")
     FigureCanvasAgg(figure)
@@ -157,4 +204,7 @@ def _colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
-__all__ = ["draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve", "performance_profiles", "svg_curve"]
+__all__ = [
+    "Stretch", "draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve", "performance_profiles",
+    "schedules", "svg_curve",
+]  # fmt: skip
