@@ -245,6 +245,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "lite-ppo": (plain, lite_ppo),
     "max-at-k": (plain, rlvr.max_at_k),
     "maxrl": (plain, maxrl),
+    "memory-r-plus": (plain, rlvr.memory_r_plus),
     "nft": (plain, rlvr.nft),
     "oblr-po": (plain, rlvr.oblr_po),
     "open-rs": (worlds.even_lengths, open_rs),

@@ -157,6 +157,11 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer.lr": 1e-3, "critic.learning.optimizer.a": 1.0,
         "critic.learning.optimizer.sigma": 1e-2, "critic.learning.optimizer.clip_norm": None,
     },
+    "memory-r-plus": {
+        **PLAIN, "experience.size": 16, "rewards": ("task-reward", "memory-reward"), "rewards.1.exploit": 1.0,
+        "rewards.1.explore": 1.0, "rewards.1.threshold": 0.5, "rewards.1.neighbours": 1, "rewards.1.responses": 100,
+        "rewards.1.window": 100, "rewards.1.warmup": 50, "rewards.1.order": "score-first",
+    },
     "map-dqn": {
         **CARTPOLE, "sampling.horizon.gamma": 0.96, "critic.error": "huber", "critic.head": "channels",
         "critic.head.decomposition": "polar", "critic.head.decomposition.of": "whole",

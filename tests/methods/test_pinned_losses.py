@@ -35,6 +35,7 @@ from etude.loops.control_update import Minibatch
 from etude.loops.credit import credited
 from etude.loops.on_policy import credited as credited_steps
 from etude.loops.update import Updater
+from etude.methods.rlvr.memory_r_plus.memories import Memory, embedded
 from etude.methods.rlvr.poly_ppo import chosen_sets
 from etude.optimizers.adam import AdamW
 from etude.rewards.model import RewardModel
@@ -51,7 +52,7 @@ FROM_REPLAY: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if
 """Their losses are pinned by whole updates, in `test_replay_updates.py`."""
 BOTH = [m for m in OF_TOKENS if m in IN_CONTROL]
 TOLERANCE = 1e-9
-SINGLE = {"capo", "derl", "g2rl", "kimi-k1-5"}
+SINGLE = {"capo", "derl", "g2rl", "kimi-k1-5", "memory-r-plus"}
 """Methods with something in single precision on the way (rewards, a factor, an epsilon of 1e-8): 1e-7 for them."""
 PROMPT = 2
 """Tokens before a completion."""
@@ -164,6 +165,8 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
         if isinstance(part, RewardModel):
             part.made["scorer"] = SimpleNamespace(tokenizer=Tokens())
             monkeypatch.setattr("etude.rewards.model.values", lambda scorer, episodes: world.notes["judged"])
+        if part.name == "memory-reward":
+            Memory(part.state["successes"], 9, 9).put(["p0"], *(embedded([text], 512, 3) for text in ("?", "b=3")))
         if part.name == "prompt-gdro":
             part.state["scores"] = {"9": 0.8}
     return method
