@@ -165,7 +165,7 @@ class QFunctions(ReplayCritic):
             target, strays = self.backup.target(read, self.head)[..., 0], self.backup.strays(read)
         over = batch.terminated | batch.truncated
         carry = batch.discounts.masked_fill(over if strays is None else over | strays, 0.0)
-        return Estimate(value[:, 0], (target - value.detach())[:, 0], carry[:, 0])
+        return Estimate(value, target - value.detach(), carry)
 
     @torch.no_grad()
     def _errors(self, outputs: Tensor, target: Tensor, each: Tensor) -> Tensor:

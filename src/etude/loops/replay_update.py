@@ -17,7 +17,6 @@ from etude.core.population import FlatParameters, Number, PerMember, Population,
 from etude.core.replay_slots import (
     Estimate,
     Horizon,
-    ReplayCritic,
     ReplayLearner,
     ReplayPolicy,
     Sampling,
@@ -225,18 +224,11 @@ class ReplayUpdater:
         trainer, part, read.reader = self.trainers[name], self.parts[name], name
         trainer.batch = read.batch
         if trainer.estimates:
-            assert isinstance(part, ReplayLearner)
-            found = trainer.estimate = part.estimate(read)
+            found = trainer.estimate = read.estimated(part)
             trainer.parameters.differentiate(found.value, again)
             trainer.report = {"error": found.error.abs()}
             return
-        if isinstance(part, ReplayCritic):
-            loss = read.critic_loss()
-        elif isinstance(part, ReplayLearner):
-            loss = part.loss(read)
-        else:
-            terms = [term(read) for term in self.method.actor]
-            loss = sum(terms[1:], terms[0]).mean(1)
+        loss = read.minimised(part)
         trainer.parameters.differentiate(loss, again)
         trainer.report = {"loss": loss.detach()}
 
