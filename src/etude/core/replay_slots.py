@@ -172,10 +172,10 @@ class Exploration(Part, abstract=True):
         """
         raise NotImplementedError
 
-    def blind(self, actor: Any, count: int, draw: Drawing, acted: int) -> Tensor | None:
-        """Actions [P, E, A] in `count` environments, where what the policy would do counts in none of them; else None.
+    def instead(self, actor: Any, count: int, draw: Drawing, acted: int) -> tuple[Tensor, Tensor] | None:
+        """Where, [P, E, 1] of `count` environments, other actions are done than `act` says, and these, [P, E, A].
 
-        They are what `act` would say: only the policy's forward pass is left out.
+        Where they are done everywhere nobody asks what the policy would do. None: nowhere, ever.
         """
         return None
 

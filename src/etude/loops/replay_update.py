@@ -107,7 +107,7 @@ class ReplayUpdater:
     def __init__(
         self, method: CompleteReplayMethod, population: Population, actor: Actor, networks: Mapping[str, nn.Module]
     ) -> None:
-        self.population, self.actor = population, actor
+        self.population, self.actor, self.device = population, actor, actor.device
         self.networks = {"policy": actor.without_encoder(), **networks}
         encoder = encoder_of(method)
         self.encoder = None if encoder is None else encoder.name
@@ -119,9 +119,10 @@ class ReplayUpdater:
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count, population)
-        device = actor.device
-        self.stretches = Stretches(population, "learn", device)
-        self.own = {name: Stretches(population, f"learn {name}", device) for name in self.trainers if self._draws(name)}
+        self.stretches = Stretches(population, "learn", self.device)
+        self.own = {
+            name: Stretches(population, f"learn {name}", self.device) for name in self.trainers if self._draws(name)
+        }
         self.updates = 0
         self.passes: Counter[str] = Counter()
 
@@ -216,8 +217,8 @@ class ReplayUpdater:
         if isinstance(own, Horizon):
             assert batch.index is not None
             batch = sampling.augmented(own.read(store, batch.index), draw).replace(offers=batch.offers)
-        if store.device != self.actor.device:
-            batch = batch.to(self.actor.device)
+        if store.device != self.device:
+            batch = batch.to(self.device)
         return StoredReading(self, sampling, batch, draw)
 
     def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
