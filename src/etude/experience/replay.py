@@ -12,7 +12,7 @@ from etude.core.control import Step, VectorEnvironment
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
-from etude.core.population import PerMember, Population
+from etude.core.population import CPU, PerMember, Population
 from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
@@ -171,11 +171,10 @@ class ReplayCollector:
         """Forget the episodes that ended before."""
         self.ended, self.faults = [], 0
 
-    @torch.no_grad()
     def step(self) -> None:
         """Act everywhere once, and store that."""
         shown = torch.from_numpy(self.observations)
-        there = shown.to(self.device)
+        there = shown if self.device == CPU else shown.to(self.device)
         if self.learns:
             self.actor.observe(there)
         actions = self._act(there).cpu()
@@ -205,9 +204,10 @@ class ReplayCollector:
         where = 0 if others is None else np.count_nonzero(others[0].cpu().numpy())
         if others is not None and where == others[0].numel():
             return others[1]
-        with noisy(self.actor.body, draw, "noise"):
-            said = self.actor(self.actor.see(shown))
-        actions = self.exploration.act(self.actor, said, draw, self.acted)
+        with torch.no_grad():
+            with noisy(self.actor.body, draw, "noise"):
+                said = self.actor(self.actor.see(shown))
+            actions = self.exploration.act(self.actor, said, draw, self.acted)
         return torch.where(*others, actions) if others is not None and where else actions
 
     def _worth(self, step: Step, shown: Tensor, actions: Tensor, following: np.ndarray) -> np.ndarray:
