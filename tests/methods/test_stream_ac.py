@@ -109,6 +109,7 @@ def test_without_traces_it_is_one_step_actor_critic(task: ControlTask, exact: No
     assert moved > 1e-6 and all(not b.any() for note in notes.values() for b in note.bounded)
 
 
+@pytest.mark.slow
 @each_task
 def test_traces_are_the_sum_of_discounted_gradients_of_the_episode(task: ControlTask, exact: None) -> None:
     """Both, at every step; no gradient of an episode before counts, and both see one error."""
