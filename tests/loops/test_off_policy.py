@@ -285,6 +285,25 @@ def test_the_policy_is_asked_only_where_chance_does_not_act() -> None:
     assert torch.equal(loop.collector.store.grid[0, asked, 4], best[asked].float())
 
 
+def test_chance_acts_in_its_own_environments_alone() -> None:
+    """Three of each of two members: what was stored is what chance did where it acted, else the best."""
+    method = small(REPLAY["dqn"], random=0, warmup=40, environments=3)
+    loop = OffPolicyLoop(method, cartpole, [Member(3), Member(4)], 2, 30)
+    loop.collector.exploration = loop.method.exploration.replace(start=0.5, end=0.5)
+    again, kinds = Stretches(loop.population, "explore"), set[int]()
+    loop.step()
+    for t in range(10):
+        draw = again.at(t)
+        here = draw("chances", lambda g, n: torch.rand(n, 3, 1, generator=g)) < 0.5
+        others = draw("choices", lambda g, n: torch.randint(2, (n, 3, 1), generator=g).float())
+        rows = loop.collector.store.grid[:, 3 * t : 3 * t + 3]
+        with torch.no_grad():
+            best = loop.actor(rows[..., :4]).argmax(-1, keepdim=True).float()
+        assert torch.equal(rows[..., 4:5], torch.where(here, others, best))
+        kinds.add(int(here.sum()))
+    assert len(kinds & {1, 2, 3, 4, 5}) > 1
+
+
 @pytest.mark.slow
 def test_normalisers_learn_from_every_step_and_are_saved(tmp_path: Path) -> None:
     sac = small(REPLAY["sac"], capacity=100)

@@ -26,7 +26,7 @@ from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches
 from etude.loops.off_policy import OffPolicyLoop
 from etude.methods.value.mrq.actions import OneHots
-from etude.policies.control.units import gumbel
+from etude.policies.control.units import Indices, gumbel
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum
 from replay_toys import REPLAY, acts_in_boxes, fill, small, sooner
@@ -635,6 +635,31 @@ def stream_q(own: Own, rows: Any, normals: Any, update: int, state: dict[str, An
     state["traces"] = [torch.zeros_like(z) if over else z for z in traces]
 
 
+def stream_ac(
+    own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any], choices: bool = False
+) -> None:  # fmt: skip
+    """One row; traces of log pi and of V, both gradients from the weights before."""
+    policy, v = (Leaky(net, layer_norm=True) for net in (own.policy, own.critics[0]))
+    with torch.no_grad():
+        error = float(rows.r[0] + GAMMA * rows.live[0] * v(rows.next)[0, 0] - v(rows.s)[0, 0])
+    said, a = policy(rows.s)[0], rows.a[0]
+    if choices:
+        pi: Any = torch.distributions.Categorical(logits=said[None])
+    else:
+        pi = torch.distributions.Normal(said[: len(a)], functional.softplus(said[len(a) :]))
+    along = pi.log_prob(a).sum() + 0.01 * float(np.sign(error)) * pi.entropy().sum()
+    sought = [(policy, along, 3.0), (v, v(rows.s)[0, 0], 2.0)]
+    gradients = [torch.autograd.grad(f, list(net.parameters())) for net, f, _ in sought]
+    for i, ((net, _, kappa), found) in enumerate(zip(sought, gradients)):
+        old = state.get(i, [torch.zeros_like(g) for g in found])
+        traces = [GAMMA * 0.8 * z + g for z, g in zip(old, found)]
+        bound = kappa * max(abs(error), 1.0) * float(sum(z.abs().sum() for z in traces))
+        with torch.no_grad():
+            for w, z in zip(net.parameters(), traces):
+                w += error * z / max(bound, 1.0)
+        state[i] = [torch.zeros_like(z) if rows.ended[0] else z for z in traces]
+
+
 def avg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -> None:
     """One row; sigma from lists of all that was, both losses before either step."""
     actor = SimpleNamespace(policy=Leaky(own.policy, layer_norm=False))
@@ -670,7 +695,7 @@ def avg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
 FORMULAS: dict[str, Callable[..., None]] = {
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "rainbow": rainbow, "mdvi": mdvi, "lmc-lsvi": lmc_lsvi,
-    "map-dqn": map_dqn, "stream-x": stream_q, "ddpg": ddpg, "td3": td3,
+    "map-dqn": map_dqn, "stream-x": stream_q, "stream-ac": stream_ac, "ddpg": ddpg, "td3": td3,
     "hyperl": partial(td3, rates=(3e-4, 5e-5)), "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
     "avg": avg, "mrq": mrq,
 }  # fmt: skip
@@ -738,13 +763,19 @@ def test_updates_of_relaxed_choices_are_those_of_the_paper(precision: torch.dtyp
     agree(quick("mrq"), cartpole, partial(mrq, relaxed=True), precision)
 
 
+@pytest.mark.slow
+@each_precision
+def test_updates_of_an_actor_of_choices_are_those_of_the_paper(precision: torch.dtype) -> None:
+    agree(quick("stream-ac"), cartpole, partial(stream_ac, choices=True), precision)
+
+
 def agree(method: Any, task: Any, formula: Callable[..., None], precision: torch.dtype) -> None:
     """Some updates of the loop and of the formula, from the same weights, rows and noise."""
     loop = OffPolicyLoop(method, task, [Member(s) for s in range(MEMBERS)], 1)
     store, tensors = loop.collector.store, {k: v.clone() for k, v in loop.policy_tensors().items()}
     fill(store)
-    newest = method.sampling.newest
-    if not acts_in_boxes(method):  # columns of choices
+    newest, choices = method.sampling.newest, isinstance(loop.collector.spread, Indices)
+    if choices:  # columns of them
         d = store.widths[0]
         store.rows[:, d] = (store.rows[:, d] > 0).to(precision)
     if isinstance(loop.collector.spread, OneHots):
@@ -758,7 +789,7 @@ def agree(method: Any, task: Any, formula: Callable[..., None], precision: torch
         if newest and update:  # another step
             kept = store.rows[:, store.widths[0]].clone()
             fill(store, update)
-            if not acts_in_boxes(method):
+            if choices:
                 store.rows[:, store.widths[0]] = kept
         windows, (batch, normal) = batches.windows(update + 1), batches.next(update)
         for k, own in enumerate(members):

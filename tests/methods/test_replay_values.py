@@ -157,7 +157,7 @@ def test_values_bootstrap_through_a_time_limit(name: str, horizon: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dqn", "sac", "stream-x"])
+@pytest.mark.parametrize("name", ["dqn", "sac", "stream-x", "stream-ac"])
 def test_a_time_aware_horizon_ends_at_the_limit(name: str) -> None:
     """Of the four steps from place 0 only the first pays, of those from place 4 none."""
     assert float(learned(name, TimeAware(gamma=GAMMA), torch.eye(PLACES)[0]).max()) < BOUND
@@ -165,6 +165,6 @@ def test_a_time_aware_horizon_ends_at_the_limit(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["limits are ends", "the next episode"])
-@pytest.mark.parametrize("name", ["dqn", "td3", "stream-x"])
+@pytest.mark.parametrize("name", ["dqn", "td3", "stream-x", "stream-ac"])
 def test_faults_are_found(name: str, fault: str) -> None:
     assert float(learned(name, ONE, VALUES, fault).max()) > 1.2 * BOUND

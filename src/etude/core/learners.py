@@ -256,6 +256,25 @@ class TokenLearner(Apart, abstract=True):
         return {}
 
 
+def learning_objection(learning: Learning | None, estimates: bool = False) -> str | None:
+    """What the loop of stored rows cannot do of a `Learning`, as the rest of a sentence."""
+    if learning is None:
+        return None
+    if Need.ESTIMATE in learning.optimizer.needs:
+        optimizer = type(learning.optimizer).__name__
+        if not estimates:
+            return f"minimises a loss, and {optimizer} asks for an estimate and its error: set learning.optimizer=adam."
+        if learning.every != 1 or learning.epochs != 1:
+            return f"has traces by {optimizer}, which are of every step once: leave out learning.every and .epochs."
+    if not isinstance(learning.optimizer, StepOptimizer):
+        return f"learns for all members of a population at once, which {type(learning.optimizer).__name__} cannot step."
+    if learning.minibatches != 1 or learning.order != "after":
+        return (
+            "learns from the batches of `sampling` in its place of `order`: leave out learning.minibatches and .order."
+        )
+    return None
+
+
 # Critics
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from etude.core.fields import Count, Interval
-from etude.core.learners import Apart, Learning
-from etude.core.part import Need, Part
-from etude.core.step_slots import Policy, StepOptimizer
+from etude.core.learners import Apart, Learning, learning_objection
+from etude.core.part import Part
+from etude.core.step_slots import Policy
 from etude.core.transitions import Transitions
 
 if TYPE_CHECKING:
@@ -39,6 +39,18 @@ class Choice(NamedTuple):
     chances: Tensor | None = None
 
 
+class Estimate(NamedTuple):
+    """What a learner estimates of steps, for optimizers that keep traces; all [P, N], of one row of each member [P].
+
+    value: with gradient. error: how far its target lies above it. carry: what the gradients so far count at the next
+    step, before they decay: its discount, 0 where what went before has no part in what follows.
+    """
+
+    value: Tensor
+    error: Tensor
+    carry: Tensor
+
+
 class ReplayReading(Protocol):
     """What formulas may ask about some rows; each thing is computed once, until a learner stepped that it rests on."""
 
@@ -59,6 +71,14 @@ class ReplayReading(Protocol):
         """What the policy's network says, [P, N, K], of which its distribution makes actions."""
         ...
 
+    def logp(self, actions: Tensor) -> Tensor:
+        """Log-probabilities [P, N] of actions [P, N, A] in units, as the policy is here, with gradient."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """Entropies [P, N] of the policy here, of actions in units, with gradient."""
+        ...
+
     def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
         """Actions [P, N, A] with noise added to them, brought back among those that there are."""
         ...
@@ -75,12 +95,20 @@ class ReplayReading(Protocol):
         """
         ...
 
+    def state_outputs(self, at: At = "here", copy: bool = False) -> Tensor:
+        """What is said of states, whatever is done there, [P, M, N, K]."""
+        ...
+
     def values(self, outputs: Tensor) -> Tensor:
         """Means of what the critic said, without the last axis."""
         ...
 
     def critic_loss(self) -> Tensor:
         """What the critic minimises on these rows, [P], with gradient to an encoder that learns by it too."""
+        ...
+
+    def estimate(self) -> Estimate:
+        """What the critic estimates of these rows, [P, N] each: its error is what policies go by that climb no Q."""
         ...
 
     def offered(self, name: str) -> Tensor:
@@ -109,18 +137,6 @@ class ReplayReading(Protocol):
     def slow(self) -> nn.Module:
         """The slow copy of that network."""
         ...
-
-
-class Estimate(NamedTuple):
-    """What a learner estimates of the step that was just taken, for optimizers that keep traces; all [P].
-
-    value: with gradient. error: how far its target lies above it. carry: what the gradients so far count at the next
-    step, before they decay: its discount, 0 where what went before has no part in what follows.
-    """
-
-    value: Tensor
-    error: Tensor
-    carry: Tensor
 
 
 class ReplayExperience(Part, abstract=True):
@@ -156,10 +172,10 @@ class Exploration(Part, abstract=True):
         """
         raise NotImplementedError
 
-    def blind(self, actor: Any, count: int, draw: Drawing, acted: int) -> Tensor | None:
-        """Actions [P, E, A] in `count` environments, where what the policy would do counts in none of them; else None.
+    def instead(self, actor: Any, count: int, draw: Drawing, acted: int) -> tuple[Tensor, Tensor] | None:
+        """Where, [P, E, 1] of `count` environments, other actions are done than `act` says, and these, [P, E, A].
 
-        They are what `act` would say: only the policy's forward pass is left out.
+        Where they are done everywhere nobody asks what the policy would do. None: nowhere, ever.
         """
         return None
 
@@ -257,7 +273,7 @@ class ReplayLearner(Apart, abstract=True):
         raise NotImplementedError
 
     def estimate(self, read: ReplayReading) -> Estimate:
-        """What it estimates of the one row of each member, and how far off that is, in place of a loss."""
+        """What it estimates of the rows, [P, N], and how far off that is, in place of a loss."""
         raise NotImplementedError
 
     def offers(self, network: nn.Module) -> Mapping[str, Tensor]:
@@ -278,9 +294,8 @@ class ReplayLearner(Apart, abstract=True):
             return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
         if self.reads_windows and not windows:
             return "reads windows of steps, and gets them one by one: set its sampling=window."
-        return learning_objection(self.learning, self.estimates) or (
-            self.about_target() if self.learning is not None else None
-        )
+        objection = learning_objection(self.learning, self.estimates)
+        return objection or (self.about_target() if self.learning is not None else None)
 
 
 def samplings(method: Method) -> Iterator[Sampling]:
@@ -296,29 +311,12 @@ def gives_windows(sampling: Sampling | Horizon | None) -> bool:
     return horizon is not None and horizon.windows
 
 
-def learning_objection(learning: Learning | None, estimates: bool = False) -> str | None:
-    """What this loop cannot do of a `Learning`, as the rest of a sentence; `estimates` as of a learner."""
-    if learning is None:
-        return None
-    if Need.ESTIMATE in learning.optimizer.needs:
-        optimizer = type(learning.optimizer).__name__
-        if not estimates:
-            return f"minimises a loss, and {optimizer} asks for an estimate and its error: set learning.optimizer=adam."
-        if learning.every != 1 or learning.epochs != 1:
-            return f"has traces by {optimizer}, which are of every step once: leave out learning.every and .epochs."
-    if not isinstance(learning.optimizer, StepOptimizer):
-        return f"learns for all members of a population at once, which {type(learning.optimizer).__name__} cannot step."
-    if learning.minibatches != 1 or learning.order != "after":
-        return (
-            "learns from the batches of `sampling` in its place of `order`: leave out learning.minibatches and .order."
-        )
-    return None
-
-
 class ReplayCritic(ReplayLearner, abstract=True):
-    """A critic of actions."""
+    """A critic of actions, or of states."""
 
     slot = "critic"
+    of_states: ClassVar[bool] = False
+    """Whether it says what states are worth, whatever is done there."""
 
     def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
         """The most that a step counts in what it learns, [P], where rewards were `largest` at most."""
@@ -371,25 +369,32 @@ class ReplayPolicy(Policy, abstract=True):
     """Whether it has no numbers of its own: it does what the critic says is best."""
     reads_features: ClassVar[bool] = False
     """Whether it can stand behind an encoder."""
+    scores: ClassVar[bool] = False
+    """Whether it has log-probabilities of what was done (`ReplayReading.logp`)."""
 
     def objection(self, method: Method) -> str | None:
         if "actor" not in method.slot_names():
-            return (
-                f"learns by the terms of the slot actor, which a {type(method).__name__} does not have: actor-policy."
-            )
+            kind = type(method).__name__
+            return f"learns by the terms of the slot actor, which a {kind} does not have: set policy=actor-policy."
         encoder = encoder_of(method)
         if encoder is not None and not self.reads_features:
             return f"reads what is seen, and {encoder.name} stands before it: leave it out, or take another policy."
         if gives_windows(method.slots()["sampling"]):
             return "reads steps one by one, and gets windows of them: set sampling.horizon to one-step or n-step."
-        return learning_objection(self.learning)
+        return learning_objection(self.learning, all(term.traced for term in method.slots()["actor"]))
 
 
 class ActorTerm(Part, abstract=True):
     """A term of what the policy minimises."""
 
     slot = "actor"
+    traced: ClassVar[bool] = False
+    """Whether optimizers that keep traces can step by it: along what it says, by how far the critic was off."""
 
     def __call__(self, read: ReplayReading) -> Tensor:
         """[P, N], coefficient included."""
+        raise NotImplementedError
+
+    def along(self, read: ReplayReading) -> Tensor:
+        """[P, N] whose gradients traces add up; times the critic's error and -1 it is what is minimised."""
         raise NotImplementedError

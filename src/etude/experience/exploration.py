@@ -136,15 +136,9 @@ class EpsilonGreedy(Exploration):
         return self.start + (self.end - self.start) * share
 
     def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
-        chance, anything = self._drawn(actor, said.shape[1], draw, acted)
-        return torch.where(chance, anything, in_units(actor).middle(said))
+        return in_units(actor).middle(said)
 
-    def blind(self, actor: Actor, count: int, draw: Drawing, acted: int) -> Tensor | None:
-        chance, anything = self._drawn(actor, count, draw, acted)
-        return anything if bool(chance.all()) else None
-
-    def _drawn(self, actor: Actor, count: int, draw: Drawing, acted: int) -> tuple[Tensor, Tensor]:
-        """[P, E, 1] where chance acts, and what it would do."""
+    def instead(self, actor: Actor, count: int, draw: Drawing, acted: int) -> tuple[Tensor, Tensor]:
         spread = in_units(actor)
         chances = draw("chances", lambda generator, n: torch.rand(n, count, 1, generator=generator))
         anything = draw("choices", lambda generator, n: spread.anything((n, count), generator))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from etude.core.population import CPU
-from etude.experience.store import BYTES, Rows, Store
+from etude.experience.store import BYTES, Column, Rows, Store
 from etude.runtime import checkpoints
 
 FIRST = 8
@@ -108,8 +108,9 @@ class ImageStore(Store):
     # Storing
 
     def push(
-        self, observations: Tensor, actions: Tensor, following: Tensor, rewards: Tensor, live: Tensor, end: Tensor
+        self, observations: Column, actions: Column, following: Column, rewards: Column, live: Column, end: Column
     ) -> None:
+        observations, following, end = map(torch.as_tensor, (observations, following, end))
         place, count = slice(self.cursor, self.cursor + self.environments), self.environments
         if self.size == self.capacity:
             self._give_way(place)

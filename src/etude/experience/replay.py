@@ -12,7 +12,7 @@ from etude.core.control import Step, VectorEnvironment
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
-from etude.core.population import PerMember, Population
+from etude.core.population import CPU, PerMember, Population
 from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
@@ -171,24 +171,22 @@ class ReplayCollector:
         """Forget the episodes that ended before."""
         self.ended, self.faults = [], 0
 
-    @torch.no_grad()
     def step(self) -> None:
         """Act everywhere once, and store that."""
         shown = torch.from_numpy(self.observations)
-        there = shown.to(self.device)
+        there = shown if self.device == CPU else shown.to(self.device)
         if self.learns:
             self.actor.observe(there)
         actions = self._act(there).cpu()
         outside = self.spread.outside(actions)
         step = self.environment.step(outside.numpy())
-        done = step.terminated | step.truncated
-        following = torch.from_numpy(step.observations)
+        done, following = step.terminated | step.truncated, step.observations
         if step.final is not None:
-            following = following.clone()
-            following[torch.from_numpy(done)] = torch.from_numpy(step.final)
-        live, end = (torch.from_numpy(x.astype(np.float32)) for x in (~step.terminated, done))
-        place, rewards = self.store.cursor, self._worth(step, shown, outside, following)
-        self.store.push(shown, actions, following, rewards, live, end)
+            following = following.copy()
+            following[done] = step.final
+        place = self.store.cursor
+        rewards = self._worth(step, shown, outside, following) if self.rewards else step.rewards
+        self.store.push(self.observations, actions.numpy(), following, rewards, ~step.terminated, done)
         self.observations, self.taken = step.observations, self.taken + 1
         self.returns += step.rewards
         self.lengths += 1
@@ -202,29 +200,29 @@ class ReplayCollector:
         draw, spread, count = self.stretches.at(self.taken), self.spread, shown.shape[1]
         if self.acted < self.part.random:
             return draw("random", lambda generator, n: spread.anything((n, count), generator))
-        blind = self.exploration.blind(self.actor, count, draw, self.acted)
-        if blind is not None:
-            return blind
-        with noisy(self.actor.body, draw, "noise"):
-            said = self.actor(self.actor.see(shown))
-        return self.exploration.act(self.actor, said, draw, self.acted)
+        others = self.exploration.instead(self.actor, count, draw, self.acted)
+        where = 0 if others is None else np.count_nonzero(others[0].cpu().numpy())
+        if others is not None and where == others[0].numel():
+            return others[1]
+        with torch.no_grad():
+            with noisy(self.actor.body, draw, "noise"):
+                said = self.actor(self.actor.see(shown))
+            actions = self.exploration.act(self.actor, said, draw, self.acted)
+        return torch.where(*others, actions) if others is not None and where else actions
 
-    def _worth(self, step: Step, shown: Tensor, actions: Tensor, following: Tensor) -> Tensor:
+    def _worth(self, step: Step, shown: Tensor, actions: Tensor, following: np.ndarray) -> np.ndarray:
         """[P, E] what the method's rewards make of those of a step."""
-        told = torch.from_numpy(step.rewards)
-        if not self.rewards:
-            return told
-        live = ~step.terminated
-        columns = (told, *map(torch.from_numpy, (step.terminated, step.truncated, live.astype(np.float32))))
+        live = (~step.terminated).astype(np.float32)
+        columns = map(torch.from_numpy, (step.rewards, step.terminated, step.truncated, live))
         told, terminated, truncated, discounts = (x[:, None] for x in columns)
         rollout = Transitions(
             shown[:, None], actions[:, None], told, terminated, truncated, discounts=discounts,
             weights=None if step.faulty is None else torch.from_numpy(~step.faulty).float()[:, None],
-            next_observations=following[:, None],
+            next_observations=torch.from_numpy(following)[:, None],
         )  # fmt: skip
         for reward in self.rewards:
             rollout.rewards = reward.shape(rollout)
-        return rollout.rewards[:, 0]
+        return rollout.rewards[:, 0].numpy()
 
     def _end(self, place: int, step: Step, done: np.ndarray) -> None:
         """Note the episodes that ended, and take out those whose environment failed."""

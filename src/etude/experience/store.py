@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,10 @@ BYTES = 4
 """Of a number."""
 STRETCH = 1 << 20
 """Bytes, about, of the rows that a checkpoint has in one file."""
+
+
+Column = Tensor | np.ndarray
+"""Numbers of a step on the CPU."""
 
 
 class Stored(Protocol):
@@ -93,6 +98,7 @@ class Store:
             self._check_room()
         self.rows = self._numbers(members * self.capacity, sum(self.widths))
         self.grid = self.rows.view(members, self.capacity, -1)  # [P, capacity, W]: every member's rows
+        self.table = self.grid.numpy() if self.device.type == "cpu" else None  # the same numbers
         self.first = torch.arange(members, device=self.device)[:, None] * self.capacity
         self.cursor, self.size, self.pushed = 0, 0, 0
         self.stretch = min(max(1, self.file // (members * environments * self.row)) * environments, self.capacity)
@@ -121,12 +127,16 @@ class Store:
         return self.grid[:, : self.size, -2]
 
     def push(
-        self, observations: Tensor, actions: Tensor, following: Tensor, rewards: Tensor, live: Tensor, end: Tensor
+        self, observations: Column, actions: Column, following: Column, rewards: Column, live: Column, end: Column
     ) -> None:
         """Store one step in every environment, [P, E, ...] on the CPU, where `cursor` is."""
         self.written.pop(self.cursor // self.stretch, None)
-        place = self.grid.narrow(1, self.cursor, self.environments)
-        place.copy_(torch.cat([observations, actions, following, torch.stack((rewards, live, end), -1)], -1))
+        place = slice(self.cursor, self.cursor + self.environments)
+        columns = (observations, actions, following, rewards[..., None], live[..., None], end[..., None])
+        if self.table is not None:  # past torch, whose calls for the numbers of one row take longer than to copy them
+            np.concatenate(columns, -1, out=self.table[:, place])
+        else:
+            self.grid[:, place] = torch.from_numpy(np.concatenate(columns, -1))
         self.cursor = (self.cursor + self.environments) % self.capacity
         self.size = min(self.size + self.environments, self.capacity)
         self.pushed += self.environments

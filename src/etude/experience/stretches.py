@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -32,7 +32,7 @@ class Stretches:
 
     def __init__(self, population: Population, purpose: str, device: torch.device = CPU) -> None:
         self.population, self.purpose, self.device = population, purpose, device
-        self.drawn: dict[str, tuple[int, Tensor]] = {}
+        self.drawn: dict[str, tuple[int, Sequence[Tensor]]] = {}
         self.stretch, self.place = 0, 0
 
     def at(self, time: int) -> Stretches:
@@ -41,8 +41,9 @@ class Stretches:
         return self
 
     def __call__(self, name: str, of: Callable[[Generator, int], Tensor]) -> Tensor:
-        stretch, numbers = self.drawn.get(name, (-1, None))
-        if numbers is None or stretch != self.stretch:
-            numbers = self.population.draw(self.purpose, name, self.stretch, of=lambda g: of(g, LENGTH)).to(self.device)
+        stretch, numbers = self.drawn.get(name, (-1, ()))
+        if stretch != self.stretch:
+            drawn = self.population.draw(self.purpose, name, self.stretch, of=lambda g: of(g, LENGTH))
+            numbers = drawn.to(self.device).unbind(1)
             self.drawn[name] = self.stretch, numbers
-        return numbers.select(1, self.place)
+        return numbers[self.place]

@@ -93,6 +93,27 @@ class Argmax(Rule):
         return Following(slow.gather(-2, best.expand(*best.shape[:-1], slow.shape[-1])).squeeze(-2))
 
 
+class FromValue(Rule):
+    """Whatever is done next: what the state there is worth is said by a critic of states.
+
+    Shapes: outputs [P, M, N, K].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> FromValue()(Rows(state_outputs=lambda at, copy: torch.full((1, 1, 2, 1), 3.0))).outputs.flatten().tolist()
+    [3.0, 3.0]
+    """
+
+    def objection(self, method: Method) -> str | None:
+        critic = method.slots()["critic"]
+        if critic is not None and not critic.of_states:
+            return "asks what states are worth, and the critic says it of actions: set critic=v-functions."
+        return None
+
+    def __call__(self, read: ReplayReading) -> Following:
+        return Following(read.state_outputs("next", copy=True))
+
+
 class Bootstrap(Backup):
     """y = r + discount (Q' - temperature log pi), Q' being what the critics' slow copies say of what `rule` does next.
 

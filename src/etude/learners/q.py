@@ -49,10 +49,12 @@ class Critics(Plain):
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]
         x = seen if actions is None else torch.cat([seen, actions], -1)
-        count = networks_in(self.head) // members
+        body, head = self._modules["body"], self._modules["head"]  # read directly: torch's way takes as long as a layer
+        assert body is not None and head is not None
+        count = networks_in(head) // members
         if count > 1:
             x = x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1)
-        said: Tensor = self.head(self.body(x))
+        said: Tensor = head(body(x))
         shape = (self.choices, self.size) if self.choices else (self.size,)
         return said.view(members, count, rows, *shape)
 
@@ -165,7 +167,7 @@ class QFunctions(ReplayCritic):
             target, strays = self.backup.target(read, self.head)[..., 0], self.backup.strays(read)
         over = batch.terminated | batch.truncated
         carry = batch.discounts.masked_fill(over if strays is None else over | strays, 0.0)
-        return Estimate(value[:, 0], (target - value.detach())[:, 0], carry[:, 0])
+        return Estimate(value, target - value.detach(), carry)
 
     @torch.no_grad()
     def _errors(self, outputs: Tensor, target: Tensor, each: Tensor) -> Tensor:

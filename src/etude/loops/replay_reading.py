@@ -10,7 +10,18 @@ import torch
 from torch import Generator, Tensor, nn
 
 from etude.core.errors import ConfigError
-from etude.core.replay_slots import At, Choice, Drawing, Encoding, ReplayEncoder, Sampling
+from etude.core.replay_slots import (
+    At,
+    Choice,
+    Drawing,
+    Encoding,
+    Estimate,
+    ReplayCritic,
+    ReplayEncoder,
+    ReplayLearner,
+    ReplayPolicy,
+    Sampling,
+)
 from etude.core.transitions import Transitions
 from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
@@ -150,6 +161,20 @@ class StoredReading:
         choice: Choice = self._once(("policy", at, slow), self._rests_on("policy", slow), chosen)
         return choice
 
+    def logp(self, actions: Tensor) -> Tensor:
+        return in_units(self.updater.actor).logp(self.parameters(), actions)
+
+    def entropy(self) -> Tensor:
+        return in_units(self.updater.actor).entropy(self.parameters())
+
+    def state_outputs(self, at: At = "here", copy: bool = False) -> Tensor:
+        slow = copy and self.updater.slow("critic")
+        said: Tensor = self._once(
+            ("states", at, slow), self._rests_on("critic", slow),
+            lambda: self._pass(self.updater.module("critic", slow), at, slow, None, not slow),
+        )  # fmt: skip
+        return said
+
     def outputs(
         self, at: At = "here", actions: Tensor | None = None, copy: bool = False, frozen: bool = False,
         first: bool = False,
@@ -182,10 +207,35 @@ class StoredReading:
         found: Tensor = self.updater.method.critic.head.mean(outputs)  # type: ignore[attr-defined]
         return found
 
+    @property
+    def _everybody(self) -> tuple[str, ...]:
+        return (*self.updater.trainers, "targets")
+
     def critic_loss(self) -> Tensor:
-        everybody = (*self.updater.trainers, "targets")
-        loss: Tensor = self._once(("critic loss",), everybody, lambda: self.updater.method.critic.loss(self))
+        loss: Tensor = self._once(("critic loss",), self._everybody, lambda: self.updater.method.critic.loss(self))
         return loss
+
+    def estimate(self) -> Estimate:
+        critic = self.updater.method.critic
+        found: Estimate = self._once(("estimate",), self._everybody, lambda: critic.estimate(self))
+        return found
+
+    def minimised(self, part: ReplayLearner | ReplayPolicy) -> Tensor:
+        """[P] what a learner minimises on these rows, or the policy."""
+        if isinstance(part, ReplayCritic):
+            return self.critic_loss()
+        if isinstance(part, ReplayLearner):
+            return part.loss(self)
+        return _sum([term(self) for term in self.updater.method.actor]).mean(1)
+
+    def estimated(self, part: ReplayLearner | ReplayPolicy) -> Estimate:
+        """What a learner estimates of the one row of each member, or the policy, whose error is the critic's; [P]."""
+        if isinstance(part, ReplayLearner):
+            found = self.estimate() if isinstance(part, ReplayCritic) else part.estimate(self)
+        else:
+            along = _sum([term.along(self) for term in self.updater.method.actor])
+            found = self.estimate()._replace(value=along)
+        return Estimate(*(x[:, 0] for x in found))
 
     def offered(self, name: str) -> Tensor:
         for learner, part in self.updater.offering.items():
@@ -198,6 +248,10 @@ class StoredReading:
     def normal(self, purpose: str, like: Tensor) -> Tensor:
         shape = like.shape[1:]
         return self.draw(purpose, lambda generator, times: torch.randn(times, *shape, generator=generator))
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    return sum(terms[1:], terms[0])
 
 
 def _of_choices(said: Tensor, actions: Tensor) -> Tensor:

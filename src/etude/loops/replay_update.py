@@ -17,7 +17,6 @@ from etude.core.population import FlatParameters, Number, PerMember, Population,
 from etude.core.replay_slots import (
     Estimate,
     Horizon,
-    ReplayCritic,
     ReplayLearner,
     ReplayPolicy,
     Sampling,
@@ -108,7 +107,7 @@ class ReplayUpdater:
     def __init__(
         self, method: CompleteReplayMethod, population: Population, actor: Actor, networks: Mapping[str, nn.Module]
     ) -> None:
-        self.population, self.actor = population, actor
+        self.population, self.actor, self.device = population, actor, actor.device
         self.networks = {"policy": actor.without_encoder(), **networks}
         encoder = encoder_of(method)
         self.encoder = None if encoder is None else encoder.name
@@ -120,9 +119,10 @@ class ReplayUpdater:
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count, population)
-        device = actor.device
-        self.stretches = Stretches(population, "learn", device)
-        self.own = {name: Stretches(population, f"learn {name}", device) for name in self.trainers if self._draws(name)}
+        self.stretches = Stretches(population, "learn", self.device)
+        self.own = {
+            name: Stretches(population, f"learn {name}", self.device) for name in self.trainers if self._draws(name)
+        }
         self.updates = 0
         self.passes: Counter[str] = Counter()
 
@@ -217,26 +217,19 @@ class ReplayUpdater:
         if isinstance(own, Horizon):
             assert batch.index is not None
             batch = sampling.augmented(own.read(store, batch.index), draw).replace(offers=batch.offers)
-        if store.device != self.actor.device:
-            batch = batch.to(self.actor.device)
+        if store.device != self.device:
+            batch = batch.to(self.device)
         return StoredReading(self, sampling, batch, draw)
 
     def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
         trainer, part, read.reader = self.trainers[name], self.parts[name], name
         trainer.batch = read.batch
         if trainer.estimates:
-            assert isinstance(part, ReplayLearner)
-            found = trainer.estimate = part.estimate(read)
+            found = trainer.estimate = read.estimated(part)
             trainer.parameters.differentiate(found.value, again)
             trainer.report = {"error": found.error.abs()}
             return
-        if isinstance(part, ReplayCritic):
-            loss = read.critic_loss()
-        elif isinstance(part, ReplayLearner):
-            loss = part.loss(read)
-        else:
-            terms = [term(read) for term in self.method.actor]
-            loss = sum(terms[1:], terms[0]).mean(1)
+        loss = read.minimised(part)
         trainer.parameters.differentiate(loss, again)
         trainer.report = {"loss": loss.detach()}
 

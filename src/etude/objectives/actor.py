@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -13,6 +13,74 @@ from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+
+
+class ByError(ActorTerm, abstract=True):
+    """A term that the policy climbs where states turn out better than the critic said, and goes down where worse.
+
+        loss = -error f,   error = r + discount V(s') - V(s) without gradient
+
+    Optimizers that keep traces add up the gradients of f (`along`) instead.
+    """
+
+    traced: ClassVar[bool] = True
+
+    def objection(self, method: Method) -> str | None:
+        slots = method.slots()
+        critic, policy, sampling = slots["critic"], slots["policy"], slots["sampling"]
+        if critic is not None and (not critic.of_states or critic.count > 1 or critic.head.size > 1):
+            return (
+                "goes by the error of what one state is worth: set critic=v-functions, with one network and "
+                "critic.head=scalar."
+            )
+        if policy is not None and not policy.scores:
+            return (
+                f"asks how likely actions were, which {type(policy).__name__} cannot say: set policy=stochastic-policy."
+            )
+        if sampling is not None and not sampling.newest:
+            return (
+                "is right for what the policy itself just did, and older rows are another policy's: set "
+                "experience=latest and sampling=newest."
+            )
+        return None
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        return -read.estimate().error * self.along(read)
+
+
+class LikelihoodRatio(ByError):
+    """f = log pi(a|s) of the action that was done: its gradient times the error is the policy's (Sutton et al. 2000).
+
+    Shapes: [P, N].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> said = Rows(error=torch.tensor([[2.0]]))
+    >>> read = Rows(batch=Rows(actions=None), logp=lambda a: torch.tensor([[-0.5]]), estimate=lambda: said)
+    >>> LikelihoodRatio()(read).tolist()
+    [[1.0]]
+    """
+
+    def along(self, read: ReplayReading) -> Tensor:
+        return read.logp(read.batch.actions)
+
+
+class SignedEntropy(ByError):
+    """f = weight sign(error) H(pi(.|s)): times the error the entropy counts weight |error| (arXiv:2410.14606).
+
+    Shapes: [P, N].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(entropy=lambda: torch.tensor([[3.0]]), estimate=lambda: Rows(error=torch.tensor([[-2.0]])))
+    >>> SignedEntropy(weight=0.5)(read).tolist()
+    [[-3.0]]
+    """
+
+    weight: NonNegative = 0.01
+
+    def along(self, read: ReplayReading) -> Tensor:
+        return self.weight * read.estimate().error.sign() * read.entropy()
 
 
 class MaximizeQ(ActorTerm):
@@ -32,6 +100,12 @@ class MaximizeQ(ActorTerm):
     """
 
     over: Reduction = Min()
+
+    def objection(self, method: Method) -> str | None:
+        critic = method.slots()["critic"]
+        if critic is not None and critic.of_states:
+            return "climbs what actions are worth, and the critic says it of states: set critic=q-functions."
+        return None
 
     def __call__(self, read: ReplayReading) -> Tensor:
         choice = read.policy()

@@ -13,7 +13,7 @@ Changes DQN in six places:
 Settings are the paper's: rate 1, lambda 0.8, kappa 2, layers of 128, epsilon to 0.01. Its code takes a time limit for
 an end and shows the network the time (here `sampling.horizon=time-aware` and `policy.observations=time-feature,
 normalize-observations`); by default values bootstrap through it, as everywhere. Of the paper's algorithms this is the
-one for choices; stream AC, which learns a value of states beside a policy, is not here.
+one for choices; `stream-ac` learns a value of states beside a policy.
 """
 
 from etude.core.claims import Claim, Measure
@@ -31,6 +31,8 @@ from etude.policies.control.observations import NormalizeObservations
 from etude.policies.control.replay import FromCritic
 from etude.rewards.running import NormalizeRewards
 
+NETWORK = MLP(hidden=(128, 128), activation="leaky-relu", layer_norm=True, affine=False, initializer=Sparse(share=0.9))
+
 stream_x = dqn.replace(
     id="stream-x",
     title="Streaming Deep Reinforcement Learning Finally Works",
@@ -41,9 +43,7 @@ stream_x = dqn.replace(
     sampling=Newest(horizon=OneStep(gamma=0.99)),
     rewards=(NormalizeRewards(gamma=0.99),),
     critic=QFunctions(
-        network=MLP(
-            hidden=(128, 128), activation="leaky-relu", layer_norm=True, affine=False, initializer=Sparse(share=0.9)
-        ),
+        network=NETWORK,
         last=Sparse(share=0.9),
         backup=Bootstrap(Argmax()),
         learning=Learning(ObGD(lr=1.0, lam=0.8, kappa=2.0)),

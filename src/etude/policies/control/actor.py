@@ -166,7 +166,11 @@ class Actor(Plain):
         return torch.cat([parameters, self.log_std.expand(-1, parameters.shape[1], -1)], -1)
 
     def forward(self, seen: Tensor, past: Past | None = None) -> Tensor:
-        return self.say(self.features(seen, past)[0])
+        if self.memory is not None or self.distribution.free:
+            return self.say(self.features(seen, past)[0])
+        own = self._modules  # read directly, as in `Linear`
+        said: Tensor = own["head"](own["body"](seen))  # type: ignore[misc]
+        return said
 
     @torch.no_grad()
     def observe(self, observations: Tensor, weights: Tensor | None = None) -> None:

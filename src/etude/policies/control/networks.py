@@ -204,7 +204,8 @@ class Layers(Plain):
 
     def forward(self, x: Tensor) -> Tensor:
         activation = self.activation
-        for layer, norm in itertools.zip_longest(self.layers, self.norms):
+        layers, norms = (self._modules[k]._modules.values() for k in ("layers", "norms"))  # type: ignore[union-attr]
+        for layer, norm in itertools.zip_longest(layers, norms):
             x = layer(x)
             x = activation(x if norm is None else norm(x))
         return direction(x) if self.unit else x

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor, nn
 
 from etude.core.control import VectorEnvironment
@@ -18,7 +19,7 @@ from etude.policies.control.actor import Actor
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.networks import MLP, Linear, Plain
-from etude.policies.control.units import Best, Point, Softmax, SquashedBox, Units, box_bounds, choice_count
+from etude.policies.control.units import Best, NormalBox, Point, Softmax, SquashedBox, Units, box_bounds, choice_count
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -121,6 +122,7 @@ class SquashedPolicy(NetworkPolicy):
     -0.9189
     """
 
+    scores: ClassVar[bool] = True
     least: float = -20.0
     most: float = 2.0
 
@@ -144,8 +146,32 @@ class SoftmaxPolicy(NetworkPolicy):
     ([[0.0]], [[0.5, 0.5]], -0.6931)
     """
 
+    scores: ClassVar[bool] = True
+
     def distribution(self, actions: spaces.Space[Any]) -> Units:
         return Softmax(choice_count(actions, "SoftmaxPolicy"))
+
+
+class StochasticPolicy(NetworkPolicy):
+    """A chance of every choice, or of a Box a normal whose mean and deviation the network says (arXiv:2410.14606).
+
+        choices: softmax(x),   numbers: N(m, log(1 + exp s)^2) for the outputs m, s, cut at the bounds where it acts
+
+    Shapes: observations [P, N, ...] -> choices [P, N, 1], or actions [P, N, A] in units; log-probabilities [P, N].
+
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> normal = StochasticPolicy().distribution(Box(-2.0, 2.0, (1,)))
+    >>> choice = normal.chosen(torch.tensor([[1.5, 0.0]]), torch.tensor([[1.0]]))
+    >>> [round(x, 4) for x in (choice.actions.item(), choice.logp.item())]  # the deviation is log 2
+    [2.1931, -1.0524]
+    >>> type(StochasticPolicy().distribution(Discrete(2))).__name__
+    'Softmax'
+    """
+
+    scores: ClassVar[bool] = True
+
+    def distribution(self, actions: spaces.Space[Any]) -> Units:
+        return Softmax(int(actions.n)) if isinstance(actions, Discrete) else NormalBox(*box_bounds(actions, self.name))
 
 
 class FromCritic(ReplayPolicy):

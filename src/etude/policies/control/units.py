@@ -17,12 +17,15 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.core.replay_slots import Choice
 from etude.policies.control.actor import Actor
-from etude.policies.control.distributions import Distribution
+from etude.policies.control.distributions import Distribution, Squashed
 from etude.policies.control.networks import softplus
 
 
 class Units(Distribution):
-    """A distribution that also acts in units; `sample` and `mode` are the environment's, as of every distribution."""
+    """A distribution that also acts in units; `sample` and `mode` are the environment's, as of every distribution.
+
+    Log-probabilities and entropies, of those that have them, are of actions in units.
+    """
 
     def outside(self, actions: Tensor) -> Tensor:
         """Actions [..., A] in units as the environment takes them."""
@@ -124,6 +127,57 @@ class SquashedBox(Bounded):
         each = -0.5 * noise * noise - log_std - stretch - 0.5 * math.log(2 * math.pi)
         return Choice(torch.tanh(u), each.sum(-1))
 
+    def _normal(self, parameters: Tensor) -> tuple[Squashed, Tensor]:
+        """The same in the form of which actions that were done have log-probabilities."""
+        mean, log_std = parameters.chunk(2, -1)
+        plain = Squashed(self.actions, (-1.0,) * self.actions, (1.0,) * self.actions)
+        return plain, torch.cat([mean, log_std.clamp(self.least, self.most)], -1)
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        plain, normal = self._normal(parameters)
+        return plain.logp(normal, actions)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        plain, normal = self._normal(parameters)
+        return plain.entropy(normal)
+
+
+class NormalBox(Bounded):
+    """A normal whose mean and deviation depend on the observation; the deviation is the softplus of what is said.
+
+    Beyond the bounds the environment cuts actions: what is stored is what was drawn, and its density the normal's.
+    """
+
+    @property
+    def parameters(self) -> int:
+        return 2 * self.actions
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randn(*shape, self.actions, generator=generator)
+
+    def middle(self, parameters: Tensor) -> Tensor:
+        return parameters.chunk(2, -1)[0]
+
+    def _normal(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and deviations."""
+        mean, said = parameters.chunk(2, -1)
+        return mean, softplus(said)
+
+    def _density(self, noise: Tensor, deviation: Tensor) -> Tensor:
+        return (-0.5 * noise * noise - deviation.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * self.actions
+
+    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+        mean, deviation = self._normal(parameters)
+        return Choice(torch.addcmul(mean, deviation, noise), self._density(noise, deviation))
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        mean, deviation = self._normal(parameters)
+        return self._density((actions - mean) / deviation, deviation)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        each = self._normal(parameters)[1].log()
+        return each.sum(-1) + 0.5 * (1 + math.log(2 * math.pi)) * self.actions
+
 
 @dataclass(frozen=True)
 class Indices(Units):
@@ -170,6 +224,13 @@ class Softmax(Indices):
         logs = parameters.log_softmax(-1)
         chances = logs.exp()
         return Choice(self.middle(parameters + noise), (chances * logs).sum(-1), chances)
+
+    def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        return parameters.log_softmax(-1).gather(-1, actions.long()).squeeze(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        logs = parameters.log_softmax(-1)
+        return -(logs.exp() * logs).sum(-1)
 
 
 def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -59,9 +59,9 @@ class ArrayEnvironment:
         self.states, rewards, terminated = self.advance(self.states, actions)
         self.elapsed += 1
         late = self.elapsed >= self.limit
-        observations, done, truncated, final = self.observe(self.states), terminated | late, late & ~terminated, None
+        observations, done, truncated, final = self.observe(self.states), terminated | late, late, None
         if np.count_nonzero(done):
-            final = observations[done]
+            truncated, final = late & ~terminated, observations[done]
             self.episode[done] += 1
             self.elapsed[done] = 0
             self.states[done] = self.start(uniforms(self.keys[done], self.episode[done], self.draws))

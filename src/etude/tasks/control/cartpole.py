@@ -48,7 +48,9 @@ class CartPoleArrays(ArrayEnvironment):
         rates[..., 3] = spun
         moved = states + TAU * rates
         fallen = (np.abs(moved[..., 0]) > X_LIMIT) | (np.abs(moved[..., 2]) > ANGLE_LIMIT)
-        return moved, np.ones(spin.shape, np.float32), fallen
+        rewards = np.empty(spin.shape, np.float32)
+        rewards.fill(1.0)
+        return moved, rewards, fallen
 
     def observe(self, states: np.ndarray) -> np.ndarray:
         return states.astype(np.float32)
