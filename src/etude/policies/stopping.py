@@ -64,7 +64,7 @@ def table(tokenizer: PreTrainedTokenizerBase, strings: tuple[str, ...], vocabula
     """[V] `PERHAPS` for the tokens after which one of the strings may be complete, else 0; made once and kept.
 
     A token's text is looked at as it stands alone and after another one, as some tokenizers write it differently.
-    Tokens of which nothing is known may end any string: pieces of a character, and all where decoding tidies spaces away.
+    Of some nothing is known: pieces of a character, and all where decoding tidies spaces away.
     """
     known = _tables.setdefault(tokenizer, {})
     key = strings, vocabulary, len(tokenizer)
