@@ -1,4 +1,4 @@
-"""What the host knows of a batch that lies on a device: fetched once, so that planning waits for nothing."""
+"""From the host to a device."""
 
 from __future__ import annotations
 

@@ -229,9 +229,9 @@ class Updater:
         if not total / count <= bound:
             raise InvariantError(
                 f"Fresh samples have log-probabilities that differ by {total / count:.3g} nats per token on "
-                f"average (largest {float(found[:, 3].max()):.3g}) between sampling and training; at most {bound:.3g} is "
-                "rounding. The sampler used other weights, another temperature or a truncated distribution, or tokens "
-                "were changed after sampling. Nothing was updated with this batch."
+                f"average (largest {float(found[:, 3].max()):.3g}) between sampling and training; at most {bound:.3g} "
+                "is rounding. The sampler used other weights, another temperature or a truncated distribution, or "
+                "tokens were changed after sampling. Nothing was updated with this batch."
             )
         self.noise.take(found[:, :3].sum(0))  # the sampler's weights carried the right fingerprint when the step began
 
