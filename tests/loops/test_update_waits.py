@@ -45,7 +45,7 @@ def counted(policy: LanguagePolicy, budget: int) -> tuple[Counter[str], int]:
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_few_things_wait_in_an_update(kind: str) -> None:
-    """Three for a micro-batch where there were thirteen, seventeen for an update where two were for each parameter."""
+    """Three for a micro-batch where there were nineteen, seventeen for an update where two were for each parameter."""
     (whole, one), (cut, many) = (counted(random_policy(kind), budget) for budget in (8192, 100))
     assert one == 1 and many > 2
     assert whole.total() <= 17, whole
