@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
+from etude.core.layout import sent
 
 MIN_SHARED = 0.15
 """Fraction of a micro-batch's tokens that sharing must save to be worth its second call."""
@@ -45,6 +46,7 @@ class Rows:
 
     Args:
         lengths: [B] tokens.
+        actions: [B, T] whether each token is an action.
         starts: [B] tokens of the prompt.
         owner: [B] number of the distinct prompt; first: [U] a row that has it.
         group: [B] which rows are compared with each other.
@@ -52,6 +54,7 @@ class Rows:
     """
 
     lengths: np.ndarray
+    actions: np.ndarray
     starts: np.ndarray
     owner: np.ndarray
     first: np.ndarray
@@ -61,8 +64,12 @@ class Rows:
     @classmethod
     def of(cls, batch: TokenBatch, sharing: Sharing = FREELY) -> Rows:
         """Those of a batch."""
-        tokens = batch.tokens.cpu().numpy()
-        starts = batch.action_mask.int().argmax(1).clamp(min=1).cpu().numpy()  # also of rows without actions
+        columns = (batch.tokens, batch.action_mask, batch.lengths[:, None], batch.group[:, None])
+        found = torch.cat([x.long() for x in columns], 1).cpu().numpy()  # at once
+        width = batch.tokens.shape[1]
+        tokens, actions = np.ascontiguousarray(found[:, :width]), found[:, width : 2 * width].astype(bool)
+        lengths, group = found[:, -2].copy(), found[:, -1].copy()
+        starts = actions.argmax(1).clip(min=1)  # also of rows without actions
         seen: dict[bytes, int] = {}
         owner, first = np.empty(len(starts), int), []
         for row, end in enumerate(starts.tolist()):
@@ -71,9 +78,7 @@ class Rows:
                 seen[key] = len(seen)
                 first.append(row)
             owner[row] = seen[key]
-        return cls(
-            batch.lengths.cpu().numpy(), starts, owner, np.array(first, int), batch.group.cpu().numpy(), sharing
-        )  # fmt: skip
+        return cls(lengths, actions, starts, owner, np.array(first, int), group, sharing)
 
     def pays(self, rows: np.ndarray | None = None) -> bool:
         """Whether computing each distinct prompt of some rows (all, if none are given) once is worth it."""
@@ -148,7 +153,7 @@ def by_length(lengths: np.ndarray) -> list[np.ndarray]:
 
 
 def _on(batch: TokenBatch, piece: np.ndarray) -> Tensor:
-    return torch.from_numpy(piece).to(batch.tokens.device)
+    return sent(piece, batch.tokens.device)
 
 
 def _units(rows: Rows, whole_groups: bool) -> list[np.ndarray]:

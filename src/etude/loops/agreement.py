@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from etude.core.batches import TokenBatch, TokenLogProbs
+
 FLOOR = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 """Mean gap in nats that is never a fault: a policy that grows sure of itself rounds ever less, and may turn back."""
 CEILING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 0.1}
@@ -54,8 +56,20 @@ class Noise:
         """
         gaps = gaps.double()
         on = torch.ones_like(gaps) if weights is None else weights.double()
-        sums = torch.stack([on.sum(-1), (gaps * on).sum(-1), (gaps**2 * on).sum(-1)], -1)
+        self.take(torch.stack([on.sum(-1), (gaps * on).sum(-1), (gaps**2 * on).sum(-1)], -1))
+
+    def take(self, sums: Tensor) -> None:
+        """The same from count, sum and sum of squares [3] or [P, 3]."""
         self.sums = DECAY * self.sums + sums
+
+
+def gap_sums(batch: TokenBatch, policy: TokenLogProbs, truncated: bool) -> Tensor:
+    """[4] count, sum, sum of squares and largest of the |gaps| of action tokens that were sampled where they stand."""
+    mask = batch.action_mask & batch.on_policy[:, None]
+    gaps = policy.logp.detach().double() - batch.behaviour_logp.double()
+    # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
+    gaps = torch.where(mask, gaps.clamp(min=0) if truncated else gaps.abs(), 0.0)
+    return torch.stack([mask.sum().double(), gaps.sum(), gaps.square().sum(), gaps.max()])
 
 
 def _bound(sums: Sequence[float], count: int, dtype: torch.dtype) -> float:

@@ -22,12 +22,14 @@ class Movement:
 
     def share(self) -> float:
         """Share of the weights with a gradient that are not what they were; 1 if there is no gradient."""
-        changed = seen = 0.0
+        counts = []
         for p, before in zip(self.parameters, self.before, strict=True):
             assert p.grad is not None
-            pulled, each = _sample(p.grad) != 0, p.numel() / len(before)
-            changed += each * int(((_sample(p) != before) & pulled).sum())
-            seen += each * int(pulled.sum())
+            pulled = _sample(p.grad) != 0
+            counts += [((_sample(p) != before) & pulled).sum(), pulled.sum()]
+        found = torch.stack(counts).tolist() if counts else []  # asked for at once
+        each = [p.numel() / len(before) for p, before in zip(self.parameters, self.before)]
+        changed, seen = (sum(n * size for n, size in zip(found[k::2], each)) for k in (0, 1))
         return changed / seen if seen else 1.0
 
 

@@ -13,7 +13,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import split_groups
 from etude.core.streams import Stream
-from etude.loops.agreement import Noise
+from etude.loops.agreement import Noise, gap_sums
 from etude.loops.language_report import divergences
 from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.loops.movement import LEAST, Movement, still
@@ -119,7 +119,7 @@ class Updater:
         tally.add("rows_skipped", len(batch) - len(useful), len(batch))
         idle = batch.action_counts.sum() - batch.action_counts[useful].sum()
         for name in method.objective.zero_without_advantage if _skips(method) else ():
-            tally.add(name, 0.0, float(idle))
+            tally.add(name, 0.0, idle)
         if not len(useful):
             return False
         done, self.first_half = 0, None
@@ -146,7 +146,7 @@ class Updater:
             micro = part.rows(piece, trim=True)
             out = self.learners.said(self.policy.evaluate(micro, needs))
             if fresh and method.experience.samples and not method.experience.retempers:
-                self.gaps.append(_gaps(micro, out, method.experience.truncates_distribution))
+                self.gaps.append(gap_sums(micro, out, method.experience.truncates_distribution))
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
         return done
@@ -196,7 +196,7 @@ class Updater:
         if policy.entropy is not None:
             tally.add_tensor("entropy" + learned, policy.entropy, mask)
         loss = sum((term.total for term in summands.values()), torch.zeros_like(batch.scores[0]))
-        tally.add("loss", float(loss.detach()), 0.0)  # a share of the step's loss; counted once, per step
+        tally.add("loss", loss.detach().double(), 0.0)  # a share of the step's loss; counted once, per step
         return loss
 
     @torch.no_grad()
@@ -218,21 +218,22 @@ class Updater:
 
     def _compare(self, tally: Tally) -> None:
         """Invariant 1: the sampler's log-probabilities are the trainer's, but for the rounding measured so far."""
-        gaps = torch.cat(self.gaps) if self.gaps else torch.empty(0)
-        if not len(gaps):
+        found = torch.stack(self.gaps).cpu() if self.gaps else torch.zeros(1, 4)
+        count, total, _, _ = found.sum(0).tolist()
+        if not count:
             return
         dtype = torch.bfloat16 if self.policy.shadow or self.policy.autocast else self.policy.model.dtype
-        bound = self.noise.bound(len(gaps), dtype)
-        tally.add("logp_gap", float(gaps.sum()), len(gaps))
+        bound = self.noise.bound(int(count), dtype)
+        tally.add("logp_gap", total, count)
         tally.add("logp_gap_bound", bound)
-        if not float(gaps.mean()) <= bound:
+        if not total / count <= bound:
             raise InvariantError(
-                f"Fresh samples have log-probabilities that differ by {float(gaps.mean()):.3g} nats per token on "
-                f"average (largest {float(gaps.max()):.3g}) between sampling and training; at most {bound:.3g} is "
-                "rounding. The sampler used other weights, another temperature or a truncated distribution, or tokens "
-                "were changed after sampling. Nothing was updated with this batch."
+                f"Fresh samples have log-probabilities that differ by {total / count:.3g} nats per token on "
+                f"average (largest {float(found[:, 3].max()):.3g}) between sampling and training; at most {bound:.3g} "
+                "is rounding. The sampler used other weights, another temperature or a truncated distribution, or "
+                "tokens were changed after sampling. Nothing was updated with this batch."
             )
-        self.noise.observe(gaps)  # the sampler's weights carried the right fingerprint when the step began
+        self.noise.take(found[:, :3].sum(0))  # the sampler's weights carried the right fingerprint when the step began
 
     def _watch(self, share: float, rate: float, step: int, tally: Tally) -> None:
         """Report how many weights moved; if they are too few, `run` says so at its end, once."""
@@ -290,11 +291,3 @@ def _weighed(batch: TokenBatch) -> Tensor:
     shares = batch.shares if batch.objective_shares is None else batch.objective_shares
     assert shares is not None
     return shares != 0
-
-
-def _gaps(batch: TokenBatch, policy: TokenLogProbs, truncated: bool) -> Tensor:
-    """[N] |log-probability gaps| of the action tokens that were sampled where they stand, in float64."""
-    mask = batch.action_mask & batch.on_policy[:, None]
-    gaps = (policy.logp.detach().double() - batch.behaviour_logp.double())[mask]
-    # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
-    return gaps.clamp(min=0) if truncated else gaps.abs()

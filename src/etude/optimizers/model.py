@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -70,12 +71,13 @@ class ModelStepper:
         pace = 1.0 if halves is None else self.part.pace(*halves)
         limit = self.part.clip()
         norm = nn.utils.clip_grad_norm_(moving, torch.inf if limit is None else limit)
-        finite = bool(torch.isfinite(norm))
+        size = float(norm)  # the one number that the host must know before it steps
+        finite = math.isfinite(size)
         self._note(finite, lesson.batch)
         rate = self.lr * rate * pace
         if finite:
             self._apply(rate)
-        found = {"gradient_norm": norm, "skipped_steps": 1.0 - finite, "learning_rate": rate}
+        found = {"gradient_norm": size, "skipped_steps": 1.0 - finite, "learning_rate": rate}
         return {**metrics, **{k: torch.as_tensor(v, dtype=torch.float64).view(1) for k, v in found.items()}}
 
     def _apply(self, rate: float) -> None:

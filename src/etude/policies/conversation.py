@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError
+from etude.core.layout import sent
 from etude.policies.cache import decoding_cache, feed, rope_positions
 from etude.policies.native import decoder
 from etude.policies.protocols import Decoder
@@ -167,11 +169,11 @@ class Conversation:
         parts += [self._read([asked[i] for i in fresh], sampling.max_tokens)] if fresh else []
         hidden, logits = (x[0] if len(x) == 1 else torch.cat(x) for x in zip(*parts))
         assert self._decoder is not None
-        order = torch.tensor(held + fresh, device=self.policy.device)
+        order = held + fresh
         if fresh and self._decoder.size > len(asked):
             self._decoder.widen()
-            self._decoder.narrow(self._tensor([asked[i].place for i in held + fresh]))
-        lengths = self._tensor([len(asked[i].tokens) for i in held + fresh])
+            self._decoder.narrow(self._tensor([asked[i].place for i in order]))
+        lengths = [len(asked[i].tokens) for i in order]
         leaving = last and self._decoder.size == len(asked)
         rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving)
         said = decode(rows, draws, begun)
@@ -200,13 +202,13 @@ class Conversation:
         first = {number: row for number, row in reversed([*zip(numbers, rows)])}
         self._count([first[number] for number in range(len(distinct))])
         owner = self._tensor(numbers)
-        lengths = self._tensor([len(p) for p in distinct])
-        width = int(lengths.max())
+        counts = [len(p) for p in distinct]
+        lengths, width = self._tensor(counts), max(counts)
         config, backbone = model.config.get_text_config(), policy.backbone(model)
         cache = decoding_cache(config, width + room)
         ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in distinct], device=device)
         mask = torch.arange(width, device=device) >= (width - lengths)[:, None]
-        seen = None if bool(mask.all()) else mask
+        seen = None if min(counts) == width else mask
         last = feed(backbone, cache, input_ids=ids, attention_mask=seen, position_ids=rope_positions(mask))[:, -1]
         made, offset = decoder(backbone, config, cache, mask, owner, room), 0
         if self._decoder is None:
@@ -265,7 +267,7 @@ class Conversation:
             row.place, row.fed = -1, 0
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, device=self.policy.device)
+        return sent(np.array(numbers, np.int64), self.policy.device)
 
 
 def distinct_prompts(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:

@@ -49,6 +49,12 @@ def predictive_states(
     return out.last_hidden_state[batch.action_mask[:, 1:]]
 
 
+def spread_over(mask: Tensor, places: Tensor, flat: Tensor) -> Tensor:
+    """[B, T, ...] with values [N, ...] at the places [N] where the mask [B, T] is set, else 0."""
+    out = flat.new_zeros(mask.numel(), *flat.shape[1:]).index_copy(0, places, flat)
+    return out.view(*mask.shape, *flat.shape[1:])
+
+
 def float32_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:

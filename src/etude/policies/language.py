@@ -25,7 +25,7 @@ from etude.policies.adapters import Adapter, Dropping
 from etude.policies.cache import token_bytes
 from etude.policies.conversation import Conversation
 from etude.policies.fingerprint import fingerprint
-from etude.policies.forward import attend_in_float32, predictive_states
+from etude.policies.forward import attend_in_float32, predictive_states, spread_over
 from etude.policies.loading import (
     READABLE_TYPE,
     lasting,
@@ -258,14 +258,14 @@ class LanguagePolicy:
         with cast, recomputation(self._recomputing), self._dropping.on(self.version, self.device):
             hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts, self.held)
         head = causal.get_output_embeddings()
+        places = torch.nonzero_static(mask.flatten(), size=len(hidden))[:, 0]  # how many they are is known
         logp, entropy = token_logprobs(
-            hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), batch.tokens[mask],
+            hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), batch.tokens.flatten()[places],
             batch.temperature, getattr(self.config, "final_logit_softcapping", None), "entropy" in needs,
         )  # fmt: skip
 
         def spread(flat: Tensor) -> Tensor:
-            out = flat.new_zeros(*mask.shape, *flat.shape[1:])
-            return out.masked_scatter(mask.view(*mask.shape, *[1] * (flat.dim() - 1)).expand_as(out), flat)
+            return spread_over(mask, places, flat)
 
         values = None
         if "values" in needs:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
 from etude.core.batches import TokenBatch
+from etude.core.layout import sent
 from etude.core.micro_batches import Rows, by_length
 from etude.policies.blocks import LONG, Block, OwnTokens, attending_to_blocks
 from etude.policies.cache import layers
@@ -72,8 +73,9 @@ def computed(
     if blocks is None:
         blocks = int(rows.starts.max()) >= LONG and in_blocks(backbone, config)
     device = batch.tokens.device
-    first, lengths = (torch.from_numpy(x).to(device) for x in (rows.first, rows.starts[rows.first]))
-    width = int(lengths.max())
+    counts = rows.starts[rows.first]
+    first, lengths = (sent(x, device) for x in (rows.first, counts))
+    width = int(counts.max())
     columns, padding = torch.arange(width, device=device), (width - lengths)[:, None]
     cache = DynamicCache(config=config)
     if blocks:  # on the right, where what is causal needs no mask
@@ -84,7 +86,7 @@ def computed(
         mask = columns >= padding
         out = backbone(
             input_ids=batch.tokens[first].gather(1, (columns - padding).clamp(min=0)),
-            attention_mask=None if bool(mask.all()) else mask, position_ids=(mask.cumsum(1) - 1).clamp_(min=0),
+            attention_mask=None if counts.min() == width else mask, position_ids=(mask.cumsum(1) - 1).clamp_(min=0),
             past_key_values=cache, use_cache=True,
         ).last_hidden_state  # fmt: skip
         last = out[:, -1]
@@ -98,33 +100,32 @@ def answered(
     found = [
         _piece(backbone, config, batch, rows, prompts, owner, piece) for piece in by_length(rows.lengths - rows.starts)
     ]
-    states, places = (torch.cat(x) for x in zip(*found))
-    return states if len(found) == 1 else states[places.argsort()]
+    states, places = torch.cat([x for x, _ in found]), np.concatenate([x for _, x in found])
+    return states if len(found) == 1 else states[sent(places.argsort(), states.device)]
 
 
 def _piece(
     backbone: Backbone, config: PreTrainedConfig, batch: TokenBatch, rows: Rows, prompts: Prompts, owner: np.ndarray,
     piece: np.ndarray,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, np.ndarray]:  # fmt: skip
     """States of the action tokens of some rows, and the tokens' places in the batch."""
-    device = batch.tokens.device
-    mine, whose, starts, ends = (
-        torch.from_numpy(x).to(device) for x in (piece, owner[piece], rows.starts[piece], rows.lengths[piece])
-    )
-    counts, width = ends - starts, int((rows.lengths - rows.starts)[piece].max())
+    device, longest = batch.tokens.device, batch.tokens.shape[1]
+    counts = (rows.lengths - rows.starts)[piece]
+    width = int(counts.max())
+    at = (rows.starts[piece][:, None] + np.arange(width)).clip(max=longest - 1)
+    actions = rows.actions[piece[:, None], at] & (np.arange(width) < counts[:, None])
+    places, chosen = (piece[:, None] * longest + at)[actions], sent(np.flatnonzero(actions), device)
+    mine, whose, columns, sizes = (sent(x, device) for x in (piece, owner[piece], at, counts))
     offsets = torch.arange(width, device=device)
-    columns = (starts[:, None] + offsets).clamp_(max=batch.tokens.shape[1] - 1)
-    actions = batch.action_mask[mine].gather(1, columns) & (offsets < counts[:, None])
-    places = (mine[:, None] * batch.tokens.shape[1] + columns)[actions]
     first = prompts.last[whose][:, None]
     if width == 1:
-        return first[actions], places
+        return first.flatten(0, 1)[chosen], places
     fed = {"input_ids": batch.tokens[mine].gather(1, columns)[:, :-1], "position_ids": columns[:, :-1]}
     if prompts.blocks:
         out = _after_blocks(backbone, prompts, whose, fed)
     else:
-        out = _after_copies(backbone, config, prompts, whose, fed, offsets[:-1] < counts[:, None] - 1)
-    return torch.cat([first, out.to(first.dtype)], 1)[actions], places
+        out = _after_copies(backbone, config, prompts, whose, fed, offsets[:-1] < sizes[:, None] - 1)
+    return torch.cat([first, out.to(first.dtype)], 1).flatten(0, 1)[chosen], places
 
 
 def _after_blocks(backbone: Backbone, prompts: Prompts, owner: Tensor, fed: dict[str, Tensor]) -> Tensor:
@@ -164,8 +165,9 @@ def _probe(backbone: Backbone, config: PreTrainedConfig) -> bool:
     tokens = (torch.arange(24).view(3, 8) * 7 + 1) % config.vocab_size
     tokens[1, :4] = tokens[0, :4]
     lengths, starts = np.array([8, 7, 8]), np.array([4, 4, 6])
-    rows = Rows(lengths, starts, np.array([0, 0, 1]), np.array([0, 2]), np.zeros(3, int))
     real, action = (torch.arange(8) < torch.from_numpy(n)[:, None] for n in (lengths, starts))
+    actions = (real & ~action).numpy()
+    rows = Rows(lengths, actions, starts, np.array([0, 0, 1]), np.array([0, 2]), np.zeros(3, int))
     zeros = torch.zeros(3)
     batch = TokenBatch(tokens, real, real & ~action, zeros, zeros, zeros, zeros, zeros, zeros)
     found = []

@@ -6,24 +6,30 @@ top-k and top-p), so they are the behaviour policy's and need no second forward 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from etude.core.draws import Draw, uniforms
 from etude.core.episodes import StopReason
+from etude.core.layout import sent
+from etude.policies.stopping import END, Stopper
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from etude.policies.language import LanguagePolicy
     from etude.policies.protocols import Decoder
 
 COMPACT_BELOW = 0.75
 """Fraction of rows still going at which finished ones are cut out of the cache: copying is not free."""
+SELDOM, EVERY = 16, {"cpu": 1}
+"""Steps after which the host looks at what was drawn, and those of devices where looking waits for nothing."""
+SPAN, WHOLE, SUMS = 2048, 8192, {"cpu": torch.float64}
+"""Numbers of a distribution that are summed together where it has more than so many, and in what if not in float32."""
+BELOW_ONE = 1 - 2.0**-53
 BLOCK = 64
 """Tokens of every row for which random numbers are computed at a time."""
 
@@ -118,11 +124,34 @@ def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, 
         logits = logits / sampling.temperature
     logp = (truncate(logits, sampling) if sampling.truncates_distribution else logits).log_softmax(-1)
     probs = logp.exp()
-    cumulative = probs.cumsum(-1, dtype=torch.float64)
-    tokens = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)
-    tokens = tokens.clamp_(max=logits.shape[-1] - 1)
+    tokens = _passed(probs, uniform)
     entropy = -(probs * logp.nan_to_num(neginf=0)).sum(-1) if sampling.entropy else None
     return tokens[:, 0], logp.gather(1, tokens)[:, 0], entropy
+
+
+def _passed(probs: Tensor, share: Tensor) -> Tensor:
+    """[N, 1] places where the sum of `probs` [N, V] so far passes these shares [N] of the whole, float64 in [0, 1).
+
+    Of more than `WHOLE` numbers the sums of spans are searched first, then one span: cumulative sums in float64 of all
+    would be twice as large as the numbers. No place with probability 0 is ever found.
+    """
+    count = probs.shape[1]
+    if count <= WHOLE:
+        cumulative = probs.cumsum(-1, dtype=torch.float64)
+        found = torch.searchsorted(cumulative, (share * cumulative[:, -1])[:, None], right=True)
+        return found.clamp_(max=count - 1)
+    whole, dtype = count // SPAN * SPAN, torch.promote_types(probs.dtype, SUMS.get(probs.device.type, torch.float32))
+    sums = probs[:, :whole].unflatten(1, (-1, SPAN)).sum(-1, dtype=dtype).double()
+    if whole < count:
+        sums = torch.cat([sums, probs[:, whole:].sum(-1, dtype=dtype).double()[:, None]], 1)
+    cumulative = sums.cumsum(-1)
+    target = share[:, None] * cumulative[:, -1:]
+    span = torch.searchsorted(cumulative, target, right=True).clamp_(max=sums.shape[1] - 1)
+    places = span * SPAN + torch.arange(SPAN, device=probs.device)
+    inside = probs.gather(1, places.clamp(max=count - 1)).masked_fill_(places >= count, 0)
+    mass = sums.gather(1, span)
+    rest = ((target - cumulative.gather(1, span) + mass) / mass).clamp_(0, BELOW_ONE)
+    return span * SPAN + _passed(inside, rest[:, 0])
 
 
 def _temperatures(logits: Tensor, sampling: Sampling, at_forks: float) -> Tensor:
@@ -147,115 +176,109 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
 class Decoding:
     """The rows that are still being decoded: their decoder, positions, and the logits of their next token.
 
+    What is drawn stays on the device. The host looks at it every `every` steps: then it knows which rows have ended,
+    and they may leave. What a row draws behind its end is cut off.
+
     Args:
         hidden, logits: [N, H] and [N, V] after the last token of each row that the decoder feeds.
-        index: [N] the place of each of these rows among the completions.
+        order: [N] the place of each of these rows among the completions.
         lengths: [N] tokens that they hold.
         leaving: rows that end are dropped; else they rest in the decoder.
     """
 
     def __init__(
-        self, policy: LanguagePolicy, sampling: Sampling, rows: Decoder, hidden: Tensor, logits: Tensor, index: Tensor,
-        lengths: Tensor, leaving: bool,
+        self, policy: LanguagePolicy, sampling: Sampling, rows: Decoder, hidden: Tensor, logits: Tensor,
+        order: Sequence[int], lengths: Sequence[int], leaving: bool,
     ) -> None:  # fmt: skip
         self.policy, self.sampling, self.device = policy, sampling, policy.device
         self.model, self.decoder, self.leaving = policy.sampler(), rows, leaving
-        self.stopper = _Stopper(policy.tokenizer, policy.end_ids, sampling.stop)
-        self.hidden, self.logits, self.index, self.position = hidden, logits, index, lengths
-        self.alive = torch.ones(len(index), dtype=torch.bool, device=self.device)
-        self.room = torch.empty_like(lengths).index_copy_(0, index, policy.context - lengths)
-        self.least_room = int(self.room.min())
-        self.steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+        self.stopper = Stopper(policy.tokenizer, policy.end_ids, sampling.stop, logits.shape[-1])
+        self.every = EVERY.get(self.device.type, SELDOM) if leaving else 1
+        self.rows = np.array(order, np.int64)
+        self.hidden, self.logits = hidden, logits
+        self.index, self.position = sent(self.rows, self.device), sent(np.array(lengths, np.int64), self.device)
+        self.room = np.empty_like(self.rows)
+        self.room[self.rows] = policy.context - np.array(lengths)
+        self.ends = self.room.clip(max=sampling.max_tokens)
+        self.tokens = np.empty((len(order), sampling.max_tokens), np.int64)
+        self.steps: list[tuple[np.ndarray, Tensor, Tensor, Tensor | None]] = []
         self.states: list[Tensor] = []
-        self.stops: dict[int, StopReason] = {}
+        self.seen = 0
 
     def record(self, tokens: Tensor, logp: Tensor, entropy: Tensor | None) -> bool:
-        """Keep what was drawn by rows still alive; True when none is left."""
-        kept = self.alive
-        self.steps.append((self.index[kept], tokens[kept], logp[kept], None if entropy is None else entropy[kept]))
+        """Keep what was drawn; True when no row is known to go on."""
+        self.steps.append((self.rows, tokens, logp, entropy))
         if self.sampling.hidden:
-            self.states.append(self.hidden[kept])
-        for row in self.stopper.ended(self.index, tokens, kept, self.stops):
-            self.alive[row] = False
-        if len(self.steps) >= self.least_room:
-            self._end_full()
-        return not bool(self.alive.any())
+            self.states.append(self.hidden)
+        taken = len(self.steps)
+        if taken % self.every == 0 or taken == self.tokens.shape[1]:
+            self._look(taken)
+        return not bool((self.ends > taken).any())
 
-    def _end_full(self) -> None:
-        """Rows whose context is full end here."""
-        full = self.alive & (self.room[self.index] <= len(self.steps))
-        self.stops.update(dict.fromkeys(self.index[full].tolist(), StopReason.CONTEXT_OVERFLOW))
-        self.alive &= ~full
+    def _look(self, taken: int) -> None:
+        """Fetch the tokens that were drawn since the last time, and find out which rows they end."""
+        for start, rows, alike in _alike(self.steps, self.seen):
+            said = torch.stack([tokens for _, tokens, *_ in alike], 1).cpu().numpy()
+            self.tokens[rows, start : start + len(alike)] = said
+            self.stopper.look(self.tokens, self.ends, rows, start, start + len(alike))
+        self.seen = taken
 
     def advance(self, tokens: Tensor) -> None:
         """Feed the drawn tokens and compute the next logits, dropping finished rows when it pays.
 
         Rows that go on in a later turn rest at once: they must not take up what is drawn after their end.
         """
-        alive = int(self.alive.sum())
-        if alive <= COMPACT_BELOW * len(self.index) or (alive < len(self.index) and not self.leaving):
-            keep = self.alive.nonzero()[:, 0]
+        going = self.ends[self.rows] > len(self.steps)
+        alive = int(going.sum())
+        if alive <= COMPACT_BELOW * len(going) or (alive < len(going) and not self.leaving):
+            kept = going.nonzero()[0]
+            keep = sent(kept, self.device)
             if self.leaving:
                 self.decoder.keep(keep)
             else:
                 self.decoder.narrow(keep)
             self.index, self.position, tokens = self.index[keep], self.position[keep], tokens[keep]
-            self.alive = self.alive[keep]
+            self.rows = self.rows[kept]
         self.hidden = self.decoder(tokens, self.position)
         self.logits = self.policy.head_logits(self.model, self.hidden)
         self.position = (self.position + 1).clamp_(max=self.policy.context - 1)  # finished rows stay inside, too
 
     def completions(self) -> list[Completion]:
         """Everything that was drawn, row by row."""
-        count = 1 + max(int(index.max()) for index, *_ in self.steps)
-        done = [Completion() for _ in range(count)]
-        for index, tokens, logp, entropy in self.steps:
-            extra = [None] * len(index) if entropy is None else entropy.tolist()
-            for i, token, lp, ent in zip(index.tolist(), tokens.tolist(), logp.tolist(), extra):
-                done[i].tokens.append(token)
-                done[i].logp.append(lp)
-                if ent is not None:
-                    done[i].entropy.append(ent)
-        for i, stop in self.stops.items():
-            done[i].stop = stop
+        self._look(len(self.steps))
+        rows = np.concatenate([rows for rows, *_ in self.steps])
+        columns = np.repeat(np.arange(len(self.steps)), [len(rows) for rows, *_ in self.steps])
+        place = np.empty_like(self.tokens)  # of each token among all that were drawn
+        place[rows, columns] = np.arange(len(rows))
+        kept = [torch.cat(x) for x in zip(*(step[2:] for step in self.steps)) if x[0] is not None]
+        found = torch.stack(kept).cpu().numpy()
+        done = []
+        for row, end in enumerate(self.ends.tolist()):
+            logp, *entropy = found[:, place[row, :end]].tolist()
+            surprise = entropy[0] if entropy else []
+            done.append(Completion(self.tokens[row, :end].tolist(), logp, surprise, self._why(row, end)))
         if self.states:
-            rows = torch.cat([index for index, *_ in self.steps])
-            states = torch.cat(self.states)[rows.argsort(stable=True)]
-            for completion, hidden in zip(done, states.split([len(c.tokens) for c in done])):
+            order = np.concatenate([place[row, :end] for row, end in enumerate(self.ends)])
+            states = torch.cat(self.states)[sent(order, self.device)]
+            for completion, hidden in zip(done, states.split(self.ends.tolist())):
                 completion.hidden = hidden
         return done
 
+    def _why(self, row: int, end: int) -> StopReason:
+        """Why a row ended after so many tokens."""
+        if row in self.stopper.stopped:
+            return StopReason.STOP_STRING
+        if self.stopper.table[self.tokens[row, end - 1]] == END:
+            return StopReason.END_OF_TEXT
+        return StopReason.CONTEXT_OVERFLOW if end == self.room[row] else StopReason.MAX_TOKENS
 
-class _Stopper:
-    """Says which rows just ended: by an end token, or by a stop string in the last few tokens of their text."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: Sequence[int], strings: tuple[str, ...]) -> None:
-        self.tokenizer, self.strings = tokenizer, strings
-        self.end = torch.tensor(list(end_ids))
-        self.tails: dict[int, list[int]] = {}
-        self.reach = max((len(s.encode()) for s in strings), default=0)
-
-    def ended(self, index: Tensor, tokens: Tensor, alive: Tensor, stops: dict[int, StopReason]) -> list[int]:
-        """Positions (in the current batch) of rows that ended; their reasons go into `stops` by row."""
-        hit = torch.isin(tokens, self.end.to(tokens.device)) & alive
-        rows = hit.nonzero()[:, 0].tolist()
-        for row in rows:
-            stops[int(index[row])] = StopReason.END_OF_TEXT
-        if self.strings:
-            rows += self._by_string(index.tolist(), tokens.tolist(), (alive & ~hit).tolist(), stops)
-        return rows
-
-    def _by_string(
-        self, index: list[int], tokens: list[int], alive: list[bool], stops: dict[int, StopReason]
-    ) -> list[int]:
-        completions = []
-        for row, (i, token, going) in enumerate(zip(index, tokens, alive)):
-            if not going:
-                continue
-            tail = [*self.tails.get(i, []), token][-self.reach - 1 :]  # a token is at least one byte
-            self.tails[i] = tail
-            text = self.tokenizer.decode(tail)
-            if any(s in text for s in self.strings):
-                stops[i] = StopReason.STOP_STRING
-                completions.append(row)
-        return completions
+def _alike(
+    steps: Sequence[tuple[np.ndarray, Tensor, Tensor, Tensor | None]], seen: int
+) -> Iterator[tuple[int, np.ndarray, Sequence[tuple[np.ndarray, Tensor, Tensor, Tensor | None]]]]:
+    """Steps from number `seen` on in runs of the same rows: the first one's number, the rows, the steps."""
+    start = seen
+    for stop in range(seen + 1, len(steps) + 1):
+        if stop == len(steps) or steps[stop][0] is not steps[start][0]:
+            yield start, steps[start][0], steps[start:stop]
+            start = stop
