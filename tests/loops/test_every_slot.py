@@ -27,6 +27,8 @@ from etude.core.worlds import World
 from etude.curricula.prioritised import Prioritised
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
+from etude.experience.second_look import AllProblems, LookAgain
+from etude.experience.shown import AttemptAndCritique
 from etude.experience.vector import Rollouts
 from etude.filters.informative import InformativeGroups
 from etude.learners.fitted import FittedValue, squared_error
@@ -84,6 +86,7 @@ COUNTED: Any = SAC.replace(learners=(), order=("critic", ("policy", "counting-te
 """Without the learner whose place it has."""
 WHOLE: dict[type[Method], Any] = {TokenMethod: GRPO, RolloutMethod: PPO, ReplayMethod: SAC}
 FITTED = FittedValue(network=MLP(hidden=(8,)))
+ONCE_MORE = LookAgain(which=AllProblems(), shows=AttemptAndCritique())
 
 
 class Guess(StepLearner):
@@ -151,6 +154,7 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "stages": [Filling(GRPO, Phase(), "apply")],
         "curriculum": [Filling(GRPO, Uniform(), "choose"), Filling(GRPO, Prioritised(), "choose")],
         "experience": [Filling(GRPO, GRPO.experience, "collect", ONLY_LANGUAGE)],
+        "second_look": [Filling(GRPO, ONCE_MORE, "again")],
         "rewards": [
             Filling(GRPO, TaskReward(), "shape_in", ONLY_LANGUAGE),
             *(Filling(GRPO, EntropyReward(), verb) for verb in ("marked", "shape_in")),

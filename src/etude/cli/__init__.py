@@ -12,7 +12,10 @@ def main() -> None:
     from etude.core.errors import EtudeError
 
     try:
-        app(sys.argv[1:])
+        try:
+            app(sys.argv[1:])
+        finally:
+            sys.stdout.flush()  # a closed pipe is met here, not at exit
     except EtudeError as error:
         print(f"etude: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None

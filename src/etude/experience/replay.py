@@ -12,7 +12,7 @@ from etude.core.control import Step, VectorEnvironment
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
-from etude.core.population import CPU, PerMember, Population
+from etude.core.population import PerMember, Population
 from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
@@ -174,7 +174,7 @@ class ReplayCollector:
     def step(self) -> None:
         """Act everywhere once, and store that."""
         shown = torch.from_numpy(self.observations)
-        there = shown if self.device == CPU else shown.to(self.device)
+        there = shown.to(self.device)
         if self.learns:
             self.actor.observe(there)
         actions = self._act(there).cpu()

@@ -27,6 +27,8 @@ from etude.policies.control.replay import StochasticPolicy
 
 stream_ac = stream_x.replace(
     id="stream-ac",
+    title=stream_x.title,
+    paper=stream_x.paper,
     policy=StochasticPolicy(
         network=NETWORK, observations=(NormalizeObservations(),), last=Sparse(share=0.9),
         learning=Learning(ObGD(lr=1.0, lam=0.8, kappa=3.0)),
