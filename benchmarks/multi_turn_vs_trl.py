@@ -79,7 +79,7 @@ def report(arm: Arm) -> dict[str, Any]:
 
 def spread(found: list[float]) -> dict[str, Any]:
     """Times as fast as TRL: median, quartiles and every round."""
-    low, middle, high = np.percentile(found, (25, 50, 75))
+    low, middle, high = np.percentile(found, (25, 50, 75)).tolist()
     return {"median": round(middle, 2), "quartiles": [round(low, 2), round(high, 2)],
             "by_round": [round(r, 2) for r in found]}  # fmt: skip
 
