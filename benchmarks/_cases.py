@@ -13,6 +13,7 @@ GROUP = 8
 RATE = 1e-7
 """Small, so that neither arm drifts: answers of other lengths would be another workload."""
 MODELS = {
+    "tiny": {"vocab": 307, "hidden": 128, "layers": 3, "heads": 4, "kv_heads": 4, "mlp": 256},
     "0.8M": {"vocab": 512, "hidden": 128, "layers": 3, "heads": 4, "kv_heads": 2, "mlp": 448},
     "10M": {"vocab": 1000, "hidden": 384, "layers": 6, "heads": 6, "kv_heads": 2, "mlp": 1024},
 }

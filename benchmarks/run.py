@@ -25,6 +25,7 @@ COMPLETE = {
     "grpo-sparse": ["grpo_vs_trl.py", "--cases", "short-sparse-0.8M"],
     "grpo-10M": ["grpo_vs_trl.py", "--cases", "short-10M", "long-10M", "--rounds", "3"],
     "ppo": ["ppo_vs_sb3.py"],
+    "multi-turn": ["multi_turn_vs_trl.py"],
     "method-costs": ["method_costs.py", "--rounds", "7"],
     "grpo-long-ablation": ["grpo_vs_trl.py", "--cases", "long-0.8M", "--ablation", "long-0.8M", "--rounds", "3"],
 }
