@@ -68,13 +68,13 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         ONE.replace(curriculum=Replicated(chosen=NamedProblems())).check()
 
 
-def pool_run(folder: Path) -> tuple[Path, EpochMeans]:
-    """Four steps on the whole pool, as a run saves them, and the record."""
-    loop = make_loop(grpo.replace(curriculum=Recorded(), problems=2), steps=4)
-    for _ in range(4):
+def pool_run(folder: Path, steps: int = 4) -> tuple[Path, EpochMeans]:
+    """Some steps on the whole pool, as a run saves them, and the record."""
+    loop = make_loop(grpo.replace(curriculum=Recorded(), problems=2), steps=steps)
+    for _ in range(steps):
         loop.step()
     (folder / "checkpoints").mkdir(parents=True)
-    checkpoints.write(folder / "checkpoints", 4, loop.save)
+    checkpoints.write(folder / "checkpoints", steps, loop.save)
     record: EpochMeans = loop.method.curriculum.record  # type: ignore[attr-defined]
     return folder, record
 
@@ -89,6 +89,12 @@ def test_a_run_on_the_pool_ranks_the_problems(tmp_path: Path) -> None:
     assert method.curriculum.chosen.names() == [order[2], order[0]]  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match=r"ranks has 4, and the record .* has 3"):
         ByVariance(run=str(run), ranks=(4,)).names()
+
+
+def test_problems_that_were_met_once_have_no_rank(tmp_path: Path) -> None:
+    run, _ = pool_run(tmp_path / "pool", steps=1)
+    with pytest.raises(ConfigError, match="never moved"):
+        ByVariance(run=str(run)).names()
 
 
 def test_a_run_resumes_exactly_when_the_record_is_gone(tmp_path: Path) -> None:
@@ -193,6 +199,7 @@ def test_copies_of_a_prompt_have_groups_of_their_own_whose_gradients_are_average
     same({k: torch.stack([g[k] for g in each]).mean(0) for k in each[0]}, gradient(loop, batch))
 
 
+@pytest.mark.slow
 def test_eight_groups_have_an_eighth_of_the_variance_and_the_same_mean() -> None:
     """The gradient in the log-probability of each response, of 600 members before their first step."""
     task, found = Enumerable(prompts=8, vocabulary=3, length=2), []

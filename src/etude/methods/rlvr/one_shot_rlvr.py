@@ -90,7 +90,7 @@ class ByVariance(Choice):
         run: that run, of which the newest whole checkpoint is taken; it kept a record (`curriculum=recorded`).
         ranks: places in the order of variances.
 
-    Raises: ConfigError for a run without a record, or with fewer problems than a rank.
+    Raises: ConfigError for a run without a record, and for a rank at which no problem moved or is.
 
     >>> ByVariance(run="runs/pool", ranks=(1, 13)).ranks
     (1, 13)
@@ -115,11 +115,18 @@ class ByVariance(Choice):
         )
 
     def names(self) -> list[str]:
-        order = EpochMeans.of_run(self.run).ranked()
+        record = EpochMeans.of_run(self.run)
+        order = record.ranked()
         if max(self.ranks) > len(order):
             raise ConfigError(
                 f"ByVariance.ranks has {max(self.ranks)}, and the record of {self.run} has {len(order)} problems."
             )
+        for rank in self.ranks:
+            if record.variance(order[rank - 1]) == 0:
+                raise ConfigError(
+                    f"The rewards of the problem of rank {rank} in the record of {self.run} never moved, so it has no "
+                    "rank: let that run pass over its pool twice or more, or name a rank before it."
+                )
         return [order[rank - 1] for rank in self.ranks]
 
 
