@@ -248,6 +248,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "memory-r-plus": (plain, rlvr.memory_r_plus),
     "nft": (plain, rlvr.nft),
     "oblr-po": (plain, rlvr.oblr_po),
+    "one-shot-rlvr": (worlds.cooled, rlvr.one_shot_rlvr),
     "open-rs": (worlds.even_lengths, open_rs),
     "pacs": (plain, rlvr.pacs),
     "planning-pg-vs-q": (plain, planning_pg_vs_q),

@@ -344,3 +344,8 @@ def rft(w: World) -> Tensor:
 def dump(w: World) -> Tensor:
     advantages = standardised(paid(w), w)
     return sequence_mean({i: x + 0.001 * k3(w, i) for i, x in surrogates(w, advantages).items()})
+
+
+def one_shot_rlvr(w: World) -> Tensor:
+    """DUMP's loss, less a thousandth of the entropy."""
+    return dump(w) - sequence_mean({i: 0.001 * w.of("entropy", i) for i in range(w.count)})

@@ -202,6 +202,11 @@ SETTINGS: dict[str, Settings] = {
     "npg": {**TRUST, **FITTED, "optimizer": "natural-gradient"},
     "nft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
     "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
+    "one-shot-rlvr": {
+        **PLAIN, "experience.temperature": 0.6, "curriculum": "replicated", "curriculum.chosen": "by-variance",
+        "curriculum.chosen.ranks": (1,), "curriculum.answers": (), "reference": "frozen",
+        "optimizer.weight_decay": 0.01, "objective.low": 0.2, "objective.high": 0.2,
+    },
     "open-rs": {
         **PLAIN, "experience.size": 6, "experience.temperature": 0.7, "optimizer.warmup": 0.1,
         "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.1,

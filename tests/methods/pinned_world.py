@@ -110,6 +110,11 @@ def truncated() -> World:
     return plain(temperature=1.2, sampled_above=0.1)
 
 
+def cooled() -> World:
+    """Samples of a sharpened distribution, whose log-probabilities are the policy's at that temperature."""
+    return plain(temperature=0.6)
+
+
 def even_lengths() -> World:
     """Lengths at which the cosine of the share of the limit is a round number."""
     return World([0] * 4 + [1] * 4, [4, 6, 8, 12, 6, 6, 4, 12], [1.0, 0, 1, 0, 0, 1, 1, 0], limit=12, cut=(3,),

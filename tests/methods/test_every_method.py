@@ -32,6 +32,7 @@ from etude.core.worlds import World
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
+from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
 from etude.runs.beds import Bed, load_bed
@@ -124,9 +125,12 @@ def learned(metrics: list[dict[str, float]]) -> bool:
 
 
 def complete(method: Method, scorer: str) -> Method:
-    """The method with a model wherever it is rewarded by one that the user has to name."""
+    """The method with what a user has to name: a model that rewards, problems that were chosen."""
     if isinstance(method, ReplayMethod):
         return method
+    if isinstance(method, TokenMethod) and isinstance(method.curriculum, Replicated):
+        few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
+        method = method.replace(curriculum=method.curriculum.replace(chosen=few))
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
     return method.replace(rewards=rewards)
 

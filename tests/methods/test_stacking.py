@@ -23,13 +23,19 @@ STACKS = [
     ("hpt", "oblr-po", "curvature-mask"),
     ("rloo", "max-at-k", "kl-to-reference"),
     ("dapo", "oblr-po", "entropy-bonus"),
+    ("dapo", "one-shot-rlvr", "forking-tokens"),
 ]
+
+
+NAMED = {"one-shot-rlvr": {"curriculum.chosen": "named-problems", "curriculum.chosen.ids": "compose/train/1"}}
+"""What has to be named for a method."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS, ids="+".join)
 def test_a_stack_trains(stack: tuple[str, ...]) -> None:
-    method = compose_method(stack[0], {"problems": 4}, stack[1:])
+    named = {k: v for name in stack for k, v in NAMED.get(name, {}).items()}
+    method = compose_method(stack[0], {"problems": 4, **named}, stack[1:])
     loop = make_loop(method, resolve_task("compose"), LanguagePolicy.load("tiny", device="cpu"))  # type: ignore[arg-type]
     for _ in range(2):
         assert all(math.isfinite(v) for v in loop.step().metrics.values())
