@@ -18,9 +18,8 @@ Changes PPO in four places:
 
 The paper has a window of 8,192 tokens of at most 24,576, 512 prompts with 16 samples each and no KL. It gives no lambda
 that others confirm and nothing of the critic's rate: 0.95, its two passes of two minibatches and the five steps ahead
-are ours. A critic that is behind calls what ends worse than what goes on, so that completions grow; with small models it
-takes ten times the policy's rate (`critic.learning.optimizer.lr`).
-Its value loss is "weighted by the number of finished tokens"; here it is a mean over those of a minibatch. A place is
+are ours. A critic that is behind calls what ends worse than what goes on, so that completions grow; small models take
+ten times the policy's rate (`critic.learning.optimizer.lr`). Its value loss is "weighted by the number of finished tokens"; here it is a mean over those of a minibatch. A place is
 taken again as soon as all completions of a problem have room, so the pool is constant to within `size` - 1; with
 `experience.size=1` exactly. There is no official code.
 """
@@ -148,11 +147,18 @@ t_ppo = ppo.replace(
     advantages=EGAE(gamma=1.0, lam=0.95),
     critic=ValueModel(learning=Learning(optimizer=AdamW(), epochs=2, minibatches=2), lead=5),
     claim=Claim(
-        statement="At as many decoding iterations, one after the other, PPO in windows of 6 tokens learns more than "
-        "PPO whose steps wait for the longest completion.",
+        statement="In windows of 6 tokens T-PPO comes to PPO's accuracy in as many steps, of half as many decoding "
+        "iterations, the tokens of a step's longest completion.",
         bed="language/sums-mixed",
         baseline="ppo",
         changes={"experience.cap": 6, "critic.learning.optimizer.lr": 1e-3},
-        measures=(Measure(name="end"),),
+        measures=(
+            Measure(name="end", margin=-0.03),
+            Measure(name="mean:decoding_iterations", direction="lower", margin=8.0, smallest=1.0, bounds=(1.0, None)),
+            Measure(name="mean:unfinished", role="mechanism", minimum=0.2),
+        ),
+        equal=("steps",),
+        sweep={"optimizer.lr": (1e-4, 2e-4, 4e-4)},
+        paper_effect="2.5 times PPO's training efficiency at 32 B, about 60 % less wall-clock time.",
     ),
 )
