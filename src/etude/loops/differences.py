@@ -38,6 +38,8 @@ class Differences:
         """Share of a step's groups in which rewards differ; warns when there has been none for too long."""
         values = [_judged(b, parts) for b in batches]
         every, share = torch.cat(values), informative(values, [b.group[_known(b)].cpu() for b in batches])
+        if not len(every) and any(b.unfinished is not None for b in batches):
+            return share  # all go on in a later step, and say nothing yet
         flat = bool((every == every[:1]).all())
         self.steps, self.flat_steps = self.steps + 1, self.flat_steps + 1 if flat else 0
         self.differed |= share > 0

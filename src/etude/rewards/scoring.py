@@ -89,8 +89,8 @@ def _whole(parts: Sequence[Any]) -> list[tuple[int, Reward]]:
 def _note(
     part: Reward | TokenReward | GroupReward, episodes: Sequence[Episode], placed: Tensor, values: Tensor | None
 ) -> None:
-    """Leave a part's share of the reward on the episodes that it applies to."""
-    applies = [True] * len(episodes) if values is None else (~values.isnan()).tolist()
+    """Leave a part's share of the reward on the episodes that it applies to, and that have ended."""
+    applies = [not e.unfinished for e in episodes] if values is None else (~values.isnan()).tolist()
     column = getattr(part, "column", "") or part.name
     for episode, total, noted in zip(episodes, placed.sum(1).tolist(), applies):
         if noted:

@@ -19,9 +19,9 @@ Changes PPO in four places:
 The paper has a window of 8,192 tokens of at most 24,576, 512 prompts with 16 samples each and no KL. It gives no lambda
 that others confirm and nothing of the critic's rate: 0.95, its two passes of two minibatches and the five steps ahead
 are ours. A critic that is behind calls what ends worse than what goes on, so that completions grow; small models take
-ten times the policy's rate (`critic.learning.optimizer.lr`). Its value loss is "weighted by the number of finished tokens"; here it is a mean over those of a minibatch. A place is
-taken again as soon as all completions of a problem have room, so the pool is constant to within `size` - 1; with
-`experience.size=1` exactly. There is no official code.
+ten times the policy's rate (`critic.learning.optimizer.lr`). Its value loss is "weighted by the number of finished
+tokens"; here it is a mean over those of a minibatch. A place is taken again as soon as all completions of a problem
+have room, so the pool is constant to within `size` - 1; with `experience.size=1` exactly. There is no official code.
 """
 
 from __future__ import annotations
