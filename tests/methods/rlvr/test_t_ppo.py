@@ -26,6 +26,7 @@ from etude.loops.update import Updater
 from etude.methods.rlvr.t_ppo import EGAE, SuccessiveBatches
 from etude.optimizers.adam import AdamW
 from etude.policies.language import LanguagePolicy
+from etude.stages.phases import Phase
 from language_toys import Toy, make_loop, random_policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -224,6 +225,11 @@ def test_nobody_is_asked_what_an_unfinished_completion_is_worth() -> None:
 # A critic of its own
 
 
+def numbers(metrics: dict[str, float]) -> dict[str, float]:
+    """All but how long things took."""
+    return {k: v for k, v in metrics.items() if "second" not in k}
+
+
 @pytest.mark.slow
 def test_the_policy_waits_while_its_critic_leads() -> None:
     loop = loop_of(small(critic=CRITIC.replace(lead=2)))
@@ -269,10 +275,7 @@ def test_a_resumed_run_goes_on_with_its_critic_and_its_pool(tmp_path: Path) -> N
     first.save(tmp_path)
     second.load(tmp_path)
     for metrics in expected[2:]:
-        again = second.step().metrics
-        assert {k: v for k, v in again.items() if "second" not in k} == {
-            k: v for k, v in metrics.items() if "second" not in k
-        }
+        assert numbers(second.step().metrics) == numbers(metrics)
     mine, theirs = (x.updater.learners.tensors() for x in (whole, second))
     assert int(mine["learners.critic.age"]) == 5
     assert mine.keys() == theirs.keys() and all(torch.equal(v, theirs[k]) for k, v in mine.items())
@@ -291,6 +294,22 @@ def test_a_resumed_run_goes_on_with_its_critic_and_its_pool(tmp_path: Path) -> N
 def test_what_cannot_do_with_unfinished_rows_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         T_PPO.replace(**changes).check()
+
+
+@pytest.mark.slow
+def test_it_begins_with_its_phase_and_resumes_there(tmp_path: Path) -> None:
+    """A critic of a later phase is made of the policy as it is then."""
+    stages = (Phase(like="reinforce", end=0.1), Phase())
+    whole, second = (loop_of(small(stages=stages)) for _ in range(2))
+    assert whole.updater.learners.critic is None
+    whole.step(), whole.step()
+    critic: Any = whole.updater.learners.critic
+    begun = dict(critic.network.policy.model.named_parameters())
+    assert all(torch.equal(p, begun[k]) for k, p in whole.policy.model.named_parameters())
+    whole.step()
+    whole.save(tmp_path)
+    second.load(tmp_path)
+    assert numbers(whole.step().metrics) == numbers(second.step().metrics)
 
 
 def test_ppo_takes_such_a_critic_too() -> None:
