@@ -18,11 +18,11 @@ from etude.core.task import SingleTurn, StepResult
 from etude.evaluation.language import evaluate_split
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
+from etude.experience.pieces import PartialRollouts
 from etude.experience.rollout import Start, first_tokens, fresh, rollout
 from etude.filters.informative import InformativeGroups
 from etude.loops.language import LanguageLoop
 from etude.methods.rlvr.grpo import grpo
-from etude.methods.rlvr.kimi_k1_5.partial import PartialRollouts
 from etude.methods.rlvr.poly_ppo.vine import Vine
 from etude.methods.rlvr.r3l.retry import ReflectThenRetry
 from etude.policies.language import LanguagePolicy

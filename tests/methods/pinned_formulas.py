@@ -84,6 +84,27 @@ def ppo(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def t_ppo(w: World) -> Tensor:
+    """A row that goes on keeps its last value; the critic learns whole rows that ended, by what they were paid."""
+    each = {}
+    for i in range(w.count):
+        v, credit, ahead = w.of("values", i).tolist(), [], 0.0
+        v.append(v[-1] if i in w.going else 0.0)
+        r = [0.0] * (len(v) - 2) + [0.0 if i in w.going else w.rewards[i]]
+        for t in reversed(range(len(r))):
+            ahead = r[t] + v[t + 1] - v[t] + 0.95 * ahead
+            credit.insert(0, ahead)
+        each[i] = credit
+    every = [a for row in each.values() for a in row]
+    base, size = mean(every), deviation(every)
+    losses = {
+        i: clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64)) for i, row in each.items()
+    }
+    ended = [i for i in range(w.count) if i not in w.going]
+    error = sum(((w.values_now[i, : w.lengths[i]] - w.rewards[i]) ** 2).sum() for i in ended)
+    return token_mean(losses) + error / 2 / sum(w.lengths[i] for i in ended)
+
+
 # Preference
 
 
@@ -265,6 +286,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rloo": (plain, rloo),
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sft": (worlds.demonstrations, sft),
+    "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
 }
 """By method: the batch, and the loss on it."""

@@ -273,6 +273,11 @@ SETTINGS: dict[str, Settings] = {
         "learners.0.entropy.share": 0.98,
     },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
+    "t-ppo": {
+        **SAMPLED, **TWICE, "experience": "successive-batches", "experience.cap": 16, "reference": None,
+        "critic.lead": 5, "critic.learning.epochs": 2, "critic.learning.minibatches": 2,
+        "critic.learning.order": "after", "critic.learning.warmup": 0, "critic.learning.every": 1,
+    },
     "t1": {
         **PLAIN, "experience.size": 16, "experience.temperature": 1.2, "experience.top_p": 0.95, "problems": 16,
         "rewards.1.times": 5, "rewards.1.longest": 16,

@@ -30,6 +30,7 @@ class World:
         imitated: rows that are imitated, and no attempts.
         elsewhere: rows that were sampled in another context; None: no part asks.
         skip: [B] tokens at the beginning that are not learned.
+        going: rows that go on in a later step; of rows with `skip`, those tokens were sampled in earlier ones.
         info: [B] what is noted on the episodes.
         temperature: logits are divided by it.
         sampled_above: what truncation added to the log-probabilities that were recorded.
@@ -38,12 +39,13 @@ class World:
     def __init__(
         self, groups: Sequence[int], lengths: Sequence[int], rewards: Sequence[float], *, limit: int = 10,
         cut: Iterable[int] = (), written: Iterable[int] = (), imitated: Iterable[int] = (),
-        elsewhere: Iterable[int] | None = None, skip: Sequence[int] = (),
+        elsewhere: Iterable[int] | None = None, skip: Sequence[int] = (), going: Iterable[int] = (),
         info: Sequence[dict] = (), temperature: float = 1.0, sampled_above: float = 0.0,
     ) -> None:  # fmt: skip
         self.groups, self.lengths, self.rewards, self.limit = list(groups), list(lengths), list(rewards), limit
         self.count, self.cut, self.written, self.imitated = len(self.groups), set(cut), set(written), set(imitated)
         self.elsewhere = None if elsewhere is None else set(elsewhere)
+        self.going = set(going)
         self.skip, self.info = list(skip) or [0] * self.count, list(info) or [{} for _ in self.groups]
         self.temperature, random = temperature, torch.Generator().manual_seed(11)
         shape = (self.count, max(self.lengths))
@@ -96,7 +98,7 @@ class World:
 def plain(**changes: Any) -> World:
     """Two problems that are solved now and then and one that never is, five completions each."""
     groups, lengths = [0] * 5 + [1] * 5 + [2] * 5, [3, 9, 5, 10, 2, 4, 6, 8, 2, 7, 3, 5, 8, 4, 6]
-    rewards = [1.0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0]
+    rewards = changes.pop("rewards", [1.0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0])
     return World(groups, lengths, rewards, **{"cut": (3,), **changes})
 
 
@@ -153,6 +155,12 @@ def retries() -> World:
 def mended() -> World:
     """The last completion of each problem is an attempt that was mended in view of a critique; one problem is never."""
     return plain(elsewhere=(4, 9, 14))
+
+
+def windows() -> World:
+    """Completions that began in this step or in an earlier one, and end or go on: all four."""
+    rewards = [1.0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    return plain(rewards=rewards, skip=[0, 4, 0, 5, 0, 2, 0, 4, 0, 0, 1, 0, 4, 2, 0], going=(2, 4, 5, 8, 12))
 
 
 def vines() -> World:

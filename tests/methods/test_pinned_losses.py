@@ -119,6 +119,16 @@ class Policy:
         return TokenLogProbs(**said, head=self.head(rows.temperature) if "hidden" in needs else None)
 
 
+class Values(Policy):
+    """A critic of its own: the world's values, as leaves apart from the policy's."""
+
+    policy = SimpleNamespace(share_prompts=False)
+
+    def values(self, rows: TokenBatch) -> Tensor:
+        found: Tensor = self.evaluate(rows, {"values"}).values
+        return found
+
+
 def padded(values: Tensor) -> Tensor:
     """[B, PROMPT + T, ...] with nothing at the prompt."""
     return torch.cat([values.new_zeros(len(values), PROMPT, *values.shape[2:]), values], 1)
@@ -130,6 +140,8 @@ def episode(world: World, i: int) -> Episode:
     mask, tokens = [0] * skip + [1] * (size - skip), world.tokens[i, :size].tolist()
     said = Segment("assistant", world.text(i), tokens, mask, [0.0] * size, reward=world.rewards[i])
     stop = StopReason.MAX_TOKENS if i in world.cut else StopReason.END_OF_TEXT
+    if i in world.going:
+        stop, said.reward = StopReason.PAUSED, 0.0
     group = world.groups[i]
     marks = {"auxiliary": i in world.imitated, "info": dict(world.info[i])}
     return Episode(Problem(f"p{group}", "?", "3"), [asked, said], group, stop=stop, **marks)
@@ -143,6 +155,8 @@ def batch_of(world: World) -> TokenBatch:
     real, action = places < PROMPT + size, (places >= PROMPT + skip) & (places < PROMPT + size)
     row = torch.zeros(world.count, dtype=torch.float64)
     rows = range(world.count)
+    going = torch.tensor([i in world.going for i in rows])
+    earlier = real & (places >= PROMPT) & ~action
     away = set(rows) if world.elsewhere is None else world.elsewhere
     return TokenBatch(
         tokens=padded(world.tokens) * real, attention_mask=real, action_mask=action,
@@ -152,6 +166,7 @@ def batch_of(world: World) -> TokenBatch:
         written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.tensor([i in away for i in rows]),
         reference_logp=padded(world.ref) * action, episodes=[episode(world, i) for i in rows],
         draw=torch.arange(world.count), temperature=world.temperature,
+        unfinished=going if world.going else None, earlier=earlier if world.going else None,
     )  # fmt: skip
 
 
@@ -159,7 +174,12 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
     """The method bound, in its last stage, with what it would have from elsewhere: a judge, what it learned before."""
     whole = AdamW(lr=RATE, clip_norm=None)
     method = method.stages[-1].apply(method) if method.stages else method
-    method = method.replace(optimizer=whole, epochs=1, minibatches=1, stages=(), curriculum=None).bind()
+    method = method.replace(optimizer=whole, epochs=1, minibatches=1, stages=(), curriculum=None)
+    if getattr(method, "own_critic", None) is not None:
+        once = method.critic.learning.replace(optimizer=whole, epochs=1, minibatches=1)
+        method = method.replace(critic=method.critic.replace(learning=once))
+        monkeypatch.setattr(type(method.critic), "build", lambda part, policy: Values(world))
+    method = method.bind()
     world.notes["judged"] = [2.5 * (-1) ** i + 1.25 * (i % 3) for i in range(world.count)]
     for part in method.parts().values():
         if isinstance(part, RewardModel):
@@ -198,6 +218,9 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
     batch = credited(method, batch)
     updater = Updater(policy, method, 2, 30, world.limit)  # type: ignore[arg-type]  # several micro-batches
     loss = updater.run(method, batch, 1, Stream(0))["loss"]
+    if (critic := updater.learners.critic) is not None:
+        loss += updater.learners.run(batch, 1, "after", Stream(0), 30)["value_loss"]
+        policy.leaves["values"] = critic.network.leaves["values"]
     note(world, method, batch)
     gradients = {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in policy.leaves.items()}
     return Found(loss, {k: v[:, PROMPT:] for k, v in gradients.items()})

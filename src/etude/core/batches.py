@@ -118,6 +118,10 @@ class TokenBatch:
         outcomes: [B] what it was before the first part that compares completions changed it; None: no part does.
         truncated: [B] True where the environment's own limit stopped the episode (`StopReason.truncated`); what was cut
             by tokens or context has ended.
+        unfinished: [B] True on rows that go on in a later step (`StopReason.PAUSED`), whose reward nobody knows yet;
+            None: there are none.
+        earlier: [B, T] True on tokens that the policy sampled in earlier steps, and that the row goes on from; None:
+            there are none.
         values: [B, T] by the method's critic, of the text before each action token.
         next_values: [B] its value of a truncated row's whole text, 0 for other rows.
         solved: [B] True where the task calls the episode a success, whatever the rewards say.
@@ -157,6 +161,8 @@ class TokenBatch:
     values: Tensor | None = None
     next_values: Tensor | None = None
     reference_logp: Tensor | None = None
+    unfinished: Tensor | None = None
+    earlier: Tensor | None = None
     solved: Tensor | None = None
     written: Tensor | None = None
     elsewhere: Tensor | None = None
@@ -199,6 +205,16 @@ class TokenBatch:
     def sampled(self) -> Tensor:
         """[B] True on rows that the policy sampled."""
         return self.truncated.new_ones(len(self)).bool() if self.written is None else ~self.written
+
+    @property
+    def finished(self) -> Tensor:
+        """[B] True on rows that do not go on in a later step."""
+        return self.truncated.new_ones(len(self)).bool() if self.unfinished is None else ~self.unfinished
+
+    @property
+    def said(self) -> Tensor:
+        """[B, T] True on tokens that the policy sampled, in this step or in earlier ones."""
+        return self.action_mask if self.earlier is None else self.action_mask | self.earlier
 
     @property
     def on_policy(self) -> Tensor:

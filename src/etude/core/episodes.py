@@ -29,6 +29,7 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     CONTEXT_OVERFLOW = "context_overflow"
     TRUNCATED = "truncated"  # the environment's own limit
+    PAUSED = "paused"  # it goes on in a later step of training, and nothing says yet what it is worth
     FAULT = "fault"  # the environment raised; the episode is discarded
 
     @property
@@ -126,6 +127,11 @@ class Episode:
     def reward(self) -> float:
         """What the environment paid, summed over turns."""
         return sum(s.reward for s in self.segments)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it goes on in a later step, so that no reward is asked about it yet."""
+        return self.stop is StopReason.PAUSED
 
     @property
     def turns(self) -> list[Segment]:

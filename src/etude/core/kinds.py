@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Positive
-from etude.core.learners import Critic, Joint, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
+from etude.core.learners import Critic, Joint, OwnCritic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, Part, to_json
 from etude.core.replay_slots import (
@@ -84,7 +84,7 @@ class TokenMethod(Method):
     aggregation: Aggregation = "token-mean"
     regularizers: tuple[TokenRegularizer, ...] = ()
     reference: Reference | None = None
-    critic: Critic | None = None
+    critic: Critic | OwnCritic | None = None
     learners: tuple[TokenLearner | TokenHead, ...] = ()
     optimizer: TokenOptimizer | None = None
     problems: Count = 16
@@ -94,6 +94,21 @@ class TokenMethod(Method):
     @property
     def completions(self) -> int | None:
         return None if self.experience is None else self.experience.size
+
+    @property
+    def own_critic(self) -> OwnCritic | None:
+        """The critic, if it is a network of its own."""
+        return self.critic if isinstance(self.critic, OwnCritic) else None
+
+    @property
+    def joint_critic(self) -> Critic | None:
+        """The critic, if the policy's own step trains it."""
+        return self.critic if isinstance(self.critic, Critic) else None
+
+    @property
+    def reads_value_head(self) -> bool:
+        """Whether values come from a head on the policy."""
+        return Need.VALUES in self.needs() and self.own_critic is None
 
     def contradictions(self) -> Iterator[str]:
         assert self.experience is not None and self.objective is not None
@@ -115,7 +130,26 @@ class TokenMethod(Method):
             yield "there are advantages but no rewards to compute them from; set rewards=task-reward."
         if self.objective.couples == "group" and self.experience.rows_per_problem == 1:
             yield f"{objective} compares answers to one problem: set experience.size to 2 or more."
-        yield from _same_names([part.name for part in self.learners])
+        own = [] if self.own_critic is None else ["critic"]
+        yield from _same_names([*own, *(part.name for part in self.learners)])
+        if self.own_critic is not None and Need.VALUES in self.needs("objective", "regularizers"):
+            yield f"{objective} or a regularizer reads values of the policy's own head: choose critic=token-critic."
+        if self.experience.pauses:
+            yield from self._without_rewards(experience)
+
+    def _without_rewards(self, experience: str) -> Iterator[str]:
+        """Parts that cannot do with rows which go on in a later step, and have no reward yet."""
+        assert self.objective is not None
+        rows = f"{experience} gives rows that go on in a later step and have no reward yet"
+        if self.advantages is None or not self.advantages.of_unfinished:
+            yield f"{rows}, for which only some advantages have credit: choose advantages=egae."
+        if self.joint_critic is not None:
+            yield f"{rows}, and {type(self.critic).__name__} learns from every row: choose critic=value-model."
+        if not self.objective.vanishes_with_advantage:
+            yield f"{rows}, and {type(self.objective).__name__} learns from more than advantages."
+        others = (*(r for r in self.rewards if isinstance(r, GroupReward)), *self.filters, self.second_look)
+        for part in (part for part in others if part is not None):
+            yield f"{rows}, and {type(part).__name__} goes by the rewards of all: leave it out, or choose groups."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

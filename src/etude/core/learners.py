@@ -128,6 +128,33 @@ class TokenReading(Networks, Protocol):
         ...
 
 
+class ValueNetwork(Protocol):
+    """A network that says values of tokens, as a loop trains it."""
+
+    policy: Any
+    """What rows are cut into micro-batches for."""
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        """[B, T] of the text before each action token, with gradient."""
+        ...
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is trained."""
+        ...
+
+    def updated(self) -> None:
+        """Say that a step changed the parameters."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is trained, by name."""
+        ...
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Undo `tensors`."""
+        ...
+
+
 class Learner(Part, abstract=True):
     """A network that learns beside the policy."""
 
@@ -282,6 +309,37 @@ class Critic(Joint, abstract=True):
     """How the values of tokens are learned."""
 
     slot = "critic"
+
+
+class OwnCritic(Apart, abstract=True):
+    """A critic of tokens that is a network of its own beside the policy, and takes steps of its own.
+
+    Its loss is a mean over the tokens that it is `taught` of each minibatch, which are of whole groups.
+    """
+
+    slot = "critic"
+    lead: WholeNumber = 0
+    """Training steps at its beginning in which it learns alone, and the policy waits."""
+
+    def objection(self, method: Method) -> str | None:
+        optimizer = self.learning.optimizer
+        if not isinstance(optimizer, TokenOptimizer):
+            return f"is one network, which {type(optimizer).__name__} cannot step: it is for populations."
+        if optimizer.halves:
+            return f"computes no gradients of halves, which {type(optimizer).__name__} goes by."
+        return self.about_target()
+
+    def build(self, policy: Any) -> ValueNetwork:
+        """The network beside this policy (an `etude.policies.language.LanguagePolicy`), as it begins."""
+        raise NotImplementedError
+
+    def taught(self, batch: TokenBatch) -> Tensor:
+        """[B, T] True on tokens that it learns from."""
+        return batch.action_mask
+
+    def loss(self, batch: TokenBatch, values: Tensor) -> Tensor:
+        """[B, T] of what it says of the rows, `values` [B, T], with gradient; `batch.returns` are its targets."""
+        raise NotImplementedError
 
 
 class StateCritic(Learner, abstract=True):

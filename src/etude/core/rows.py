@@ -45,6 +45,7 @@ def to_batch(
             [s.version for s in episode.segments], [len(s.tokens) for s in episode.segments]
         )
     action[:, 0] = False  # nothing predicts the first token
+    unfinished = [e.unfinished for e in episodes]
     zeros = torch.zeros(len(episodes), device=device)
     return TokenBatch(
         tokens=torch.from_numpy(tokens).to(device),
@@ -58,6 +59,8 @@ def to_batch(
         truncated=torch.tensor([e.stop.truncated for e in episodes], device=device),
         written=torch.tensor([e.written for e in episodes], device=device),
         elsewhere=torch.tensor([e.elsewhere for e in episodes], device=device),
+        unfinished=torch.tensor(unfinished, device=device) if any(unfinished) else None,
+        earlier=_earlier(episodes, action, device),
         draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
         episode=torch.arange(len(episodes), device=device),
         player=torch.tensor([players.index(e.player) for e in episodes], device=device),
@@ -65,6 +68,20 @@ def to_batch(
         episodes=list(episodes),
         temperature=temperature,
     )
+
+
+def _earlier(episodes: Sequence[Episode], action: np.ndarray, device: torch.device) -> Tensor | None:
+    """[B, T] tokens that were sampled in earlier steps, as their segments say (`info["earlier"]`)."""
+    if not any(s.info.get("earlier") for e in episodes for s in e.segments):
+        return None
+    found = np.zeros_like(action)
+    for row, episode in enumerate(episodes):
+        begin = 0
+        for s in episode.segments:
+            found[row, begin : begin + s.info.get("earlier", 0)] = True
+            begin += len(s.tokens)
+    found[:, 0] = False
+    return torch.from_numpy(found).to(device)
 
 
 def check_aligned(episode: Episode) -> None:

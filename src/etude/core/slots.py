@@ -84,6 +84,8 @@ class TokenExperience(Part, abstract=True):
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
     samples: ClassVar[bool] = True
     """Whether the policy samples; if not, rows come from data and have no behaviour policy."""
+    pauses: ClassVar[bool] = False
+    """Whether some of its rows go on in a later step, and have no reward yet (`Episode.unfinished`)."""
 
     def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
         if "collect" in cls.__dict__ and "worlds" not in cls.__dict__:
@@ -122,6 +124,10 @@ class TokenExperience(Part, abstract=True):
     def truncates_distribution(self) -> bool:
         """Whether `behaviour_logp` belongs to a truncated distribution (top-p, top-k), not to the policy's own."""
         return False
+
+    def asks(self, problems: int) -> int:
+        """How many new problems it takes in a step of `problems`; fewer where it still works on older ones."""
+        return problems
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         """Episodes for the problems; `episode.group` indexes the problem in the list."""
@@ -209,6 +215,8 @@ class TokenAdvantages(Part, abstract=True):
     """How credit reaches tokens."""
 
     slot = "advantages"
+    of_unfinished: ClassVar[bool] = False
+    """Whether it has credit for rows that go on in a later step, of which no reward is known."""
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         """Returns [B, T]; entries outside the action mask are ignored."""

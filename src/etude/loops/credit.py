@@ -39,7 +39,7 @@ def gathered(
     filtered: list[TokenBatch] = []
     for number in range(rounds):
         missing = wanted - sum(len(torch.unique(b.group)) for b in filtered)
-        if missing <= 0:
+        if number and missing <= 0:
             break
         batch = assess(missing, number)
         assessed.append(batch)
@@ -54,11 +54,12 @@ def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBat
 
 
 def kept(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
-    """Let the parts see the scored rows (`before_update`); those that the filters keep, with their weights."""
+    """Let the parts see the rows that have been scored (`before_update`); those that the filters keep, weighted."""
     if not len(batch):
         return batch
-    for part in method.parts().values():
-        part.before_update(batch)
+    known = batch if batch.unfinished is None else batch.rows(batch.finished.nonzero()[:, 0])
+    for part in method.parts().values() if len(known) else ():
+        part.before_update(known)
     for part in method.filters:
         batch = batch.replace(weights=batch.weights * part.weigh(batch))
     return batch.rows((batch.weights != 0).nonzero()[:, 0])

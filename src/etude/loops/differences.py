@@ -37,7 +37,9 @@ class Differences:
     def watch(self, batches: Sequence[TokenBatch], parts: Sequence[Any]) -> float:
         """Share of a step's groups in which rewards differ; warns when there has been none for too long."""
         values = [_judged(b, parts) for b in batches]
-        every, share = torch.cat(values), informative(values, [b.group[b.sampled].cpu() for b in batches])
+        every, share = torch.cat(values), informative(values, [b.group[_known(b)].cpu() for b in batches])
+        if not len(every) and any(b.unfinished is not None for b in batches):
+            return share  # all go on in a later step, and say nothing yet
         flat = bool((every == every[:1]).all())
         self.steps, self.flat_steps = self.steps + 1, self.flat_steps + 1 if flat else 0
         self.differed |= share > 0
@@ -115,11 +117,16 @@ def informative(values: Sequence[Tensor], groups: Sequence[Tensor]) -> float:
 
 
 def _judged(batch: TokenBatch, parts: Sequence[Any]) -> Tensor:
-    """[n] outcome of each row that the policy sampled; the whole score if no part judges outcomes."""
+    """[n] outcome of each row that the policy sampled to its end; the whole score if no part judges outcomes."""
     if not any(getattr(p, "judges", False) for p in parts):
-        return batch.scores[batch.sampled].cpu().double()
-    own = zip(batch.episodes, batch.sampled.tolist())
+        return batch.scores[_known(batch)].cpu().double()
+    own = zip(batch.episodes, _known(batch).tolist())
     return torch.tensor([e.outcome for e, mine in own if mine], dtype=torch.float64)
+
+
+def _known(batch: TokenBatch) -> Tensor:
+    """[B] True on rows that the policy sampled, to their end."""
+    return batch.sampled & batch.finished
 
 
 def _components(batches: Sequence[TokenBatch], parts: Sequence[Any]) -> list[str]:

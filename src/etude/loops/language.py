@@ -61,7 +61,7 @@ class LanguageLoop:
         self.finished = 0
         self.stages = [(until, complete_token(own)) for until, own in stages.bound(method)]
         self.stream = Stream(seed)
-        if any("values" in m.needs() for _, m in self.stages):
+        if any(m.reads_value_head for _, m in self.stages):
             policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
         pool = task.problems("train") if pool is None else pool
         self.dropped: Counter[str] = Counter()
@@ -101,7 +101,7 @@ class LanguageLoop:
         with self._untouched(method):
             assessed, batch = gathered(
                 method,
-                method.problems,
+                method.experience.asks(method.problems),
                 lambda count, number: self._assess(method, count, stream.split("round", number)),
             )
         gathering = time.monotonic() - begun
@@ -148,7 +148,7 @@ class LanguageLoop:
             record -= {"hidden"}  # of another precision than the trained weights'
         return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(), record)
 
-    def _learners(self, method: Method, policy: LanguagePolicy) -> TokenLearners:
+    def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""
         return TokenLearners(method, policy, self.stream.split("learners"), self.steps)
 
@@ -158,6 +158,8 @@ class LanguageLoop:
         others = method.slots()["learners"] != before.slots()["learners"]
         for player in self.players.values():
             player.updater.length = self._limit()
+            if method.critic != before.critic:
+                player.updater.learners.begin_critic(method, player.policy)
             if "optimizer" in anew and others:
                 player.updater.learners = self._learners(method, player.policy)
             if "optimizer" in anew:

@@ -20,15 +20,17 @@ def describe(
 ) -> dict[str, float]:
     """Means over every scored episode, whether or not a filter keeps it; `samples`: whether the policy said them.
 
-    Auxiliary rows (what was said about an attempt, not an attempt) only count as rows.
+    Auxiliary rows (what was said about an attempt, not an attempt) and those that go on in a later step (`unfinished`
+    is their share) only count as rows.
     """
     lost = {k: float(v) for k, v in dropped.items()}
     rows = [(e, own) for b in batches for e, own in zip(b.episodes, b.sampled.tolist())]
-    attempts = [(own or not samples) and not e.auxiliary for e, own in rows]
+    attempts = [(own or not samples) and not (e.auxiliary or e.unfinished) for e, own in rows]
     episodes = [e for (e, _), counts in zip(rows, attempts) if counts]
+    lost |= _waiting(batches, samples)
     if not episodes:
         return lost
-    length = torch.cat([b.action_counts for b in batches]).float().mean()
+    length = torch.cat([b.said[b.finished].sum(1) for b in batches]).float().mean()
     if not samples:
         return {"rows": float(len(rows)), "completion_length": float(length), **lost}
     metrics = {
@@ -49,6 +51,22 @@ def describe(
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
     return metrics
+
+
+def _waiting(batches: Sequence[TokenBatch], samples: bool) -> dict[str, float]:
+    """What a sampler that holds all rows at once waits for: the longest of them.
+
+    `decoding_iterations`: its tokens of this step. `idle`: the share of places that are empty by then. `unfinished`:
+    the share of rows that go on in a later step, where there are any.
+    """
+    drawn = [b.action_counts[b.sampled] for b in batches] if samples else []
+    if not sum(map(len, drawn)):
+        return {}
+    tokens = torch.cat(drawn).double()
+    found = {"decoding_iterations": float(tokens.max()), "idle": 1 - float(tokens.mean() / tokens.max())}
+    if any(b.unfinished is not None for b in batches):
+        found["unfinished"] = 1 - float(torch.cat([b.finished for b in batches]).double().mean())
+    return found
 
 
 def second_looks(batches: Sequence[TokenBatch], stages: int) -> dict[str, float]:

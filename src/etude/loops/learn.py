@@ -50,14 +50,18 @@ class Trainer:
         batch, updater = self._credit(method, player, batch), player.updater
         assert batch.advantages is not None
         metrics = {"zero_advantage": float((batch.advantages == 0).all(1).float().mean())}
-        metrics |= updater.learners.run(batch, step, "before", stream)
-        metrics |= updater.run(method, batch, step, stream)
-        return batch, metrics | updater.learners.run(batch, step, "after", stream)
+        learners, budget = updater.learners, updater.budget
+        waits = learners.critic is not None and learners.critic.leads
+        metrics |= learners.run(batch, step, "before", stream, budget)
+        metrics |= {} if waits else updater.run(method, batch, step, stream)
+        return batch, metrics | learners.run(batch, step, "after", stream, updater.budget)
 
     def _credit(self, method: CompleteTokenMethod, player: Player, batch: TokenBatch) -> TokenBatch:
         policy, budget = player.policy, player.updater.budget
         if "values" in method.needs():
-            batch.values, batch.next_values = values_all(policy, batch, budget)
+            own = player.updater.learners.critic
+            critic = None if own is None else own.network
+            batch.values, batch.next_values = values_all(policy, batch, budget, critic)
         if "hidden" in method.needs("advantages") and batch.head is None:
             batch = with_hidden(policy, batch, budget)
         return credited(method, batch)

@@ -84,8 +84,8 @@ def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogP
     for part in method.regularizers:
         shares = batch.regularizer_shares.get(part.name, batch.shares)
         summands[f"regularizer/{part.name}"] = _weighted(part(batch, policy), batch.replace(shares=shares))
-    if method.critic is not None:
-        summands["value_loss"] = _weighted(method.critic.loss(batch, policy), batch)
+    if method.joint_critic is not None:
+        summands["value_loss"] = _weighted(method.joint_critic.loss(batch, policy), batch)
     for head in heads(method):
         summands[f"{head.label}_loss"] = _weighted(head.loss(batch, policy), batch)
     return summands

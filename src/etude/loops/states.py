@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ def join_tensors(value: object, tensors: dict[str, torch.Tensor]) -> Any:
             return tensors[value["array"]].cpu().numpy().copy()
         return {k: join_tensors(v, tensors) for k, v in value.items()}
     return [join_tensors(v, tensors) for v in value] if isinstance(value, list) else value
+
+
+def below(tensors: Mapping[str, torch.Tensor], start: str) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin with `start`, by the rest of their names."""
+    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
 
 def copied(state: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,15 @@ from etude.core.part import Need
 from etude.core.rows import split_groups
 from etude.core.slots import TokenOptimizer
 from etude.core.streams import Stream
+from etude.loops.critic_learning import CriticTrainer
+from etude.loops.states import below
 from etude.loops.trainer import Reader, Trainer
 from etude.optimizers.model import ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.language import LanguagePolicy
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
 
 
 @dataclass
@@ -42,7 +48,9 @@ class TokenLearners:
         steps: training steps in total, for the learners' schedules.
     """
 
-    def __init__(self, method: Method, policy: LanguagePolicy, stream: Stream, steps: int) -> None:
+    critic: CriticTrainer | None
+
+    def __init__(self, method: CompleteTokenMethod, policy: LanguagePolicy, stream: Stream, steps: int) -> None:
         self.steps, parts = steps, {part.name: part for part in method.slots()["learners"]}
         self.networks: dict[str, nn.Module] = {}
         for name, part in parts.items():
@@ -52,6 +60,12 @@ class TokenLearners:
         self.heads = {name: self.networks[name] for name, part in parts.items() if part.joint}
         self.trainers = {k: TokenTrainer(p, k, self.networks[k]) for k, p in parts.items() if not p.joint}
         self.targets = {k: t.target for k, t in self.trainers.items() if t.target is not None}
+        self.begin_critic(method, policy)
+
+    def begin_critic(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> None:
+        """Take the critic of this method, if it is a network of its own, as it begins."""
+        part = method.own_critic
+        self.critic = None if part is None else CriticTrainer(part, policy, self.steps)
 
     # Heads
 
@@ -78,9 +92,15 @@ class TokenLearners:
         for name, trainer in self.trainers.items():
             batch.offers.update(trainer.part.offers(self.read(name, batch)))
 
-    def run(self, batch: TokenBatch, number: int, order: str, stream: Stream) -> dict[str, float]:
-        """Let those learn from credited rows that are due 'before' or 'after' the policy's update."""
+    def run(self, batch: TokenBatch, number: int, order: str, stream: Stream, budget: int) -> dict[str, float]:
+        """Let those learn from credited rows that are due 'before' or 'after' the policy's update.
+
+        Args:
+            budget: padded tokens of a micro-batch, for the critic.
+        """
         found: Metrics = {}
+        if self.critic is not None and self.critic.part.learning.order == order:
+            found |= self.critic.learn(batch, number, stream, budget)
         for trainer in self.trainers.values():
             if trainer.part.learning.order == order:
                 found |= trainer.learn(self, batch, number, stream)
@@ -92,14 +112,17 @@ class TokenLearners:
         """Weights, slow copies, and all that the next steps depend on; heads' moments are the policy's stepper's."""
         weights = {f"{name}.network.{k}": v for name, net in self.networks.items() for k, v in net.state_dict().items()}
         steps = {f"{name}.{k}": v for name, trainer in self.trainers.items() for k, v in trainer.tensors().items()}
-        return {f"learners.{k}": v.detach() for k, v in (weights | steps).items()}
+        own = {} if self.critic is None else {f"critic.{k}": v for k, v in self.critic.tensors().items()}
+        return {f"learners.{k}": v.detach() for k, v in (weights | steps | own).items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Undo `tensors`."""
         for name, network in self.networks.items():
-            network.load_state_dict(_below(tensors, f"learners.{name}.network."))
+            network.load_state_dict(below(tensors, f"learners.{name}.network."))
         for name, trainer in self.trainers.items():
-            trainer.load(_below(tensors, f"learners.{name}."))
+            trainer.load(below(tensors, f"learners.{name}."))
+        if self.critic is not None:
+            self.critic.load(below(tensors, "learners.critic."))
 
 
 class TokenTrainer(Trainer):
@@ -141,9 +164,9 @@ class TokenTrainer(Trainer):
         return {**stepper, **{f"target.{k}": v for k, v in slow.items()}}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        self.stepper.load(_below(tensors, "stepper."))
+        self.stepper.load(below(tensors, "stepper."))
         if self.target is not None:
-            self.target.load_state_dict(_below(tensors, "target."))
+            self.target.load_state_dict(below(tensors, "target."))
 
 
 class Lesson:
@@ -176,7 +199,3 @@ def _said(network: nn.Module, hidden: Tensor) -> Tensor:
     first = next(network.parameters(), hidden)
     said: Tensor = network(hidden.to(first.dtype))
     return said
-
-
-def _below(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}

@@ -45,7 +45,7 @@ class Updater:
     ) -> None:  # fmt: skip
         self.learners = learners or TokenLearners(method, policy, Stream(0), steps)
         self.policy, self.steps, self.budget, self.length = policy, steps, budget, length
-        if "values" in method.needs():
+        if method.reads_value_head:
             policy.add_value_head()
         self.restart(method)
         self.step = 0
@@ -282,7 +282,7 @@ class Minibatch:
 
 def _skips(method: CompleteTokenMethod) -> bool:
     """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
-    alone = not method.regularizers and method.critic is None and not heads(method)
+    alone = not method.regularizers and method.joint_critic is None and not heads(method)
     return method.objective.vanishes_with_advantage and alone
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.learners import ValueNetwork
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
 
@@ -18,8 +19,13 @@ def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Iterable[str]
     return _gather(policy, batch, budget, lambda micro: policy.evaluate(micro, needs))
 
 
-def values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def values_all(
+    policy: LanguagePolicy, batch: TokenBatch, budget: int, critic: ValueNetwork | None = None
+) -> tuple[Tensor, Tensor]:
     """The critic on a whole batch, without gradient: [B, T] values, and [B] those after truncated rows' last tokens.
+
+    It is the policy's value head, unless it is a network of its own.
 
     V of a text is read where its next token would be predicted, so truncated rows get one token more; after a full
     context it is 0.
@@ -30,7 +36,11 @@ def values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tuple[
         torch.nn.functional.pad(x, (0, 1)) for x in (batch.tokens, batch.attention_mask, batch.action_mask)
     )
     longer = batch.replace(tokens=tokens, attention_mask=real | after, action_mask=action | after)
-    values = evaluate_all(policy, longer, {"values"}, budget).values
+    if critic is None:
+        values = evaluate_all(policy, longer, {"values"}, budget).values
+    else:
+        own = critic
+        values = _gather(own.policy, longer, budget, lambda micro: TokenLogProbs(own.values(micro))).logp
     assert values is not None
     return values[:, :-1] * batch.action_mask, (values * after).sum(1)
 

@@ -53,12 +53,13 @@ def outcomes(batch: TokenBatch, parts: Sequence[Any], context: Context) -> tuple
     """The rows that have a reward, and what each part that scores whole episodes says of them.
 
     A row has none if a part failed on it under `on_bad_reward='drop'`, or if some part does not apply to it and no
-    part that judges outcomes does. `episode.info["dropped"]` says which.
+    part that judges outcomes does. `episode.info["dropped"]` says which. Parts are not asked about rows that go on in
+    a later step, which stay, with a reward of 0.
 
     Returns: the rows left, and by place among `parts` their rewards [B] in float64, nan where a part does not apply.
     """
-    given = {i: checked(p, batch.episodes, p.score(batch.episodes, context)) for i, p in _whole(parts)}
-    declined, judged = torch.zeros(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)
+    given = {i: _given(p, batch.episodes, context) for i, p in _whole(parts)}
+    declined, judged = torch.zeros(len(batch), dtype=torch.bool), ~batch.finished.cpu()
     judged |= any(isinstance(p, TokenReward) and p.judges for p in parts)
     for place, part in _whole(parts):
         declined |= given[place].isnan()
@@ -71,6 +72,16 @@ def outcomes(batch: TokenBatch, parts: Sequence[Any], context: Context) -> tuple
     return batch, given
 
 
+def _given(part: Reward, episodes: Sequence[Episode], context: Context) -> Tensor:
+    """[B] a part's rewards in float64, nan where it does not apply or the episode goes on in a later step."""
+    ended = [i for i, e in enumerate(episodes) if not e.unfinished]
+    values = torch.full((len(episodes),), math.nan, dtype=torch.float64)
+    if ended:
+        asked = [episodes[i] for i in ended]
+        values[ended] = checked(part, asked, part.score(asked, context))
+    return values
+
+
 def _whole(parts: Sequence[Any]) -> list[tuple[int, Reward]]:
     return [(i, part) for i, part in enumerate(parts) if not isinstance(part, (TokenReward, GroupReward))]
 
@@ -78,8 +89,8 @@ def _whole(parts: Sequence[Any]) -> list[tuple[int, Reward]]:
 def _note(
     part: Reward | TokenReward | GroupReward, episodes: Sequence[Episode], placed: Tensor, values: Tensor | None
 ) -> None:
-    """Leave a part's share of the reward on the episodes that it applies to."""
-    applies = [True] * len(episodes) if values is None else (~values.isnan()).tolist()
+    """Leave a part's share of the reward on the episodes that it applies to, and that have ended."""
+    applies = [not e.unfinished for e in episodes] if values is None else (~values.isnan()).tolist()
     column = getattr(part, "column", "") or part.name
     for episode, total, noted in zip(episodes, placed.sum(1).tolist(), applies):
         if noted:

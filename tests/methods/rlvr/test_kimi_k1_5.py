@@ -19,9 +19,9 @@ from etude.curricula.prioritised import Prioritised
 from etude.evaluation.exact import expected_gradient
 from etude.evaluation.long_to_short import average_weights, length_pairs, rejected, second_phase, shortest_correct
 from etude.experience.groups import Groups
+from etude.experience.pieces import PartialRollouts
 from etude.loops.bandit import Bandit
 from etude.methods.rlvr.kimi_k1_5 import LengthReward, MeanBaseline, MirrorDescent, RestartingAdamW, length_reward
-from etude.methods.rlvr.kimi_k1_5.partial import PartialRollouts
 from etude.objectives.policy_gradient import PolicyGradient
 from etude.policies.language import LanguagePolicy
 from etude.policies.tabular import SoftmaxTree
@@ -235,10 +235,10 @@ def test_loops_are_stopped_early() -> None:
     part = PartialRollouts(size=1, cap=4, times=4, longest=1)
     said = Segment("assistant", "", [7] * 4, [1] * 4, [0.0] * 4)
     episode = Episode(Problem("p", "?"), [said], stop=StopReason.MAX_TOKENS)
-    assert not part._goes_on(episode, 12)
+    assert not part.goes_on(episode, 12)
     said.tokens = [7, 8, 7, 7]
-    assert part._goes_on(episode, 12)
-    assert not part._goes_on(episode, 4)
+    assert part.goes_on(episode, 12)
+    assert not part.goes_on(episode, 4)
 
 
 def test_several_turns_are_refused() -> None:

@@ -37,8 +37,8 @@ from etude.core.episodes import Episode
 from etude.core.fields import Count, NonNegative, Positive, Probability
 from etude.core.slots import Context, Reward, TokenAdvantages, TokenObjective
 from etude.curricula.prioritised import Prioritised
+from etude.experience.pieces import PartialRollouts
 from etude.methods.foundation.reinforce import reinforce
-from etude.methods.rlvr.kimi_k1_5.partial import PartialRollouts
 from etude.objectives.sequence import sequence_log_ratio
 from etude.optimizers.adam import TorchAdamW
 from etude.rewards.unexpected import PatternPenalty

@@ -1,0 +1,109 @@
+"""A critic of tokens with a network of its own."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from etude.core.batches import TokenBatch
+from etude.core.fields import WholeNumber
+from etude.core.learners import Learning, OwnCritic
+from etude.core.part import Need
+from etude.optimizers.adam import AdamW
+from etude.policies.forward import predictive_states
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+    from etude.policies.language import LanguagePolicy
+
+
+class ValueModel(OwnCritic):
+    """A model of its own, the policy's as it was when the critic began, with a value head; squared error.
+
+        loss = 1/2 mean_t (V_t - R_t)^2    over the tokens of rows that do not go on in a later step
+
+    V at token t is the value of the text before t, R_t the advantages' returns. Of a row that began in an earlier step
+    the tokens said then are learned too. An adapter of the policy is folded in, and all of the model is trained, in
+    float32: it takes the memory of a second policy. The head begins at 0.
+
+    Args:
+        learning: when and how it learns.
+        lead: training steps at its beginning in which it learns alone and the policy waits.
+
+    Shapes: values, returns [B, T] -> [B, T].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(returns=torch.tensor([[1.0, 1.0]]))
+    >>> ValueModel().loss(rows, torch.tensor([[0.0, 3.0]])).tolist()
+    [[0.5, 2.0]]
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    learning: Learning = Learning(optimizer=AdamW())
+    lead: WholeNumber = 0
+
+    @property
+    def label(self) -> str:
+        return "value"
+
+    def objection(self, method: Method) -> str | None:
+        users = [part for path, part in method.parts().items() if path.split(".")[0] == "advantages"]
+        if not any(Need.VALUES in part.needs for part in users):
+            return "has no returns to learn from: they come with advantages that use values (--with gae)."
+        return super().objection(method)
+
+    def build(self, policy: LanguagePolicy) -> Valued:
+        return Valued(policy)
+
+    def taught(self, batch: TokenBatch) -> Tensor:
+        return batch.said & batch.finished[:, None]
+
+    def loss(self, batch: TokenBatch, values: Tensor) -> Tensor:
+        assert batch.returns is not None
+        return (values - batch.returns) ** 2 / 2
+
+
+class Valued:
+    """A copy of a policy's model that says values: `ValueNetwork`."""
+
+    def __init__(self, policy: LanguagePolicy) -> None:
+        from etude.policies.language import LanguagePolicy
+        from etude.policies.loading import move
+
+        model = copy.deepcopy(policy.merged()).requires_grad_(True)
+        move(model, dtype=policy.head_dtype)
+        last, first = model.get_output_embeddings(), model.get_input_embeddings()
+        if last.weight is not first.weight:
+            last.requires_grad_(False)  # nobody asks what the next token is
+        self.policy = LanguagePolicy(
+            model, policy.tokenizer, share_prompts=policy.share_prompts, autocast=policy.autocast, shadow=False
+        )
+        self.policy.add_value_head()
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        """[B, T] of the text before each action token."""
+        own, head = self.policy, self.policy.add_value_head()
+        with torch.autocast(own.device.type, torch.bfloat16) if own.autocast else nullcontext():
+            hidden = predictive_states(own.backbone(own.merged()), own.config, batch, own.share_prompts, own.held)
+        flat: Tensor = head(hidden.to(head.weight.dtype))[:, 0]
+        return flat.new_zeros(batch.action_mask.shape).masked_scatter(batch.action_mask, flat)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is trained."""
+        return self.policy.parameters()
+
+    def updated(self) -> None:
+        """A step changed the parameters."""
+        self.policy.updated()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights by name."""
+        return self.policy.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Undo `tensors`."""
+        self.policy.load_tensors(tensors)
