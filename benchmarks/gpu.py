@@ -3,9 +3,9 @@
     python benchmarks/gpu.py [--cases short-0.5B long-0.5B short-1.5B] [--rounds 5] [--output FILE]
 
 Random models of the shapes that their names say, weights in float32 and the rest in bfloat16; both arms get the same
-folder, prompts, reward, group size and optimizer, and take their steps in turn (A B A B ...). Ratios are of wall time. TRL
-runs at the fastest of some sizes of a forward pass, with transformers' own generation. What does not fit is said in the
-row. `--device cpu --cases check-0.8M` tries the script where there is no GPU, and measures nothing of use.
+folder, prompts, reward, group size and optimizer, and take their steps in turn (A B A B ...). Ratios are of wall time.
+TRL runs at the fastest of some sizes of a forward pass, with transformers' own generation. What does not fit is said
+in the row. `--device cpu --cases check-0.8M` tries the script where there is no GPU, and measures nothing of use.
 """
 
 from __future__ import annotations
