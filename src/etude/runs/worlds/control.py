@@ -318,6 +318,6 @@ def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tu
     task = quote(str(config["task"]))
     commands = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
     if not task.startswith("'<"):
-        line = f"etude compare {quote(method)} {other} --task {task} --seeds {SEEDS}"
-        commands.append((line, "whether another method is better, with statistics"))
+        line = f"etude compare {other} {quote(method)} --task {task} --seeds {SEEDS}"
+        commands.append((line, "which of the two is better, with statistics"))
     return commands

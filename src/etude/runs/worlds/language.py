@@ -347,5 +347,5 @@ def comparison(done: Result, method: str, config: Mapping[str, Any], seeds: int)
     rewards = config.get("reward") or []
     scored = "".join(f" --reward {quote(r)}" for r in ([rewards] if isinstance(rewards, str) else rewards))
     task = quote(config.get("task", done.task)) + scored
-    line = f"etude compare {quote(method)} {other} --task {task} --seeds {seeds}"
-    return [(line, "whether another method is better, with statistics")]
+    line = f"etude compare {other} {quote(method)} --task {task} --seeds {seeds}"
+    return [(line, "which of the two is better, with statistics")]
