@@ -166,7 +166,6 @@ def check_evaluation(options: EvaluationOptions, task: Task) -> None:
 
 def parent(folder: Path, world: World) -> str | None:
     """The method that the one of a run is a difference of, where it is registered and trained in this world."""
-    about = json.loads((folder / "method.json").read_text())
-    name = about["parent"]
-    known = name != about["id"] and name in files("methods")
-    return name if known and any(world in m.worlds for m in compositions(name)) else None
+    name: str | None = json.loads((folder / "method.json").read_text()).get("parent")
+    known = name in files("methods") and any(world in m.worlds for m in compositions(name))
+    return name if known else None
