@@ -27,8 +27,9 @@ class Like(Turn):
 
     Raises: UnknownNameError for a method or a slot that does not exist; ConfigError for a method of another kind.
 
-    >>> Like(id="sft", keep=("regularizers",)).optimizer is None
-    True
+    >>> from etude.optimizers.adam import AdamW
+    >>> Like(id="sft", keep=("regularizers",), optimizer=AdamW(clip_norm=0.7)).optimizer.clip_norm
+    0.7
     """
 
     id: str = "sft"
