@@ -152,8 +152,9 @@ def test_a_resumed_run_is_the_one_that_never_stopped(chooser: Chooser, optimizer
 
 
 @pytest.mark.slow
-def test_a_full_buffer_is_learned_from_once_and_what_is_left_stays() -> None:
-    loop = make(interleaved(WhenFull(size=3)), steps=8)
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_full_buffer_is_learned_from_once_and_what_is_left_stays(size: int) -> None:
+    loop = make(interleaved(WhenFull(size=size)), steps=8)
     chooser: Any = loop.method.stages[0].chooser
     seen: list[Any] = []
     for step in range(8):
@@ -163,9 +164,9 @@ def test_a_full_buffer_is_learned_from_once_and_what_is_left_stays() -> None:
         assert metrics["kept"] == len(before)
         seen.append(metrics["other"])
         if metrics["other"]:
-            assert len(before) >= 3 and after == before[3:] and metrics["rows"] == 3
+            assert len(before) >= size and after == before[size:] and metrics["rows"] == size
         else:
-            assert len(before) < 3 or (step and seen[step - 1])
+            assert len(before) < size or (step and seen[step - 1])
             assert after[len(after) - len(before) :] == before
     assert 0 < sum(seen) < 8 and all(not (a and b) for a, b in pairwise(seen))
 
