@@ -279,14 +279,21 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
     "reinforce": (plain, reinforce),
+    "relift": (plain, rlvr.relift),
     "reward-model": (worlds.pairs, reward_model),
     "rft": (plain, rlvr.rft),
     "rl-knowledge-traversal": (plain, rl_knowledge_traversal),
     "rlanything": (plain, rlvr.rlanything),
     "rloo": (plain, rloo),
     "rpg-kl": (plain, rlvr.rpg_kl),
+    "sasr": (plain, rlvr.sasr),
     "sft": (worlds.demonstrations, sft),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
 }
 """By method: the batch, and the loss on it."""
+BETWEEN: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
+    "relift": (worlds.demonstrations, rlvr.relift_tuning),
+    "sasr": (worlds.demonstrations, sft),
+}
+"""Of steps that follow another method between the method's own."""

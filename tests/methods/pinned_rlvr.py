@@ -229,6 +229,23 @@ def critique_grpo(w: World) -> Tensor:
     return summed(losses, w) - 0.001 * summed({i: w.of("entropy", i) for i in losses}, w)
 
 
+def relift(w: World) -> Tensor:
+    """-rho A, A = r - mean r, without a clip; less 0.001 of the entropy. Problems that are never solved have A = 0."""
+    losses = {i: -(w.of("new", i) - w.of("old", i)).exp() * a for i, a in centred(paid(w), w).items()}
+    return summed(losses, w) - 0.001 * summed({i: w.of("entropy", i) for i in losses}, w)
+
+
+def relift_tuning(w: World) -> Tensor:
+    """The mean over all tokens of worked answers of -log pi - 0.001 H."""
+    return token_mean({i: -w.of("new", i) - 0.001 * w.of("entropy", i) for i in range(w.count)})
+
+
+def sasr(w: World) -> Tensor:
+    """GRPO and 0.04 of k3."""
+    advantages = standardised(paid(w), w)
+    return sequence_mean({i: x + 0.04 * k3(w, i) for i, x in surrogates(w, advantages).items()})
+
+
 def memory_r_plus(w: World) -> Tensor:
     """GRPO on r + exploit; all problems are asked alike, and one success, b=3, is known of them."""
 

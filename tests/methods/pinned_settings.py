@@ -222,6 +222,17 @@ SETTINGS: dict[str, Settings] = {
         "optimizer.lr": 3e-4, "optimizer.clip_norm": 0.5, "optimizer.schedule": "linear",
         "optimizer.schedule.floor": 0.01,
     },
+    "relift": {
+        **SAMPLED, "epochs": 1, "minibatches": 2, "reference": None, "critic": None, "advantages.scale": None,
+        "stages.0.turn.id": "sft", "stages.0.turn.optimizer.clip_norm": 0.7, "stages.0.chooser": "when-full",
+        "stages.0.chooser.size": 32, "stages.0.chooser.buffer.at_most": 0.0, "stages.0.chooser.buffer.floor": 0.0,
+        "stages.0.chooser.buffer.order": "newest",
+    },
+    "sasr": {
+        **SAMPLED, **ONCE, "reference": "frozen", "critic": None, "stages.0.like": "sft", "stages.0.end": 0.3,
+        "stages.1.turn.id": "sft", "stages.1.turn.optimizer": None, "stages.1.chooser.chance.gamma": 1.0,
+        "stages.1.chooser.chance.window": 10, "stages.1.reference": "reset",
+    },
     "poly-ppo": {
         **TWICE, "experience": "vine", "experience.size": 2, "experience.states": 2, "experience.continuations": 8,
         "experience.temperature": 1.0, "problems": 8,

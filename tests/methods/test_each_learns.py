@@ -302,6 +302,8 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "critique-grpo": solved,
     "memory-r-plus": solved,
     "r3l": solved,
+    "relift": solved,
+    "sasr": solved,
     "sft": likelihood,
     "alpine": likelihood,
     "dpo": margin,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from pinned_control import CONTROL, Steps
-from pinned_formulas import FORMULAS
+from pinned_formulas import BETWEEN, FORMULAS
 from pinned_settings import SETTINGS
 from pinned_world import COMMA, RATE, VOCABULARY, World, plain
 from torch import Tensor
@@ -47,6 +47,10 @@ ELSEWHERE = {
 """Methods whose loss needs more of a world than rows (a graph, and every logit), and the test that pins it."""
 METHODS = sorted(set(files("methods")) - set(ELSEWHERE))
 OF_TOKENS: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, TokenMethod)}
+OF_OTHERS: dict[str, Any] = {
+    n: other for n, m in OF_TOKENS.items() for stage in m.stages if (other := stage.other(stage.apply(m))) is not None
+}
+"""Methods whose steps come between another method's own, by the name of that one."""
 IN_CONTROL: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, RolloutMethod)}
 FROM_REPLAY: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, ReplayMethod)}
 """Their losses are pinned by whole updates, in `test_replay_updates.py`."""
@@ -257,8 +261,17 @@ def entry(table: dict[str, Any], name: str, what: str) -> Any:
 @pytest.mark.parametrize("name", OF_TOKENS)
 def test_loss_and_gradient_are_those_of_the_equation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     build, formula = entry(FORMULAS, name, "tests/methods/pinned_formulas.py (FORMULAS)")
-    world = build()
-    found = loss_of(OF_TOKENS[name], world, monkeypatch)
+    hold(name, OF_TOKENS[name], build(), formula, monkeypatch)
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_loss_of_steps_between_is_that_of_the_equation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, formula = entry(BETWEEN, name, "tests/methods/pinned_formulas.py (BETWEEN)")
+    hold(name, OF_OTHERS[name], build(), formula, monkeypatch)
+
+
+def hold(name: str, method: Method, world: World, formula: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = loss_of(method, world, monkeypatch)
     loss = formula(world)
     near = 1e-7 if name in SINGLE else TOLERANCE
     assert found.loss == pytest.approx(float(loss.detach()), abs=near)

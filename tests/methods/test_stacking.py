@@ -24,11 +24,18 @@ STACKS = [
     ("rloo", "max-at-k", "kl-to-reference"),
     ("dapo", "oblr-po", "entropy-bonus"),
     ("dapo", "one-shot-rlvr", "forking-tokens"),
+    ("relift", "critique-grpo"),
+    ("relift", "ghpo"),
+    ("dapo", "relift"),
+    ("dr-grpo", "sasr", "entropy-bonus"),
 ]
 
 
-NAMED = {"one-shot-rlvr": {"curriculum.chosen": "named-problems", "curriculum.chosen.ids": "compose/train/1"}}
-"""What has to be named for a method."""
+NAMED = {
+    "one-shot-rlvr": {"curriculum.chosen": "named-problems", "curriculum.chosen.ids": "compose/train/1"},
+    "relift": {"stages.0.chooser.size": 1},
+}
+"""What has to be named for a method, or set so that it shows in two steps."""
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.registry import not_for
+from etude.core.stages import composed
 from etude.core.task import Task
 
 
@@ -26,6 +27,16 @@ def objections(method: Method, task: Task | None = None) -> Iterator[str]:
     for slot in method.absent.get(task.world, ()):
         if getattr(method, slot) not in (None, ()):
             yield f"{method.id}: {task.id} is a task of {task.world}, whose loop has no use for the slot {slot}."
+    yield from dict.fromkeys(sentence for own in _followed(method) for sentence in _unfit(own, task))
+
+
+def _followed(method: Method) -> list[Method]:
+    """The method, and those that its stages have in its place."""
+    return [method, *(own for own in composed(method) if own is not method)]
+
+
+def _unfit(method: Method, task: Task) -> Iterator[str]:
+    """What parts say about a task."""
     for path, part in method.parts().items():
         if part.worlds and part.worlds.isdisjoint(method.worlds):
             continue  # as the method has said

@@ -11,6 +11,7 @@ from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
+from etude.core.kept import stored_problem, stored_segment
 from etude.core.slots import Context
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, fresh, rollout
@@ -83,7 +84,8 @@ class Pieces(Groups, abstract=True):
         return episode.stop is StopReason.MAX_TOKENS and len(said) < limit
 
     def _restored(self, item: dict[str, Any]) -> Begun:
-        return Problem(**item["problem"]), item["visit"], Segment("assistant", **item["said"]), Draw(item["draw"])
+        said = Segment(**{"role": "assistant", **item["said"]})
+        return Problem(**item["problem"]), item["visit"], said, Draw(item["draw"])
 
 
 class PartialRollouts(Pieces):
@@ -144,7 +146,4 @@ class PartialRollouts(Pieces):
 
 def _stored(problem: Problem, visit: str, said: Segment, draw: Draw) -> dict[str, Any]:
     """An unfinished completion as JSON values."""
-    kept = {"text": said.text, "tokens": list(said.tokens), "action_mask": list(said.action_mask),
-            "behaviour_logp": list(said.behaviour_logp), "version": said.version}  # fmt: skip
-    facts = {f.name: getattr(problem, f.name) for f in dataclasses.fields(problem)}
-    return {"problem": {**facts, "info": dict(problem.info)}, "visit": visit, "said": kept, "draw": draw.key}
+    return {"problem": stored_problem(problem), "visit": visit, "said": stored_segment(said), "draw": draw.key}

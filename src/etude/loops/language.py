@@ -28,7 +28,7 @@ from etude.loops.players import FIRST, Player, Players, restore, saved
 from etude.loops.scorer import Scorer
 from etude.loops.states import copied, join_tensors, split_tensors
 from etude.loops.token_learning import TokenLearners, own_needs
-from etude.loops.update import Updater
+from etude.loops.update import OTHER, OWN, Updater
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import checkpoint_bytes, mark, recalled, spared
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
@@ -59,41 +59,53 @@ class LanguageLoop:
     ) -> None:  # fmt: skip
         self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
-        self.stages = [(until, complete_token(own)) for until, own in stages.bound(method)]
+        bound = stages.bound(method)
+        self.stages = [(until, complete_token(own)) for until, own in bound]
+        self.others = [None if m is None else complete_token(m) for m in stages.others(method, bound)]
         self.stream = Stream(seed)
-        if any(m.reads_value_head for _, m in self.stages):
+        if any(m.reads_value_head for m in self._methods()):
             policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
         pool = task.problems("train") if pool is None else pool
         self.dropped: Counter[str] = Counter()
-        self.gatherer = Gatherer(task, policy, pool, self._limit(), self.dropped)
+        self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
         self.scorer = Scorer(task, policy, self.dropped)
         learners = self._learners(self.method, policy)
-        updater = Updater(policy, self.method, steps, micro_tokens, self._limit(), learners)
+        updater = Updater(policy, self.method, steps, micro_tokens, self._limit(self.method), learners)
         self.players: Players = {FIRST: Player(policy, updater)}
+        self._begin_others(updater)
         self.differences = Differences()
-        keeps_reference = any("reference_logp" in m.needs() for _, m in self.stages)
+        keeps_reference = any("reference_logp" in m.needs() for m in self._methods())
         if keeps_reference:
             policy.keep_reference()
         self.trainer = Trainer(self.players, keeps_reference)
 
     @property
+    def stage(self) -> int:
+        """The number of the current stage."""
+        return stages.current(self.stages, self.finished, self.steps)
+
+    @property
     def method(self) -> CompleteTokenMethod:
         """The method of the current stage."""
-        return self.stages[stages.current(self.stages, self.finished, self.steps)][1]
+        return self.stages[self.stage][1]
+
+    def _methods(self) -> list[CompleteTokenMethod]:
+        return [*(m for _, m in self.stages), *(m for m in self.others if m is not None)]
 
     @property
     def updater(self) -> Updater:
         """What takes the steps of the policy that samples."""
         return self.players[FIRST].updater
 
-    def _limit(self) -> int:
-        return self.method.experience.max_tokens or self.task.max_tokens
+    def _limit(self, method: CompleteTokenMethod) -> int:
+        return method.experience.max_tokens or self.task.max_tokens
 
     # One step
 
     def step(self) -> StepReport:
         """Gather a batch, learn from it, tell the parts what happened."""
-        method, stream = self.method, self.stream.split("step", self.finished)
+        own, stream = self.method, self.stream.split("step", self.finished)
+        method = self._chosen(own, stream)
         begun = time.monotonic()
         self.policy.check_sampler()
         self.dropped.clear()
@@ -114,15 +126,39 @@ class LanguageLoop:
         if len(batch):
             batch, learned = self.trainer.learn(method, batch, self.finished, stream)
             metrics |= learned
+        metrics |= self._told(method, metrics)
         self.finished += 1
         self.trainer.refresh_reference(method, self.finished)
-        if self.method is not method:
-            self._begin_stage(method, self.method)
+        if self.method is not own:
+            self._begin_stage(own, self.method)
         ended = time.monotonic()
         tokens = int(batch.attention_mask.sum())
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
         metrics["seconds/experience"], metrics["seconds/update"] = gathering, ended - begun - gathering
         return StepReport(metrics, [record(e, batch, i) for i, e in enumerate(batch.episodes)])
+
+    def _chosen(self, own: CompleteTokenMethod, stream: Stream) -> CompleteTokenMethod:
+        """The method that the step follows: the stage's own, or the other one where its chooser says so."""
+        number, method, turn = self.stage, own, OWN
+        if (other := self.others[number]) is not None:
+            part, steps = own.stages[number], stages.span(self.stages, number, self.steps)
+            assert part.chooser is not None
+            if part.chooser.chooses_other(self.finished - steps.start, len(steps), stream.split("turn")):
+                method, turn = other, OTHER if part.own_optimizer else OWN
+        for player in self.players.values():
+            player.updater.turn, player.updater.length = turn, self._limit(method)
+        return method
+
+    def _told(self, method: CompleteTokenMethod, metrics: dict[str, float]) -> dict[str, float]:
+        """Tell the choosers of all stages what a step came to; what the present one went by."""
+        for part, other in zip(self.method.stages, self.others):
+            if part.chooser is not None and other is not None:
+                part.chooser.told(stages.alike(method, other), metrics)
+        if (other := self.others[self.stage]) is None:
+            return {}
+        chooser = self.method.stages[self.stage].chooser
+        assert chooser is not None
+        return {"other": float(method is other), **chooser.metrics()}
 
     @contextmanager
     def _untouched(self, method: CompleteTokenMethod) -> Iterator[None]:
@@ -141,12 +177,12 @@ class LanguageLoop:
         return self.scorer.score(method, self.gatherer.gather(method, count, context), context, self.updater.budget,
                                  self.updater.learners)  # fmt: skip
 
-    def context(self, method: Method, stream: Stream) -> Context:
+    def context(self, method: CompleteTokenMethod, stream: Stream) -> Context:
         """What the parts may use during this step."""
         record = method.needs("token_weights", "rewards", "filters", "advantages") | own_needs(method)
         if self.policy.shadow or self.policy.autocast:
             record -= {"hidden"}  # of another precision than the trained weights'
-        return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(), record)
+        return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(method), record)
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""
@@ -154,19 +190,27 @@ class LanguageLoop:
 
     def _begin_stage(self, before: CompleteTokenMethod, method: CompleteTokenMethod) -> None:
         """Let start anew what the stage says; all else goes on."""
-        anew = stages.resets(method, stages.current(self.stages, self.finished, self.steps))
+        anew = stages.resets(method, self.stage)
         others = method.slots()["learners"] != before.slots()["learners"]
         for player in self.players.values():
-            player.updater.length = self._limit()
             if method.critic != before.critic:
                 player.updater.learners.begin_critic(method, player.policy)
             if "optimizer" in anew and others:
                 player.updater.learners = self._learners(method, player.policy)
             if "optimizer" in anew:
                 player.updater.restart(method)
+            self._begin_others(player.updater)
         if "reference" in anew and self.trainer.keeps_reference:
             for player in self.players.values():
                 player.policy.move_reference(1.0)
+
+    def _begin_others(self, updater: Updater) -> None:
+        """A fresh optimizer for the steps of the stage's other method, if they have one of their own."""
+        updater.turn = OWN
+        updater.steppers.pop(OTHER, None)
+        other = self.others[self.stage]
+        if other is not None and self.method.stages[self.stage].own_optimizer:
+            updater.restart(other, OTHER)
 
     # Checkpoints
 
@@ -175,12 +219,13 @@ class LanguageLoop:
         """What a checkpoint will take on the disk, about."""
         references = [m.reference for _, m in self.stages if m.reference is not None]
         moves = len(self.stages) > 1 or any(type(r).refresh is not Reference.refresh for r in references)
-        return checkpoint_bytes(self.policy, moves)
+        twice = any(stage.own_optimizer for stage in self.method.stages)
+        return checkpoint_bytes(self.policy, moves, twice)
 
     def save(self, folder: Path) -> None:
         """Weights (in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
         self.policy.save(folder / "model")
-        learned, found = split_tensors([m.state_dict() for _, m in self.stages])
+        learned, found = split_tensors([m.state_dict() for m in self._methods()])
         tensors, counters = saved(self.players)
         left = spared(self.policy)
         save_tensors(folder / "state.safetensors", {k: v for k, v in {**tensors, **found}.items() if k not in left})
@@ -195,9 +240,9 @@ class LanguageLoop:
         for player in self.players.values():
             player.updater.learners = self._learners(self.method, player.policy)
             player.updater.restart(self.method)
-            player.updater.length = self._limit()
+            self._begin_others(player.updater)
         whole = recalled(self.policy, tensors, folder / "model", counters.get("reference"))
         restore(self.players, whole, counters)
-        for (_, method), learned in zip(self.stages, join_tensors(data["parts"], tensors), strict=True):
+        for method, learned in zip(self._methods(), join_tensors(data["parts"], tensors), strict=True):
             method.load_state_dict(learned)
         self.differences.load_state_dict(counters)

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.loops.update import Updater
+from etude.loops.states import below
+from etude.loops.update import OTHER, OWN, Updater
 from etude.policies.language import LanguagePolicy
 
 FIRST = "policy"
 """The player of a method that trains one policy; in checkpoints its tensors stand without a prefix."""
+PREFIXES = {OWN: "optimizer.", OTHER: "other_optimizer."}
+"""Of the optimizers' tensors in checkpoints."""
 
 
 @dataclass
@@ -26,7 +29,8 @@ class Player:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that its next step depends on."""
-        stepper = {f"optimizer.{k}": v for k, v in self.updater.stepper.tensors().items()}
+        steppers = self.updater.steppers.items()
+        stepper = {f"{PREFIXES[turn]}{k}": v for turn, s in steppers for k, v in s.tensors().items()}
         learners = self.updater.learners.tensors()
         return {**self.policy.tensors(), **stepper, **learners, "noise": self.updater.noise.sums}
 
@@ -38,9 +42,10 @@ class Player:
         """Undo `tensors` and `counters`; the optimizer and the learners are fresh, and those of the present stage."""
         updater = self.updater
         self.policy.load_tensors(dict(tensors))
-        stepper = {k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")}
-        stepper.setdefault("failures", torch.tensor(counters.get("bad_steps", 0)))  # where older runs had it
-        updater.stepper.load(stepper)
+        for turn, stepper in updater.steppers.items():
+            moments = below(tensors, PREFIXES[turn])
+            moments.setdefault("failures", torch.tensor(counters.get("bad_steps", 0)))  # where older runs had it
+            stepper.load(moments)
         updater.learners.load(tensors)
         updater.noise.sums = tensors["noise"]
         self.policy.version = counters["version"]

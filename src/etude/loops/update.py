@@ -29,6 +29,9 @@ from etude.policies.micro_batches import micro_batches
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
 
+OWN, OTHER = "own", "other"
+"""Whose optimizer takes a step: that of the stage's method, or that of the other method's steps between."""
+
 
 class Updater:
     """Takes a policy's optimizer steps.
@@ -47,6 +50,7 @@ class Updater:
         self.policy, self.steps, self.budget, self.length = policy, steps, budget, length
         if method.reads_value_head:
             policy.add_value_head()
+        self.turn, self.steppers = OWN, dict[str, ModelStepper]()
         self.restart(method)
         self.step = 0
         self.halved = self.told_still = False
@@ -55,9 +59,14 @@ class Updater:
         self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps = Noise(), list[Tensor]()
 
-    def restart(self, method: CompleteTokenMethod) -> None:
+    @property
+    def stepper(self) -> ModelStepper:
+        """What takes the present steps."""
+        return self.steppers[self.turn]
+
+    def restart(self, method: CompleteTokenMethod, turn: str = OWN) -> None:
         """Begin with a fresh optimizer, as the method has it, of the policy and the heads that are on it now."""
-        self.stepper = ModelStepper(method.optimizer, self._trained(), self.policy.updated)
+        self.steppers[turn] = ModelStepper(method.optimizer, self._trained(), self.policy.updated)
 
     def run(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""

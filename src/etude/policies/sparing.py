@@ -59,16 +59,17 @@ def recalled(
     return found
 
 
-def checkpoint_bytes(policy: LanguagePolicy, moves: bool) -> int:
+def checkpoint_bytes(policy: LanguagePolicy, moves: bool, twice: bool = False) -> int:
     """What a checkpoint takes on the disk, with two moments of every trained number (AdamW).
 
     Args:
         moves: whether its reference will be another than the start.
+        twice: whether two optimizers take its steps, each with moments of its own.
     """
     trained = sum(p.nbytes for p in policy.parameters())
     written = trained if policy.has_adapter else sum(p.nbytes for p in policy.model.parameters())
     reference = trained if policy.reference is not None and (moves or policy.reference_moved) else 0
-    return written + (2 if _whole(policy) else 3) * trained + reference
+    return written + ((2 if _whole(policy) else 3) + 2 * twice) * trained + reference
 
 
 def _start(policy: LanguagePolicy) -> Model | None:

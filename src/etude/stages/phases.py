@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from etude.core.errors import ConfigError
@@ -16,7 +17,37 @@ OWN = ("stages", "policy")
 """Slots that are the method's in every phase: the phases themselves, and what is trained."""
 
 
-class Phase(Stage):
+def like(method: SomeMethod, name: str, kept: Collection[str]) -> SomeMethod:
+    """The method with the slots of another one, but for what is trained and those that are kept.
+
+    Raises: ConfigError if the other one is of another kind.
+    """
+    other = next((m for m in compositions(name) if type(m) is type(method)), None)
+    if other is None:
+        raise ConfigError(f"{method.id}: a phase cannot be like {name}, which is of another kind.")
+    return method.replace(**{k: v for k, v in other.slots().items() if k not in {*OWN, *kept}})
+
+
+class Timed(Stage, abstract=True):
+    """A stage that lasts until `end` of all steps, and says what starts anew with it."""
+
+    def until(self) -> float:
+        end: float = self.fields()["end"]
+        return end
+
+    def resets(self) -> frozenset[str]:
+        return frozenset(slot for slot in ("optimizer", "reference") if self.fields()[slot] == "reset")
+
+    def objection(self, method: Method) -> str | None:
+        ends = [s.until() for s in method.slots()["stages"] if isinstance(s, Timed)]
+        if ends != sorted(set(ends)):
+            return f"must end after the phase before it; the ends are {', '.join(map(str, ends))}."
+        if max(ends) < 1.0:
+            raise ConfigError(f"{method.id}: the last phase ends at {max(ends)} of the steps; give it end=1.")
+        return None
+
+
+class Phase(Timed):
     """Until `end` of all steps, learn as another method does: a supervised warm start, say, before reinforcement.
 
     `stages=(Phase(like="sft", end=0.3), Phase())` is thirty percent of supervised steps, then the method itself.
@@ -40,26 +71,5 @@ class Phase(Stage):
     optimizer: Literal["keep", "reset"] = "keep"
     reference: Literal["keep", "reset"] = "keep"
 
-    def until(self) -> float:
-        return self.end
-
-    def resets(self) -> frozenset[str]:
-        chosen = {"optimizer": self.optimizer, "reference": self.reference}
-        return frozenset(slot for slot, choice in chosen.items() if choice == "reset")
-
     def apply(self, method: SomeMethod) -> SomeMethod:
-        if not self.like:
-            return method
-        other = next((m for m in compositions(self.like) if type(m) is type(method)), None)
-        if other is None:
-            raise ConfigError(f"{method.id}: a phase cannot be like {self.like}, which is of another kind.")
-        kept = {*OWN, "optimizer", "reference"} - self.resets()
-        return method.replace(**{k: v for k, v in other.slots().items() if k not in kept})
-
-    def objection(self, method: Method) -> str | None:
-        ends = [s.end for s in method.slots()["stages"] if isinstance(s, Phase)]
-        if ends != sorted(set(ends)):
-            return f"must end after the phase before it; the ends are {', '.join(map(str, ends))}."
-        if max(ends) < 1.0:
-            raise ConfigError(f"{method.id}: the last phase ends at {max(ends)} of the steps; give it end=1.")
-        return None
+        return like(method, self.like, {"optimizer", "reference"} - self.resets()) if self.like else method

@@ -13,7 +13,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.method import Method
 from etude.core.slots import Reward
-from etude.core.stages import applied
+from etude.core.stages import composed
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
@@ -97,7 +97,7 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
 
 def _check_dropout(method: Method, options: Options) -> None:
     """Raise ConfigError where an adapter's dropout would contradict something."""
-    if any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
+    if any((experience := own.slots()["experience"]) and experience.samples for own in composed(method)):
         raise ConfigError(
             f"{method.id} compares what its samples were drawn with to what is trained, and adapter.dropout makes "
             "these two: leave it at 0. It is for methods that learn from data (sft, dpo)."
