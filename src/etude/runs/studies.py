@@ -41,6 +41,8 @@ PLACES = (ROOT / "studies", ROOT.parent.parent / "studies")
 """Where studies are: inside an installed package, or beside the source."""
 LEAST = 2
 """Seeds below which there is no interval."""
+LEVEL = 0.95
+"""Of the intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +84,9 @@ class Study:
         """Its table."""
         return self.home / f"{self.id}.json"
 
-    def kept_in(self, bed: str) -> Path:
+    def kept_in(self, bed: Bed) -> Path:
         """The lines of a bed's runs."""
-        return self.home / self.id / f"{bed}.jsonl"
+        return self.home / self.id / f"{bed.name}.jsonl"
 
     def arms(self) -> list[Arm]:
         """Every recipe as an arm; the baseline itself is that of the bed."""
@@ -149,12 +151,11 @@ def run_study(
     count = study.seeds if seeds is None else seeds
     if count < LEAST:
         raise ConfigError(f"A study needs at least {LEAST} seeds for its intervals, got {count}.")
-    before = recorded(study) or {"starts": {}}
     starts, rows = {}, []
     for name in study.beds:
         bed = study.bed(name)
-        lines = compete(bed, study.arms(), study.kept_in(name), seeds=count, root=root, workers=workers)
-        starts[name] = before["starts"].get(name) or _start(study, bed, root)
+        lines = compete(bed, study.arms(), study.kept_in(bed), seeds=count, root=root, workers=workers)
+        starts[name] = _start(study, bed, root)
         rows += table(study, name, lines)
     found = {"study": study.id, "k": study.k, "starts": starts, "rows": rows}
     disk.replace_file(study.path, (json.dumps(found, indent=1) + "\n").encode())
@@ -209,9 +210,9 @@ def _row(own: Mapping[int, Mapping[str, Any]], base: Mapping[int, Mapping[str, A
     seeds = [seed for seed in sorted(own) if base is None or seed in base]
     end, start = [own[s]["end"] for s in seeds], [own[s]["curve"][0] for s in seeds]
     row: dict[str, Any] = {"seeds": len(seeds), "end": round(sum(end) / len(end), 4)}
-    row["gain"] = _ends(paired_interval(end, start))
+    row["gain"] = _ends(paired_interval(end, start, level=LEVEL))
     if base is not None:
-        row["against"] = _ends(paired_interval(end, [base[s]["end"] for s in seeds]))
+        row["against"] = _ends(paired_interval(end, [base[s]["end"] for s in seeds], level=LEVEL))
     return row
 
 

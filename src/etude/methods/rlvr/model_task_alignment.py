@@ -46,9 +46,19 @@ model_task_alignment = dapo.replace(
     optimizer=AdamW(weight_decay=0.1, warmup=0.03),
     minibatches=2,
     claim=Claim(
-        statement="Without the truth, by the majority of answers or from wrong answers alone, more of what the truth "
-        "teaches is learned from a start that solves the task now and then than from one that hardly ever does.",
+        statement="Without the truth, by the majority of answers, and from wrong answers alone a larger share of what "
+        "the truth teaches is learned from a start that solves the task now and then than from one that hardly ever "
+        "does.",
         task="compose",
-        measures=(Measure(name="gain"),),
+        setting="three tables in a row, 30 steps of 16 x 8; the shipped base model, and one taught single tables",
+        measures=(
+            Measure(name="share of majority", smallest=0.2, bounds=(None, None)),
+            Measure(name="share of wrong answers alone", smallest=0.2, bounds=(None, None)),
+            Measure(name="accuracy by the truth", role="mechanism", smallest=0.05),
+            Measure(name="pass@16 of the start", role="mechanism", minimum=0.8, smallest=0.05),
+        ),
+        learned_on="accuracy by the truth",
+        paper_effect="in Qwen and Llama on mathematics and logic, random, wrong and majority rewards, one problem and "
+        "wrong answers alone work where pass@k of the start is high, and hardly at all where it is low",
     ),
 )
