@@ -14,11 +14,11 @@ from etude.evaluation.pairs import Pair
 from etude.experiments.arms import Trained, language, pairs, started, untrained, variant
 from etude.tasks.language.compose import Compose
 
-STEPS = 30
-TASK, ALONE = Compose(levels=(3,)), Compose(levels=(1,))
-"""Three tables in a row; single ones, which the start that is not aligned was taught until it chains no more."""
+STEPS = 80
+TASK, TAUGHT = Compose(levels=(3,)), Compose(levels=(1,) * 9 + (3,))
+"""Three tables in a row; what the start that is not aligned was taught in large steps, mostly single ones."""
 TEACHING, RATE = 20, 7e-3
-CHANGES = {"problems": 16, "experience.size": 8}
+CHANGES = {"problems": 16, "experience.size": 8, "optimizer.lr": 4e-4}
 
 
 def recipes() -> dict[str, TokenMethod]:
@@ -50,7 +50,7 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
     methods = recipes()
     aligned = untrained(methods["truth"], TASK, samples=16)
     near = language(methods, TASK, seeds=seeds, steps=STEPS)
-    with started(ALONE, steps=TEACHING, changes={"problems": 32, "optimizer.lr": RATE}) as first:
+    with started(TAUGHT, steps=TEACHING, changes={"problems": 32, "optimizer.lr": RATE}) as first:
         away = untrained(methods["truth"], TASK, start=first.folder, samples=16)
         far = language(methods, TASK, seeds=seeds, steps=STEPS, start=first.folder)
     near_gains, far_gains = gains(near, aligned.pass_at(1)), gains(far, away.pass_at(1))
