@@ -267,6 +267,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "max-at-k": (plain, rlvr.max_at_k),
     "maxrl": (plain, maxrl),
     "memory-r-plus": (plain, rlvr.memory_r_plus),
+    "model-task-alignment": (plain, rlvr.model_task_alignment),
     "nft": (plain, rlvr.nft),
     "oblr-po": (plain, rlvr.oblr_po),
     "one-shot-rlvr": (worlds.cooled, rlvr.one_shot_rlvr),

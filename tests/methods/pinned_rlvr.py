@@ -366,3 +366,8 @@ def dump(w: World) -> Tensor:
 def one_shot_rlvr(w: World) -> Tensor:
     """DUMP's loss, less a thousandth of the entropy."""
     return dump(w) - sequence_mean({i: 0.001 * w.of("entropy", i) for i in range(w.count)})
+
+
+def model_task_alignment(w: World) -> Tensor:
+    """DAPO's loss of the task's reward alone."""
+    return token_mean(surrogates(w, standardised(differing(paid(w), w), w), 0.2, 0.28))

@@ -177,6 +177,11 @@ SETTINGS: dict[str, Settings] = {
         "critic.backup.rule.kl": 0.1, "critic.backup.rule.entropy": 0.01, "actor.0.kl": 0.1, "actor.0.entropy": 0.01,
         "order": ("critic", "policy"),
     },
+    "model-task-alignment": {
+        **PLAIN, "experience.size": 16, "minibatches": 2, "filters.0.resample": True, "filters.0.rounds": 2,
+        "objective.low": 0.2, "objective.high": 0.28, "aggregation": "token-mean", "optimizer.weight_decay": 0.1,
+        "optimizer.warmup": 0.03, "reference": None,
+    },
     "mrq": {
         **{k: v for k, v in WIDE.items() if "target" not in k}, "experience.random": 10_000, "policy.tau": 10.0,
         "policy.network.hidden": (512, 512), "critic.network.hidden": (512,) * 3, "critic.network.activation": "elu",

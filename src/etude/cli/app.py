@@ -26,6 +26,7 @@ VERBS = {
     "parts": ("etude.cli.parts:parts", "List what can fill each slot of a method."),
     "claims": ("etude.cli.claims:claims", "The table of claims and verdicts; `claims run ID` checks one."),
     "beds": ("etude.cli.beds:beds", "What methods are compared on; `beds make NAME` measures one."),
+    "studies": ("etude.cli.studies:studies", "Recipes of training on several beds; `studies run ID` does one."),
     "new": ("etude.cli.new:new", "A commented start of your own task, reward, method, environment or config."),
     "check": ("etude.cli.check:check", "What is wrong with an environment, a task or a part, before a run."),
     "doctor": ("etude.cli.doctor:doctor", "What there is on this machine, and what to install for what."),

@@ -6,10 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative
-from etude.core.slots import Context, Reward
+from etude.core.part import Part
+from etude.core.slots import Context, Reward, TokenReward
 
 
 class FormatReward(Reward):
@@ -31,22 +35,58 @@ class FormatReward(Reward):
     weight: NonNegative = 1.0
 
     def check(self) -> None:
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ConfigError(
-                f"FormatReward.pattern must be a regular expression, got {self.pattern!r}: {error}."
-            ) from None
+        _checked(self, self.pattern)
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
-        return [self.weight * self._fits(e, context) for e in episodes]
+        return [self.weight * formed(e, self.pattern, context) for e in episodes]
 
-    def _fits(self, episode: Episode, context: Context) -> bool:
-        if episode.stop.cut:
-            return False
-        if self.pattern:
-            return re.fullmatch(self.pattern, episode.completion, re.DOTALL) is not None
-        return bool(context.task.answer(episode.completion).strip())
+
+class FormatGate(TokenReward):
+    """Takes away what the parts before it paid for a completion that was cut, or that has not the form of an answer.
+
+    r <- r f, with f as in `FormatReward`. Shapes: rewards [B, T] -> [B, T].
+
+    Args:
+        pattern: as of `FormatReward`.
+
+    Raises: ConfigError if `pattern` is no regular expression.
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.core.episodes import Problem, Segment
+    >>> said = [Episode(Problem("sum/1", "1+1="), [Segment("assistant", text)]) for text in ("(2)", "2")]
+    >>> rows = Rows(rewards=torch.tensor([[0.0, 1.0], [0.0, 0.5]]), episodes=said)
+    >>> (rows.rewards + FormatGate(pattern="[(].*[)]").shape_in(rows, None)).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+
+    judges: ClassVar[bool] = False
+    pattern: str = ""
+
+    def check(self) -> None:
+        _checked(self, self.pattern)
+
+    def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
+        kept = batch.rewards.new_tensor([formed(e, self.pattern, context) for e in batch.episodes])
+        return (kept - 1)[:, None] * batch.rewards
+
+
+def formed(episode: Episode, pattern: str, context: Context) -> bool:
+    """Whether a completion was not cut and matches `pattern`; without one, whether the task finds an answer in it."""
+    if episode.stop.cut:
+        return False
+    if pattern:
+        return re.fullmatch(pattern, episode.completion, re.DOTALL) is not None
+    return bool(context.task.answer(episode.completion).strip())
+
+
+def _checked(part: Part, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"{type(part).__name__}.pattern must be a regular expression, got {pattern!r}: {error}."
+        ) from None
 
 
 class RepetitionPenalty(Reward):

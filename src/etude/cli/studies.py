@@ -1,0 +1,94 @@
+"""`etude studies`: recipes of training on several beds, as a table of gains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App
+
+if TYPE_CHECKING:
+    from etude.runs.studies import Study
+
+studies = App(name="studies", help="Recipes on several beds; `show ID` prints a study, `run ID` does what is missing.")
+
+
+@studies.default
+def list_studies() -> None:
+    """Every study: its recipes, its beds, and whether it has been run."""
+    from etude.runs.studies import load_study, recorded
+    from etude.runs.studies import studies as known
+
+    for name in known():
+        study = load_study(name)
+        cells = f"{len(study.recipes) + 1} recipes x {len(study.beds)} beds x {study.seeds} seeds"
+        print(f"{name:<24}{'done' if recorded(study) else 'not run':<10}{cells}")
+        print(f"    {study.about}")
+
+
+@studies.command
+def show(name: str) -> None:
+    """A study's file, and its table.
+
+    Parameters
+    ----------
+    name
+        Its id (`etude studies`), or the path of a file.
+    """
+    from etude.runs.studies import load_study, recorded
+    from etude.runs.studies import studies as known
+
+    study = load_study(name)
+    print(known().get(name, Path(name)).read_text(encoding="utf-8").rstrip())
+    found = recorded(study)
+    if found is None:
+        print(f"\nNot run yet: etude studies run {name}")
+    else:
+        _print(study, found)
+
+
+@studies.command
+def run(name: str, *, seeds: int | None = None, runs: Path = Path("runs/beds"), workers: int | None = None) -> None:
+    """Train every cell of a study that is missing, one run for each bed, recipe and seed, and write the table.
+
+    Parameters
+    ----------
+    name
+        Its id (`etude studies`), or the path of a file.
+    seeds
+        Runs of each recipe on each bed; by default what the study says.
+    runs
+        Where the runs are kept; those that exist are used again, so what was stopped goes on.
+    workers
+        Runs at a time; all cores by default.
+    """
+    from etude.runs.studies import load_study, run_study
+
+    study = load_study(name)
+    _print(study, run_study(study, seeds=seeds, root=runs, workers=workers))
+    print(f"  {study.path}")
+
+
+def _print(study: Study, found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    for bed in study.beds:
+        start = ", ".join(f"{k} {v:.3g}" for k, v in found["starts"].get(bed, {}).items())
+        console.print(f"\n{bed}" + (f", from {start}" if start else ""), style="bold")
+        shown = Table(box=None, pad_edge=False)
+        for column in ("recipe", "after", "gain", f"against {study.baseline}", "seeds"):
+            shown.add_column(column, no_wrap=True, justify="left" if column == "recipe" else "right")
+        rows = [row for row in found["rows"] if row["bed"] == bed]
+        for row in (r for r in rows if "failed" not in r):
+            gaps = [_gap(row[k]) if k in row else "" for k in ("gain", "against")]
+            shown.add_row(row["recipe"], f"{row['end']:.3f}", *gaps, str(row["seeds"]))
+        console.print(shown)
+        for row in (r for r in rows if "failed" in r):
+            console.print(f"{row['recipe']} was left out: {row['failed']}")
+
+
+def _gap(ends: list[float]) -> str:
+    value, low, high = ends
+    return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"

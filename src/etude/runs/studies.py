@@ -1,0 +1,220 @@
+"""Studies: recipes of training on several beds with the same seeds, as a table of gains. `studies/<id>.toml`:
+
+    title = "Model-Task Alignment Drives Distinct RL Outcomes"
+    about = "What is left of learning without the truth, from a start that solves the task and from one that does not."
+    paper = "arXiv:2508.21188"
+    beds = ["language/compose-aligned", "language/compose-misaligned"]
+    baseline = "model-task-alignment"    # what every recipe changes, and is held against
+    seeds = 6
+    k = 16                               # starts are told apart by their pass@k
+
+    [recipes.random]
+    set = { rewards = "random-reward,format-gate" }
+
+    [recipes.negative]
+    with = ["negative-only"]
+
+Every cell (bed, recipe, seed) is a run folder below `runs/beds/`, shared with claims and cards, so what was stopped
+goes on. `studies/<id>/<bed>.jsonl` has a line for each run, and `studies/<id>.json` is the table, derived from them.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Count
+from etude.core.registry import ROOT
+from etude.evaluation.intervals import Interval
+from etude.evaluation.verdicts import paired_interval
+from etude.runs.beds import RUNS, Bed, Fields, load_bed, start_of
+from etude.runs.claims import PUBLISHED
+from etude.runs.contest import Arm, compete, failures
+from etude.runs.recipes import made
+
+PLACES = (ROOT / "studies", ROOT.parent.parent / "studies")
+"""Where studies are: inside an installed package, or beside the source."""
+LEAST = 2
+"""Seeds below which there is no interval."""
+LEVEL = 0.95
+"""Of the intervals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What is changed of the baseline.
+
+    Args:
+        parts: stacked on it, `with` in a file.
+        set: fields, beside the bed's own.
+    """
+
+    parts: tuple[str, ...] = ()
+    set: Fields = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Recipes on beds, read and checked.
+
+    Args:
+        baseline: a method, with parts stacked by '+'.
+        k: starts are told apart by their pass@k.
+        home: the folder of its file.
+    """
+
+    id: str
+    title: str
+    about: str
+    beds: tuple[str, ...]
+    baseline: str
+    recipes: Mapping[str, Recipe]
+    home: Path
+    paper: str = ""
+    seeds: Count = 6
+    k: Count = 16
+
+    @property
+    def path(self) -> Path:
+        """Its table."""
+        return self.home / f"{self.id}.json"
+
+    def kept_in(self, bed: Bed) -> Path:
+        """The lines of a bed's runs."""
+        return self.home / self.id / f"{bed.name}.jsonl"
+
+    def arms(self) -> list[Arm]:
+        """Every recipe as an arm; the baseline itself is that of the bed."""
+        return [
+            Arm(label=name, method="+".join((self.baseline, *r.parts)), changes=r.set)
+            for name, r in self.recipes.items()
+        ]
+
+    def bed(self, name: str) -> Bed:
+        """A bed as the study has it: with the study's baseline, and without a sweep."""
+        return replace(load_bed(name), baseline=self.baseline, baseline_set={}, sweep={})
+
+
+def studies() -> dict[str, Path]:
+    """Every study's file, by its id."""
+    return {path.stem: path for place in PLACES for path in sorted(place.glob("*.toml"))}
+
+
+def load_study(name: str) -> Study:
+    """The study of this id, or at the path of a file.
+
+    Raises: UnknownNameError for studies and keys that there are not, with the nearest; ConfigError for other faults.
+    """
+    known = studies()
+    path = Path(name) if name.endswith(".toml") else known.get(name)
+    if path is None:
+        raise UnknownNameError("study", name, known, "`etude studies` lists them.")
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no study {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is no TOML: {error}.") from None
+    said["recipes"] = dict(_recipes(path, said.get("recipes", {})))
+    study = made(Study, str(path), {"id": path.stem, "home": path.parent, **said})
+    if not study.beds or not study.recipes:
+        raise ConfigError(f"{path} must name at least one bed and one recipe.")
+    if study.baseline in study.recipes:
+        raise ConfigError(f"{path}: the recipe {study.baseline!r} has the name of the baseline; give it another one.")
+    return study
+
+
+def _recipes(path: Path, said: Mapping[str, Any]) -> Iterator[tuple[str, Recipe]]:
+    for name, table in said.items():
+        where = f"{path}, [recipes.{name}]"
+        values = {"parts" if key == "with" else key: value for key, value in dict(table).items()}
+        yield name, made(Recipe, where, values)
+
+
+# Runs
+
+
+def run_study(
+    study: Study, *, seeds: int | None = None, root: Path = RUNS, workers: int | None = None
+) -> dict[str, Any]:
+    """Train every cell that is missing, and write the table.
+
+    Raises: ConfigError for fewer than two seeds, and as `contest.compete`.
+    """
+    from etude.runtime import disk
+
+    count = study.seeds if seeds is None else seeds
+    if count < LEAST:
+        raise ConfigError(f"A study needs at least {LEAST} seeds for its intervals, got {count}.")
+    starts, rows = {}, []
+    for name in study.beds:
+        bed = study.bed(name)
+        lines = compete(bed, study.arms(), study.kept_in(bed), seeds=count, root=root, workers=workers)
+        starts[name] = _start(study, bed, root)
+        rows += table(study, name, lines)
+    found = {"study": study.id, "k": study.k, "starts": starts, "rows": rows}
+    disk.replace_file(study.path, (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def recorded(study: Study) -> dict[str, Any] | None:
+    """Its table; None if it was never run."""
+    return dict(json.loads(study.path.read_text(encoding="utf-8"))) if study.path.is_file() else None
+
+
+def _start(study: Study, bed: Bed, root: Path) -> dict[str, float]:
+    """pass@1 and pass@k of a bed's start, by the unbiased estimate; nothing where a problem has no samples."""
+    from etude.core.task import LanguageTask
+    from etude.runs.evaluate import evaluate
+
+    if not isinstance(bed.goal, LanguageTask) or bed.goal.together:
+        return {}
+    found = evaluate(
+        start_of(bed, root), bed.goal, k=(1, study.k), problems=bed.test.problems, samples=study.k, split=bed.split
+    )  # fmt: skip
+    scores = found[bed.split]
+    return {f"pass@{k}": round(scores[f"pass@{k}"].value, 4) for k in (1, study.k)}
+
+
+# The table
+
+
+def table(study: Study, bed: str, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each recipe, the baseline first: what it gained on a bed, and how much more than the baseline.
+
+    Both are of the bed's metric, with 95% intervals over pairs of the same seed: after and before, and recipe and
+    baseline after. Recipes that could not be trained have their reason in `failed`.
+    """
+    runs: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for line in lines:
+        if line["setting"] == PUBLISHED and "failed" not in line:
+            runs.setdefault(line["arm"], {})[line["seed"]] = line
+    why, base = failures(lines), runs.get(study.baseline, {})
+    if not base:
+        raise ConfigError(f"{study.baseline} could not be trained on {bed}: {why.get(study.baseline, 'no runs')}")
+    rows: list[dict[str, Any]] = []
+    for arm in (study.baseline, *study.recipes):
+        if arm in runs:
+            rows.append({"bed": bed, "recipe": arm, **_row(runs[arm], None if arm == study.baseline else base)})
+        elif arm in why:
+            rows.append({"bed": bed, "recipe": arm, "failed": why[arm]})
+    return rows
+
+
+def _row(own: Mapping[int, Mapping[str, Any]], base: Mapping[int, Mapping[str, Any]] | None) -> dict[str, Any]:
+    seeds = [seed for seed in sorted(own) if base is None or seed in base]
+    end, start = [own[s]["end"] for s in seeds], [own[s]["curve"][0] for s in seeds]
+    row: dict[str, Any] = {"seeds": len(seeds), "end": round(sum(end) / len(end), 4)}
+    row["gain"] = _ends(paired_interval(end, start, level=LEVEL))
+    if base is not None:
+        row["against"] = _ends(paired_interval(end, [base[s]["end"] for s in seeds], level=LEVEL))
+    return row
+
+
+def _ends(found: Interval) -> list[float]:
+    return [round(x, 4) for x in (found.value, found.low, found.high)]

@@ -1,0 +1,148 @@
+"""Studies: files that are read strictly, cells that are trained once, and the table that follows from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import Cli
+from scipy import stats
+
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.registry import get_method
+from etude.runs.beds import CONFIRMING, load_bed
+from etude.runs.studies import load_study, studies, table
+from etude.runtime.jsonl import JsonLines
+
+BED = """
+about = "Two prompts."
+task = "enumerable"
+set = { "task.prompts" = 2, "task.length" = 1, "optimizer.lr" = 0.1 }
+steps = 6
+
+[test]
+every = 3
+
+[sweep]
+"optimizer.lr" = [0.01, 0.1]
+"""
+STUDY = """
+title = "Small"
+about = "What wrong rewards do."
+beds = ["BED"]
+baseline = "grpo"
+seeds = 3
+
+[recipes.wrong]
+set = { rewards = "incorrect-reward" }
+
+[recipes.down]
+with = ["negative-only"]
+set = { epochs = 2 }
+
+[recipes.impossible]
+with = ["dpo"]
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A study of one bed, in files."""
+    (tmp_path / "small.toml").write_text(BED)
+    path = tmp_path / "mine.toml"
+    path.write_text(STUDY.replace("BED", str(tmp_path / "small.toml")))
+    return path
+
+
+def test_every_study_can_be_read_and_its_beds_and_recipes_are_there() -> None:
+    assert studies()
+    for name in studies():
+        study = load_study(name)
+        assert get_method(study.baseline)
+        for bed in study.beds:
+            assert load_bed(bed).goal and not study.bed(bed).sweep and study.bed(bed).baseline == study.baseline
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("seeds = 3", "seedz = 3"), "no key of .*mine.toml named 'seedz'. Did you mean 'seeds'"),
+        (("set = { epochs = 2 }", "sett = {}"), r"key of .*mine.toml, \[recipes.down\] named 'sett'"),
+        (("seeds = 3", "seeds = 0"), "mine.toml: seeds must be"),
+        (("[recipes.down]", "[recipes.grpo]"), "has the name of the baseline"),
+        (('title = "Small"', ""), "lacks a key: .*title"),
+        (("seeds = 3", "seeds = "), "no TOML"),
+    ],
+)
+def test_a_study_that_does_not_fit_is_refused(written: Path, change: tuple[str, str], message: str) -> None:
+    written.write_text(written.read_text().replace(*change))
+    with pytest.raises(ConfigError, match=message):
+        load_study(str(written))
+
+
+def test_a_study_that_is_not_there_is_answered_with_the_nearest(cli: Cli) -> None:
+    with pytest.raises(UnknownNameError, match="model-task-alignment"):
+        load_study("model-task-alignmen")
+    assert "There is no study" in cli("studies", "run", "none.toml").err
+
+
+def test_gains_and_differences_are_paired_by_seed(written: Path) -> None:
+    """Against scipy's paired t interval; another order of lines, and a seed that only one arm has, change nothing."""
+    random, n = np.random.default_rng(0), 5
+    start, base, down = (random.uniform(0.2, 0.4, n + 1) + shift for shift in (0.0, 0.3, 0.1))
+
+    def line(arm: str, i: int, end: float) -> Mapping[str, Any]:
+        return {"arm": arm, "setting": "published", "seed": CONFIRMING + i, "curve": [start[i], end], "end": end}
+
+    lines = [line("grpo", i, base[i]) for i in reversed(range(n))] + [line("down", i, down[i]) for i in range(n + 1)]
+    lines.append({"arm": "impossible", "setting": "published", "failed": "it cannot be"})
+    rows = {row["recipe"]: row for row in table(load_study(str(written)), "small", lines)}
+    assert list(rows) == ["grpo", "down", "impossible"]
+    assert rows["impossible"] == {"bed": "small", "recipe": "impossible", "failed": "it cannot be"}
+    assert (rows["down"]["seeds"], rows["grpo"]["seeds"]) == (n, n) and "against" not in rows["grpo"]
+    for found, (x, y) in (
+        (rows["grpo"]["gain"], (base[:n], start[:n])),
+        (rows["down"]["gain"], (down[:n], start[:n])),
+        (rows["down"]["against"], (down[:n], base[:n])),
+    ):
+        wanted = stats.ttest_rel(x, y).confidence_interval(0.95)
+        assert found == pytest.approx([float((x - y).mean()), wanted.low, wanted.high], abs=6e-5)
+
+
+def test_without_runs_of_the_baseline_there_is_no_table(written: Path) -> None:
+    study = load_study(str(written))
+    with pytest.raises(ConfigError, match="grpo could not be trained on small: it cannot be"):
+        table(study, "small", [{"arm": "grpo", "setting": "published", "failed": "it cannot be"}])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
+def test_a_study_is_run_by_one_command_and_goes_on(cli: Cli, written: Path) -> None:
+    """Cells that are there are not trained again, more seeds are added, and the table is derived from the lines."""
+    run = ("studies", "run", written, "--workers", 1)
+    assert "needs at least 2 seeds" in cli(*run, "--seeds", 1).err
+    assert "Not run yet" in cli("studies", "show", written).out
+    answer = cli(*run)
+    assert answer.code == 0, answer.err
+    assert "impossible was left out" in answer.out
+    lines, kept = written.parent / "mine" / "small.jsonl", written.with_suffix(".json")
+    before, text = lines.read_text(), kept.read_text()
+    rows = {row["recipe"]: row for row in json.loads(text)["rows"]}
+    assert rows["grpo"]["gain"][0] > 0 > rows["wrong"]["gain"][0]
+    trained = {p: p.stat().st_mtime_ns for p in Path("runs").rglob("metrics.jsonl")}
+    assert cli(*run).code == 0
+    assert (lines.read_text(), kept.read_text()) == (before, text)
+    assert {p: p.stat().st_mtime_ns for p in Path("runs").rglob("metrics.jsonl")} == trained
+    first, shown = answer.out.splitlines()[1], cli("studies", "show", written).out
+    assert first in shown and "+" in shown
+    assert {line["setting"] for line in JsonLines.read(lines)} == {"published"}
+
+
+def test_studies_are_listed(cli: Cli) -> None:
+    answer = cli("studies")
+    assert answer.code == 0 and "model-task-alignment" in answer.out
+    assert "[recipes.random]" in cli("studies", "show", "model-task-alignment").out
