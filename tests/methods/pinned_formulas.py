@@ -286,6 +286,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rloo": (plain, rloo),
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sft": (worlds.demonstrations, sft),
+    "spo": (worlds.forked, rlvr.spo),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
 }

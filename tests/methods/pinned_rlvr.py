@@ -27,7 +27,7 @@ from pinned_shared import (
     surrogates,
     token_mean,
 )  # fmt: skip
-from pinned_world import COMMA, RATE, World
+from pinned_world import COMMA, PROMPT, RATE, World
 from torch import Tensor
 
 # What differs in how completions are compared
@@ -349,3 +349,27 @@ def dump(w: World) -> Tensor:
 def one_shot_rlvr(w: World) -> Tensor:
     """DUMP's loss, less a thousandth of the entropy."""
     return dump(w) - sequence_mean({i: 0.001 * w.of("entropy", i) for i in range(w.count)})
+
+
+def spo(w: World) -> Tensor:
+    """V of a text: what its fresh completions were paid, on average. One that lost them begins no segment."""
+    paid_for: dict[int, list[float]] = {}
+    for i in range(w.count):
+        if "prefix" in w.info[i]:
+            paid_for.setdefault(w.info[i]["prefix"], []).append(w.rewards[i])
+    value = {n: mean(scores) for n, scores in paid_for.items()}
+    objective, divergence, left = 0.0, 0.0, 0
+    for i in range(w.count):
+        if "prefix" in w.info[i]:
+            continue
+        at = {place - PROMPT: value[n] for place, n in w.info[i]["prefixes"] if n in value}
+        begins = sorted(at)
+        worth = [*(at[t] for t in begins), w.rewards[i]]
+        segment = [sum(b <= t for b in begins) - 1 for t in range(w.lengths[i])]
+        advantages = torch.tensor([worth[k + 1] - worth[k] for k in segment], dtype=torch.float64)
+        kept = (w.of("old", i).exp() < 0.9).double()
+        left += int(kept.sum())
+        objective = objective + (clipped(w, i, advantages) * kept).sum()
+        divergence = divergence + (k3(w, i) * kept).sum()
+    assert left < sum(w.lengths[i] for i in range(w.count) if "prefixes" in w.info[i])
+    return (objective + 1e-4 * divergence) / left

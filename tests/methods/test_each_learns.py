@@ -299,6 +299,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "kimi-k1-5": solved,
     "hpt": solved,
     "ghpo": solved,
+    "spo": solved,
     "critique-grpo": solved,
     "memory-r-plus": solved,
     "r3l": solved,

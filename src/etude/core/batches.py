@@ -138,8 +138,10 @@ class TokenBatch:
             score or to give credit.
         row_loss: [B] each row's objective, averaged over its tokens, the last time that it was passed over.
         final: [B, T] True on tokens whose reward is the last, whatever the row goes on with; None: the last ones.
-        step: [B, T] number of the step of its completion that a token belongs to, -1 outside; None: no reward of the
-            method says where steps end.
+        step: [B, T] number of the step of its completion that a token belongs to, -1 outside; None: no part of the
+            method says where steps begin.
+        sampled_values: [B, T] mean score of completions that were sampled from the text before a token, less what the
+            row was paid before it; nan where none were. None: the experience samples none.
         verdicts: [B, T, m] a judge's on each step, at the token that ends it, 0 elsewhere.
         offers: [B] or [B, T] what the method's learners say of the rows before they are rewarded, by name
             (`TokenLearner.offers`).
@@ -179,6 +181,7 @@ class TokenBatch:
     row_loss: Tensor | None = None
     final: Tensor | None = None
     step: Tensor | None = None
+    sampled_values: Tensor | None = None
     verdicts: Tensor | None = None
     prompt: Tensor | None = None
     response: Tensor | None = None

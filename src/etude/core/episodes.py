@@ -134,6 +134,11 @@ class Episode:
         return self.stop is StopReason.PAUSED
 
     @property
+    def probe(self) -> bool:
+        """Whether it was sampled only to tell what a text is worth, number `info["prefix"]`: it is not learned from."""
+        return "prefix" in self.info
+
+    @property
     def turns(self) -> list[Segment]:
         """The segments in which the policy sampled."""
         return [s for s in self.segments if any(s.action_mask)]
