@@ -129,6 +129,7 @@ def expected(policy: SoftmaxTree, rewards: Tensor, begins: list[list[int]]) -> T
     return total
 
 
+@pytest.mark.first("2")
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_the_policy_gradient_is_unbiased_with_one_fresh_completion_of_each_beginning(
     length: int, make_batch: Make
@@ -136,6 +137,14 @@ def test_the_policy_gradient_is_unbiased_with_one_fresh_completion_of_each_begin
     policy, rewards = tree()
     begins = of_rows(policy, EveryTokens(length=length), make_batch)
     assert begins[0] == list(range(0, 3, length))
+    exact = gradient((policy.probs()[0, 0] * rewards).sum(), policy)[0]
+    torch.testing.assert_close(expected(policy, rewards, begins), exact, atol=1e-12, rtol=0)
+
+
+def test_and_with_steps_that_end_at_a_separator() -> None:
+    policy, rewards = tree()
+    begins = [[0, *(t + 1 for t in range(2) if row[t] == 0)] for row in policy.tokens.tolist()]
+    assert len({tuple(b) for b in begins}) == 4
     exact = gradient((policy.probs()[0, 0] * rewards).sum(), policy)[0]
     torch.testing.assert_close(expected(policy, rewards, begins), exact, atol=1e-12, rtol=0)
 
