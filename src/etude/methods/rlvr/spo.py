@@ -17,7 +17,8 @@ critic. Changes GRPO in five places:
 
 The authors' release begins with the first cut point instead of the prompt (`experience.splitter.base=first-cut`):
 tokens before it and completions without one get 0, so that the sum is r - V(first cut). There advantages are
-standardised over the tokens that count, log rho is held within 10, and the KL is summed over a completion's tokens. Here completions of a problem that begin alike, all of them at the prompt, share one V.
+standardised over the tokens that count, log rho is held within 10, and the KL is summed over a completion's tokens.
+Here completions of a problem that begin alike, all of them at the prompt, share one V.
 
 V is unbiased, and with segments of a fixed length (`every-tokens`) or up to a separator (`at-separator`) so is the
 gradient before the mask. Whether a segment ends before a token depends on that very token where cut points decide, so
