@@ -287,6 +287,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sft": (worlds.demonstrations, sft),
     "spo": (worlds.forked, rlvr.spo),
+    "spo-tree": (worlds.nodes, rlvr.spo_tree),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
 }

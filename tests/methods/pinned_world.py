@@ -193,3 +193,13 @@ def forked() -> World:
             rewards.append(float((number + again) % 3 == 0 or again == number % 2))
             info.append({"prefix": number})
     return World(groups, lengths, rewards, skip=skip, info=info, temperature=0.6)
+
+
+def nodes() -> World:
+    """A tree of two levels for each of two problems: rows learn what they add, and those that others go on from have no
+    reward. One of them is worth what the prompt is; below the last, all are worth the same."""
+    above = [-1, -1, -1, 0, 0, 1, 1, -1, -1, 8, 8]
+    rewards = [0.0, 0, 1, 1, 0, 1, 0.5, 1, 0, 0, 0]
+    lengths, skip = [4, 4, 3, 9, 6, 5, 8, 7, 4, 6, 9], [0, 0, 0, 4, 4, 4, 4, 0, 0, 4, 4]
+    info = [{"node": number, "above": before} for number, before in enumerate(above)]
+    return World([0] * 7 + [1] * 4, lengths, rewards, skip=skip, info=info, going=(0, 1, 8), temperature=0.6)

@@ -300,6 +300,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "hpt": solved,
     "ghpo": solved,
     "spo": solved,
+    "spo-tree": solved,
     "critique-grpo": solved,
     "memory-r-plus": solved,
     "r3l": solved,

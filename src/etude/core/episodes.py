@@ -29,7 +29,7 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     CONTEXT_OVERFLOW = "context_overflow"
     TRUNCATED = "truncated"  # the environment's own limit
-    PAUSED = "paused"  # it goes on in a later step of training, and nothing says yet what it is worth
+    PAUSED = "paused"  # it goes on in a later step, or in other rows, which will say what it is worth
     FAULT = "fault"  # the environment raised; the episode is discarded
 
     @property

@@ -25,6 +25,13 @@ gradient before the mask. Whether a segment ends before a token depends on that 
 that its own baseline knows something of it: the gradient is then biased, which the paper does not say. With a critic
 there is nothing to sample: `experience=groups`, `advantages.values=critic-values`, `critic=token-critic`, and
 `marked-steps` among the rewards.
+
+`spo-tree` is for long completions. Changes SPO in three places: 1. six continuations of up to 30 tokens from the
+prompt, six of each of these and six of each of those, to their end, make a tree (`Tree`); V of a node is the mean of
+those below it, a leaf's its reward; 2. each node is a row, its beginning the context, with A = V(node) - V(the one
+above); 3. nodes without credit are left out, so that they do not count in the mean (`NodesWithCredit`). The mean above
+holds the node itself, which shrinks the gradient by (n - 1) / n. The paper's replay (at most 32 segments of a question
+in a step, the others kept for eight) is not here, nor the variant that divides by the deviation of those below.
 """
 
 from __future__ import annotations
@@ -41,6 +48,7 @@ from etude.core.fields import Positive
 from etude.core.slots import TokenWeights
 from etude.experience.forks import Forks
 from etude.methods.rlvr.grpo import grpo
+from etude.methods.rlvr.spo.tree import NodesWithCredit, Tree
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
 from etude.rewards.steps import LowProbabilityCuts
@@ -117,4 +125,13 @@ spo = grpo.replace(
         sweep={"optimizer.lr": (5e-5, 1e-4, 2e-4)},
         paper_effect="6 to 12 points over PPO and GRPO on GSM8K",
     ),
+)
+
+spo_tree = spo.replace(
+    id="spo-tree",
+    title=spo.title,
+    paper=spo.paper,
+    experience=Tree(size=6, deeper=(6, 6), cap=30, temperature=0.6),
+    filters=(NodesWithCredit(),),
+    problems=16,
 )
