@@ -289,6 +289,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sasr": (plain, rlvr.sasr),
     "sft": (worlds.demonstrations, sft),
+    "spo": (worlds.forked, rlvr.spo),
+    "spo-tree": (worlds.nodes, rlvr.spo_tree),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
 }

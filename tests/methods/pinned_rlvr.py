@@ -27,7 +27,7 @@ from pinned_shared import (
     surrogates,
     token_mean,
 )  # fmt: skip
-from pinned_world import COMMA, RATE, World
+from pinned_world import COMMA, PROMPT, RATE, World
 from torch import Tensor
 
 # What differs in how completions are compared
@@ -371,3 +371,49 @@ def one_shot_rlvr(w: World) -> Tensor:
 def model_task_alignment(w: World) -> Tensor:
     """DAPO's loss of the task's reward alone."""
     return token_mean(surrogates(w, standardised(differing(paid(w), w), w), 0.2, 0.28))
+def over_unlikely(w: World, advantages: dict[int, Tensor]) -> Tensor:
+    """PPO's clip and 1e-4 KL, a mean over the tokens that pi_old gave less than 0.9."""
+    kept = {i: (w.of("old", i).exp() < 0.9).double() for i in advantages}
+    loss = sum(((clipped(w, i, a) + 1e-4 * k3(w, i)) * kept[i]).sum() for i, a in advantages.items())
+    left, count = sum(int(k.sum()) for k in kept.values()), sum(map(len, kept.values()))
+    assert 0 < left < count
+    return loss / left
+
+
+def spo(w: World) -> Tensor:
+    """V of a text: what its fresh completions were paid, on average. One that lost them begins no segment."""
+    paid_for: dict[int, list[float]] = {}
+    for i in range(w.count):
+        if "prefix" in w.info[i]:
+            paid_for.setdefault(w.info[i]["prefix"], []).append(w.rewards[i])
+    value, advantages = {n: mean(scores) for n, scores in paid_for.items()}, {}
+    for i in range(w.count):
+        if "prefix" in w.info[i]:
+            continue
+        at = {place - PROMPT: value[n] for place, n in w.info[i]["prefixes"] if n in value}
+        begins = sorted(at)
+        worth = [*(at[t] for t in begins), w.rewards[i]]
+        segment = [sum(b <= t for b in begins) - 1 for t in range(w.lengths[i])]
+        advantages[i] = torch.tensor([worth[k + 1] - worth[k] for k in segment], dtype=torch.float64)
+    return over_unlikely(w, advantages)
+
+
+def spo_tree(w: World) -> Tensor:
+    """V of a node is the mean of those below it; nodes worth as much as the one above are left out."""
+
+    def below(i: int | None, group: int) -> list[int]:
+        number = -1 if i is None else w.info[i]["node"]
+        return [j for j in range(w.count) if w.info[j]["above"] == number and w.groups[j] == group]
+
+    def value(i: int | None, group: int) -> float:
+        under = below(i, group)
+        return mean(value(j, group) for j in under) if under or i is None else w.rewards[i]
+
+    advantages = {}
+    for i in range(w.count):
+        above = None if w.info[i]["above"] < 0 else w.info[i]["above"]
+        a = value(i, w.groups[i]) - value(above, w.groups[i])
+        if abs(a) > 1e-9:
+            advantages[i] = torch.full((w.lengths[i] - w.skip[i],), a, dtype=torch.float64)
+    assert len(advantages) == w.count - 3
+    return over_unlikely(w, advantages)

@@ -289,6 +289,17 @@ SETTINGS: dict[str, Settings] = {
         "learners.0.entropy.share": 0.98,
     },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
+    "spo": {
+        **SAMPLED, "experience": "forks", "experience.temperature": 0.6, "experience.rollouts": 9,
+        "experience.splitter": "low-probability-cuts", "experience.splitter.below": 0.9,
+        "experience.splitter.every": 5, "experience.splitter.base": "prompt", "epochs": 2, "minibatches": 8,
+        "advantages.values": "sampled-values", "reference": "frozen",
+    },
+    "spo-tree": {
+        **SAMPLED, "experience": "tree", "experience.size": 6, "experience.deeper": (6, 6), "experience.cap": 30,
+        "experience.temperature": 0.6, "epochs": 2, "minibatches": 8, "filters": ("nodes-with-credit",),
+        "advantages.values": "sampled-values", "reference": "frozen", "problems": 16,
+    },
     "t-ppo": {
         **SAMPLED, **TWICE, "experience": "successive-batches", "experience.cap": 16, "reference": None,
         "critic.lead": 5, "critic.learning.epochs": 2, "critic.learning.minibatches": 2,

@@ -15,6 +15,8 @@ from torch import Tensor
 VOCABULARY, WIDTH = 7, 3
 LOOP, COMMA = 3, 2
 """A token that one completion repeats; the token that ends a step."""
+PROMPT = 2
+"""Tokens before a completion."""
 RATE = 0.02
 """The learning rate that parts are told of."""
 
@@ -172,3 +174,32 @@ def vines() -> World:
         [1.0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0.5, 1, 0, 0, 1],
     )
     return World([0] * 14 + [1] * 2, lengths, rewards, info=info)
+
+
+def forked() -> World:
+    """Three completions of each of two problems, and three fresh ones of each text behind which a segment begins: the
+    two prompts (0 and 1), and beginnings. The rows of fresh ones learn behind their text; those of text 4 are lost."""
+    groups, lengths, rewards = [0, 0, 0, 1, 1, 1], [9, 8, 10, 4, 6, 3], [1.0, 0, 1, 0, 1, 0]
+    texts = [(0, 0), (3, 0), (0, 3), (0, 6), (1, 5), (2, 2), (2, 4), (2, 7), (4, 3), (5, 1)]
+    info: list[dict] = [{"prefixes": [[PROMPT, group]]} for group in groups]
+    for number, (row, place) in enumerate(texts[2:], 2):
+        info[row]["prefixes"].append([PROMPT + place, number])
+    skip = [0] * 6
+    for number, (row, place) in enumerate(texts):
+        for again in range(0 if number == 4 else 3):
+            groups.append(groups[row])
+            skip.append(place)
+            lengths.append(min(10, place + 1 + again))
+            rewards.append(float((number + again) % 3 == 0 or again == number % 2))
+            info.append({"prefix": number})
+    return World(groups, lengths, rewards, skip=skip, info=info, temperature=0.6)
+
+
+def nodes() -> World:
+    """A tree of two levels for each of two problems: rows learn what they add, and those that others go on from have no
+    reward. One of them is worth what the prompt is; below the last, all are worth the same."""
+    above = [-1, -1, -1, 0, 0, 1, 1, -1, -1, 8, 8]
+    rewards = [0.0, 0, 1, 1, 0, 1, 0.5, 1, 0, 0, 0]
+    lengths, skip = [4, 4, 3, 9, 6, 5, 8, 7, 4, 6, 9], [0, 0, 0, 4, 4, 4, 4, 0, 0, 4, 4]
+    info = [{"node": number, "above": before} for number, before in enumerate(above)]
+    return World([0] * 7 + [1] * 4, lengths, rewards, skip=skip, info=info, going=(0, 1, 8), temperature=0.6)

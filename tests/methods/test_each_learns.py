@@ -299,6 +299,8 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "kimi-k1-5": solved,
     "hpt": solved,
     "ghpo": solved,
+    "spo": solved,
+    "spo-tree": solved,
     "critique-grpo": solved,
     "memory-r-plus": solved,
     "r3l": solved,

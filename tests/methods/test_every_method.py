@@ -55,7 +55,7 @@ MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {"planning-q-learning": "paths"}
 """Of methods without a claim of their own."""
-PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "t-ppo": 4}
+PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 

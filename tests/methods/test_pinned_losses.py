@@ -17,7 +17,7 @@ import torch
 from pinned_control import CONTROL, Steps
 from pinned_formulas import BETWEEN, FORMULAS
 from pinned_settings import SETTINGS
-from pinned_world import COMMA, RATE, VOCABULARY, World, plain
+from pinned_world import COMMA, PROMPT, RATE, VOCABULARY, World, plain
 from torch import Tensor
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
@@ -32,14 +32,13 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.transitions import ActionLogProbs, Transitions
 from etude.loops.control_update import Minibatch
-from etude.loops.credit import credited
+from etude.loops.credit import credited, scored
 from etude.loops.on_policy import credited as credited_steps
 from etude.loops.update import Updater
 from etude.methods.rlvr.memory_r_plus.memories import Memory, embedded
 from etude.methods.rlvr.poly_ppo import chosen_sets
 from etude.optimizers.adam import AdamW
 from etude.rewards.model import RewardModel
-from etude.rewards.scoring import score
 
 ELSEWHERE = {
     "planning-q-learning": "methods/rlvr/test_planning_pg_vs_q.py::test_the_loss_of_planning_q_learning_end_to_end"
@@ -58,8 +57,6 @@ BOTH = [m for m in OF_TOKENS if m in IN_CONTROL]
 TOLERANCE = 1e-9
 SINGLE = {"capo", "derl", "g2rl", "kimi-k1-5", "memory-r-plus"}
 """Methods with something in single precision on the way (rewards, a factor, an epsilon of 1e-8): 1e-7 for them."""
-PROMPT = 2
-"""Tokens before a completion."""
 
 
 # A world as the library sees it
@@ -212,7 +209,7 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
     context = Context(Answers(), policy, Stream(0), 1, 2, world.limit)
     if "hidden" in method.needs("rewards", "filters", "advantages"):
         batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))
-    batch = score(batch, method.rewards, context)
+    batch = scored(method, batch, context)
     for part in method.parts().values():
         part.before_update(batch)
     for part in method.filters:

@@ -118,8 +118,8 @@ class TokenBatch:
         outcomes: [B] what it was before the first part that compares completions changed it; None: no part does.
         truncated: [B] True where the environment's own limit stopped the episode (`StopReason.truncated`); what was cut
             by tokens or context has ended.
-        unfinished: [B] True on rows that go on in a later step (`StopReason.PAUSED`), whose reward nobody knows yet;
-            None: there are none.
+        unfinished: [B] True on rows that go on in a later step, whose reward nobody knows yet, or in other rows
+            (`StopReason.PAUSED`); None: there are none.
         earlier: [B, T] True on tokens that the policy sampled in earlier steps, and that the row goes on from; None:
             there are none.
         values: [B, T] by the method's critic, of the text before each action token.
@@ -138,8 +138,10 @@ class TokenBatch:
             score or to give credit.
         row_loss: [B] each row's objective, averaged over its tokens, the last time that it was passed over.
         final: [B, T] True on tokens whose reward is the last, whatever the row goes on with; None: the last ones.
-        step: [B, T] number of the step of its completion that a token belongs to, -1 outside; None: no reward of the
-            method says where steps end.
+        step: [B, T] number of the step of its completion that a token belongs to, -1 outside; None: no part of the
+            method says where steps begin.
+        sampled_values: [B, T] reward still to come behind the text before a token: the mean of completions that were
+            sampled from there, nan where none were; None: the experience samples none.
         verdicts: [B, T, m] a judge's on each step, at the token that ends it, 0 elsewhere.
         offers: [B] or [B, T] what the method's learners say of the rows before they are rewarded, by name
             (`TokenLearner.offers`).
@@ -179,6 +181,7 @@ class TokenBatch:
     row_loss: Tensor | None = None
     final: Tensor | None = None
     step: Tensor | None = None
+    sampled_values: Tensor | None = None
     verdicts: Tensor | None = None
     prompt: Tensor | None = None
     response: Tensor | None = None

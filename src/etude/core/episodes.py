@@ -29,7 +29,7 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     CONTEXT_OVERFLOW = "context_overflow"
     TRUNCATED = "truncated"  # the environment's own limit
-    PAUSED = "paused"  # it goes on in a later step of training, and nothing says yet what it is worth
+    PAUSED = "paused"  # it goes on in a later step, or in other rows, which will say what it is worth
     FAULT = "fault"  # the environment raised; the episode is discarded
 
     @property
@@ -132,6 +132,11 @@ class Episode:
     def unfinished(self) -> bool:
         """Whether it goes on in a later step, so that no reward is asked about it yet."""
         return self.stop is StopReason.PAUSED
+
+    @property
+    def probe(self) -> bool:
+        """Whether it was sampled only to tell what a text is worth, number `info["prefix"]`: it is not learned from."""
+        return "prefix" in self.info
 
     @property
     def turns(self) -> list[Segment]:

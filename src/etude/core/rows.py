@@ -61,6 +61,7 @@ def to_batch(
         elsewhere=torch.tensor([e.elsewhere for e in episodes], device=device),
         unfinished=torch.tensor(unfinished, device=device) if any(unfinished) else None,
         earlier=_earlier(episodes, action, device),
+        step=_step(episodes, action, device),
         draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
         episode=torch.arange(len(episodes), device=device),
         player=torch.tensor([players.index(e.player) for e in episodes], device=device),
@@ -82,6 +83,17 @@ def _earlier(episodes: Sequence[Episode], action: np.ndarray, device: torch.devi
             begin += len(s.tokens)
     found[:, 0] = False
     return torch.from_numpy(found).to(device)
+
+
+def _step(episodes: Sequence[Episode], action: np.ndarray, device: torch.device) -> Tensor | None:
+    """[B, T] number of each token's step, as segments say (`info["step"]`), -1 outside; None if none says so."""
+    if not any("step" in s.info for e in episodes for s in e.segments):
+        return None
+    found = np.full(action.shape, -1, np.int64)
+    for row, episode in enumerate(episodes):
+        numbers = [n for s in episode.segments for n in s.info.get("step", [-1] * len(s.tokens))]
+        found[row, : len(numbers)] = numbers
+    return torch.from_numpy(np.where(action, found, -1)).to(device)
 
 
 def check_aligned(episode: Episode) -> None:

@@ -134,6 +134,8 @@ class TokenExperience(Part, abstract=True):
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
     samples: ClassVar[bool] = True
     """Whether the policy samples; if not, rows come from data and have no behaviour policy."""
+    probes: ClassVar[bool] = False
+    """Whether it also samples what texts are worth (`Episode.probe`, `TokenBatch.sampled_values`)."""
     pauses: ClassVar[bool] = False
     """Whether some of its rows go on in a later step, and have no reward yet (`Episode.unfinished`)."""
 

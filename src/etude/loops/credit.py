@@ -18,6 +18,7 @@ from etude.core.kinds import TokenMethod
 from etude.core.rows import concatenate
 from etude.core.slots import Context
 from etude.loops.losses import Term, loss_terms, per_row, with_factors, with_held_tokens, with_shares
+from etude.rewards.probes import apart, backed_up, with_values
 from etude.rewards.scoring import score
 
 if TYPE_CHECKING:
@@ -49,8 +50,16 @@ def gathered(
 
 
 def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBatch:
-    """The rows that have a reward, with `rewards` and `scores`, rescored by the parts that compare completions."""
-    return score(batch, method.rewards, context)
+    """The rows that have a reward, with `rewards` and `scores`, rescored by the parts that compare completions.
+
+    Probes are scored by themselves, and leave once they have said what the texts are worth that they go on from. Nodes
+    of trees are worth what is below them.
+    """
+    attempts, probes = apart(batch)
+    if probes is None:
+        return backed_up(score(batch, method.rewards, context))
+    found = score(probes, method.rewards, context)
+    return with_values(score(attempts, method.rewards, context), found)
 
 
 def kept(method: TokenMethod, batch: TokenBatch) -> TokenBatch:

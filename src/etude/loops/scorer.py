@@ -38,7 +38,7 @@ class Scorer:
             learners: of the policy; what they offer is in `batch.offers` before the rows are rewarded.
         """
         if "reference_logp" in method.needs():
-            batch.reference_logp = reference_all(self.policy, batch, budget)
+            batch.reference_logp = self._reference(method, batch, budget)
         batch, episodes = self._shown(method, batch, context, budget), batch.episodes
         batch.solved = torch.tensor([bool(self.task.success(e)) for e in episodes], device=self.policy.device)
         learners.offer(batch)
@@ -48,6 +48,15 @@ class Scorer:
         why = [e.info["dropped"] == NO_REWARD for e in episodes if "dropped" in e.info]
         self.dropped.update({"no_reward": sum(why), "failed_reward": len(why) - sum(why)})
         return batch
+
+    def _reference(self, method: TokenMethod, batch: TokenBatch, budget: int) -> torch.Tensor:
+        """[B, T] reference log-probabilities; 0 on probes, of which only rewards could ask for them."""
+        probes = torch.tensor([e.probe for e in batch.episodes], device=batch.tokens.device)
+        if not bool(probes.any()) or "reference_logp" in method.needs("rewards"):
+            return reference_all(self.policy, batch, budget)
+        found, own = torch.zeros_like(batch.behaviour_logp), (~probes).nonzero()[:, 0]
+        found[own] = reference_all(self.policy, batch.rows(own), budget).to(found)
+        return found
 
     def _shown(self, method: TokenMethod, batch: TokenBatch, context: Context, budget: int) -> TokenBatch:
         """The rows with the entropies and states that their tokens were sampled from, where parts need them."""

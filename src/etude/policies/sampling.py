@@ -41,6 +41,7 @@ class Sampling:
     Where the entropy at temperature 1 is above `fork_entropy` nats, `fork_temperature` takes the place of
     `temperature` if it is given. `entropy` and `hidden` say what else is recorded of every token: the entropy of the
     distribution that it was drawn from, and the last layer's state that the distribution was computed from.
+    `whole_turns` counts what a turn was begun with among its `max_tokens`.
     """
 
     temperature: float = 1.0
@@ -52,6 +53,7 @@ class Sampling:
     hidden: bool = False
     fork_temperature: float | None = None
     fork_entropy: float = 0.672
+    whole_turns: bool = False
 
     @property
     def truncates_distribution(self) -> bool:
@@ -88,8 +90,10 @@ def decode(rows: Decoding, draws: Sequence[Draw], begun: Sequence[int]) -> list[
         draws: one for each row.
         begun: how many tokens of its turn each row ends with; () is none.
     """
-    limit = rows.sampling.max_tokens
-    numbers = _Numbers(draws, begun or [0] * len(draws), limit, rows.device)
+    limit, begun = rows.sampling.max_tokens, begun or [0] * len(draws)
+    if rows.sampling.whole_turns:
+        rows.ends = np.minimum(rows.ends, limit - np.array(begun))
+    numbers = _Numbers(draws, begun, limit, rows.device)
     for step in range(limit):
         tokens, logp, entropy = _draw(rows.logits, rows.sampling, numbers.at(step)[rows.index])
         if rows.record(tokens, logp, entropy) or step + 1 == limit:

@@ -21,14 +21,13 @@ from etude.methods.rlvr.rlanything.step_judge import (
     StepVerdicts,
     consistency,
     fresh_judge,
-    holding,
     judged,
-    steps,
     verdict_advantages,
 )
 from etude.optimizers.adam import AdamW
 from etude.optimizers.schedules import Linear
 from etude.policies.byte_tokenizer import build_tokenizer
+from etude.rewards.steps import step_ends
 from etude.tasks.language.sums import Sums
 from language_toys import draws
 
@@ -236,11 +235,13 @@ def test_steps_end_at_separators_and_at_the_end_of_a_turn(make_batch: Make) -> N
     action = [[0] * 6 + [1] * 4]
     batch = make_batch(action, tokens=[text])
     part = StepVerdicts()
-    step, ends = steps(batch, holding(",", tokenizer)[batch.tokens])
+    step = part.splitter.step(batch, tokenizer)
+    ends = step_ends(step)
     assert step.tolist() == [[-1] * 6 + [0, 0, 1, 1]]
     assert ends.nonzero()[:, 1].tolist() == [7, 9]
     turns = make_batch([[0, 1, 1, 0, 0, 1, 1]])
-    step, ends = steps(turns, torch.zeros(1, 7, dtype=torch.bool))
+    step = part.splitter.step(turns.replace(tokens=torch.zeros(1, 7, dtype=torch.long)), tokenizer)
+    ends = step_ends(step)
     assert step.tolist() == [[-1, 0, 0, -1, -1, 1, 1]]
     hidden = torch.arange(7.0).double()[None, :, None] + torch.zeros(1, 7, 2).double()
     turns.hidden = hidden
@@ -268,7 +269,7 @@ def test_verdicts_are_drawn_by_row_and_token(make_batch: Make) -> None:
 
 def test_step_advantages_need_steps_and_problems_need_slots() -> None:
     method = get_method("grpo").replace(advantages=StepAdvantage())
-    with pytest.raises(ConfigError, match="add step-verdicts"):
+    with pytest.raises(ConfigError, match="add marked-steps"):
         method.check()
     with pytest.raises(ConfigError, match=r"set curriculum\.slots"):
         get_method("rlanything").replace(problems=64).check()

@@ -19,6 +19,7 @@ from etude.experiments.arms import pairs, untrained, variant
 from etude.experiments.watched import runs, scores
 from etude.methods.rlvr.rlanything.adapted_tasks import AdaptedTasks
 from etude.methods.rlvr.rlanything.step_judge import judged
+from etude.rewards.steps import AtSeparator
 from etude.tasks.language.compose import ALPHABET, FUNCTIONS, LENGTHS, Compose
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def agreement(batch: TokenBatch) -> dict[str, float]:
 def experiment(seeds: Sequence[int]) -> list[Pair]:
     """The full system, without adapted tasks, without judge as well, and GRPO."""
     full = variant("rlanything", CHANGES)
-    judge = full.rewards[0].replace(separator=">")
+    judge = full.rewards[0].replace(splitter=AtSeparator(separator=">"))
     full = full.replace(rewards=(judge,))
     still = full.replace(curriculum=AdaptedTasks(adapt=False))
     arms = {

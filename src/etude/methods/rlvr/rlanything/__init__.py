@@ -1,6 +1,6 @@
 """RLAnything: policy, judge of steps and tasks are trained in one loop (arXiv:2602.02488).
 
-Changes GRPO in three places. A completion is a chain of steps k (here: what `separator` ends), and
+Changes GRPO in three places. A completion is a chain of steps k (here: what a separator ends), and
 
 1. reward: a judge phi gives m = 3 verdicts S_ikl in {-1, +1} on every step, and a step earns
 
@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from etude.advantages.group import solved_share
+from etude.advantages.segments import unmarked
 from etude.core.batches import TokenBatch
 from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
@@ -46,7 +47,7 @@ class StepAdvantage(TokenAdvantages):
     """What the steps of a completion were paid, standardised at each step number over the problem's completions.
 
     A_ik = (R_ik - mean_j R_jk) / std_j R_jk over the completions j that have a k-th step, 0 where all are equal; every
-    token of the step has it. Steps are those that a reward marked, `batch.step`. Shapes: [B, T].
+    token of the step has it. Steps are those that a part marked, `batch.step`. Shapes: [B, T].
 
     First steps of two completions were paid 2 and 0, a second step that only one has was paid 1:
 
@@ -56,9 +57,7 @@ class StepAdvantage(TokenAdvantages):
     """
 
     def objection(self, method: Method) -> str | None:
-        if any(isinstance(part, StepVerdicts) for part in getattr(method, "rewards", ())):
-            return None
-        return "compares steps, and no reward says where they are: add step-verdicts to the rewards."
+        return unmarked(method)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         step = batch.step

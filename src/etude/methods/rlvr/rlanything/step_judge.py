@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -23,9 +22,10 @@ from etude.learners.small import SmallLearner, upgraded_learning
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.optimizers.adam import AdamW
 from etude.optimizers.learner import learner
+from etude.rewards.steps import AtSeparator, Splitter, several_splitters, step_ends
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from etude.core.method import Method
 
 UNREADABLE = -2.0
 """What a verdict that is neither -1 nor +1 earns."""
@@ -76,7 +76,7 @@ class StepVerdicts(TokenReward, SmallLearner):
     that end steps. Every reward of a method that pays on these tokens counts in R_ik.
 
     Args:
-        separator: text that ends a step; a completion without it is one step.
+        splitter: where steps begin.
         verdicts: m. weight: lambda. failure: O of what is not solved.
         low, high: the share of a problem's completions that must be solved for the judge to learn from it.
         width, clip, learning: of the judge and its steps.
@@ -90,7 +90,7 @@ class StepVerdicts(TokenReward, SmallLearner):
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})  # it reads text
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HIDDEN})
-    separator: str = ","
+    splitter: Splitter = AtSeparator(separator=",")
     verdicts: Count = 3
     weight: NonNegative = 1.0
     failure: Literal[-1, 0] = -1
@@ -103,19 +103,22 @@ class StepVerdicts(TokenReward, SmallLearner):
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        values = dict(values)
+        if (separator := values.pop("separator", None)) is not None:  # once the only way to end a step
+            values["splitter"] = {"part": AtSeparator.name, "separator": separator}
         return upgraded_learning(cls, values)
 
+    def objection(self, method: Method) -> str | None:
+        return several_splitters(method)
+
     def check(self) -> None:
-        if not self.separator:
-            raise ConfigError("StepVerdicts.separator must be the text that ends a step, got none.")
         if self.low > self.high:
             raise ConfigError(f"StepVerdicts.low must be at most high, got {self.low} and {self.high}.")
 
     def marked(self, batch: TokenBatch, context: Context) -> TokenBatch:
         self.made["now"] = context.step, context.steps
-        separates = holding(self.separator, context.policy.tokenizer).to(batch.tokens.device)
-        ends = batch.action_mask & separates[batch.tokens]
-        step, ends = steps(batch, ends)
+        step = self.splitter.step(batch, context.policy.tokenizer)
+        ends = step_ends(step)
         features = self._features(batch, step, ends)
         if not self.state:
             self.state.update(fresh_judge(features.shape[1], self.width, context.stream.split("judge")))
@@ -186,27 +189,9 @@ class StepVerdicts(TokenReward, SmallLearner):
         return torch.stack([uniforms(children(keys, "verdict", i), 0, count).T for i in range(self.verdicts)], -1)
 
 
-@lru_cache(maxsize=4)
-def holding(separator: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """[V] which tokens hold the separator."""
-    return torch.tensor([separator in tokenizer.decode([i]) for i in range(len(tokenizer))])
-
-
 def judged(verdicts: Tensor) -> Tensor:
     """[B, T] the tokens that end steps, on which there are verdicts [B, T, m] (-1 or +1; 0 elsewhere)."""
     return (verdicts != 0).any(-1)
-
-
-def steps(batch: TokenBatch, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Number of the step that each token belongs to, -1 outside, and the tokens that end one, both [B, T].
-
-    Args:
-        ends: [B, T] tokens that end a step; the last action token of a turn always does.
-    """
-    following = torch.nn.functional.pad(batch.action_mask[:, 1:], [0, 1])
-    ends = batch.action_mask & (ends | ~following)
-    step = ends.long().cumsum(1) - ends.long()
-    return torch.where(batch.action_mask, step, -1), ends
 
 
 def fresh_judge(size: int, width: int, stream: Stream) -> dict[str, Any]:
