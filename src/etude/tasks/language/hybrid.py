@@ -1,0 +1,59 @@
+"""Hybrid sums: answers that are worked out, and answers that are given at once, told apart by their first character.
+
+    prompt      3+5+9+2=
+    completion  T8,17,19=19     thought about: every running total, then the answer
+                N19             answered at once
+
+Worked answers come in either mode, those of two numbers mostly at once and those of more mostly thought about, so that
+a policy that learned from them knows both modes everywhere, and goes by how often each was shown to it.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import ClassVar
+
+from etude.core.episodes import Problem
+from etude.core.fields import Probability
+from etude.core.streams import Stream
+from etude.tasks.language.sums import Sums, Terms
+
+
+class Hybrid(Sums):
+    """Sums whose answers begin with the mode that they are given in.
+
+    Args:
+        terms: how many numbers are added: few can be added at once, many want their totals written down.
+        other: share of the worked answers that are in the other mode: of two numbers thought about, of more at once.
+
+    >>> problem = Problem("sums/1", "1+2+3=", "6")
+    >>> [Hybrid().score(problem, said) for said in ("T3,6=6", "N6", "T3,6=7", "6", "N3,6=6")]
+    [1.0, 1.0, 0.0, 0.0, 0.0]
+    >>> Hybrid(other=0.0).demonstration(problem), Hybrid(other=1.0).demonstration(problem)
+    ('T3,6=6', 'N6')
+    """
+
+    id: ClassVar[str] = "hybrid"
+    modes: ClassVar[tuple[str, str]] = ("T", "N")
+
+    terms: tuple[Terms, ...] = (2, 4)
+    other: Probability = 0.3
+
+    def demonstration(self, problem: Problem) -> str:
+        think, direct = self.modes
+        terms = [int(t) for t in str(problem.prompt).rstrip("=").split("+")]
+        other = Stream(self.seed).split("hybrid", problem.id).numpy.random() < self.other
+        if (len(terms) > 2) == other:
+            return f"{direct}{problem.answer}"
+        return f"{think}{','.join(map(str, list(accumulate(terms))[1:]))}={problem.answer}"
+
+    def answer(self, completion: str) -> str:
+        """What follows the last sign of equality after thinking, or all that is said at once; nothing in no mode."""
+        think, direct = self.modes
+        said = completion.strip()
+        if said.startswith(think):
+            return said.rpartition("=")[2].strip() if "=" in said else ""
+        return said.removeprefix(direct).strip() if said.startswith(direct) else ""
+
+
+hybrid = Hybrid()

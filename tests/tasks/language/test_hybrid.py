@@ -1,0 +1,47 @@
+"""Hybrid sums: worked answers in two modes, and what counts as an answer in each."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from etude.core.episodes import Problem
+from etude.tasks.language.hybrid import Hybrid
+
+
+def worked(task: Hybrid, count: int = 800) -> list[tuple[Problem, str]]:
+    """Problems with their worked answers."""
+    return [(p, task.demonstration(p)) for p in islice(task.problems("train"), count)]
+
+
+def test_worked_answers_are_right_in_both_modes() -> None:
+    task = Hybrid(terms=(2, 3, 4), other=0.5)
+    found = worked(task)
+    assert all(task.score(p, said) == 1.0 for p, said in found)
+    assert {said[0] for _, said in found} == {"T", "N"}
+
+
+def test_two_numbers_are_mostly_added_at_once_and_more_mostly_with_totals() -> None:
+    """Of 800 about 0.2 in the other mode, within four standard errors of sqrt(0.2 * 0.8 / 400)."""
+    found = worked(Hybrid(other=0.2))
+    for level, mode in (("terms2", "T"), ("terms4", "N")):
+        said = [text for p, text in found if p.level == level]
+        share = sum(text.startswith(mode) for text in said) / len(said)
+        assert abs(share - 0.2) < 4 * (0.16 / len(said)) ** 0.5
+    assert all(text.startswith("NT"[p.level == "terms4"]) for p, text in worked(Hybrid(other=0.0)))
+
+
+def test_worked_answers_of_a_problem_are_the_same_every_time() -> None:
+    assert worked(Hybrid(other=0.5)) == worked(Hybrid(other=0.5))
+
+
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        ("T8,17,19=19", 1.0), ("T=19", 1.0), ("N19", 1.0), (" N19 ", 1.0),
+        ("T8,17,19", 0.0), ("T19=1", 0.0), ("N8,17,19", 0.0), ("N8,17,19=19", 0.0), ("19", 0.0), ("", 0.0), ("T", 0.0),
+    ],
+)  # fmt: skip
+def test_an_answer_stands_where_its_mode_has_it(said: str, score: float) -> None:
+    assert Hybrid().score(Problem("p", "3+5+9+2=", "19"), said) == score
