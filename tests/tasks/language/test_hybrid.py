@@ -16,24 +16,24 @@ def worked(task: Hybrid, count: int = 800) -> list[tuple[Problem, str]]:
 
 
 def test_worked_answers_are_right_in_both_modes() -> None:
-    task = Hybrid(terms=(2, 3, 4), other=0.5)
+    task = Hybrid(terms=(2, 3, 4), at_once=0.5)
     found = worked(task)
     assert all(task.score(p, said) == 1.0 for p, said in found)
     assert {said[0] for _, said in found} == {"T", "N"}
 
 
-def test_two_numbers_are_mostly_added_at_once_and_more_mostly_with_totals() -> None:
-    """Of 800 about 0.2 in the other mode, within four standard errors of sqrt(0.2 * 0.8 / 400)."""
-    found = worked(Hybrid(other=0.2))
-    for level, mode in (("terms2", "T"), ("terms4", "N")):
-        said = [text for p, text in found if p.level == level]
-        share = sum(text.startswith(mode) for text in said) / len(said)
-        assert abs(share - 0.2) < 4 * (0.16 / len(said)) ** 0.5
-    assert all(text.startswith("NT"[p.level == "terms4"]) for p, text in worked(Hybrid(other=0.0)))
+def test_more_than_two_numbers_are_mostly_thought_about() -> None:
+    """Of about 400 each, within four standard errors of sqrt(p (1 - p) / n)."""
+    found = worked(Hybrid(at_once=0.2))
+    for level, share in (("terms2", 0.5), ("terms4", 0.2)):
+        said = [text.startswith("N") for p, text in found if p.level == level]
+        assert abs(sum(said) / len(said) - share) < 4 * (share * (1 - share) / len(said)) ** 0.5
+    for share, mode in ((0.0, "T"), (1.0, "N")):
+        assert all(text.startswith(mode) for _, text in worked(Hybrid(terms=(4,), at_once=share)))
 
 
 def test_worked_answers_of_a_problem_are_the_same_every_time() -> None:
-    assert worked(Hybrid(other=0.5)) == worked(Hybrid(other=0.5))
+    assert worked(Hybrid(at_once=0.5)) == worked(Hybrid(at_once=0.5))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@
     completion  T8,17,19=19     thought about: every running total, then the answer
                 N19             answered at once
 
-Worked answers come in either mode, those of two numbers mostly at once and those of more mostly thought about, so that
-a policy that learned from them knows both modes everywhere, and goes by how often each was shown to it.
+Worked answers of two numbers come in either mode, those of more are mostly thought about: a policy that learned from
+them knows both modes everywhere, and thinks about sums of two as often as not.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Hybrid(Sums):
 
     Args:
         terms: how many numbers are added: few can be added at once, many want their totals written down.
-        other: share of the worked answers that are in the other mode: of two numbers thought about, of more at once.
+        at_once: share of the worked answers to more than two numbers that do not think; to two numbers it is a half.
 
     >>> problem = Problem("sums/1", "1+2+3=", "6")
     >>> [Hybrid().score(problem, said) for said in ("T3,6=6", "N6", "T3,6=7", "6", "N3,6=6")]
     [1.0, 1.0, 0.0, 0.0, 0.0]
-    >>> Hybrid(other=0.0).demonstration(problem), Hybrid(other=1.0).demonstration(problem)
+    >>> Hybrid(at_once=0.0).demonstration(problem), Hybrid(at_once=1.0).demonstration(problem)
     ('T3,6=6', 'N6')
     """
 
@@ -37,13 +37,12 @@ class Hybrid(Sums):
     modes: ClassVar[tuple[str, str]] = ("T", "N")
 
     terms: tuple[Terms, ...] = (2, 4)
-    other: Probability = 0.3
+    at_once: Probability = 0.1
 
     def demonstration(self, problem: Problem) -> str:
         think, direct = self.modes
         terms = [int(t) for t in str(problem.prompt).rstrip("=").split("+")]
-        other = Stream(self.seed).split("hybrid", problem.id).numpy.random() < self.other
-        if (len(terms) > 2) == other:
+        if Stream(self.seed).split("hybrid", problem.id).numpy.random() < (self.at_once if len(terms) > 2 else 0.5):
             return f"{direct}{problem.answer}"
         return f"{think}{','.join(map(str, list(accumulate(terms))[1:]))}={problem.answer}"
 
