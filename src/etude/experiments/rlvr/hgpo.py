@@ -13,16 +13,16 @@ from etude.evaluation.pairs import Pair
 from etude.experiments.arms import START, pairs, started, variant
 from etude.experiments.cells import by_label, spread
 from etude.experiments.watched import Job, Run, run, scores
-from etude.tasks.language.hybrid import Hybrid
+from etude.tasks.language.hybrid_sums import HybridSums
 
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-TASK, STEPS = Hybrid(), 40
+TASK, STEPS = HybridSums(), 40
 WARM = 200
-"""Supervised steps on worked answers before all arms, as before those of the bed `language/hybrid`."""
+"""Supervised steps on worked answers before all arms, as before those of the bed `language/hybrid-sums`."""
 CHANGES = {"problems": 16, "experience.size": 4}
-PROBLEMS, SAMPLES, GAP = 200, 4, 0.2
+PROBLEMS, SAMPLES, GAP = 200, 8, 0.2
 """Test problems, completions of each (and as many in each mode), and the gap of accuracies that counts as none."""
 EASY, HARD = "terms2", "terms4"
 HYBRID, THINKING = "hybrid accuracy", "thinking"

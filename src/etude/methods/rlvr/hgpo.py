@@ -16,8 +16,8 @@ in five places:
 4. 0.001 of the KL (k3) to a reference that is refreshed now and then;
 5. N is 4.
 
-Before it a policy learns both modes from worked answers in either (`sft`, on a task that has such: `hybrid`). How often
-the mode that it chooses freely is the better one says `hybrid_accuracy` (`evaluation/modes.py`).
+Before it a policy learns both modes from worked answers in either (`sft`, on a task that has such: `hybrid-sums`). How
+often the mode that it chooses freely is the better one says `hybrid_accuracy` (`evaluation/modes.py`).
 
 The paper's objective divides by the fine-tuned policy where its algorithm samples from, and means, pi_old. It says
 argmax: that the shorter one of equally good completions is best is ours (`advantages.shorter`), that no thinking wins
@@ -139,7 +139,7 @@ hgpo = grpo.replace(
     claim=Claim(
         statement="From a policy that knows both modes HGPO learns to choose the better one more often than methods "
         "that sample from the mode it chooses, thinks about what is hard, and gets more right per token.",
-        task="hybrid",
+        task="hybrid-sums",
         setting="Sums of two numbers and of four, after 200 supervised steps on answers in both modes; 40 steps of 16 "
         "problems with 4 completions each: HGPO, GRPO, and right answers alone (rft).",
         measures=(

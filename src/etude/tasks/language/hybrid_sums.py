@@ -19,7 +19,7 @@ from etude.core.streams import Stream
 from etude.tasks.language.sums import Sums, Terms
 
 
-class Hybrid(Sums):
+class HybridSums(Sums):
     """Sums whose answers begin with the mode that they are given in.
 
     Args:
@@ -27,13 +27,13 @@ class Hybrid(Sums):
         at_once: share of the worked answers to more than two numbers that do not think; to two numbers it is a half.
 
     >>> problem = Problem("sums/1", "1+2+3=", "6")
-    >>> [Hybrid().score(problem, said) for said in ("T3,6=6", "N6", "T3,6=7", "6", "N3,6=6")]
+    >>> [HybridSums().score(problem, said) for said in ("T3,6=6", "N6", "T3,6=7", "6", "N3,6=6")]
     [1.0, 1.0, 0.0, 0.0, 0.0]
-    >>> Hybrid(at_once=0.0).demonstration(problem), Hybrid(at_once=1.0).demonstration(problem)
+    >>> HybridSums(at_once=0.0).demonstration(problem), HybridSums(at_once=1.0).demonstration(problem)
     ('T3,6=6', 'N6')
     """
 
-    id: ClassVar[str] = "hybrid"
+    id: ClassVar[str] = "hybrid-sums"
     modes: ClassVar[tuple[str, str]] = ("T", "N")
 
     terms: tuple[Terms, ...] = (2, 4)
@@ -42,7 +42,8 @@ class Hybrid(Sums):
     def demonstration(self, problem: Problem) -> str:
         think, direct = self.modes
         terms = [int(t) for t in str(problem.prompt).rstrip("=").split("+")]
-        if Stream(self.seed).split("hybrid", problem.id).numpy.random() < (self.at_once if len(terms) > 2 else 0.5):
+        draw = Stream(self.seed).split("hybrid-sums", problem.id).numpy.random()
+        if draw < (self.at_once if len(terms) > 2 else 0.5):
             return f"{direct}{problem.answer}"
         return f"{think}{','.join(map(str, list(accumulate(terms))[1:]))}={problem.answer}"
 
@@ -55,4 +56,4 @@ class Hybrid(Sums):
         return said.removeprefix(direct).strip() if said.startswith(direct) else ""
 
 
-hybrid = Hybrid()
+hybrid_sums = HybridSums()
