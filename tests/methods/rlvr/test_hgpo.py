@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -24,6 +26,8 @@ from etude.experience.groups import Groups
 from etude.experience.modes import DIRECT, THINK, BothModes
 from etude.experience.second_look import LookAgain
 from etude.experience.shown import AttemptAndCritique
+from etude.experiments.rlvr import hgpo as experiment
+from etude.experiments.watched import Job, Run
 from etude.filters.informative import InformativeGroups
 from etude.loops.recorded import recorded_entropies, recorded_hidden
 from etude.methods.rlvr import hgpo as module
@@ -31,6 +35,7 @@ from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.hgpo import BetweenAndWithin, between_modes, hgpo, within_modes
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
+from etude.runs.beds import load_bed
 from language_toys import Toy, make_loop, random_policy
 
 EXACT = GroupAdvantage(scale=GroupStd(epsilon=0.0))
@@ -371,3 +376,46 @@ def test_grpo_with_both_modes_is_grpo_on_forced_completions() -> None:
     loop = make_loop(grpo.replace(problems=3, experience=PART), Heard())
     assert loop.step().metrics["gradient_norm"] > 0
     assert module.hgpo.experience == BothModes(size=4)
+
+
+# Its claim
+
+
+def test_the_experiment_measures_what_the_claim_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Job) -> Run:
+        worth = {"hgpo": 0.9, "wide": 0.8, "grpo": 0.6, "rft": 0.5, "start": 0.4}[job.label]
+        figures = ("pass@1", "hybrid accuracy", "accuracy per token", "thinking", "thinking by difficulty")
+        return Run(job.label, job.seed, [{"rows": 64.0}] * job.steps, [], dict.fromkeys(figures, worth))
+
+    def started(task: Any, *, steps: int) -> Any:
+        assert (task.id, steps) == (bed.task, bed.start.steps) and bed.start.set["optimizer.lr"] == 1e-3
+        return nullcontext(SimpleNamespace(folder="first"))
+
+    bed: Any = load_bed("language/hybrid-sums")
+    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(experiment, "spread", lambda function, jobs: [function(job) for job in jobs])
+    monkeypatch.setattr(experiment, "started", started)
+    found = experiment.experiment([3, 4])
+    claim = hgpo.claim
+    assert claim is not None and {m.name for m in claim.measures} == set(found[0].arm) == set(found[0].baseline)
+    assert [p.seed for p in found] == [3, 4]
+    assert (found[0].arm["accuracy"], found[0].baseline["accuracy"], found[0].start["accuracy"]) == (0.9, 0.6, 0.4)
+    assert (
+        found[0].arm["thinking with a wide margin"] == 0.8 and found[0].baseline["thinking with a wide margin"] == 0.9
+    )
+    assert found[0].budgets["completions"] == (64.0 * 40, 64.0 * 40)
+
+
+def test_arms_differ_in_what_they_are_named_for() -> None:
+    arms = experiment.arms()
+    assert {m.experience.size * m.problems for m in arms.values()} == {64}  # type: ignore[union-attr]
+    assert arms["wide"].diff(arms["hgpo"]).keys() == {"advantages.margin"}
+    for method in arms.values():
+        check_fit(method, experiment.TASK)
+
+
+def test_figures_are_those_of_free_choices() -> None:
+    policy = random_policy()
+    found = experiment.figures(SimpleNamespace(policy=policy))
+    assert 0 <= found["hybrid accuracy"] <= 1 and found["accuracy per token"] >= 0
+    assert -1 <= found["thinking by difficulty"] <= 1
