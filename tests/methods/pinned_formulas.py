@@ -259,6 +259,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ghpo": (plain, rlvr.ghpo),
     "gpg": (plain, gpg),
     "grpo": (plain, grpo),
+    "hgpo": (worlds.in_modes, rlvr.hgpo),
     "hpt": (worlds.with_demonstrations, rlvr.hpt),
     "kimi-k1-5": (worlds.continued, rlvr.kimi_k1_5),
     "kl-cov": (plain, rlvr.kl_cov),

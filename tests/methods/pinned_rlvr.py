@@ -220,6 +220,23 @@ def ghpo(w: World) -> Tensor:
     return token_mean(surrogates(w, advantages))
 
 
+def hgpo(w: World) -> Tensor:
+    """A_within of all tokens, A_between of the mode's as well; clip 0.5, 0.001 of the KL to the reference."""
+    best, won = {}, {}
+    for i in range(w.count):
+        modes = [[j for j in w.group(i) if w.info[j]["mode"] == m] for m in (0, 1)]
+        own = modes[w.info[i]["mode"]]
+        best[i] = float(i == min(own, key=lambda j: (-w.rewards[j], w.lengths[j], j)))
+        think, direct = (mean(w.rewards[j] for j in rows) for rows in modes)
+        won[i] = float((think > direct + 0.2) == (w.info[i]["mode"] == 0))
+    within, between = standardised(best, w), standardised(won, w)
+    losses = {}
+    for i in range(w.count):
+        credit = [within[i] + between[i] * (t < w.info[i]["mode_tokens"]) for t in range(w.lengths[i])]
+        losses[i] = clipped(w, i, torch.tensor(credit, dtype=torch.float64), 0.5, 0.5)
+    return sequence_mean(losses) + sequence_mean({i: 0.001 * k3(w, i) for i in range(w.count)})
+
+
 def critique_grpo(w: World) -> Tensor:
     """-rho A of attempts, -p / (p + 0.1) A of mended ones, A = r - mean r of all; less 0.001 of the entropy."""
     losses = {}

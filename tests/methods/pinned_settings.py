@@ -127,6 +127,11 @@ SETTINGS: dict[str, Settings] = {
     },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
+    "hgpo": {
+        **SAMPLED, **ONCE, "experience": "both-modes", "experience.size": 4, "experience.modes": None,
+        "advantages.of": "group-advantage", "advantages.shorter": True, "reference": "periodic",
+        "reference.every": 50, "critic": None,
+    },
     "hpt": {**PLAIN, "minibatches": 2, "experience": "groups-and-demonstrations", "filters.0.gamma": 0.0},
     "hyperl": {
         **DELAYED, "critic": "hyper-q-functions", "critic.network.hidden": (256, 512, 1024), "critic.network.blocks": 2,

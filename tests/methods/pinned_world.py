@@ -159,6 +159,17 @@ def mended() -> World:
     return plain(elsewhere=(4, 9, 14))
 
 
+def in_modes() -> World:
+    """Two completions of each problem that think and two that do not, after one token that says so or two.
+
+    Thinking is better by more than the margin, by less, and not at all; some are equally good, some equally long.
+    """
+    rewards = [1.0, 1, 0, 1, 1, 0, 0.75, 0, 0, 0, 0.5, 0.5, 1, 0.25, 0, 0]
+    lengths = [9, 5, 4, 3, 6, 8, 2, 5, 7, 7, 4, 4, 8, 3, 3, 2]
+    info = [{"mode": int(i % 4 > 1), "mode_tokens": 1 + int(i % 4 > 1)} for i in range(16)]
+    return World([i // 4 for i in range(16)], lengths, rewards, info=info)
+
+
 def windows() -> World:
     """Completions that began in this step or in an earlier one, and end or go on: all four."""
     rewards = [1.0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]

@@ -233,8 +233,9 @@ def test_the_return_rises_from_a_replay(name: str) -> None:
 
 
 class Letters(Toy):
-    """Begin with a lower-case letter, as a random policy sometimes does."""
+    """Begin with a lower-case letter, as a random policy sometimes does, and as one of two modes does."""
 
+    modes: ClassVar[tuple[str, str]] = ("a", "A")
     scoring: Callable[[Problem, str], float] = field(
         default=lambda _, completion: float(completion[:1].islower()), kw_only=True
     )
@@ -301,6 +302,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ghpo": solved,
     "spo": solved,
     "spo-tree": solved,
+    "hgpo": solved,
     "critique-grpo": solved,
     "memory-r-plus": solved,
     "r3l": solved,
