@@ -54,6 +54,8 @@ class Options:
         adapter: train a low-rank adapter: 'lora', 'rslora', 'dora', or an `Adapter`; `set` reaches its fields
             (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
+        on: where episodes are sampled: 'local', in this process; 'processes', in a process beside it, or several as in
+            'processes:2' (language).
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
@@ -82,6 +84,7 @@ class Options:
     autocast: bool = False
     gradient_checkpointing: bool = False
     threads: Count | None = None
+    on: str = "local"
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
     preset: bool = True
