@@ -59,10 +59,14 @@ class Processes:
         """What the method comes to. All ranks work at once."""
         how = dispatch_of(self.role, method)
         pieces = divided(how, arguments, self.ranks)
-        with _Given(before) as given, self.pool.jobs() as jobs:
-            for rank, piece in enumerate(pieces):
-                jobs.add(rank, rank, self._job(rank, {"method": method, "arguments": piece}, given))
-            answers = [answer for _, answer in jobs.all_of(range(len(pieces)))]
+        try:
+            with _Given(before) as given, self.pool.jobs() as jobs:
+                for rank, piece in enumerate(pieces):
+                    jobs.add(rank, rank, self._job(rank, {"method": method, "arguments": piece}, given))
+                answers = [answer for _, answer in jobs.all_of(range(len(pieces)))]
+        except BaseException:  # ranks that had not answered are ended here, and are not to blame for it
+            self._known = [worker.starts for worker in self.pool.workers]
+            raise
         return collected(how, [received(answer) for answer in answers])
 
     def close(self) -> None:
