@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from etude.core.errors import ConfigError
 from etude.core.method import Method
@@ -14,6 +14,7 @@ from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.runs.training import Options, options_of
+from etude.runtime.executors.places import Place, place_of
 
 if TYPE_CHECKING:
     from etude.experience.samplers import Sampler, Samplers
@@ -21,31 +22,6 @@ if TYPE_CHECKING:
 
 READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointing", "seed")
 """Options that decide how a policy is loaded."""
-
-
-class Place(NamedTuple):
-    """What `--on` says: the executor, and how many samplers."""
-
-    executor: Literal["local", "processes"]
-    samplers: int = 1
-
-
-def place_of(text: str) -> Place:
-    """'local', 'processes', or either with a number of samplers.
-
-    >>> place_of("processes:2")
-    Place(executor='processes', samplers=2)
-
-    Raises: ConfigError for anything else.
-    """
-    name, colon, number = text.partition(":")
-    count = int(number) if number.isdecimal() else 0 if colon else 1
-    if name not in ("local", "processes") or count < 1:
-        raise ConfigError(
-            f"--on must be local, processes, or one of them with the number of samplers, as in processes:2; got "
-            f"{text!r}."
-        )
-    return Place("local" if name == "local" else "processes", count)
 
 
 def check(method: Method, task: LanguageTask, options: Options) -> None:
@@ -82,9 +58,9 @@ def samplers_of(options: Options, task: LanguageTask, policy: LanguagePolicy) ->
     if place == Place("local"):
         return None
     if place.executor == "local":
-        return Samplers(Local(Sampler(task, policy), place.samplers), task)
+        return Samplers(Local(Sampler(task, policy), place.ranks), task)
     executor = Processes(
-        Sampler, "etude.runs.samplers:sampler", sampler_arguments(options, task), place.samplers, name="Sampler"
+        Sampler, "etude.runs.samplers:sampler", sampler_arguments(options, task), place.ranks, name="Sampler"
     )
     executor.start()
     return Samplers(executor, task)

@@ -19,6 +19,7 @@ from etude.core.task import Task
 from etude.core.worlds import World
 from etude.policies.adapters import NAMED, Adapter, adapter_of
 from etude.rewards.several import Scoring
+from etude.runtime.executors.places import place_of
 from etude.runtime.looks import Best
 from etude.runtime.sinks import SINKS
 from etude.runtime.stopping import parse_stop
@@ -103,6 +104,7 @@ class Options:
             raise ConfigError(
                 "evaluate_temperature=0 takes one completion of each problem: leave out evaluate_samples."
             )
+        place_of(self.on)
         if self.stop_when is not None:
             parse_stop(self.stop_when)
 
