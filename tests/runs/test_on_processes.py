@@ -6,7 +6,7 @@ import copy
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,18 @@ import pytest
 import etude
 import processes
 from etude.core.errors import ConfigError, WorkerError
-from etude.core.registry import get_method
+from etude.core.kinds import TokenMethod
+from etude.core.registry import compositions, files, get_method
 from etude.experience.samplers import Sampler, Samplers
 from etude.loops.language import LanguageLoop
+from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
+from etude.rewards.model import RewardModel
 from etude.runs.samplers import check, sampler_arguments
-from etude.runs.training import Options, compose_task
+from etude.runs.training import Options
 from etude.runtime.executors.places import Place, place_of
 from etude.runtime.executors.processes import Processes
+from etude.tasks import resolve_task
 from language_toys import Toy
 from slow_worlds import Slow
 
@@ -31,11 +35,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 3
 PROBLEMS = {"ghpo": 4, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
-METHODS = (
-    "grpo", "ppo", "dapo", "dump", "hpt", "kimi-k1-5", "t-ppo", "ghpo", "critique-grpo", "poly-ppo", "r3l", "g2rl",
-    "forking-tokens", "rlanything", "rft", "rpg-kl",
-)  # fmt: skip
-"""Together they fill every slot, and keep all kinds of state: in curricula, experiences, second looks, learners."""
+METHODS = {
+    m.id: m
+    for name in sorted(files("methods"))
+    for m in compositions(name)
+    if isinstance(m, TokenMethod) and m.experience is not None and m.experience.samples
+}
+"""Every token method that samples. They keep all kinds of state: in curricula, experiences, second looks, learners."""
+TASKS = {"planning-q-learning": "paths"}
+"""Of methods that are for another than `compose`."""
 TIMINGS = ("seconds", "tokens_per_second")
 SMALL: dict[str, Any] = {
     "steps": STEPS, "evaluate": 0, "quiet": True, "preset": False, "threads": 1,
@@ -67,33 +75,60 @@ def tiny() -> LanguagePolicy:
 
 
 @pytest.fixture(scope="module")
-def kept(one_thread: None) -> Iterator[Processes]:
-    """One sampler process for all methods; they are told apart by the weights that it is given."""
-    arguments = sampler_arguments(Options(device="cpu"), compose_task("compose"))
-    executor = Processes(Sampler, "etude.runs.samplers:sampler", arguments, name="Sampler")
-    yield executor
-    executor.close()
+def kept(one_thread: None) -> Iterator[Callable[[str], Processes]]:
+    """One sampler process for all methods of a task; they are told apart by the weights that it is given."""
+    made: dict[str, Processes] = {}
+
+    def sampler(task: str) -> Processes:
+        if task not in made:
+            arguments = sampler_arguments(Options(device="cpu"), resolve_task(task))
+            made[task] = Processes(Sampler, "etude.runs.samplers:sampler", arguments, name="Sampler")
+        return made[task]
+
+    yield sampler
+    for executor in made.values():
+        executor.close()
 
 
-def ran(name: str, folder: Path, executor: Processes | None) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """Metrics and checkpoint of a few steps."""
-    task: Any = compose_task("compose")
-    method = get_method(name).replace(problems=PROBLEMS.get(name, 2))
+@pytest.fixture(scope="module")
+def scorer(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A reward model that has taken two steps, for methods that are rewarded by one."""
+    loop = loop_of(get_method("reward-model").replace(problems=4), resolve_task("preferences"))
+    loop.step(), loop.step()
+    folder = tmp_path_factory.mktemp("scorer")
+    loop.policy.save(folder)
+    return str(folder)
+
+
+def complete(method: Any, scorer: str) -> Any:
+    """The method with what a user has to name, and little to do in a step."""
+    if isinstance(method.curriculum, Replicated):
+        few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
+        method = method.replace(curriculum=method.curriculum.replace(chosen=few))
+    rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
+
+
+def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:
     samplers = None if executor is None else Samplers(executor, task)
-    loop = LanguageLoop(method, task, copy.deepcopy(tiny()), seed=6, steps=STEPS, samplers=samplers)
-    metrics = [numbers(loop.step().metrics) for _ in range(STEPS)]
-    loop.save(folder)
-    return metrics, learned(folder)
+    return LanguageLoop(method, task, copy.deepcopy(tiny()), seed=6, steps=STEPS, samplers=samplers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_with_one_sampler_a_method_comes_to_the_same(name: str, kept: Processes, tmp_path: Path) -> None:
-    here = ran(name, tmp_path / "here", None)
-    there = ran(name, tmp_path / "there", kept)
-    assert there == here
-    assert kept.faults == [0]
-    assert kept.pool.workers[0].starts == 1
+def test_with_one_sampler_a_method_comes_to_the_same(
+    name: str, kept: Callable[[str], Processes], scorer: str, tmp_path: Path
+) -> None:
+    method, task = complete(METHODS[name], scorer), TASKS.get(name, "compose")
+    found = []
+    for executor in (None, kept(task)):
+        loop, folder = loop_of(method, resolve_task(task), executor), tmp_path / str(len(found))
+        metrics = [numbers(loop.step().metrics) for _ in range(STEPS)]
+        loop.save(folder)
+        found.append((metrics, learned(folder)))
+    assert found[1] == found[0]
+    assert kept(task).faults == [0]
+    assert kept(task).pool.workers[0].starts == 1
 
 
 # Whole runs
