@@ -72,6 +72,27 @@ def test_one_sampler_plays_what_this_process_would_have_played() -> None:
     assert (policy.emitted, dict(policy.work)) == (emitted, work)
 
 
+class Apart(Local):
+    """An executor whose sampler has a policy of its own, as in another process."""
+
+    def ask(self, method: str, before: Before | None = None, /, **arguments: Any) -> Any:
+        assert before is not None
+        with before.make() as given:
+            getattr(self.role, before.method)(**given)
+        return super().ask(method, **arguments)
+
+
+def test_a_sampler_with_a_policy_of_its_own_says_the_same_of_each_version() -> None:
+    task, policy = Slow(turns=1), random_policy(seed=1)
+    samplers = Samplers(Apart(Sampler(task, random_policy(seed=2))), task)
+    starts, context = fresh(task.problems("train"), 2, Stream(0)), context_of(task, policy)
+    for _ in range(2):
+        with torch.no_grad():
+            next(policy.model.parameters()).add_(0.05)
+        policy.updated()
+        assert seen(samplers.play(starts, context, HOW)) == seen(played(starts, context, HOW))
+
+
 def test_several_samplers_play_their_pieces_in_turn() -> None:
     task, policy = Slow(turns=2), random_policy()
     starts = fresh(task.problems("train"), 3, Stream(0))
