@@ -56,6 +56,7 @@ def train(
     gradient_checkpointing: Flag = False,
     micro_tokens: int = 8192,
     threads: int | None = None,
+    on: str = "local",
     checkpoint_every: int | None = None,
     keep: int = 2,
     keep_best: str | None = None,
@@ -150,6 +151,8 @@ def train(
         Tokens that go through the model at once in training; changes memory and speed, not results.
     threads
         CPU threads; by default one for small models, all cores for others.
+    on
+        Where episodes are sampled: local, in this process; processes, in a process beside it; processes:2, in two.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep
@@ -183,7 +186,7 @@ def train(
         "evaluate_temperature": evaluate_temperature,
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
-        "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads,
+        "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,
         "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
         "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip

@@ -38,6 +38,7 @@ class Context:
         step: training steps finished so far; `steps` in total.
         max_tokens: length limit of one completion.
         record: what the sampler may note of every token on the way ('entropy', 'hidden'), since parts need it.
+        samplers: who plays episodes (an `etude.experience.samplers.Samplers`); None: this process.
     """
 
     task: Any
@@ -47,6 +48,7 @@ class Context:
     steps: int = 1
     max_tokens: int = 64
     record: frozenset[Need] = frozenset()
+    samplers: Any = None
 
 
 class Stage(Part, abstract=True):

@@ -97,7 +97,14 @@ def first_tokens(segment: Segment, count: int, policy: LanguagePolicy) -> Segmen
 
 
 def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
-    """One episode per start; which others are played with it changes none of them.
+    """One episode per start, by the run's samplers if it has any; which others are played with it changes none."""
+    play = played if context.samplers is None else context.samplers.play
+    episodes: list[Episode] = play(starts, context, sampling)
+    return episodes
+
+
+def played(starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+    """One episode per start, played in this process.
 
     A turn is sampled for all that have one, then all their environments answer: in this process or, if the task has
     `workers`, many at once in processes of their own; there an episode need not wait for the others (`by_arrival`).
@@ -107,7 +114,7 @@ def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> li
     Raises EnvironmentFault if environments keep failing, one hangs in this process, or returns a reward that is not a
     finite number or an observation that is not text.
     """
-    episodes = [_blank(start) for start in starts]
+    episodes = [blank(start) for start in starts]
     with worlds_of(context.task, episodes) as worlds:
         play, lines = _Play(starts, episodes, worlds, context), _Lines(context.policy.converse())
         turns, going = [start.turns for start in starts], play.begin()
@@ -155,7 +162,7 @@ class _Lines:
         return said
 
 
-def _blank(start: Start) -> Episode:
+def blank(start: Start) -> Episode:
     """An episode in which nothing has happened yet."""
     seed = start.draw.child("environment").key % (1 << 31) if start.seed is None else start.seed
     return Episode(

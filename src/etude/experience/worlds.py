@@ -253,20 +253,34 @@ _batches = count()
 
 def _key(task: LanguageTask) -> Key:
     """What a task's worker processes are made from. Raises ConfigError for a task that only lives in this process."""
+    name, fields = made_from(
+        task, f"The environments of task {{}} are stepped in processes of their own (workers={task.workers})",
+        "set its `workers` to 0",
+    )  # fmt: skip
+    return type(task), name, fields, task.workers
+
+
+def made_from(task: LanguageTask, what: str, instead: str) -> tuple[str, str]:
+    """'module:Class' of a task and its fields as JSON, from which another process can make it.
+
+    Args:
+        what, instead: the beginning of the sentence, {} for the task, and its end, where that cannot be.
+
+    Raises: ConfigError for a task that only lives in this process.
+    """
     cls, name = type(task), reference(type(task))
     why = f"{cls.__qualname__} is no class of a module or file"
     if name is not None:
         try:
             fields = json.dumps(to_json(task.fields()))
             if cls(**{k: from_json(v) for k, v in json.loads(fields).items()}) == task:
-                return cls, name, fields, task.workers
+                return name, fields
             why = "not all of its fields are plain data"
         except TypeError as error:
             why = str(error)
     raise ConfigError(
-        f"The environments of task {task.id or cls.__name__!r} are stepped in processes of their own "
-        f"(workers={task.workers}), which make the task by its name and its fields: {why}. Put it in a file and "
-        "name it as file.py:name, or set its `workers` to 0."
+        f"{what.format(repr(task.id or cls.__name__))}, which make the task by its name and its fields: {why}. Put it "
+        f"in a file and name it as file.py:name, or {instead}."
     )
 
 

@@ -35,6 +35,7 @@ from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_t
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
+    from etude.experience.samplers import Samplers
 
 MICRO_TOKENS = 8192
 
@@ -49,15 +50,16 @@ class LanguageLoop:
         seed: all randomness comes from it.
         steps: training steps in total (for schedules and stages).
         micro_tokens: padded tokens per micro-batch; changes memory and speed, not results.
+        samplers: who plays the episodes of training; None: this process.
     """
 
     headline = "accuracy"
 
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
-        pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS,
+        pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS, samplers: Samplers | None = None,
     ) -> None:  # fmt: skip
-        self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
+        self.task, self.policy, self.steps, self.seed, self.samplers = task, policy, steps, seed, samplers
         self.finished = 0
         bound = stages.bound(method)
         self.stages = [(until, complete_token(own)) for until, own in bound]
@@ -183,6 +185,7 @@ class LanguageLoop:
         if self.policy.shadow or self.policy.autocast:
             record -= {"hidden"}  # of another precision than the trained weights'
         return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(method), record)
+        return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(), record, self.samplers)
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""

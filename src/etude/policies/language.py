@@ -91,7 +91,7 @@ class LanguagePolicy:
         self._masters: Masters | None = None
         self._reference_masters: Masters | None = None
         self._sampler: PreTrainedModel | None = None
-        self._sampler_version = -1
+        self._sampled: tuple[int, int] | None = None  # version and loads of what the sampler holds
         self._mark: tuple[object, tuple[float, ...]] = (None, ())
         self._recomputing: list[nn.Module] = []
         self._dropping = Dropping()
@@ -172,7 +172,7 @@ class LanguagePolicy:
             with torch.inference_mode(False):  # first asked for while sampling, but written to outside it
                 self._sampler = copy.deepcopy(self.merged()).eval()
                 move(self._sampler, dtype=torch.bfloat16)
-        if self._sampler_version != self.version:
+        if self._sampled != (self.version, self.loads):
             self.refresh_sampler()
         return self._sampler
 
@@ -183,7 +183,7 @@ class LanguagePolicy:
         merged = self.merged()
         for mine, theirs in zip(self._sampler.parameters(), merged.parameters(), strict=True):
             mine.copy_(theirs)
-        self._sampler_version = self.version
+        self._sampled = self.version, self.loads
         self._mark = self._key(torch.bfloat16), fingerprint(merged.parameters(), torch.bfloat16)
 
     def check_sampler(self) -> None:
@@ -383,8 +383,7 @@ class LanguagePolicy:
             mine.copy_(tensors[name])
         for masters in filter(None, (self._masters, self._reference_masters)):
             masters.publish()
-        self.loads += 1
-        self._sampler_version = -1  # a sampler of the same version number may hold other weights
+        self.loads += 1  # a sampler of the same version number may hold other weights
 
     def _load_value_head(self, folder: Path) -> None:
         if (path := folder / "value_head.safetensors").is_file():

@@ -43,13 +43,26 @@ def run(
     inputs: Callable[[], Inputs] | None = None,
 ) -> Result:  # fmt: skip
     """Train to the end. `inputs`, of a new run, is asked once the model is there, and recorded."""
+    kind = run_of(method)
+    loop = kind.build(method, task, options)
+    try:
+        return _session(folder, method, task, options, called, inputs, loop)
+    finally:
+        kind.end(loop)
+
+
+def _session(
+    folder: RunFolder, method: Method, task: Task, options: Options, called: Sequence[Any],
+    inputs: Callable[[], Inputs] | None, loop: Loop,
+) -> Result:  # fmt: skip
+    """Train a loop to the end."""
     from etude.runtime.callbacks import Callbacks, RunState
     from etude.runtime.progress import Progress
     from etude.runtime.sources import record
 
     kind = run_of(method)
     assert options.steps is not None
-    loop, steps = kind.build(method, task, options), kind.training_steps(method, options.steps)
+    steps = kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
         folder.record_environment(options.seed, kind.promises(loop))  # again, now that the threads are chosen
         for sentence in world_of(task).begin(loop, options):

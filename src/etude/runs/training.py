@@ -19,6 +19,7 @@ from etude.core.task import Task
 from etude.core.worlds import World
 from etude.policies.adapters import NAMED, Adapter, adapter_of
 from etude.rewards.several import Scoring
+from etude.runtime.executors.places import place_of
 from etude.runtime.looks import Best
 from etude.runtime.sinks import SINKS
 from etude.runtime.stopping import parse_stop
@@ -54,6 +55,8 @@ class Options:
         adapter: train a low-rank adapter: 'lora', 'rslora', 'dora', or an `Adapter`; `set` reaches its fields
             (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
+        on: where episodes are sampled: 'local', in this process; 'processes', in a process beside it, or several as in
+            'processes:2' (language).
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
@@ -82,6 +85,7 @@ class Options:
     autocast: bool = False
     gradient_checkpointing: bool = False
     threads: Count | None = None
+    on: str = "local"
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
     preset: bool = True
@@ -100,6 +104,7 @@ class Options:
             raise ConfigError(
                 "evaluate_temperature=0 takes one completion of each problem: leave out evaluate_samples."
             )
+        place_of(self.on)
         if self.stop_when is not None:
             parse_stop(self.stop_when)
 

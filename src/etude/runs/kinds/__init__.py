@@ -59,6 +59,9 @@ class RunOfKind(Generic[M, L]):
         """What was tried on this machine when the loop was built, for `environment.json`."""
         return {}
 
+    def end(self, loop: L) -> None:
+        """End what was started beside the loop."""
+
     def acts(self, method: M) -> bool:
         """Whether what is trained acts or samples, so that it can be evaluated."""
         return True

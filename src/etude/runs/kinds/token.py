@@ -14,7 +14,7 @@ from etude.runs.training import Options
 class TokenRun(RunOfKind[TokenMethod, Loop]):
     """A run of a `TokenMethod`, on language models or tables."""
 
-    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens"}
+    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens", "on"}
 
     def sentence(self, loop: Loop, method: TokenMethod, task: Task) -> str:
         """What will run, and how far it comes to the same numbers again."""
@@ -29,6 +29,11 @@ class TokenRun(RunOfKind[TokenMethod, Loop]):
         """Import the rewards."""
         for part in method.rewards:
             part.bind()
+
+    def end(self, loop: Loop) -> None:
+        """End the samplers."""
+        if (samplers := getattr(loop, "samplers", None)) is not None:
+            samplers.close()
 
     def acts(self, method: TokenMethod) -> bool:
         """A reward model only scores."""

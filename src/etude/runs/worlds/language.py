@@ -15,10 +15,12 @@ from etude.core.method import Method
 from etude.core.slots import Reward
 from etude.core.stages import composed
 from etude.core.streams import Stream
+from etude.core.stages import applied
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
 from etude.rewards.several import only_python
+from etude.runs import samplers
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
 from etude.runtime.looks import Look
@@ -37,7 +39,7 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature",
+    "evaluate_split", "evaluate_temperature", "on",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "temperature", "top_p", "max_tokens",
@@ -86,6 +88,7 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
     task.problems("train")
     if options.evaluate_split not in (None, *task.splits()):
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
+    samplers.check(method, task, options)
     if options.adapter is not None and options.adapter.dropout:
         _check_dropout(method, options)
     if options.adapter is not None and options.adapter.bits:
@@ -110,16 +113,13 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     """The model, the problems, and how much of a batch goes through the model at once."""
     import torch
 
-    from etude.policies.language import LanguagePolicy
-
     pool = task.problems("train")
-    policy = LanguagePolicy.load(
-        options.model, device=options.device, dtype=options.dtype, adapter=options.adapter,
-        gradient_checkpointing=options.gradient_checkpointing, autocast=options.autocast,
-        stream=Stream(options.seed).split("adapter"),
-    )  # fmt: skip
+    policy = samplers.load_policy(options)
     torch.set_num_threads(options.threads or threads(policy))
-    return {"policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens}
+    return {
+        "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens,
+        "samplers": samplers.samplers_of(options, task, policy),
+    }  # fmt: skip
 
 
 def begin(loop: LanguageLoop, options: Options) -> list[str]:

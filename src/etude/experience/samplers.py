@@ -1,0 +1,203 @@
+"""Episodes played by samplers: roles with a copy of the policy, in this process or in others.
+
+What an experience asks of the policy goes through `rollout`, and from there, where a run has samplers, to them. The
+rest of a step stays where the parts are: curricula choose, experiences and second looks keep their states, rewards,
+filters and learners see whole batches. Starts say where their random numbers come from, so who plays them changes none.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from etude.core.draws import Draw
+from etude.core.episodes import Episode, Problem, Segment, StopReason
+from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.slots import Context
+from etude.core.streams import Stream
+from etude.core.task import LanguageTask
+from etude.experience.host import packed_fields
+from etude.experience.rollout import Start, blank, played
+from etude.policies import snapshots
+from etude.policies.sampling import Sampling
+from etude.runtime.executors.roles import Before, Dispatch, Executor, dispatched
+from etude.runtime.packing import Unpackable, packed, unpacked
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
+
+class Sampler:
+    """The role that plays episodes.
+
+    Args:
+        policy: what it samples from: the one that is trained, or another that is given its weights (`load`).
+    """
+
+    def __init__(self, task: LanguageTask, policy: LanguagePolicy) -> None:
+        self.task, self.policy = task, policy
+
+    @dispatched(Dispatch.BROADCAST)
+    def load(self, file: str, mark: str) -> dict[str, str]:
+        """Take the weights of a file. Raises InvariantError for others than those of this mark."""
+        snapshots.take(self.policy, file, mark)
+        return {"mark": mark}
+
+    @dispatched(Dispatch.SPLIT)
+    def play(
+        self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], version: int, mark: str
+    ) -> dict[str, Any]:
+        """One episode for each row: an `id`, and where it begins.
+
+        Returns: the episodes under the same ids; the `mark` of the weights that they were sampled from; hashes of all
+        that was `emitted`; and what `work` it was.
+
+        Raises: InvariantError if the weights are not those of the mark.
+        """
+        policy = self.policy
+        found = snapshots.mark(snapshots.weights(policy))
+        if found != mark:
+            raise InvariantError(
+                f"A sampler holds weights with the mark {found}, and was asked for rows of version {version}, whose "
+                f"weights have {mark}. Nothing was sampled."
+            )
+        policy.version = version
+        policy.check_sampler()
+        with _counted(policy) as (emitted, work):
+            starts = [_start(unpacked(row["start"])) for row in rows]
+            how = Sampling(**unpacked(sampling))
+            episodes = played(starts, Context(self.task, policy, Stream(0)), how)
+        told = [{"id": row["id"], **_told(e, self.task)} for row, e in zip(rows, episodes, strict=True)]
+        return {"rows": told, "mark": found, "emitted": sorted(emitted), "work": dict(work)}
+
+
+class Samplers:
+    """Lets samplers play what a run's parts ask for.
+
+    Args:
+        executor: of the role `Sampler`, for `task`.
+    """
+
+    def __init__(self, executor: Executor, task: LanguageTask) -> None:
+        self.executor, self.task = executor, task
+
+    def play(self, starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+        """One episode per start, in order, sampled from the policy of `context` as it is now.
+
+        Raises: as `played`; WorkerError where samplers failed too often; InvariantError for rows that were not asked
+        for, are there twice, or come from other weights.
+        """
+        policy: LanguagePolicy = context.policy
+        mark = snapshots.mark(snapshots.weights(policy))
+        rows = [{"id": i, "start": _sent(start, self.task)} for i, start in enumerate(starts)]
+        answer = self.executor.ask(
+            "play", Before("load", mark, lambda: _file(policy, mark)), rows=rows,
+            sampling=packed(dataclasses.asdict(sampling), "sampling"), version=policy.version, mark=mark,
+        )  # fmt: skip
+        if [row["id"] for row in answer["rows"]] != list(range(len(starts))):
+            raise InvariantError(f"Samplers were asked for {len(starts)} rows, and answered with others.")
+        if set(answer.get("mark", ())) - {mark}:
+            raise InvariantError(f"Rows were sampled from weights {answer['mark']}, and {mark} are trained.")
+        for emitted, work in zip(answer.get("emitted", ()), answer.get("work", ())):
+            policy.emitted.update(emitted)
+            policy.work.update(work)
+        return [_heard(start, row, policy) for start, row in zip(starts, answer["rows"], strict=True)]
+
+    def close(self) -> None:
+        """End what was started for them."""
+        self.executor.close()
+
+
+@contextmanager
+def _counted(policy: LanguagePolicy) -> Iterator[tuple[set[int], Counter[str]]]:
+    """What is emitted, and the work that it is, apart from what the policy has counted before."""
+    before = policy.emitted, policy.work
+    policy.emitted, policy.work = set(), Counter()
+    try:
+        yield policy.emitted, policy.work
+    finally:
+        policy.emitted, policy.work = before
+
+
+@contextmanager
+def _file(policy: LanguagePolicy, mark: str) -> Iterator[dict[str, str]]:
+    with snapshots.written(policy) as file:
+        yield {"file": str(file), "mark": mark}
+
+
+# Starts and episodes as plain data
+
+
+def _sent(start: Start, task: LanguageTask) -> dict[str, Any]:
+    """A start as JSON values. Of what is said again, `info` is left behind: nobody reads it."""
+    facts = start._asdict() | {"draw": start.draw.key}
+    try:
+        facts["problem"] = packed_fields(start.problem, "problem")
+        facts["segments"] = [packed_fields(s, "segment", ("info",)) for s in start.segments]
+    except Unpackable as error:
+        raise EnvironmentFault(_plain(task, start.problem, error)) from None
+    return facts
+
+
+def _start(facts: Mapping[str, Any]) -> Start:
+    """Undo `_sent`."""
+    segments = tuple(Segment(**s) for s in facts["segments"])
+    told = {**facts, "problem": Problem(**facts["problem"]), "draw": Draw(facts["draw"]), "segments": segments}
+    return Start(**told)
+
+
+def _told(episode: Episode, task: LanguageTask) -> dict[str, Any]:
+    """What happened in an episode, as JSON values."""
+    try:
+        said = [_segment(s) for s in episode.segments]
+        return {"segments": said, "stop": str(episode.stop), "info": packed(episode.info, "info")}
+    except Unpackable as error:
+        raise EnvironmentFault(_plain(task, episode.problem, error)) from None
+
+
+def _heard(start: Start, row: Mapping[str, Any], policy: LanguagePolicy) -> Episode:
+    """Undo `_told`."""
+    episode = blank(start)
+    episode.segments = [_said(s, policy.device) for s in row["segments"]]
+    episode.stop, episode.info = StopReason(row["stop"]), unpacked(row["info"])
+    return episode
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    hidden = segment.info.get("hidden")
+    info = {k: v for k, v in segment.info.items() if k != "hidden"}
+    told = {**packed_fields(segment, "segment", ("info",)), "info": packed(info, "segment.info")}
+    return told if hidden is None else {**told, "hidden": _bytes(hidden)}
+
+
+def _said(told: Mapping[str, Any], device: torch.device) -> Segment:
+    segment = Segment(**unpacked({k: v for k, v in told.items() if k != "hidden"}))
+    if "hidden" in told:
+        segment.info["hidden"] = _tensor(told["hidden"]).to(device)
+    return segment
+
+
+def _bytes(tensor: Tensor) -> list[Any]:
+    flat = tensor.detach().cpu().contiguous()
+    raw = flat.view(-1).view(torch.uint8).numpy().tobytes()
+    return [str(flat.dtype).removeprefix("torch."), list(flat.shape), base64.b64encode(raw).decode()]
+
+
+def _tensor(told: Sequence[Any]) -> Tensor:
+    name, shape, text = told
+    raw = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=getattr(torch, name)) if text else torch.empty(0)
+    return raw.to(getattr(torch, name)).view(shape)
+
+
+def _plain(task: LanguageTask, problem: Problem, error: Unpackable) -> str:
+    return (
+        f"Episodes of task {task.id or type(task).__name__!r} are played in processes of their own, which send plain "
+        f"data, and for problem {problem.id!r} {error}: make it text, numbers, lists or dicts, or run --on local."
+    )

@@ -1,0 +1,250 @@
+"""`--on processes`: the run of one process, bit for bit, whatever becomes of the samplers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import etude
+import processes
+from etude.core.errors import ConfigError, WorkerError
+from etude.core.kinds import TokenMethod
+from etude.core.registry import compositions, files, get_method
+from etude.experience.samplers import Sampler, Samplers
+from etude.loops.language import LanguageLoop
+from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
+from etude.policies.language import LanguagePolicy
+from etude.rewards.model import RewardModel
+from etude.runs.samplers import check, sampler_arguments
+from etude.runs.training import Options
+from etude.runtime.executors.places import Place, place_of
+from etude.runtime.executors.processes import Processes
+from etude.tasks import resolve_task
+from language_toys import Toy
+from slow_worlds import Slow
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 3
+PROBLEMS = {"ghpo": 4, "t-ppo": 4}
+"""Of methods that need more than two for a group whose completions differ."""
+METHODS = {
+    m.id: m
+    for name in sorted(files("methods"))
+    for m in compositions(name)
+    if isinstance(m, TokenMethod) and m.experience is not None and m.experience.samples
+}
+"""Every token method that samples. They keep all kinds of state: in curricula, experiences, second looks, learners."""
+TASKS = {"planning-q-learning": "paths"}
+"""Of methods that are for another than `compose`."""
+TIMINGS = ("seconds", "tokens_per_second")
+SMALL: dict[str, Any] = {
+    "steps": STEPS, "evaluate": 0, "quiet": True, "preset": False, "threads": 1,
+    "set": ["problems=3", "experience.size=4"],
+}  # fmt: skip
+ONCE: dict[str, Any] = {"fault": "die once", "at": 1}
+
+
+def numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in metrics.items() if not k.startswith(TIMINGS)}
+
+
+def learned(folder: Path) -> dict[str, bytes]:
+    """A checkpoint's files, but those that say how long it took."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in ("run.json", "COMPLETE"))
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+def outcome(run: etude.Result) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    return [numbers(m) for m in run.metrics], learned(run.checkpoint)
+
+
+# Every kind of method
+
+
+@cache
+def tiny() -> LanguagePolicy:
+    return LanguagePolicy.load("tiny", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def kept(one_thread: None) -> Iterator[Callable[[str], Processes]]:
+    """One sampler process for all methods of a task; they are told apart by the weights that it is given."""
+    made: dict[str, Processes] = {}
+
+    def sampler(task: str) -> Processes:
+        if task not in made:
+            arguments = sampler_arguments(Options(device="cpu"), resolve_task(task))
+            made[task] = Processes(Sampler, "etude.runs.samplers:sampler", arguments, name="Sampler")
+        return made[task]
+
+    yield sampler
+    for executor in made.values():
+        executor.close()
+
+
+@pytest.fixture(scope="module")
+def scorer(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A reward model that has taken two steps, for methods that are rewarded by one."""
+    loop = loop_of(get_method("reward-model").replace(problems=4), resolve_task("preferences"))
+    loop.step(), loop.step()
+    folder = tmp_path_factory.mktemp("scorer")
+    loop.policy.save(folder)
+    return str(folder)
+
+
+def complete(method: Any, scorer: str) -> Any:
+    """The method with what a user has to name, and little to do in a step."""
+    if isinstance(method.curriculum, Replicated):
+        few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
+        method = method.replace(curriculum=method.curriculum.replace(chosen=few))
+    rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
+
+
+def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:
+    samplers = None if executor is None else Samplers(executor, task)
+    return LanguageLoop(method, task, copy.deepcopy(tiny()), seed=6, steps=STEPS, samplers=samplers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_with_one_sampler_a_method_comes_to_the_same(
+    name: str, kept: Callable[[str], Processes], scorer: str, tmp_path: Path
+) -> None:
+    method, task = complete(METHODS[name], scorer), TASKS.get(name, "compose")
+    found = []
+    for executor in (None, kept(task)):
+        loop, folder = loop_of(method, resolve_task(task), executor), tmp_path / str(len(found))
+        metrics = [numbers(loop.step().metrics) for _ in range(STEPS)]
+        loop.save(folder)
+        found.append((metrics, learned(folder)))
+    assert found[1] == found[0]
+    assert kept(task).faults == [0]
+    assert kept(task).pool.workers[0].starts == 1
+
+
+# Whole runs
+
+
+@pytest.mark.slow
+def test_several_samplers_are_the_local_run_in_as_many_pieces(tmp_path: Path) -> None:
+    here, there = (
+        etude.train("grpo", "compose", on=on, out=str(tmp_path / on[:5]), **SMALL) for on in ("local:2", "processes:2")
+    )  # fmt: skip
+    assert outcome(there) == outcome(here)
+    assert json.loads((there.folder / "config.json").read_text())["on"] == "processes:2"
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_samplers_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    whole = etude.train("kimi-k1-5", "compose", out=str(tmp_path / "whole"), **SMALL)
+    etude.train("kimi-k1-5", "compose", on="processes", until=2, out=str(tmp_path / "parts"), **SMALL)
+    assert outcome(etude.resume(tmp_path / "parts", quiet=True)) == outcome(whole)
+
+
+@pytest.mark.slow
+def test_a_sampler_that_is_killed_changes_no_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It dies in the middle of an episode of several turns; the local run is one that had that behind it."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "here" / "once").touch()
+    runs = {}
+    for name, on in (("here", "local"), ("there", "processes")):
+        task = Slow(folder=str(tmp_path / name), **ONCE)
+        runs[name] = etude.train("grpo", task, on=on, out=str(tmp_path / f"run-{name}"), **SMALL)
+    assert (tmp_path / "there" / "once").exists()
+    assert "lost its process, which ended with exit code 3" in caplog.text
+    assert outcome(runs["there"]) == outcome(runs["here"])
+
+
+@pytest.mark.slow
+def test_after_too_many_restarts_the_run_stops_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, play = etude.train("grpo", "compose", out=str(tmp_path / "whole"), **SMALL), Samplers.play
+
+    def deadly(self: Any, *args: Any) -> Any:
+        """Kills the sampler once it has played, which is once a step."""
+        episodes, worker = play(self, *args), self.executor.pool.workers[0]
+        worker.process.kill()
+        worker.process.wait()
+        return episodes
+
+    monkeypatch.setattr(Samplers, "play", deadly)
+    monkeypatch.setattr(Processes, "start", lambda self: setattr(self, "restarts", 1))  # of three, to wait less
+    with pytest.raises(WorkerError, match=r"failed 2 times.* The run is safe at step 2 "):
+        etude.train("grpo", "compose", on="processes", out=str(tmp_path / "parts"), **SMALL)
+    monkeypatch.setattr(Samplers, "play", play)
+    assert outcome(etude.resume(tmp_path / "parts", quiet=True)) == outcome(whole)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one started and that are still there."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
+@pytest.mark.parametrize(("signals", "code"), [("INT", 130), ("INT INT", 130), ("TERM", 143), ("KILL", -9)])
+def test_however_it_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_path: Path) -> None:
+    run = processes.etude(
+        tmp_path, "train", "grpo", "--steps", "5000", "--evaluate", "0", "--on", "processes:2", "--out", "run",
+        "--set", "problems=2", "--set", "experience.size=2", "--no-preset",
+    )  # fmt: skip
+    log, due = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (log.is_file() and log.stat().st_size) and run.running and time.monotonic() < due:
+        time.sleep(0.05)
+    samplers = children(run.pid)
+    assert len(samplers) == 2, run.said.read_text()
+    for name in signals.split():
+        run.signal(getattr(signal, f"SIG{name}"))
+    assert run.end()[0] == code
+    due = time.monotonic() + (10 if signals == "KILL" else 0)
+    while (left := [pid for pid in samplers if Path(f"/proc/{pid}").exists()]) and time.monotonic() < due:
+        time.sleep(0.05)
+    assert not left
+    assert signals == "KILL" or any((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+# Options
+
+
+def test_where_it_samples_is_a_name_and_a_number() -> None:
+    assert place_of("local") == Place("local", 1)
+    assert place_of("processes:3") == Place("processes", 3)
+    for wrong in ("ray", "processes:", "processes:0", "processes:x", "local:-1", ""):
+        with pytest.raises(ConfigError, match="--on must be local, processes"):
+            Options(on=wrong)
+
+
+def test_it_is_refused_where_nothing_samples_or_nobody_else_can_make_the_task(tmp_path: Path) -> None:
+    class Here(Toy):
+        """Only this function knows it."""
+
+    task = Here()
+    check(get_method("grpo"), task, Options())
+    check(get_method("grpo"), task, Options(on="local:2"))
+    with pytest.raises(ConfigError, match=r"played in processes of their own, which make the task.*run --on local"):
+        check(get_method("grpo"), task, Options(on="processes"))
+    for on in ("local:2", "processes"):
+        with pytest.raises(ConfigError, match=f"--on {on} is for methods that sample, and sft learns from data"):
+            etude.train("sft", "compose", on=on, out=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="--on means nothing for"):
+        etude.train("ppo", "CartPole-v1", on="processes", out=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="--on means nothing for enumerable"):
+        etude.train("grpo", "enumerable", on="processes", out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
