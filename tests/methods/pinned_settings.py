@@ -273,6 +273,11 @@ SETTINGS: dict[str, Settings] = {
         "learners.0.entropy.share": 0.98,
     },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
+    "sft-then-grpo": {
+        "runs": ("train", "train"), "runs.0.method": "sft", "runs.1.method": "grpo", "runs.0.steps": 50,
+        "runs.1.steps": 100, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "runs.1.reference": "reset",
+        "repeat": 1,
+    },
     "t-ppo": {
         **SAMPLED, **TWICE, "experience": "successive-batches", "experience.cap": 16, "reference": None,
         "critic.lead": 5, "critic.learning.epochs": 2, "critic.learning.minibatches": 2,

@@ -70,7 +70,7 @@ def test_a_chain_of_one_run_is_that_run(
     ("method", "task", "steps", "fields"),
     [("grpo+kl-to-reference", "compose", 2, (*SMALL, "optimizer.schedule=constant")),
      ("ppo", "cartpole", 512, ("experience.steps=32", "optimizer.schedule=constant")),
-     ("dqn", "cartpole", 512, ("experience.warmup=100", "exploration.decay=256"))],
+     ("dqn", "cartpole", 512, ("experience.warmup=100", "exploration.start=0.1", "exploration.end=0.1"))],
 )  # fmt: skip
 def test_two_runs_with_all_kept_are_one_longer_run(
     tmp_path: Path, method: str, task: str, steps: int, fields: tuple[str, ...]
@@ -96,7 +96,9 @@ def test_what_begins_anew_is_another_run(tmp_path: Path) -> None:
         made = etude.train(
             chain(first, first.replace(called="second", **anew)), "compose", out=tmp_path / name, **QUICK
         )
-        found[name] = tensors(made.folder / "02-second")["model/model.safetensors:lm_head.weight"]
+        found[name] = torch.cat(
+            [v.flatten() for k, v in tensors(made.folder / "02-second").items() if k.startswith("model/")]
+        )
     values = list(found.values())
     assert not any(torch.equal(a, b) for i, a in enumerate(values) for b in values[:i])
 
@@ -119,7 +121,7 @@ class KillAt(etude.Callback):
 
     left = 0
 
-    def on_step(self, run: Any, metrics: Any) -> None:
+    def on_step(self, run: Any) -> None:
         KillAt.left -= 1
         if KillAt.left == 0:
             raise Killed
@@ -166,7 +168,7 @@ def test_completions_are_handed_on_as_worked_answers(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (made.folder / "02-right" / "data.jsonl").read_text().splitlines()]
     task = etude.task("compose")
     pool = {p.prompt: p for p in (task.problems("train")[i] for i in range(12))}
-    assert rows and all(row["completion"].split(">")[-1] == pool[row["prompt"]].answer for row in rows)
+    assert rows and all(task.answer(row["completion"]) == pool[row["prompt"]].answer for row in rows)
     assert (made.folder / "03-sft" / "FINISHED").is_file()
 
 
@@ -178,7 +180,7 @@ def test_a_reward_model_is_handed_on_by_name(tmp_path: Path) -> None:
     )  # fmt: skip
     made = etude.train(recipe, "preferences", out=tmp_path / "chain", **QUICK)
     method = json.loads((made.folder / "02-rl" / "method.json").read_text())
-    assert Path(method["rewards"][0]["model"]) == made.folder / "01-judge"
+    assert made.folder / "01-judge" in Path(method["rewards"][0]["model"]).parents
     assert [line["run"] for line in made.metrics] == [1, 2]
 
 
@@ -192,6 +194,19 @@ def test_steps_are_divided_as_those_of_the_recipe(tmp_path: Path) -> None:
     assert set(etude.evaluate(made.folder, problems=2, k=1)) == {"test", "heldout"}
     begun = etude.train("grpo", "compose", model=str(made.folder), steps=1, set=SMALL, out=tmp_path / "n", **QUICK)
     assert (begun.folder / "FINISHED").is_file()
+
+
+def test_data_without_what_a_method_learns_from_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plain.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    recipe = chain(GRPO, Train(called="sft", method="sft", steps=1, task=str(tmp_path / "plain.jsonl")))
+    with pytest.raises(ConfigError, match="has no demonstration to learn from"):
+        etude.train(recipe, "compose", out=tmp_path / "r", **QUICK)
+    with pytest.raises(DataError, match=r"There is no .*gone\.jsonl"):
+        etude.train(chain(GRPO.replace(task="gone.jsonl")), "compose", out=tmp_path / "r", **QUICK)
+    never = chain(GRPO, Collect(called="right", problems=1, samples=1, task="compose", set=("task.levels=4",)))
+    with pytest.raises(DataError, match=r"was right, so right has no data to hand on.*It is run 2 of 2"):
+        etude.train(never, "compose", seed=3, out=tmp_path / "r", **QUICK)
+    assert (tmp_path / "r" / "01-rl" / "FINISHED").is_file()
 
 
 GRPO = Train(called="rl", method="grpo", steps=2, set=SMALL)
@@ -216,7 +231,6 @@ GRPO = Train(called="rl", method="grpo", steps=2, set=SMALL)
         (chain(GRPO.replace(method="grpoo")), "no method named 'grpoo'"),
         (chain(GRPO.replace(set=("optimizer.rate=1",))), "no field of AdamW named 'rate'"),
         (chain(GRPO.replace(task="sumz")), "no task named 'sumz'"),
-        (chain(GRPO.replace(method="sft", task="dyck", set=())), "no demonstration to learn from"),
         (chain(Train(called="judge", method="reward-model", task="preferences"), GRPO),
          "begins from judge, which trains what does not act"),
         (chain(Train(called="acts", method="ppo", task="cartpole"), GRPO), "the one cannot begin the other"),

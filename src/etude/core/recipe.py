@@ -67,6 +67,10 @@ class Link(Part, abstract=True):
         """Names of the runs whose making its task and its fields name."""
         return [name for text in (self.task, *self.set) for name in NAMED.findall(text)]
 
+    def methods(self) -> list[Method]:
+        """What it trains by, in each world that this is made for."""
+        return []
+
     def with_field(self, assignment: str) -> Link:
         """The run with a field of its method or task set. Raises EtudeError if it has no such field."""
         raise ConfigError(f"{self.called} trains nothing that has fields.")
@@ -132,6 +136,9 @@ class Recipe(Method):
                 latest[link.called] = planned[-1].number
                 before = planned[-1].number if link.trains else before
         return planned
+
+    def made_of(self) -> list[Method]:
+        return [method for link in self.runs for method in link.methods()]
 
     def taking(self, assignment: str) -> Method | None:
         """The recipe with a field set in every run whose method or task has it; None if none has."""

@@ -51,15 +51,14 @@ class Train(Link):
     def worlds_of(self) -> frozenset[World]:
         return frozenset(world for method in compositions(self.method.split("+")[0]) for world in method.worlds)
 
-    def compositions(self) -> list[Method]:
-        """Its method in each world that it has one for, with what is stacked on it."""
+    def methods(self) -> list[Method]:
         name, *parts = self.method.split("+")
         return [stack(method, parts) for method in compositions(name)]
 
     def with_field(self, assignment: str) -> Link:
         if NAMED.search(assignment):
             raise ConfigError(f"{assignment} names what a run makes: set it in that run, as in runs.{self.called}.set.")
-        for method in self.compositions():
+        for method in self.methods():
             set_value(method, assignment)  # raises where it has no such field
         return self.replace(set=(*self.set, assignment))
 

@@ -39,13 +39,12 @@ class Composed:
     """A run of a chain, made of what it names: its method and task, as far as they are known before it begins.
 
     Args:
+        method: None for what trains nothing.
         task: None where it is the data that a run before makes.
-        fields: what is set on both.
     """
 
     method: Method | None
     task: Task | None
-    fields: tuple[str, ...]
 
 
 class RecipeRun(RunOfKind[Recipe, Loop]):
@@ -89,7 +88,7 @@ class RecipeRun(RunOfKind[Recipe, Loop]):
             one = composed(run.link, task)
             if one.method is None and one.task is not None:
                 one.task.problems(getattr(run.link, "split", "train"))
-            if one.method is not None and one.task is not None and run.round == 1:
+            if one.method is not None and one.task is not None and run.round == 1 and not run.link.takes():
                 prepare(one.method, one.task, dataclasses.replace(_options(options, one), steps=steps))
 
     def acts(self, method: Recipe) -> bool:
@@ -184,14 +183,13 @@ def composed(link: Link, task: Task) -> Composed:
 
     Raises: EtudeError, with its name before the sentence, for a method, a task or a field that there is not.
     """
-    fields = tuple(f for f in link.set if not NAMED.search(f))
     try:
-        own = None if NAMED.search(link.task) else compose_task(link.task or task, of("task", fields))
+        own = None if NAMED.search(link.task) else compose_task(link.task or task, of("task", link.set))
         if not isinstance(link, Train):
-            return Composed(None, own, fields)
+            return Composed(None, own)
         name, *parts = link.method.split("+")
         world = next(iter(sorted(link.worlds_of()))) if own is None else own.world
-        return Composed(compose_method(name, of_method(fields), parts, world=world), own, fields)
+        return Composed(compose_method(name, of_method(link.set), parts, world=world), own)
     except EtudeError as error:
         error.args = (f"The run {link.called}: {error}", *error.args[1:])
         raise
