@@ -101,7 +101,11 @@ def test_parts_of_another_kind_fill_no_slot() -> None:
 
 def test_slots_are_those_of_the_kinds() -> None:
     slots = all_slots()
-    assert slots["objective"] == (TokenMethod, RolloutMethod) and slots["learners"] == tuple(KINDS.values())
+    assert slots["objective"] == (TokenMethod, RolloutMethod) and slots["learners"] == (
+        TokenMethod,
+        RolloutMethod,
+        ReplayMethod,
+    )
     assert slots["filters"] == (TokenMethod,) and slots["policy"] == (RolloutMethod, ReplayMethod)
     for kind in KINDS.values():
         assert set(kind.required) <= set(kind.slot_names())

@@ -18,6 +18,7 @@ from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.method import Method
 from etude.core.population import Member
+from etude.core.recipe import Recipe
 from etude.core.registry import (
     compositions,
     declared,
@@ -48,8 +49,9 @@ METHODS = {
 }
 """Every composition: an id that has several is there once for each."""
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-TRAINED = {k: m for k, m in METHODS.items() if not isinstance(m, ReplayMethod)}
-"""Those that are trained here; what learns from a replay is in `loops/test_off_policy.py`, to the same end."""
+TRAINED = {k: m for k, m in METHODS.items() if not isinstance(m, (ReplayMethod, Recipe))}
+"""Those that are trained here; what learns from a replay is in `loops/test_off_policy.py`, to the same end, and
+recipes, which train others, are in `runs/test_recipe_runs.py`."""
 STEPS = 2
 MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
@@ -126,7 +128,7 @@ def learned(metrics: list[dict[str, float]]) -> bool:
 
 def complete(method: Method, scorer: str) -> Method:
     """The method with what a user has to name: a model that rewards, problems that were chosen."""
-    if isinstance(method, ReplayMethod):
+    if isinstance(method, (ReplayMethod, Recipe)):
         return method
     if isinstance(method, TokenMethod) and isinstance(method.curriculum, Replicated):
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))

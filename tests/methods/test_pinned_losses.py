@@ -27,6 +27,7 @@ from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.learners import Joint
 from etude.core.method import Method
 from etude.core.part import Part
+from etude.core.recipe import Recipe
 from etude.core.registry import compositions, files
 from etude.core.slots import Context
 from etude.core.streams import Stream
@@ -53,6 +54,8 @@ OF_OTHERS: dict[str, Any] = {
 IN_CONTROL: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, RolloutMethod)}
 FROM_REPLAY: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, ReplayMethod)}
 """Their losses are pinned by whole updates, in `test_replay_updates.py`."""
+RECIPES: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, Recipe)}
+"""Their losses are those of the methods that they train."""
 BOTH = [m for m in OF_TOKENS if m in IN_CONTROL]
 TOLERANCE = 1e-9
 SINGLE = {"capo", "derl", "g2rl", "kimi-k1-5", "memory-r-plus"}
@@ -359,5 +362,10 @@ def setting(method: Method, path: str) -> Any:
 @pytest.mark.parametrize("name", [*METHODS, *(f"{m} in control" for m in BOTH)])
 def test_settings_are_the_papers(name: str) -> None:
     wanted = entry(SETTINGS, name, "tests/methods/pinned_settings.py (SETTINGS)")
-    method = OF_TOKENS.get(name) or FROM_REPLAY.get(name) or IN_CONTROL[name.removesuffix(" in control")]
+    method = (
+        OF_TOKENS.get(name)
+        or FROM_REPLAY.get(name)
+        or RECIPES.get(name)
+        or IN_CONTROL[name.removesuffix(" in control")]
+    )
     assert {path: setting(method, path) for path in wanted} == wanted

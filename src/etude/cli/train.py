@@ -26,6 +26,8 @@ def train(
     seed: int = 0,
     seeds: int | None = None,
     population: Repeated = (),
+    after: str | None = None,
+    anew: Repeated = (),
     out: str | None = None,
     set: Repeated = (),
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
@@ -86,6 +88,11 @@ def train(
         Train this many seeds, from --seed on: each in its own folder; in control as one population (10 by default).
     population
         A field that differs between members, as in lr=1e-4,3e-4 (control); every value with every seed. Repeatable.
+    after
+        A run to go on from, with all of its state but in a folder of one's own, up to step --steps counted from its
+        first; model and seed are that run's.
+    anew
+        What of --after begins anew all the same: optimizer, reference. Repeatable.
     out
         The run's folder; by default runs/METHOD-TASK-SEED.
     set
@@ -181,7 +188,7 @@ def train(
     if accept_changes:
         raise ConfigError("--accept-changes is for going on with a run: give it with --resume DIR.")
     options: dict[str, Any] = {
-        "model": model, "steps": steps, "population": population, "evaluate": evaluate,
+        "model": model, "steps": steps, "population": population, "after": after, "anew": anew, "evaluate": evaluate,
         "evaluate_samples": evaluate_samples, "evaluate_split": evaluate_split, "evaluate_every": evaluate_every,
         "evaluate_temperature": evaluate_temperature,
         "stop_when": stop_when, "minutes": minutes, "until": until,

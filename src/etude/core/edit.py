@@ -25,6 +25,8 @@ def set_value(method: Method, assignment: str) -> Method:
     if not equals or not path:
         raise ConfigError(f"--set takes PATH=VALUE, as in optimizer.lr=3e-4; got {assignment!r}.")
     names = path.strip().split(".")
+    if names[0] not in method.slot_names() and (taking := method.taking(assignment.strip())) is not None:
+        return taking
     if names[0] == "optimizer" and names[0] not in method.slot_names() and names[1:]:
         return _in_every_optimizer(method, ".".join(names[1:]), text)
     if names[0] not in method.slot_names():

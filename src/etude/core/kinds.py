@@ -12,6 +12,7 @@ from etude.core.fields import Count, Positive
 from etude.core.learners import Critic, Joint, OwnCritic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, Part, to_json
+from etude.core.recipe import Recipe
 from etude.core.replay_slots import (
     ActorTerm,
     Exploration,
@@ -294,7 +295,7 @@ def _same_names(names: Sequence[str]) -> Iterator[str]:
         yield f"two networks are called {name}, and are read by their names: give one learner another class name."
 
 
-KINDS: dict[str, type[Method]] = {kind.__name__: kind for kind in (TokenMethod, RolloutMethod, ReplayMethod)}
+KINDS: dict[str, type[Method]] = {kind.__name__: kind for kind in (TokenMethod, RolloutMethod, ReplayMethod, Recipe)}
 
 
 def all_slots() -> dict[str, tuple[type[Method], ...]]:

@@ -80,6 +80,14 @@ class Method:
             changes = {"parent": self.id, "title": "", "paper": "", "row": "method", "claim": None, **changes}
         return dataclasses.replace(self, **changes)
 
+    def taking(self, assignment: str) -> Method | None:
+        """The method with a field set that methods which it is made of have; None if none of them has it."""
+        return None
+
+    def made_of(self) -> list[Method]:
+        """The methods that it names and trains, as they are by themselves."""
+        return []
+
     def slots(self) -> dict[str, Any]:
         """What fills each slot, by name."""
         return {k: getattr(self, k) for k in self.slot_names()}

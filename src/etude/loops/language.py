@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -205,6 +205,14 @@ class LanguageLoop:
             self._begin_others(player.updater)
         if "reference" in anew and self.trainer.keeps_reference:
             for player in self.players.values():
+        self.begin_anew(anew)
+
+    def begin_anew(self, slots: Collection[str]) -> None:
+        """Let the optimizer start with nothing remembered, the reference with the policy as it is, as `slots` says."""
+        for player in self.players.values():
+            if "optimizer" in slots:
+                player.updater.restart(self.method)
+            if "reference" in slots and self.trainer.keeps_reference:
                 player.policy.move_reference(1.0)
 
     def _begin_others(self, updater: Updater) -> None:

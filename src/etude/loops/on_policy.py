@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -143,6 +143,15 @@ class OnPolicyLoop:
             before, self.stage = self.method, self.stage + 1
             self._begin_stage(before, self.method)
 
+    def begin_anew(self, slots: Collection[str]) -> None:
+        """Let the optimizer start with nothing remembered, if `slots` says so; the learners go on."""
+        noise = self.updater.noise
+        if "optimizer" in slots:
+            self.updater = ControlUpdater(
+                self.method, self.population, self.parameters, self.actor, self.critic, self.updater.learners
+            )
+            self.updater.noise = noise
+
     def _begin_stage(self, before: CompleteRolloutMethod, method: CompleteRolloutMethod) -> None:
         """Make anew what differs from the stage before, and the optimizer if the stage says so; all else goes on."""
         updater, anew = self.updater, stages.resets(self.composed, self.stage)
@@ -150,9 +159,7 @@ class OnPolicyLoop:
         if len(now) != len(then) or any(one is not other for one, other in zip(now, then)):
             self.updater = self._learner(method, self.population, self.actor)
         elif "optimizer" in anew:
-            self.updater = ControlUpdater(
-                method, self.population, self.parameters, self.actor, self.critic, updater.learners
-            )
+            self.begin_anew(anew)
         else:
             updater.follow(method)
         self.updater.noise = updater.noise

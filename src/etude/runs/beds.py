@@ -246,13 +246,17 @@ ELSEWHERE = (
 
 
 def composition(arm: str | Method, world: World) -> str:
-    """A name for all that an arm is made of: every part with its values, and the code of its parts."""
+    """A name for all that an arm is made of: every part with its values, and the code of its parts.
+
+    Of one that names other methods, a recipe, also of what these are made of.
+    """
     if isinstance(arm, str):
         name, *parts = arm.split("+")
         arm = stack(get_method(name, world), parts)
-    modules = sorted({type(part).__module__ for part in arm.parts().values()})
+    inside = arm.made_of()
+    modules = sorted({type(part).__module__ for each in (arm, *inside) for part in each.parts().values()})
     sources = [code_of(Path(str(sys.modules[module].__file__))) for module in modules]
-    return text_hash(json.dumps([arm.to_json(), modules, sources]))[:8]
+    return text_hash(json.dumps([arm.to_json(), modules, sources, *(each.to_json() for each in inside)]))[:8]
 
 
 @dataclass(frozen=True)

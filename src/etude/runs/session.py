@@ -12,9 +12,9 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.task import Task
-from etude.loops import loop_class
 from etude.runs.kinds import run_of
 from etude.runs.training import Options, Result, say
+from etude.runs.warm import go_on
 from etude.runs.worlds import world_of
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.jsonl import JsonLines
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def prepare(method: Method, task: Task, options: Options) -> None:
     """Do what may fail before anything is written or a large model loads."""
-    loop_class(type(method), task.world)
+    run_of(method).check(method, task)
     _stopping(task, options)
     _check_keep_best(task, options)
     world_of(task).prepare(method, task, options)
@@ -56,6 +56,15 @@ def _session(
     inputs: Callable[[], Inputs] | None, loop: Loop,
 ) -> Result:  # fmt: skip
     """Train a loop to the end."""
+    """Train to the end, as runs of its kind do. `inputs`, of a new run, is asked once all is there, and recorded."""
+    return run_of(method).session(folder, method, task, options, called, inputs)
+
+
+def train_in(
+    folder: RunFolder, method: Method, task: Task, options: Options, called: Sequence[Any],
+    inputs: Callable[[], Inputs] | None,
+) -> Result:  # fmt: skip
+    """Train one loop to its end."""
     from etude.runtime.callbacks import Callbacks, RunState
     from etude.runtime.progress import Progress
     from etude.runtime.sources import record
@@ -65,7 +74,7 @@ def _session(
     steps = kind.training_steps(method, options.steps)
     if folder.checkpoint is None:
         folder.record_environment(options.seed, kind.promises(loop))  # again, now that the threads are chosen
-        for sentence in world_of(task).begin(loop, options):
+        for sentence in go_on(loop, options) if options.after else world_of(task).begin(loop, options):
             say(sentence, options.quiet)
     if inputs is not None:
         record(folder.path, inputs())

@@ -31,7 +31,7 @@ from etude.runs.training import (
     say,
     with_adapter,
 )
-from etude.runs.warm import start_of
+from etude.runs.warm import after, start_of
 from etude.runs.worlds import world_of
 
 
@@ -94,18 +94,20 @@ def _start(
     begun = method if preset is None else preset.onto(goal.world)
     composed = compose_method(begun, of_method(fields), parts, reward, goal.world)
     noted = {} if preset is None else {"preset": preset.record(goal.world)}
-    composed, suited = world_of(goal).suited(composed, goal)
+    composed, suited = run_of(composed).suited(composed, goal)
     chosen = with_adapter(chosen, of("adapter", fields))
     check(composed, goal)
     check_options(chosen, composed, goal)
     world = world_of(goal)
-    if chosen.model != Options.model:
+    if chosen.after is not None:
+        chosen = after(chosen, composed)
+    elif chosen.model != Options.model:
         start, notes = start_of(chosen.model, goal.world)
         chosen = dataclasses.replace(chosen, model=start)
         for note in notes:
             say(note)
     evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
-    steps = chosen.steps or (world.budget(goal) if preset is None else preset.steps)
+    steps = chosen.steps or (run_of(composed).budget(composed, goal) if preset is None else preset.steps)
     chosen = dataclasses.replace(chosen, steps=steps, evaluate=evaluate)
     prepare(composed, goal, chosen)
     from etude.policies.loading import is_shipped
@@ -232,6 +234,11 @@ def resume(
         )  # fmt: skip
         if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
             raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
+        if options.steps != config["steps"] and not run_of(method).extends:
+            raise ConfigError(
+                f"{folder} is a recipe, whose steps are divided among its runs: go on with {config['steps']}, or "
+                "start a new one."
+            )
         prepare(method, goal, options)
         if options.steps != config["steps"]:
             opened.change_config(steps=options.steps)

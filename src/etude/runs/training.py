@@ -36,6 +36,9 @@ class Options:
         steps: training steps of language, environment steps of each member in control; None: 150, or the task's.
         seeds: members of a population in control, with seeds from `seed` on; None: 10.
         population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
+        after: a run to go on from, in a folder of one's own: with its optimizer, its reference and all that its parts
+            have counted, its model, its seed, from its step on; `steps` are counted from its first.
+        anew: what of that begins anew all the same: 'optimizer', 'reference'.
         out: the run's folder; None chooses `runs/<method>-<task>-<seed>`.
         evaluate: problems per split, or episodes per member, sampled before and after training; None: 100, in control
             5 to 20, as a tenth of the training steps has room for; 0 for none.
@@ -66,6 +69,8 @@ class Options:
     seed: WholeNumber = 0
     seeds: Count | None = None
     population: tuple[str, ...] = ()
+    after: str | None = None
+    anew: tuple[Literal["optimizer", "reference"], ...] = ()
     out: str | None = None
     evaluate: WholeNumber | None = None
     evaluate_samples: Count = 8
@@ -107,11 +112,13 @@ class Options:
         place_of(self.on)
         if self.stop_when is not None:
             parse_stop(self.stop_when)
+        if self.anew and self.after is None:
+            raise ConfigError("anew says what of the run after which this one goes on begins anew: give after=RUN.")
 
 
 EVERYWHERE = frozenset({
-    "steps", "seed", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until", "checkpoint_every", "keep",
-    "keep_best", "threads", "sinks", "callbacks", "preset", "quiet",
+    "steps", "seed", "after", "anew", "out", "evaluate", "evaluate_every", "stop_when", "minutes", "until",
+    "checkpoint_every", "keep", "keep_best", "threads", "sinks", "callbacks", "preset", "quiet",
 })  # fmt: skip
 """Options that every run reads."""
 

@@ -1,13 +1,21 @@
-"""Beginning a run with what another one learned: where it is found, and how members of a population take it."""
+"""Beginning a run with what another one learned: where it is found, and how members of a population take it.
+
+A run begins with another's policy (`--model RUN`), or goes on from where it ended, with all of its state, in a folder
+of its own (`--after RUN`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.core.errors import ConfigError
+from etude.core.errors import CheckpointError, ConfigError, EtudeError
+from etude.core.method import Method
 from etude.core.worlds import World
+from etude.runs.training import Options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,3 +94,99 @@ def _differs(name: str, saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) 
 
 def _first(names: Iterable[str], saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
     return next(filter(None, (_differs(name, saved, own) for name in names)))
+
+
+# Going on
+
+TAKEN = ("model", "adapter", "dtype", "seed", "seeds", "population")
+"""Options that a run has of the one after which it goes on."""
+
+
+def after(options: Options, method: Method) -> Options:
+    """The options of a run that goes on after another, with what it has of that one.
+
+    Raises: ConfigError if the other is no run, has another method in what goes on, or is as long as this is to be.
+    """
+    from etude.runs.kinds import run_of
+
+    run = Path(str(options.after))
+    before, config = _method_of(run), _read(run, "config.json")
+    if sentence := next(unlike(method, before, options.anew), None):
+        raise ConfigError(f"{method.id} cannot go on after {run}: {sentence}")
+    usual = {f.name: f.default for f in dataclasses.fields(Options)}
+    theirs: dict[str, Any] = {k: tuple(v) if isinstance(v := config.get(k, usual[k]), list) else v for k in TAKEN}
+    taken = dataclasses.replace(options, **theirs)
+    for name in TAKEN:
+        if getattr(options, name) not in (usual[name], getattr(taken, name)):
+            raise ConfigError(f"A run after {run} has its {name}: leave out --{name}.")
+    if options.steps is None or run_of(method).training_steps(method, options.steps) <= _checkpoint(run)[1]:
+        raise ConfigError(
+            f"{run} has {config['steps']} steps, and this run goes on from there: say with --steps up to which step, "
+            "counted from its first."
+        )
+    return taken
+
+
+def go_on(loop: Any, options: Options) -> list[str]:
+    """Put a loop that begins where the run ended that it goes on after; returns sentences about damaged checkpoints.
+
+    Raises: CheckpointError if what that run saved does not fit.
+    """
+    checkpoint, _, notes = _checkpoint(Path(str(options.after)))
+    try:
+        loop.load(checkpoint)
+    except EtudeError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"What {options.after} saved does not fit this run ({type(error).__name__}: {error}): begin with its "
+            "policy alone (--model)."
+        ) from error
+    if options.anew:
+        loop.begin_anew(options.anew)
+    return notes
+
+
+def unlike(method: Method, before: Method, anew: Collection[str]) -> Iterator[str]:
+    """Why a run of a method cannot go on after one of another, but for what begins anew, as sentences."""
+    if type(method) is not type(before):
+        yield f"it is a {type(method).__name__}, and {before.id} was a {type(before).__name__}."
+        return
+    now, then = method.slots(), before.slots()
+    for name in anew:
+        if name not in now:
+            yield f"a {type(method).__name__} has no {name} that could begin anew by itself."
+    if "optimizer" in now and "optimizer" not in anew and now["optimizer"] != then["optimizer"]:
+        yield "its optimizer is another, and would go on: let it begin anew (--anew optimizer)."
+    for slot in ({"stages", "critic", *method.stays} - {"optimizer", "reference"}) & set(now):
+        if now[slot] != then[slot]:
+            yield f"its {slot} would go on, and what fills that slot is another: begin with the policy alone (--model)."
+    counting, counted = _counting(method), _counting(before)
+    for path in {**counted, **counting}:
+        if counting.get(path) != counted.get(path):
+            yield f"{path} keeps count of what happened, and is another part: begin with the policy alone (--model)."
+
+
+def _counting(method: Method) -> dict[str, Any]:
+    """The parts that have a state, by path."""
+    bound = method.bind().parts()
+    return {path: part for path, part in method.parts().items() if path in bound and bound[path].state}
+
+
+def _method_of(run: Path) -> Method:
+    return Method.from_json(_read(run, "method.json"))
+
+
+def _read(run: Path, name: str) -> Any:
+    try:
+        return json.loads((run / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"{run} is no run that another could go on after: it has no {name}.") from None
+
+
+def _checkpoint(run: Path) -> tuple[Path, int, list[str]]:
+    """Its newest whole checkpoint, the step of that, and sentences about damaged ones."""
+    from etude.runtime import checkpoints
+
+    path, notes = checkpoints.newest(run / "checkpoints")
+    return path, checkpoints.step_of(path), notes

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.loop import Loop
 from etude.core.method import Method
+from etude.core.recipe import Recipe
 from etude.core.registry import load_attribute
 from etude.core.task import Task
 from etude.loops import loop_class
-from etude.runs.training import EVERYWHERE, Options
+from etude.runs.training import EVERYWHERE, Options, Result
 from etude.runs.worlds import world_of
+
+if TYPE_CHECKING:
+    from etude.runtime.folder import RunFolder
+    from etude.runtime.sources import Inputs
 
 MAKING = frozenset({
     "model", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "seeds", "evaluate_samples",
@@ -32,6 +37,31 @@ class RunOfKind(Generic[M, L]):
 
     READS: ClassVar[frozenset[str]] = MAKING
     """Options of the world that its loop has a use for."""
+    LEAVES: ClassVar[frozenset[str]] = frozenset()
+    """Options that every other run reads, and runs of this kind do not."""
+    extends: ClassVar[bool] = True
+    """Whether a run can be resumed to another number of steps."""
+
+    def check(self, method: M, task: Task) -> None:
+        """Raise ConfigError where no loop trains it."""
+        loop_class(type(method), task.world)
+
+    def budget(self, method: M, task: Task) -> int:
+        """What a run takes where nothing else is said, in the world's unit."""
+        return world_of(task).budget(task)
+
+    def suited(self, method: M, task: Task) -> tuple[M, str]:
+        """The method as what this task shows asks for, and a sentence about what was changed; '' for nothing."""
+        return cast("tuple[M, str]", world_of(task).suited(method, task))
+
+    def session(
+        self, folder: RunFolder, method: M, task: Task, options: Options, called: Sequence[Any],
+        inputs: Callable[[], Inputs] | None,
+    ) -> Result:  # fmt: skip
+        """Train to the end, in a folder that is new or at its newest checkpoint."""
+        from etude.runs.session import train_in
+
+        return train_in(folder, method, task, options, called, inputs)
 
     def prepare(self, method: M, task: Task, options: Options) -> None:
         """Do what may fail before anything is written."""
@@ -75,6 +105,7 @@ RUNS: dict[type[Method], str] = {
     TokenMethod: "etude.runs.kinds.token:TokenRun",
     RolloutMethod: "etude.runs.kinds.rollout:RolloutRun",
     ReplayMethod: "etude.runs.kinds.replay:ReplayRun",
+    Recipe: "etude.runs.kinds.recipe:RecipeRun",
 }
 """The run of a kind, as 'module:Class'."""
 
@@ -90,11 +121,11 @@ def check_options(options: Options, method: Method, task: Task) -> None:
     """Raise ConfigError for an option that was set and that a run of this method on this task would not read."""
     if options.evaluate_every is not None and not run_of(method).acts(method):
         raise ConfigError(f"{method.id} trains what does not act, so --evaluate-every has nothing to evaluate.")
-    read = EVERYWHERE | (world_of(task).READS & run_of(method).READS)
+    read = (EVERYWHERE - run_of(method).LEAVES) | (world_of(task).READS & run_of(method).READS)
     for option in dataclasses.fields(Options):
         if option.name in read or getattr(options, option.name) == option.default:
             continue
         of = f"{task.id}, a task of {task.world}"
-        if option.name in world_of(task).READS:
+        if option.name in world_of(task).READS | EVERYWHERE:
             of = f"{method.id}, a {type(method).__name__}"
         raise ConfigError(f"--{option.name.replace('_', '-')} means nothing for {of}: leave it out.")
