@@ -388,6 +388,8 @@ def one_shot_rlvr(w: World) -> Tensor:
 def model_task_alignment(w: World) -> Tensor:
     """DAPO's loss of the task's reward alone."""
     return token_mean(surrogates(w, standardised(differing(paid(w), w), w), 0.2, 0.28))
+
+
 def over_unlikely(w: World, advantages: dict[int, Tensor]) -> Tensor:
     """PPO's clip and 1e-4 KL, a mean over the tokens that pi_old gave less than 0.9."""
     kept = {i: (w.of("old", i).exp() < 0.9).double() for i in advantages}

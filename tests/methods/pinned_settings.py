@@ -304,6 +304,7 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, "experience": "tree", "experience.size": 6, "experience.deeper": (6, 6), "experience.cap": 30,
         "experience.temperature": 0.6, "epochs": 2, "minibatches": 8, "filters": ("nodes-with-credit",),
         "advantages.values": "sampled-values", "reference": "frozen", "problems": 16,
+    },
     "sft-then-grpo": {
         "runs": ("train", "train"), "runs.0.method": "sft", "runs.1.method": "grpo", "runs.0.steps": 50,
         "runs.1.steps": 100, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "runs.1.reference": "reset",

@@ -184,8 +184,8 @@ class LanguageLoop:
         record = method.needs("token_weights", "rewards", "filters", "advantages") | own_needs(method)
         if self.policy.shadow or self.policy.autocast:
             record -= {"hidden"}  # of another precision than the trained weights'
-        return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(method), record)
-        return Context(self.task, self.policy, stream, self.finished, self.steps, self._limit(), record, self.samplers)
+        limit = self._limit(method)
+        return Context(self.task, self.policy, stream, self.finished, self.steps, limit, record, self.samplers)
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""
@@ -200,12 +200,9 @@ class LanguageLoop:
                 player.updater.learners.begin_critic(method, player.policy)
             if "optimizer" in anew and others:
                 player.updater.learners = self._learners(method, player.policy)
-            if "optimizer" in anew:
-                player.updater.restart(method)
-            self._begin_others(player.updater)
-        if "reference" in anew and self.trainer.keeps_reference:
-            for player in self.players.values():
         self.begin_anew(anew)
+        for player in self.players.values():
+            self._begin_others(player.updater)
 
     def begin_anew(self, slots: Collection[str]) -> None:
         """Let the optimizer start with nothing remembered, the reference with the policy as it is, as `slots` says."""

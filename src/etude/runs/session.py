@@ -42,7 +42,15 @@ def run(
     folder: RunFolder, method: Method, task: Task, options: Options, called: Sequence[Any],
     inputs: Callable[[], Inputs] | None = None,
 ) -> Result:  # fmt: skip
-    """Train to the end. `inputs`, of a new run, is asked once the model is there, and recorded."""
+    """Train to the end, as runs of its kind do. `inputs`, of a new run, is asked once all is there, and recorded."""
+    return run_of(method).session(folder, method, task, options, called, inputs)
+
+
+def train_in(
+    folder: RunFolder, method: Method, task: Task, options: Options, called: Sequence[Any],
+    inputs: Callable[[], Inputs] | None,
+) -> Result:  # fmt: skip
+    """Train one loop to its end."""
     kind = run_of(method)
     loop = kind.build(method, task, options)
     try:
@@ -55,16 +63,7 @@ def _session(
     folder: RunFolder, method: Method, task: Task, options: Options, called: Sequence[Any],
     inputs: Callable[[], Inputs] | None, loop: Loop,
 ) -> Result:  # fmt: skip
-    """Train a loop to the end."""
-    """Train to the end, as runs of its kind do. `inputs`, of a new run, is asked once all is there, and recorded."""
-    return run_of(method).session(folder, method, task, options, called, inputs)
-
-
-def train_in(
-    folder: RunFolder, method: Method, task: Task, options: Options, called: Sequence[Any],
-    inputs: Callable[[], Inputs] | None,
-) -> Result:  # fmt: skip
-    """Train one loop to its end."""
+    """The sentences of its beginning, then the steps."""
     from etude.runtime.callbacks import Callbacks, RunState
     from etude.runtime.progress import Progress
     from etude.runtime.sources import record

@@ -14,8 +14,6 @@ from etude.core.fields import Count, check
 from etude.core.method import Method
 from etude.core.slots import Reward
 from etude.core.stages import composed
-from etude.core.streams import Stream
-from etude.core.stages import applied
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
