@@ -38,7 +38,7 @@ def test_methods_json(cli: Cli) -> None:
     changed = {e["id"]: e["changes"] for e in entries}
     assert [c["name"] for e in entries if e["id"] == "ppo" for c in e["claims"]] == ["ppo", "ppo/control"]
     assert changed["dr-grpo"] == ["advantages", "aggregation"]
-    assert [e["id"] for e in entries if e["claim"] is None] == ["clip-cov", "rft", "planning-q-learning"]
+    assert [e["id"] for e in entries if e["claim"] is None] == ["clip-cov", "rft", "planning-q-learning", "spo-tree"]
 
 
 def test_tasks_json(cli: Cli) -> None:

@@ -17,11 +17,13 @@ from torch import nn
 from control_toys import control_loop
 from etude.core.errors import ConfigError
 from etude.core.fit import check
-from etude.core.kinds import KINDS, ReplayMethod, RolloutMethod, TokenMethod
+from etude.core.kinds import KINDS as ALL_KINDS
+from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.learners import Learning, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method
 from etude.core.part import Need, Part
 from etude.core.population import Member, Population
+from etude.core.recipe import Recipe
 from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.curricula.prioritised import Prioritised
@@ -57,6 +59,10 @@ from language_toys import Toy, make_loop
 from replay_toys import small as small_replay
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+KINDS = {name: kind for name, kind in ALL_KINDS.items() if kind is not Recipe}
+"""What a loop trains; the slots of a recipe are those of its runs: `runs/test_recipe_runs.py`."""
 
 
 class Uneven(Toy):
