@@ -109,6 +109,7 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     assert inside["denominator"] == inside["mask"] == "unified-gradient" and not set(inside) & set(all_slots())
     assert "leave-one-out" in cli("parts", "centre").out and "group-std" not in cli("parts", "centre").out
     assert "low = 0.2: a number in (0, 1)" in answer.out
+    assert "gradient-norm-chance" in cli("parts", "chance").out  # of a part of a part
     rewards = cli("parts", "rewards").out
     assert "      function, to be given: text\n" in rewards and "MISSING" not in rewards
     only = cli("parts", "critic").out

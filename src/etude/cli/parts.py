@@ -29,7 +29,9 @@ def parts(slot: str | None = None) -> None:
 
     console = Console(highlight=False)
     known = part_classes().values()
-    inside = fields_of(c for c in known if c.slot in all_slots())
+    inside, before = dict[str, list[str]](), -1
+    while len(inside) > before:  # fields of parts, fields of those, and so on
+        before, inside = len(inside), fields_of(c for c in known if c.slot in {*all_slots(), *inside})
     classes = sorted((c for c in known if c.slot in all_slots() or c.slot in inside), key=lambda c: (c.slot, c.name))
     slots = sorted({c.slot for c in classes}, key=lambda name: (name in inside, name))
     if slot is not None and slot not in slots:

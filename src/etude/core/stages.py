@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 Stages = list[tuple[float, "Method"]]
 """Fraction of the training steps at which each stage ends, and the method until then."""
+OWN, OTHER = "own", "other"
+"""Whose optimizer takes a step: the stage's own, or that of steps which it gives to another method."""
 
 
 def applied(method: Method) -> Stages:

@@ -17,6 +17,7 @@ from etude.core.errors import EtudeError
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.slots import Context, Reference
+from etude.core.stages import OTHER, OWN
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.loops.credit import gathered
@@ -28,7 +29,7 @@ from etude.loops.players import FIRST, Player, Players, restore, saved
 from etude.loops.scorer import Scorer
 from etude.loops.states import copied, join_tensors, split_tensors
 from etude.loops.token_learning import TokenLearners, own_needs
-from etude.loops.update import OTHER, OWN, Updater
+from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import checkpoint_bytes, mark, recalled, spared
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
+from etude.core.stages import OTHER, OWN
 from etude.loops.states import below
-from etude.loops.update import OTHER, OWN, Updater
+from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 
 FIRST = "policy"

@@ -12,6 +12,7 @@ from torch import Tensor
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import split_groups
+from etude.core.stages import OWN
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise, gap_sums
 from etude.loops.language_report import divergences
@@ -28,9 +29,6 @@ from etude.policies.micro_batches import micro_batches
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
-
-OWN, OTHER = "own", "other"
-"""Whose optimizer takes a step: that of the stage's method, or that of the other method's steps between."""
 
 
 class Updater:
