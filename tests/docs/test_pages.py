@@ -17,7 +17,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 def generated(folder: Path) -> dict[str, str]:
     """The text of every generated page, by path."""
-    found = [*(folder / "methods").glob("*.md"), folder / "claims.md", folder / "presets.md"]
+    found = [*(folder / "methods").glob("*.md"), folder / "claims.md", folder / "presets.md", folder / "studies.md"]
     return {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in found if p.is_file()}
 
 
