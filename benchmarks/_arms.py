@@ -68,6 +68,7 @@ class Arm:
             "seconds": [round(s["seconds"], 3) for s in self.steps],
             "processor_seconds": [round(s["processor"], 3) for s in self.steps],
             **means,
+            **({"memory": round(max(s["memory"] for s in self.steps), 2)} if "memory" in self.steps[0] else {}),
         }
 
 

@@ -16,6 +16,8 @@ MODELS = {
     "tiny": {"vocab": 307, "hidden": 128, "layers": 3, "heads": 4, "kv_heads": 4, "mlp": 256},
     "0.8M": {"vocab": 512, "hidden": 128, "layers": 3, "heads": 4, "kv_heads": 2, "mlp": 448},
     "10M": {"vocab": 1000, "hidden": 384, "layers": 6, "heads": 6, "kv_heads": 2, "mlp": 1024},
+    "0.5B": {"vocab": 151_936, "hidden": 896, "layers": 24, "heads": 14, "kv_heads": 2, "mlp": 4864},
+    "1.5B": {"vocab": 151_936, "hidden": 1536, "layers": 28, "heads": 12, "kv_heads": 2, "mlp": 8960},
 }
 
 
@@ -52,6 +54,18 @@ CASES = {
     )
 }
 
+GPU_CASES = {
+    c.name: c
+    for c in (
+        Case("short-0.5B", "0.5B", (64, 256), 256, 256),
+        Case("long-0.5B", "0.5B", (512, 1024), 512, 64),
+        Case("short-1.5B", "1.5B", (64, 256), 256, 128),
+        Case("check-0.8M", "0.8M", (16, 64), 16, 16),
+    )
+}
+"""Of `gpu.py`; the last one tries the script itself, on any machine."""
+ALL_CASES = CASES | GPU_CASES
+
 
 def prompts(case: Case, count: int = 512) -> list[str]:
     """Random words, the same in both arms."""
@@ -65,6 +79,13 @@ def reward(completion: str, success: float) -> float:
     """1 for a fixed share of all texts, picked by a checksum; otherwise 0."""
     words = " ".join(completion.split())
     return float(zlib.crc32(words.encode()) % 1000 < 1000 * success)
+
+
+def memory(device: str) -> dict[str, float]:
+    """The most GiB that the device's tensors took until now; nothing on a CPU."""
+    import torch
+
+    return {"memory": torch.cuda.max_memory_allocated() / 2**30} if device.startswith("cuda") else {}
 
 
 def make_model(case: Case, folder: Path) -> Path:
@@ -83,7 +104,8 @@ def make_model(case: Case, folder: Path) -> Path:
     config = LlamaConfig(
         vocab_size=size["vocab"], hidden_size=size["hidden"], num_hidden_layers=size["layers"],
         num_attention_heads=size["heads"], num_key_value_heads=size["kv_heads"], intermediate_size=size["mlp"],
-        max_position_embeddings=1024, tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+        max_position_embeddings=max(1024, case.prompts[1] + case.answer), tie_word_embeddings=False,
+        pad_token_id=0, eos_token_id=1, bos_token_id=None,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     _bias_the_end(model, 1 / case.answer)

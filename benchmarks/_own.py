@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from _cases import CASES, GROUP, RATE, prompts, reward
+from _cases import ALL_CASES, GROUP, RATE, memory, prompts, reward
 
 SAVINGS = (
     "shared-prefill",
@@ -28,7 +28,9 @@ SAVINGS = (
 )
 
 
-def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool, shadow: bool) -> Any:
+def build(
+    case_name: str, folder: str, micro_tokens: int | None, autocast: bool, shadow: bool, device: str = "cpu"
+) -> Any:
     """The loop, ready to step."""
     from etude.core.registry import get_method
     from etude.core.task import LanguageTask, Problem
@@ -37,7 +39,7 @@ def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool,
     from etude.optimizers.adam import AdamW
     from etude.policies.language import LanguagePolicy
 
-    case = CASES[case_name]
+    case = ALL_CASES[case_name]
 
     class Words(LanguageTask):
         """Random words, rewarded by checksum."""
@@ -54,7 +56,7 @@ def build(case_name: str, folder: str, micro_tokens: int | None, autocast: bool,
         problems=case.completions // GROUP, experience=Groups(size=GROUP), optimizer=AdamW(lr=RATE)
     )
     options: dict[str, Any] = {} if micro_tokens is None else {"micro_tokens": micro_tokens}
-    policy = LanguagePolicy.load(folder, device="cpu", autocast=autocast, shadow=shadow or None)
+    policy = LanguagePolicy.load(folder, device=device, autocast=autocast, shadow=shadow or None)
     return LanguageLoop(method, Words(), policy, seed=0, steps=1000, **options)
 
 
@@ -106,13 +108,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro-tokens", type=int)
     parser.add_argument("--dtype", choices=("float32", "autocast"), default="float32")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--shadow", action="store_true")
     parser.add_argument("--without", action="append", default=[])
     chosen = parser.parse_args()
     import torch
 
     torch.set_num_threads(chosen.threads)
-    loop = build(chosen.case, chosen.folder, chosen.micro_tokens, chosen.dtype == "autocast", chosen.shadow)
+    autocast = chosen.dtype == "autocast"
+    loop = build(chosen.case, chosen.folder, chosen.micro_tokens, autocast, chosen.shadow, chosen.device)
     for saving in chosen.without:
         remove(saving, loop)
     print("ready", flush=True)
@@ -125,7 +129,7 @@ def main() -> None:
         answer = {
             "seconds": seconds, "processor": used, "completion_tokens": round(answers), "total_tokens": round(total),
             "generate": metrics["seconds/experience"], "update": metrics["seconds/update"],
-            "reward": metrics["reward"], "length": metrics["completion_length"],
+            "reward": metrics["reward"], "length": metrics["completion_length"], **memory(chosen.device),
         }  # fmt: skip
         print(json.dumps(answer), flush=True)
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import Any
 
-from _cases import CASES, GROUP, RATE, prompts, reward
+from _cases import ALL_CASES, GROUP, RATE, memory, prompts, reward
 
 
 def main() -> None:
@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=("float32", "autocast", "bfloat16"), default="float32")
     parser.add_argument("--rows", type=int, default=0, help="rows of one forward pass; 0 takes all")
+    parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")  # TRL prints to standard output; answers go to the real one alone
     os.dup2(2, 1)
@@ -41,7 +42,7 @@ def train(chosen: Any, answers: Any) -> None:
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    case = CASES[chosen.case]
+    case = ALL_CASES[chosen.case]
     rows = chosen.rows or case.completions
     seen: dict[str, float] = {}
 
@@ -64,10 +65,12 @@ def train(chosen: Any, answers: Any) -> None:
             used = time.process_time() - self.used
             generate = seen.pop("scored") - self.begun
             found = {"seconds": seconds, "processor": used, "generate": generate, "update": seconds - generate, **seen}
+            found |= memory(chosen.device)
             print(json.dumps(found), file=answers, flush=True)
 
     config = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=chosen.dtype == "autocast", gradient_checkpointing=False,
+        output_dir=tempfile.mkdtemp(), use_cpu=chosen.device == "cpu", bf16=chosen.dtype == "autocast",
+        gradient_checkpointing=False,
         model_init_kwargs={"dtype": "bfloat16" if chosen.dtype == "bfloat16" else "float32"},
         per_device_train_batch_size=rows, gradient_accumulation_steps=case.completions // rows,
         num_generations=GROUP, max_completion_length=case.answer, temperature=1.0, top_k=0, top_p=1.0,

@@ -46,27 +46,38 @@ def clock(threads: int) -> str:
     return "processor" if threads == 1 else "seconds"
 
 
-def tune(make: Any, settings: list[dict[str, Any]], case: Case, folder: Path, threads: int) -> dict[str, Any]:
-    """The fastest setting, and the completion tokens per second of each."""
-    found: dict[str, float] = {}
+def tune(
+    make: Any, settings: list[dict[str, Any]], case: Case, folder: Path, threads: int, time: str
+) -> dict[str, Any]:
+    """The fastest setting by this clock, and the completion tokens per second of each."""
+    found, failed = dict[str, float](), dict[str, str]()
     for setting in settings:
-        arm = make(case, folder, threads, setting)
-        in_turn([arm], rounds=2)
-        found[json.dumps(setting)] = round(arm.rate(clock=clock(threads)), 1)
+        try:
+            arm = make(case, folder, threads, setting)
+            in_turn([arm], rounds=2)
+        except SystemExit as ended:  # out of memory, for one
+            failed[json.dumps(setting)] = str(ended)
+            continue
+        found[json.dumps(setting)] = round(arm.rate(clock=time), 1)
         arm.close()
-    return {"setting": json.loads(max(found, key=found.__getitem__)), "tried": found}
+    if not found:
+        raise SystemExit("\n".join(failed.values()))
+    return {"setting": json.loads(max(found, key=found.__getitem__)), "tried": found, "failed": failed}
 
 
-def compare(case: Case, folder: Path, threads: int, rounds: int) -> dict[str, Any]:
+def compare(
+    case: Case, folder: Path, threads: int, rounds: int, own_settings: list[dict[str, Any]] = OWN_SETTINGS,
+    peer_settings: list[dict[str, Any]] = PEER_SETTINGS, time: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """One row of the table."""
-    mine = tune(own_arm, OWN_SETTINGS, case, folder, threads)
-    theirs = tune(peer_arm, PEER_SETTINGS, case, folder, threads)
+    time = time or clock(threads)
+    mine = tune(own_arm, own_settings, case, folder, threads, time)
+    theirs = tune(peer_arm, peer_settings, case, folder, threads, time)
     own = own_arm(case, folder, threads, mine["setting"])
     peer = peer_arm(case, folder, threads, theirs["setting"])
     in_turn([own, peer], rounds)
     own.close()
     peer.close()
-    time, target = clock(threads), TARGETS[case.name.split("-")[0]]
     ratio = own.rate(clock=time) / peer.rate(clock=time)
     return {
         "case": case.to_json(), "threads": threads, "clock": time,
@@ -75,7 +86,6 @@ def compare(case: Case, folder: Path, threads: int, rounds: int) -> dict[str, An
         "ratio_by_round": [round(r, 2) for r in ratios(own, peer, time)],
         "ratio_total_tokens": round(own.rate("total_tokens", time) / peer.rate("total_tokens", time), 2),
         "ratio_wall": round(own.rate() / peer.rate(), 2),
-        "target": target, "met": ratio >= target,
     }  # fmt: skip
 
 
@@ -113,8 +123,9 @@ def main() -> None:
         for name in dict.fromkeys([*chosen.cases, *chosen.ablation]):
             folder = make_model(CASES[name], Path(scratch) / name)
             if name in chosen.cases:
-                result["cases"][name] = row = compare(CASES[name], folder, chosen.threads, chosen.rounds)
-                print(f"{name}: {row['ratio']}x (target {row['target']}x)", file=sys.stderr, flush=True)
+                row, target = compare(CASES[name], folder, chosen.threads, chosen.rounds), TARGETS[name.split("-")[0]]
+                result["cases"][name] = row | {"target": target, "met": row["ratio"] >= target}
+                print(f"{name}: {row['ratio']}x (target {target}x)", file=sys.stderr, flush=True)
             if name in chosen.ablation:
                 result["ablation"][name] = ablate(CASES[name], folder, chosen.threads, chosen.rounds)
     print(text := json.dumps(result, indent=1))

@@ -49,7 +49,7 @@ def test_a_run_of_control_is_to_be_compared_with_its_parent(
     (tmp_path / "method.json").write_text(json.dumps({"parent": parent}))
     done = Result(tmp_path, method, "pendulum", 2, 1.0, tmp_path / "checkpoint", {}, [])
     commands = [line for line, _ in control.suggestions(done, method, {"task": "pendulum"})]
-    assert f"etude compare {method} {other} --task pendulum --seeds 10" in commands
+    assert f"etude compare {other} {method} --task pendulum --seeds 10" in commands
 
 
 def test_the_reward_of_a_function_stands_beside_the_accuracy(

@@ -42,7 +42,7 @@ def test_what_it_prints_at_the_end_can_be_typed(cli: Cli, tmp_path: Path) -> Non
     commands = [line.strip() for line in answer.out.splitlines() if line.startswith("  etude ")]
     assert commands == [
         "etude evaluate 'a run' --k 1,8,64",
-        "etude compare grpo dr-grpo --task compose --seeds 3",
+        "etude compare reinforce grpo --task compose --seeds 3",
         "etude methods show grpo",
     ]
     assert "a run/report.html" in answer.out

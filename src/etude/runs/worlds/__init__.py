@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, check
 from etude.core.loop import Loop
 from etude.core.method import Method
+from etude.core.registry import compositions, files
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
@@ -160,3 +162,10 @@ def check_evaluation(options: EvaluationOptions, task: Task) -> None:
             raise ConfigError(
                 f"--{option.name.replace('_', '-')} means nothing for {task.id}, a task of {task.world}: leave it out."
             )
+
+
+def parent(folder: Path, world: World) -> str | None:
+    """The method that the one of a run is a difference of, where it is registered and trained in this world."""
+    name: str | None = json.loads((folder / "method.json").read_text()).get("parent")
+    known = name in files("methods") and any(world in m.worlds for m in compositions(name))
+    return name if known else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
@@ -17,12 +16,11 @@ from etude.core.fields import parse
 from etude.core.method import Method
 from etude.core.part import hints
 from etude.core.population import Member
-from etude.core.registry import compositions, files
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
 from etude.runs.playing import LATEST, Plays, plays
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, Measured, language
+from etude.runs.worlds import EvaluationOptions, Measured, language, parent
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -316,12 +314,10 @@ def preview(task: ControlTask, split: str | None, count: int) -> Iterable[str]:
 
 def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """More episodes, and a comparison with the method's parent, or with another where it has none."""
-    parent = json.loads((done.folder / "method.json").read_text())["parent"]
-    known = parent in files("methods") and any(World.CONTROL in m.worlds for m in compositions(parent))
-    other = parent if known else "ppo" if method == "a2c" else "a2c"
+    other = parent(done.folder, World.CONTROL) or ("ppo" if method == "a2c" else "a2c")
     task = quote(str(config["task"]))
     commands = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
     if not task.startswith("'<"):
-        line = f"etude compare {quote(method)} {other} --task {task} --seeds {SEEDS}"
-        commands.append((line, "whether another method is better, with statistics"))
+        line = f"etude compare {other} {quote(method)} --task {task} --seeds {SEEDS}"
+        commands.append((line, "which of the two is better, with statistics"))
     return commands

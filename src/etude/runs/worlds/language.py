@@ -16,10 +16,11 @@ from etude.core.slots import Reward
 from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task
+from etude.core.worlds import World
 from etude.evaluation.report import Wording
 from etude.rewards.several import only_python
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, Measured
+from etude.runs.worlds import EvaluationOptions, Measured, parent
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -337,14 +338,14 @@ def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tu
 
 
 def comparison(done: Result, method: str, config: Mapping[str, Any], seeds: int) -> list[tuple[str, str]]:
-    """Another method on the same task, where one can be trained on it."""
+    """The method's parent on the same task, or another where it has none."""
     learns = json.loads((done.folder / "method.json").read_text()).get("advantages") is not None
     named = not any(str(said).startswith("<") for said in (config.get("task"), only_python(config.get("reward"))))
     if not learns or not named or done.notes:
         return []
-    other = "dr-grpo" if method != "dr-grpo" else "grpo"
+    other = parent(done.folder, World.LANGUAGE) or ("dr-grpo" if method != "dr-grpo" else "grpo")
     rewards = config.get("reward") or []
     scored = "".join(f" --reward {quote(r)}" for r in ([rewards] if isinstance(rewards, str) else rewards))
     task = quote(config.get("task", done.task)) + scored
-    line = f"etude compare {quote(method)} {other} --task {task} --seeds {seeds}"
-    return [(line, "whether another method is better, with statistics")]
+    line = f"etude compare {other} {quote(method)} --task {task} --seeds {seeds}"
+    return [(line, "which of the two is better, with statistics")]
