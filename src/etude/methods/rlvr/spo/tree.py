@@ -107,6 +107,7 @@ class NodesWithCredit(Filter):
 
     Shapes: scores [B], sampled_values [B, T] -> [B].
 
+    >>> import torch
     >>> from types import SimpleNamespace as Rows
     >>> rows = Rows(sampled_values=torch.tensor([[0.5, torch.nan], [torch.nan, 1.0]]), scores=torch.ones(2))
     >>> NodesWithCredit().weigh(rows).tolist()
