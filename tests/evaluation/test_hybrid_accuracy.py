@@ -90,6 +90,8 @@ def test_scores_that_are_no_further_apart_than_the_margin_leave_it_to_length() -
         lengths = np.array(long)[None, :, None].repeat(4, 2)
         assert better_modes(scores, lengths, margin=0.2).tolist() == [THINK]
         assert better_modes(scores, lengths, margin=0.25).tolist() == [better]
+        assert better_modes(scores, lengths, margin=0.3).tolist() == [better]
+        assert better_modes(scores[:, ::-1], lengths, margin=0.3).tolist() == [better]
         assert better_modes(scores[:, ::-1], lengths, margin=0.2).tolist() == [DIRECT]
 
 

@@ -403,12 +403,12 @@ def test_the_experiment_measures_what_the_claim_names(monkeypatch: pytest.Monkey
     assert (
         found[0].arm["thinking with a wide margin"] == 0.8 and found[0].baseline["thinking with a wide margin"] == 0.9
     )
-    assert found[0].budgets["completions"] == (64.0 * 40, 64.0 * 40)
+    assert found[0].budgets["completions"] == (64.0 * 20, 64.0 * 20)
 
 
 def test_arms_differ_in_what_they_are_named_for() -> None:
     arms = experiment.arms()
-    assert {m.experience.size * m.problems for m in arms.values()} == {64}  # type: ignore[union-attr]
+    assert {m.experience.size * m.problems for m in arms.values()} == {128}  # type: ignore[union-attr]
     assert arms["wide"].diff(arms["hgpo"]).keys() == {"advantages.margin"}
     for method in arms.values():
         check_fit(method, experiment.TASK)

@@ -18,10 +18,10 @@ from etude.tasks.language.hybrid_sums import HybridSums
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-TASK, STEPS = HybridSums(), 40
-WARM = 200
+TASK, STEPS = HybridSums(), 20
+WARM = 300
 """Supervised steps on worked answers before all arms, as before those of the bed `language/hybrid-sums`."""
-CHANGES = {"problems": 16, "experience.size": 4}
+CHANGES = {"problems": 32, "experience.size": 4}
 PROBLEMS, SAMPLES, GAP = 200, 8, 0.2
 """Test problems, completions of each (and as many in each mode), and the gap of accuracies that counts as none."""
 EASY, HARD = "terms2", "terms4"

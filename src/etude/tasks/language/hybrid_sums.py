@@ -37,7 +37,7 @@ class HybridSums(Sums):
     modes: ClassVar[tuple[str, str]] = ("T", "N")
 
     terms: tuple[Terms, ...] = (2, 4)
-    at_once: Probability = 0.1
+    at_once: Probability = 0.05
 
     def demonstration(self, problem: Problem) -> str:
         think, direct = self.modes
