@@ -231,6 +231,7 @@ def test_where_it_samples_is_a_name_and_a_number() -> None:
             Options(on=wrong)
 
 
+@pytest.mark.slow
 def test_it_is_refused_where_nothing_samples_or_nobody_else_can_make_the_task(tmp_path: Path) -> None:
     class Here(Toy):
         """Only this function knows it."""
