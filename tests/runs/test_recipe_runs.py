@@ -184,6 +184,13 @@ def test_a_reward_model_is_handed_on_by_name(tmp_path: Path) -> None:
     assert [line["run"] for line in made.metrics] == [1, 2]
 
 
+def test_rounds_in_control_play_and_count_on(tmp_path: Path) -> None:
+    recipe = chain(Train(called="rl", method="ppo", steps=512, set=("experience.steps=32",)), repeat=2)
+    made = etude.train(recipe, "cartpole", seeds=2, evaluate=2, quiet=True, out=tmp_path / "r")
+    assert [line["environment_steps"] for line in made.metrics] == [256, 512, 768, 1024]
+    assert set(etude.evaluate(made.folder, episodes=2)["test"]) >= {"return"}
+
+
 def test_steps_are_divided_as_those_of_the_recipe(tmp_path: Path) -> None:
     made = etude.train("sft-then-grpo", "compose", steps=3, set=["problems=2", "experience.size=4"],
                        evaluate=2, evaluate_samples=1, evaluate_every=1, quiet=True, out=tmp_path / "r")  # fmt: skip

@@ -20,7 +20,7 @@ from etude.runtime.jsonl import JsonLines
 
 DATA = "data.jsonl"
 """What a run that keeps completions makes."""
-RECORD = "run.json"
+RECORD, METHOD = "run.json", "method.json"
 COUNTERS = ("step", "environment_steps")
 """What the logs count on from one run to the next."""
 
@@ -176,6 +176,8 @@ class Chain:
                 disk.link(path, target)
             except OSError:  # another disk, or one without second names
                 shutil.copyfile(path, target)
+        if source is not None:  # of the run: a recipe has no policy of its own
+            disk.write_file(folder / METHOD, (source.parent.parent / METHOD).read_bytes())
         self.record["logs"] = {name: log.position for name, log in self.folder.logs.items()}
         checkpoints.save_json(folder / RECORD, self.record)
 

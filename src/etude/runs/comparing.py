@@ -131,7 +131,6 @@ def _compose_arms(
 
 def _check_measures(arms: Mapping[str, Method], goal: Task, options: Options, metric: str, split: str) -> None:
     """Raise ConfigError unless all arms can be measured by this metric on this split; do what else may fail."""
-    from etude.loops import loop_class
     from etude.runs.kinds import check_options, run_of
     from etude.runs.worlds import world_of
 
@@ -140,10 +139,9 @@ def _check_measures(arms: Mapping[str, Method], goal: Task, options: Options, me
         kind = run_of(method)
         if not kind.acts(method):
             raise ConfigError(f"{arm} trains a scorer, which samples nothing, so it has no {metric} to compare.")
-        loop_class(type(method), goal.world)
+        kind.check(method, goal)
         check_options(options, method, goal)
-        kind.prepare(method, goal, options)
-        world.prepare(method, goal, options)
+        kind.ready(method, goal, options)
     known, splits = world.measured(goal)
     if metric not in known:
         raise UnknownNameError("metric after training", metric, known, f"There are: {', '.join(known)}.")

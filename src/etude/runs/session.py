@@ -34,8 +34,7 @@ def prepare(method: Method, task: Task, options: Options) -> None:
     run_of(method).check(method, task)
     _stopping(task, options)
     _check_keep_best(task, options)
-    world_of(task).prepare(method, task, options)
-    run_of(method).prepare(method, task, options)
+    run_of(method).ready(method, task, options)
 
 
 def run(

@@ -219,6 +219,11 @@ def compose_method(
     if world not in composed.worlds:
         raise ConfigError(_of_another_world(composed, world))
     composed = stack(composed, parts)
+    if reward is not None and "rewards" not in composed.slot_names():
+        raise ConfigError(
+            f"{composed.id} is a {type(composed).__name__}, which has no rewards of its own: set those of the methods "
+            "that it trains, as in --set rewards=my_rewards.py:score."
+        )
     if reward is not None:
         from etude.core.slots import TokenReward
         from etude.rewards.several import reward_parts

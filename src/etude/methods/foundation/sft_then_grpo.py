@@ -23,13 +23,12 @@ sft_then_grpo = Recipe(
         Train(called="rl", method="grpo", steps=100),
     ),
     claim=Claim(
-        statement="On chains of which GRPO rarely samples a right one, a quarter of the steps on worked answers and the "
-        "rest on GRPO beats all of them on GRPO.",
+        statement="Where right chains are rarely sampled, a quarter of the steps on worked answers and the rest on "
+        "GRPO beats all of them on GRPO.",
         bed="language/compose-hard",
         baseline="grpo",
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         changes={"runs.sft.steps": 10, "runs.rl.steps": 30},
         equal=("steps",),
-        paper_effect="a cold start of worked answers makes RL faster and better than RL from the base (no number apart)",
     ),
 )

@@ -46,6 +46,11 @@ class RunOfKind(Generic[M, L]):
         """Raise ConfigError where no loop trains it."""
         loop_class(type(method), task.world)
 
+    def ready(self, method: M, task: Task, options: Options) -> None:
+        """Do what may fail before anything is written, what depends on the world included."""
+        world_of(task).prepare(method, task, options)
+        self.prepare(method, task, options)
+
     def budget(self, method: M, task: Task) -> int:
         """What a run takes where nothing else is said, in the world's unit."""
         return world_of(task).budget(task)

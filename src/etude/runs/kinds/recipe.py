@@ -73,6 +73,10 @@ class RecipeRun(RunOfKind[Recipe, Loop]):
         """As it is: what a task asks for is asked of each run."""
         return method, ""
 
+    def ready(self, method: Recipe, task: Task, options: Options) -> None:
+        """What depends on a world is done for each run in its own."""
+        self.prepare(method, task, options)
+
     def prepare(self, method: Recipe, task: Task, options: Options) -> None:
         """Do for each run what may fail before anything is written."""
         from etude.runs.session import prepare

@@ -249,12 +249,14 @@ def restore(checkpoint: str, config: Mapping[str, Any], task: ControlTask) -> Re
     import torch
 
     from etude.evaluation.restored import restore_policies
+    from etude.runtime.checkpoints import load_json
     from etude.runtime.sources import opened
 
     place = Path(checkpoint)
     if not (place / "policy.safetensors").is_file():
         raise ConfigError(f"{checkpoint} is no run of control, and {task.id} is a task of control.")
-    method = Method.from_json(opened(place.parent.parent).method)
+    inside = place / "method.json"  # in a recipe's checkpoint, of the run that it comes from
+    method = Method.from_json(load_json(inside) if inside.is_file() else opened(place.parent.parent).method)
     known = {k: v for k, v in config.items() if k in {f.name for f in dataclasses.fields(Options)}}
     options = Options(**{**known, "population": tuple(known["population"]), "sinks": ()})
     torch.set_num_threads(options.threads or 1)
