@@ -33,7 +33,7 @@ from slow_worlds import Slow
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 3
-PROBLEMS = {"ghpo": 4, "t-ppo": 4}
+PROBLEMS = {"ghpo": 4, "hgpo": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
 METHODS = {
     m.id: m
