@@ -146,3 +146,12 @@ def test_studies_are_listed(cli: Cli) -> None:
     answer = cli("studies")
     assert answer.code == 0 and "model-task-alignment" in answer.out
     assert "[recipes.random]" in cli("studies", "show", "model-task-alignment").out
+
+
+def test_studies_as_json(cli: Cli) -> None:
+    told = {entry["id"]: entry for entry in json.loads(cli("studies", "--json").out)}
+    assert told.keys() == studies().keys()
+    known = load_study("model-task-alignment")
+    entry = told[known.id]
+    assert entry["recipes"] == [known.baseline, *known.recipes] and entry["beds"] == list(known.beds)
+    assert entry["paper"] == "arXiv:2508.21188" and isinstance(entry["done"], bool)

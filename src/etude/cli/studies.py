@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 if TYPE_CHECKING:
     from etude.runs.studies import Study
@@ -14,15 +15,24 @@ studies = App(name="studies", help="Recipes on several beds; `show ID` prints a 
 
 
 @studies.default
-def list_studies() -> None:
-    """Every study: its recipes, its beds, and whether it has been run."""
+def list_studies(*, json: Annotated[bool, Parameter(negative=())] = False) -> None:
+    """Every study: its recipes, its beds, and whether it has been run.
+
+    Parameters
+    ----------
+    json
+        As JSON: id, title, paper, about, beds, recipes, seeds, and whether its table is there.
+    """
     from etude.runs.studies import load_study, recorded
     from etude.runs.studies import studies as known
 
-    for name in known():
-        study = load_study(name)
+    found = [load_study(name) for name in known()]
+    if json:
+        print(json_module.dumps([_entry(study) for study in found], indent=1))
+        return
+    for study in found:
         cells = f"{len(study.recipes) + 1} recipes x {len(study.beds)} beds x {study.seeds} seeds"
-        print(f"{name:<24}{'done' if recorded(study) else 'not run':<10}{cells}")
+        print(f"{study.id:<24}{'done' if recorded(study) else 'not run':<10}{cells}")
         print(f"    {study.about}")
 
 
@@ -87,6 +97,13 @@ def _print(study: Study, found: dict[str, Any]) -> None:
         console.print(shown)
         for row in (r for r in rows if "failed" in r):
             console.print(f"{row['recipe']} was left out: {row['failed']}")
+
+
+def _entry(study: Study) -> dict[str, Any]:
+    from etude.runs.studies import recorded
+
+    told = {k: getattr(study, k) for k in ("id", "title", "paper", "about", "beds", "seeds")}
+    return {**told, "recipes": [study.baseline, *study.recipes], "done": recorded(study) is not None}
 
 
 def _gap(ends: list[float]) -> str:
