@@ -316,7 +316,7 @@ def _written(where: str, batch: Batch, before: Batch) -> Iterator[Finding]:
     """Tensors of the batch that are no longer what they were."""
     for field in (f.name for f in dataclasses.fields(before)):
         now, then = getattr(batch, field), getattr(before, field)
-        if isinstance(then, Tensor) and not torch.equal(now, then):
+        if isinstance(then, Tensor) and not _same(now, then):
             yield fault("calls", f"{where} writes into batch.{field}: return a new tensor and leave the batch alone.")
 
 
@@ -338,6 +338,11 @@ def _declared(part: Part, contract: Contract, where: str, value: Tensor) -> Iter
             f"{where} depends on behaviour_logp: say uses_behaviour = True in the class if it takes it for the "
             "policy's own, so that it is refused together with top-p or top-k.",
         )  # fmt: skip
+
+
+def _same(now: Tensor, then: Tensor) -> bool:
+    """Whether two tensors are equal; nan, which stands for nothing there, equals nan."""
+    return now.shape == then.shape and not bool(((now != then) & ~((now != now) & (then != then))).any())
 
 
 def _stays(part: Part, contract: Contract, value: Tensor) -> bool:

@@ -105,6 +105,7 @@ def small_tokens(needs: frozenset[Need]) -> tuple[TokenBatch, TokenLogProbs]:
         torch.zeros(ROWS, dtype=torch.bool), advantages=normal(ROWS, TOKENS) * mask, solved=scores >= 1,
         shares=mask / mask.sum(), row_shares=torch.full((ROWS,), 1 / ROWS), draw=torch.arange(ROWS),
         outcomes=scores, final=mask & False, step=torch.where(mask, place // 2, -1),
+        sampled_values=torch.where(mask & (place % 2 == 0), 0.5 - 0.1 * place, torch.nan),
         verdicts=torch.where(mask & ends, 1.0, 0.0)[..., None],
         episodes=_episodes(tokens, lengths, behaviour, scores),
     )  # fmt: skip

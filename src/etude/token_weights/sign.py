@@ -17,6 +17,7 @@ class PositiveOnly(TokenWeights):
 
     Shapes: advantages [B, T] -> factors [B, T].
 
+    >>> import torch
     >>> from types import SimpleNamespace as Rows
     >>> rows = Rows(advantages=torch.tensor([[0.5, 0.0], [-0.5, -0.5]]), sampled=torch.tensor([True, True]))
     >>> PositiveOnly()(rows, TokenLogProbs(torch.zeros(2, 2))).tolist()
@@ -35,6 +36,7 @@ class NegativeOnly(TokenWeights):
 
     Shapes: advantages [B, T] -> factors [B, T].
 
+    >>> import torch
     >>> from types import SimpleNamespace as Rows
     >>> rows = Rows(advantages=torch.tensor([[0.5, 0.0], [-0.5, -0.5]]), sampled=torch.tensor([True, True]))
     >>> NegativeOnly()(rows, TokenLogProbs(torch.zeros(2, 2))).tolist()

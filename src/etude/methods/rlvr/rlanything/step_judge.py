@@ -109,7 +109,7 @@ class StepVerdicts(TokenReward, SmallLearner):
         return upgraded_learning(cls, values)
 
     def objection(self, method: Method) -> str | None:
-        return several_splitters(method)
+        return several_splitters(method) or super().objection(method)
 
     def check(self) -> None:
         if self.low > self.high:
