@@ -109,6 +109,7 @@ def test_batches_may_be_cut_and_permuted() -> None:
         assert [[s.tokens for s in e.segments] for e in part] == [whole[i] for i in chosen]
 
 
+@pytest.mark.slow
 def test_forks_are_brought_to_where_they_begin() -> None:
     """Whole turns that were said before are said again to the environment, in its process as in this one."""
     first = play(Slow())[:4]
@@ -184,6 +185,7 @@ def test_off_the_main_thread_workers_have_deadlines_and_this_process_refuses(her
     assert found == [here, "refused"]
 
 
+@pytest.mark.slow
 def test_processes_wait_for_the_next_episodes_and_end_when_others_are_played() -> None:
     tasks = [Slow(workers=1, turns=turns) for turns in (1, 2, 3)]
     play(tasks[0])
@@ -259,6 +261,7 @@ def test_processes_that_are_killed_from_outside_change_nothing(here: list[Any]) 
     assert not {w.process.pid for w in pool_of(task).workers} & {*pids}
 
 
+@pytest.mark.slow
 def test_one_that_no_seed_decides_does_not_survive_its_process() -> None:
     task = Slow(workers=1, fault="hang", at=4, chance=True, step_timeout=0.5, turns=2)
     faults = lost(play(task, starts_of(task, 1)[2::2]))
@@ -302,6 +305,7 @@ def test_three_lost_episodes_in_a_row_stop_the_run() -> None:
         play(task, starts)
 
 
+@pytest.mark.slow
 def test_a_step_counts_lost_episodes() -> None:
     found = []
     for count, fault in ((0, "raise"), (2, "die")):

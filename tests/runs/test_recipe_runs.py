@@ -46,6 +46,7 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith(TIMINGS)} for line in lines]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("method", "task", "steps", "fields"),
     [("grpo", "compose", 3, SMALL),
@@ -66,6 +67,7 @@ def test_a_chain_of_one_run_is_that_run(
     assert (made.checkpoint / model).read_bytes() == (whole.checkpoint / model).read_bytes()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("method", "task", "steps", "fields"),
     [("grpo+kl-to-reference", "compose", 2, (*SMALL, "optimizer.schedule=constant")),
@@ -88,6 +90,7 @@ def test_two_runs_with_all_kept_are_one_longer_run(
     assert numbers(whole.folder) == numbers(made.folder)
 
 
+@pytest.mark.slow
 def test_what_begins_anew_is_another_run(tmp_path: Path) -> None:
     first = Train(called="first", method="grpo+kl-to-reference", steps=2, set=SMALL)
     found = {}
@@ -103,6 +106,7 @@ def test_what_begins_anew_is_another_run(tmp_path: Path) -> None:
     assert not any(torch.equal(a, b) for i, a in enumerate(values) for b in values[:i])
 
 
+@pytest.mark.slow
 def test_rounds_begin_from_each_other_with_seeds_of_their_own(tmp_path: Path) -> None:
     recipe = chain(Train(called="rl", method="grpo", steps=1, set=SMALL), repeat=3)
     made = etude.train(recipe, "compose", seed=7, out=tmp_path / "chain", **QUICK)
@@ -144,6 +148,7 @@ def test_a_kill_anywhere_changes_nothing(tmp_path: Path, kill: int) -> None:
     assert again.steps == whole.steps == 4 and (out / "FINISHED").is_file()
 
 
+@pytest.mark.slow
 def test_it_stops_for_now_after_so_many_steps_and_goes_on(tmp_path: Path) -> None:
     recipe = chain(*(Train(called=name, method="grpo", steps=2, set=SMALL) for name in ("a", "b")))
     whole = etude.train(recipe, "compose", out=tmp_path / "whole", **QUICK)
@@ -172,6 +177,7 @@ def test_completions_are_handed_on_as_worked_answers(tmp_path: Path) -> None:
     assert (made.folder / "03-sft" / "FINISHED").is_file()
 
 
+@pytest.mark.slow
 def test_a_reward_model_is_handed_on_by_name(tmp_path: Path) -> None:
     recipe = chain(
         Train(called="judge", method="reward-model", task="preferences", steps=1, set=("problems=4",)),
@@ -191,6 +197,7 @@ def test_rounds_in_control_play_and_count_on(tmp_path: Path) -> None:
     assert set(etude.evaluate(made.folder, episodes=2)["test"]) >= {"return"}
 
 
+@pytest.mark.slow
 def test_steps_are_divided_as_those_of_the_recipe(tmp_path: Path) -> None:
     made = etude.train("sft-then-grpo", "compose", steps=3, set=["problems=2", "experience.size=4"],
                        evaluate=2, evaluate_samples=1, evaluate_every=1, quiet=True, out=tmp_path / "r")  # fmt: skip

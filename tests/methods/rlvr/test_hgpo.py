@@ -308,6 +308,7 @@ def odds(policy: LanguagePolicy) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_the_choice_of_a_mode_is_learned_by_what_the_modes_are_worth() -> None:
     policy = random_policy()
     optimizer = hgpo.optimizer.replace(lr=1e-2)  # type: ignore[union-attr]
@@ -414,6 +415,7 @@ def test_arms_differ_in_what_they_are_named_for() -> None:
         check_fit(method, experiment.TASK)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_free_choices() -> None:
     policy = random_policy()
     found = experiment.figures(SimpleNamespace(policy=policy))

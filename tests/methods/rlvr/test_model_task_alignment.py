@@ -108,6 +108,7 @@ def coins(bandit: Bandit, method: TokenMethod, size: int, behaviour: SoftmaxTree
     return total
 
 
+@pytest.mark.slow
 def test_chance_teaches_nothing_on_average_where_the_policy_sampled(bandit: Bandit, shifted: SoftmaxTree) -> None:
     """And something with a clip that is open upward, once the policy is another than the one that sampled."""
     held = token().replace(aggregation="fixed-length", advantages=GroupAdvantage(scale=None))
@@ -207,6 +208,7 @@ def test_every_recipe_takes_the_slot_that_it_says(name: str, changes: dict[str, 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_with_the_truth_a_table_is_learned_and_turned_round_it_is_unlearned() -> None:
     """Where rewards are exact: 8 members of each, expected reward before and after."""
     task = Enumerable(prompts=2, vocabulary=3, length=2)
