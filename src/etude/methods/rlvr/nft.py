@@ -129,7 +129,7 @@ nft = dapo.replace(
             Measure(name="last:entropy", role="mechanism", bounds=(0.0, None)),
         ),
         equal=("steps", "updates"),
-        sweep={"optimizer.lr": (1e-4, 2e-4, 4e-4)},
+        sweep={"optimizer.lr": (5e-5, 1e-4, 2e-4)},
         paper_effect="51.7 against 48.3 for RFT on average over six benchmarks at 7 B, 59.2 against 52.8 at 32 B.",
     ),
 )
