@@ -11,6 +11,7 @@ import pytest
 from command import Cli
 
 import etude
+from etude.cli.parts import OF_VERBS
 from etude.core.kinds import ReplayMethod, all_slots
 from etude.core.recipe import Recipe
 
@@ -103,9 +104,10 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     heads = [line for line in answer.out.splitlines() if line and not line.startswith(" ")]
     assert "objective" in heads
     of_methods = [head for head in heads if " of " not in head]
-    assert set(of_methods) <= set(all_slots())
+    assert set(of_methods) <= {*all_slots(), *OF_VERBS} and "search" in of_methods
     inside = dict(head.split(" of ") for head in heads[len(of_methods) :])
     assert inside["centre"] == "group-advantage, reward-to-go" and inside["network"].startswith("actor-policy")
+    assert inside["guide"] == "beam, best-of, lookahead, tree-search"
     assert inside["denominator"] == inside["mask"] == "unified-gradient" and not set(inside) & set(all_slots())
     assert "leave-one-out" in cli("parts", "centre").out and "group-std" not in cli("parts", "centre").out
     assert "low = 0.2: a number in (0, 1)" in answer.out

@@ -26,6 +26,7 @@ def evaluate(
     seed: int = 0,
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
+    search: str | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
@@ -58,6 +59,9 @@ def evaluate(
         Fields of the task, as in task.levels=3. Repeatable.
     reward
         A Python function over completions that scores; by default those that the run was trained with. Repeatable.
+    search
+        Look for one answer to each problem: best-of:16, majority-vote:16, beam:4 or tree-search:32, with fields after
+        commas, as in beam:4,branch=2,guide=lookahead. `etude parts search` lists them.
     temperature
         Logits are divided by it; 0 for one greedy completion of each problem, whose metrics are named pass@1/greedy.
     top_p
@@ -83,7 +87,7 @@ def evaluate(
     if min(ks) < 1:
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     options = EvaluationOptions(
-        k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward,
+        k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search,
         temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
     )  # fmt: skip
     found = evaluations_of([checkpoint, *others], task, options, set)

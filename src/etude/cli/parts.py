@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
     from etude.core.part import Part
 
+OF_VERBS = ("search",)
+"""Slots that are no method's: `etude evaluate --search`."""
+
 
 def parts(slot: str | None = None) -> None:
     """List every part by slot, with its fields: what `--with NAME` and `--set SLOT=NAME` accept.
@@ -28,11 +31,11 @@ def parts(slot: str | None = None) -> None:
     from etude.core.part import part_classes
 
     console = Console(highlight=False)
-    known = part_classes().values()
+    known, named = part_classes().values(), {*all_slots(), *OF_VERBS}
     inside, before = dict[str, list[str]](), -1
     while len(inside) > before:  # fields of parts, fields of those, and so on
-        before, inside = len(inside), fields_of(c for c in known if c.slot in {*all_slots(), *inside})
-    classes = sorted((c for c in known if c.slot in all_slots() or c.slot in inside), key=lambda c: (c.slot, c.name))
+        before, inside = len(inside), fields_of(c for c in known if c.slot in {*named, *inside})
+    classes = sorted((c for c in known if c.slot in named or c.slot in inside), key=lambda c: (c.slot, c.name))
     slots = sorted({c.slot for c in classes}, key=lambda name: (name in inside, name))
     if slot is not None and slot not in slots:
         raise UnknownNameError("slot", slot, slots, f"There are: {', '.join(slots)}.")

@@ -37,7 +37,7 @@ def set_value(method: Method, assignment: str) -> Method:
             method = set_value(method, f"{slot}.{assignment.strip()}")
         return method
     hint = hints(type(method))[names[0]]
-    value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}", method)
+    value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}")
     return method.replace(**{names[0]: value})
 
 
@@ -96,7 +96,20 @@ def _importable(cls: type) -> str:
     return name
 
 
-def _edited(value: object, hint: object, rest: list[str], text: str, where: str, method: Method) -> Any:
+def with_field(part: Part, assignment: str) -> Any:
+    """A part with one field set, as in `width=4` or `guide.samples=2`; raises as `set_value`."""
+    path, equals, text = assignment.partition("=")
+    if not equals:
+        raise ConfigError(f"A field is set as in {next(iter(part.fields()), 'field')}=VALUE; got {assignment!r}.")
+    return _edited(part, type(part), path.strip().split("."), text.strip(), part.name)
+
+
+def part_named(name: str, kind: type[Part], where: str) -> Part:
+    """The part of this kind that is called so, with its default values; raises UnknownNameError with the nearest."""
+    return _one((kind,), name, where)
+
+
+def _edited(value: object, hint: object, rest: list[str], text: str, where: str) -> Any:
     """`value` with what `rest` leads to replaced by what `text` means."""
     classes, many = part_types(hint)
     if not rest:
@@ -109,9 +122,7 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
         places = _places(value, rest[0], where)
         if rest[1:]:
             deep = f"{where}.{rest[0]}"
-            return tuple(
-                _edited(p, type(p), rest[1:], text, deep, method) if i in places else p for i, p in enumerate(value)
-            )
+            return tuple(_edited(p, type(p), rest[1:], text, deep) if i in places else p for i, p in enumerate(value))
         before, after = value[: places[0]], value[places[0] + 1 :]
         return (*before, *_parts(classes, True, hint, text, where), *after)
     if not isinstance(value, Part):
@@ -123,9 +134,7 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
         raise UnknownNameError(
             f"field of {type(value).__name__}", rest[0], fields, f"It has: {', '.join(fields) or 'none'}."
         )
-    inner = _edited(
-        value.fields()[rest[0]], fields[rest[0]], rest[1:], text, f"{type(value).__name__}.{rest[0]}", method
-    )
+    inner = _edited(value.fields()[rest[0]], fields[rest[0]], rest[1:], text, f"{type(value).__name__}.{rest[0]}")
     return value.replace(**{rest[0]: inner})
 
 

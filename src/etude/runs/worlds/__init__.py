@@ -14,6 +14,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, check
 from etude.core.loop import Loop
 from etude.core.method import Method
+from etude.core.part import Part
 from etude.core.registry import compositions, files
 from etude.core.task import Task
 from etude.core.worlds import World
@@ -50,6 +51,8 @@ class EvaluationOptions:
         samples: completions per problem; None: the largest k (language).
         split: one split; None: all that are not trained on (language).
         reward: what scores, as in `train`; None: the run's own, if the task is the run's (language).
+        search: how one answer to each problem is found, as in 'beam:4', or an `etude.planners.search.Search`
+            (language).
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
         episodes: of each member (control).
         video: a file for an animated picture (GIF) of one episode of `member` (control).
@@ -61,6 +64,7 @@ class EvaluationOptions:
     split: str | None = None
     seed: int = 0
     reward: Scoring | None = None
+    search: str | Part | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int | None = None

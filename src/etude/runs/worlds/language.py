@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
     from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop
+    from etude.planners.search import Search
     from etude.policies.language import LanguagePolicy
 
 SMALL = 20_000_000
@@ -40,7 +41,7 @@ READS = frozenset({
     "evaluate_split", "evaluate_temperature", "on",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
-    "k", "problems", "samples", "split", "seed", "reward", "temperature", "top_p", "max_tokens",
+    "k", "problems", "samples", "split", "seed", "reward", "search", "temperature", "top_p", "max_tokens",
 })  # fmt: skip
 WORDING = Wording(unread=("seeds", "population"))
 
@@ -241,11 +242,12 @@ def _bits(config: Mapping[str, Any]) -> int | None:
 def evaluate(
     checkpoint: str, config: Mapping[str, Any], task: LanguageTask, options: EvaluationOptions
 ) -> dict[str, dict[str, Interval]]:
-    """pass@k, avg@k, maj@k and reward, over problems."""
+    """pass@k, avg@k, maj@k and reward, over problems; with a search how often its answer is right, and its tokens."""
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
     from etude.rewards.several import reward_parts
 
+    search = _search(options, task)
     ks, count = (_greedy(options), 1) if options.temperature == 0 else _counted(options)
     how = Groups(temperature=options.temperature or 1.0, top_p=options.top_p, max_tokens=options.max_tokens)
     splits = [options.split] if options.split else list(evaluation_splits(task))
@@ -255,6 +257,15 @@ def evaluate(
         raise ConfigError(sentence)
     rewards = () if options.reward is None else tuple(part.bind() for part in reward_parts(options.reward))
     policy = restore(checkpoint, config, task)
+    if search is not None:
+        from etude.evaluation.searched import search_split
+
+        return {
+            split: search_split(
+                policy, task, split, search, problems=options.problems, seed=options.seed, experience=how
+            ).summary()
+            for split in splits
+        }  # fmt: skip
     measures = {}
     for split in splits:
         one = evaluate_split(
@@ -263,6 +274,26 @@ def evaluate(
         )  # fmt: skip
         measures[one.split] = dict(one.summary(ks, majority=True))
     return measures
+
+
+def _search(options: EvaluationOptions, task: LanguageTask) -> Search | None:
+    """The search that was asked for. Raises ConfigError for one that the task or another option does not go with."""
+    if options.search is None:
+        return None
+    from etude.evaluation.searched import check_searchable
+    from etude.runs.searching import search_of
+
+    usual = EvaluationOptions()
+    for flag, differs in {
+        "--k": options.k != usual.k, "--samples": options.samples is not None,
+        "--reward": options.reward is not None, "--temperature 0": options.temperature == 0,
+    }.items():  # fmt: skip
+        if differs:
+            raise ConfigError(
+                f"--search says itself how much is sampled, and what answers are worth: leave out {flag}."
+            )
+    check_searchable(task)
+    return search_of(options.search)
 
 
 def _counted(options: EvaluationOptions) -> tuple[Sequence[int], int]:

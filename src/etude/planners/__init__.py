@@ -1,0 +1,1 @@
+"""Parts that look for an answer before they give one."""
