@@ -233,6 +233,7 @@ def test_lookahead_is_the_mean_over_answers_that_go_on(tiny: LanguagePolicy) -> 
     assert values == whole and 0 < np.mean(values) < 1
     for node, group in zip([n for n in nodes if not n.ended], leaves):
         assert all(leaf.tokens[: len(node.tokens)] == node.tokens and leaf.ended for leaf in group)
+        assert all(len(leaf.logp) == len(leaf.tokens) for leaf in group)
 
 
 def test_a_reward_can_guide() -> None:
