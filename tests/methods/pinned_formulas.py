@@ -278,6 +278,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "poly-ppo": (worlds.vines, poly_ppo),
     "ppo": (plain, ppo),
     "ppo-rlhf": (plain, ppo_rlhf),
+    "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
     "reinforce": (plain, reinforce),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import etude
-from etude.core.episodes import Episode, Segment
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.recipe import Recipe
 from etude.core.registry import get_method
 from etude.experience.groups import Groups
@@ -115,6 +116,26 @@ def test_it_goes_on_to_the_same_numbers_from_anywhere(tmp_path: Path) -> None:
             for result in (whole, again)
         )
         assert ours == theirs
+
+
+class Stops(Toy):
+    """Say one of a dozen letters, and so stop in time."""
+
+    stop: ClassVar[tuple[str, ...]] = tuple("abcdefghijklm")
+
+    def problems(self, split: str) -> list[Problem]:
+        return [replace(problem, answer=12) for problem in super().problems(split)]
+
+    def answer(self, completion: str) -> str:
+        return "Twelve." if completion[-1:] in self.stop else "none"
+
+
+@pytest.mark.slow
+def test_a_toy_policy_learns_what_the_judge_accepts() -> None:
+    optimizer = qwenlong_l1_phase.optimizer.replace(lr=2e-2)
+    loop = make_loop(qwenlong_l1_phase.replace(problems=3, optimizer=optimizer), Stops(), steps=8)
+    accepted = [loop.step().metrics["reward/judge-reward"] for _ in range(8)]
+    assert sum(accepted[-3:]) / 3 > accepted[0] + 0.1, accepted
 
 
 def test_it_is_registered_with_its_phase() -> None:
