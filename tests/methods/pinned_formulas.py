@@ -288,6 +288,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rl-knowledge-traversal": (plain, rl_knowledge_traversal),
     "rlanything": (plain, rlvr.rlanything),
     "rloo": (plain, rloo),
+    "rlpt-text": (worlds.segments, rlvr.rlpt_text),
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sasr": (plain, rlvr.sasr),
     "sft": (worlds.demonstrations, sft),

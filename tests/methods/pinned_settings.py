@@ -298,6 +298,16 @@ SETTINGS: dict[str, Settings] = {
         "rewards.0.learning.epochs": 4, "rewards.0.clip": 0.2,
     },
     "rloo": PLAIN,
+    "rlpt": {
+        "runs": ("train", "train"), "runs.0.method": "rlpt-text", "runs.1.method": "grpo",
+        "runs.0.task": "derivations", "runs.0.set": ("task.asks=next,middle",), "runs.1.begins": "previous",
+        "runs.1.optimizer": "reset", "runs.1.reference": "reset", "repeat": 1,
+    },
+    "rlpt-text": {
+        **PLAIN, "rewards.0.panel": ("segment-prefix",), "rewards.0.panel.0.most": None,
+        "rewards.0.sees": "predicted", "advantages.of": "group-advantage", "advantages.level": "middle",
+        "advantages.factor": 0.5,
+    },
     "rpg-kl": {**PLAIN, **IN_FOUR, "filters.0.resample": True, "objective.low": 0.2, "objective.dual": 10.0},
     "sac": SOFT,
     "sac-discrete": {

@@ -325,7 +325,9 @@ def test_a_toy_policy_learns(name: str) -> None:
     assert sum(gains) / len(gains) > 0.1, gains
 
 
-ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything"}
+ELSEWHERE = {
+    "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlpt-text",
+}  # fmt: skip
 """They need a curriculum, a reward model, a graph, answers, or steps with verdicts: `test_learning.py`, own tests."""
 
 

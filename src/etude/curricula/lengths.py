@@ -132,13 +132,13 @@ class Retrospective(Curriculum):
         """The problems of the earlier run that the pool has, found once; their names are in the checkpoints."""
         if self.state["earlier"] is None:
             found = EpochMeans.of_run(self.run)
-            self.state["earlier"] = found.ranked()
-            for problem in self.state["earlier"]:
+            names = self.state["earlier"] = found.ranked()
+            for problem in names:
                 self.record.visit(problem, found.means(problem)[-1])
         if self.made.get("pool") is not pool:
-            names = set(self.state["earlier"])
+            known = set(self.state["earlier"])
             looked = (pool[i] for i in range(min(self.size, len(pool))))
-            self.made.update(pool=pool, earlier=[p for p in looked if p.id in names])
+            self.made.update(pool=pool, earlier=[p for p in looked if p.id in known])
         earlier: list[Problem] = self.made["earlier"]
         return earlier
 

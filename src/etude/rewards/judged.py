@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from etude.core.episodes import Episode
-from etude.core.errors import RewardError
+from etude.core.errors import ConfigError, RewardError
 from etude.core.fields import NonNegative, Probability
 from etude.core.method import Method
 from etude.core.part import Part
@@ -60,6 +60,52 @@ class WholeCompletion(View):
     def case(self, episode: Episode, context: Context) -> Case | None:
         given = episode.completion.strip()
         return Case(asked(episode), given, (wanted(episode),)) if given else None
+
+
+class Predicted(View):
+    """The text between the last pair of marks, beside the segments that really follow (`info["following"]`).
+
+    Nothing between marks is nothing to judge.
+
+    Args:
+        opening, closing: the marks.
+
+    Raises: RewardError for a problem that does not say what follows.
+
+    >>> from etude.core.episodes import Problem, Segment
+    >>> problem = Problem("text/1", "7+5=12;?", info={"following": ("12*2=24;", "24-3=21;")})
+    >>> Predicted().case(Episode(problem, [Segment("assistant", "so [12*2=24;]")]), None)
+    Case(prompt='7+5=12;?', given='12*2=24;', wanted=('12*2=24;', '24-3=21;'))
+    """
+
+    opening: str = "["
+    closing: str = "]"
+
+    def check(self) -> None:
+        if not (self.opening and self.closing):
+            raise ConfigError(
+                f"Predicted.opening and closing must be marks, got {self.opening!r} and {self.closing!r}."
+            )
+
+    def case(self, episode: Episode, context: Context) -> Case | None:
+        if "following" not in episode.problem.info:
+            raise RewardError(
+                f"Problem {episode.problem.id!r} does not say which segments follow (info['following']): ask for "
+                "segments, as derivations does with asks=next,middle."
+            )
+        given = between(episode.completion, self.opening, self.closing).strip()
+        return Case(asked(episode), given, tuple(episode.problem.info["following"])) if given else None
+
+
+def between(text: str, opening: str = "[", closing: str = "]") -> str:
+    """What stands between the last pair of marks; '' without one.
+
+    >>> between("no [1], rather [2] it is"), between("[1"), between("1]")
+    ('2', '', '')
+    """
+    before, closed, _ = text.rpartition(closing)
+    _, opened, inside = before.rpartition(opening)
+    return inside if closed and opened else ""
 
 
 class JudgeReward(Reward):

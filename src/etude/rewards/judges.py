@@ -163,11 +163,12 @@ class SegmentPrefix(Judge):
     most: Count | None = None
 
     def scores(self, cases: Sequence[Case], context: Context) -> list[float]:
-        return [float(bool(case.given.strip()) and _squeezed(case.given) in self._prefixes(case)) for case in cases]
+        return [float(self.begins(case.given, case.wanted)) for case in cases]
 
-    def _prefixes(self, case: Case) -> set[str]:
-        count = len(case.wanted) if self.most is None else min(self.most, len(case.wanted))
-        return {_squeezed("".join(case.wanted[:j])) for j in range(1, count + 1)} - {""}
+    def begins(self, given: str, wanted: Sequence[str]) -> bool:
+        """Whether a text is the first of these segments."""
+        ends = range(1, min(self.most or len(wanted), len(wanted)) + 1)
+        return _squeezed(given) in {_squeezed("".join(wanted[:j])) for j in ends} - {""}
 
 
 def _squeezed(text: str) -> str:
