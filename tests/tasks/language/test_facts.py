@@ -49,6 +49,13 @@ def test_numbers_are_right_in_figures_and_in_words_and_letters_as_letters() -> N
     assert [canonical_form(spelt(n)) for n in range(40)] == list(map(str, range(40)))
 
 
+def test_levels_are_lengths_or_kinds() -> None:
+    pools = [Facts(level=level).problems("train") for level in ("facts", "kind")]  # type: ignore[arg-type]
+    for ours, theirs in ((pools[0][i], pools[1][i]) for i in range(20)):
+        assert (ours.prompt, ours.info) == (theirs.prompt, theirs.info)
+        assert (ours.level, theirs.level) == (f"facts{str(ours.prompt).count('=')}", ours.info["kind"])
+
+
 def test_worked_answers_give_numbers_in_words_as_often_as_asked() -> None:
     for chance, low, high in ((0.0, 0, 0), (0.5, 60, 140), (1.0, 200, 200)):
         pool = Facts(words=chance, kinds=("lookup",)).problems("train")

@@ -48,6 +48,7 @@ class Facts(LanguageTask):
         facts: how many facts there are; each problem draws one of these.
         kinds: what is asked; each problem draws one of these.
         words: chance that a worked answer gives a number in words.
+        level: what `Problem.level` says, how many 'facts' there are or which 'kind' of question it is.
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train' and 'test', which share no list with its question.
@@ -63,6 +64,7 @@ class Facts(LanguageTask):
     facts: tuple[Annotated[int, Interval(ge=4, le=96)], ...] = (16, 32, 64)
     kinds: tuple[Kind, ...] = ("lookup", "hops", "choice", "sum")
     words: Probability = 0.3
+    level: Literal["facts", "kind"] = "facts"
     seed: WholeNumber = 0
 
     def check(self) -> None:
@@ -92,8 +94,9 @@ class Facts(LanguageTask):
             if reserved(prompt) == (split == "test"):
                 break
         said = spelt(int(answer)) if answer.isdigit() and random.random() < self.words else answer
+        level = kind if self.level == "kind" else f"facts{count}"
         info = {"demonstration": ",".join([*steps, said]), "kind": kind}
-        return Problem(f"facts/{split}/{index}", prompt, answer, f"facts{count}", info)
+        return Problem(f"facts/{split}/{index}", prompt, answer, level, info)
 
 
 def _listed(count: int, random: Generator) -> dict[str, str]:
