@@ -285,7 +285,12 @@ def test_a_function_judges_and_fails_by_itself(functions: Path) -> None:
     judge, context = FunctionJudge(function=f"{functions}:close", timeout=1.0).bind(), run()
     assert judge.score(cases("71", "raise", "8", "none", "hang", "7"), context) == [1.0, None, 0.0, None, None, 1.0]
     assert context.policy.work["judge/function-judge/failed"] == 3
-    judge.close()
+    part = JudgeReward(panel=(judge,), on_failure="stop").bind()
+    with pytest.raises(RewardError, match=r"(?s)no answer for problem.*ValueError: no.*Mend the judge"):
+        part.score(said("raise"), run())
+    judge.close(), part.panel[0].close()  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="nothing"):
+        FunctionJudge(function=f"{functions}:nothing").bind()
     other = FunctionJudge(function=f"{functions}:large").bind()
     with pytest.raises(RewardError, match=r"must score from 0 to 1, got 2\.0"):
         other.score(cases("7"), run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -39,7 +39,7 @@ class FunctionJudge(RememberingJudge):
         function: 'module:name' or 'path/to/file.py:name'.
         timeout: seconds that one call may take.
 
-    Raises: ConfigError when it is first asked and cannot be loaded; RewardError for what is no number in [0, 1].
+    Raises: ConfigError when a run starts and the function cannot be loaded; RewardError for no number in [0, 1].
 
     A function that calls every number that begins like the right one half right, say, is asked
 
@@ -68,8 +68,20 @@ class FunctionJudge(RememberingJudge):
                 said.append(self._worker.call(message, self.timeout) if late < HANGS else None)
             except CallFailed as failure:
                 late += failure.reason is Reason.TIMED_OUT
+                self.made["why"] = f"It {failure.detail}"
                 said.append(None)
         return said
+
+    def bind(self) -> Self:
+        """A run's copy, its function loaded. Raises ConfigError if that fails."""
+        copy = super().bind()
+        if copy.function:
+            copy._worker.greeting()
+        return copy
+
+    @property
+    def why(self) -> str:
+        return str(self.made.get("why", ""))
 
     @cached_property
     def _worker(self) -> Worker:

@@ -183,6 +183,7 @@ class JudgeReward(Reward):
 
     def _error(self, episode: Episode, then: str) -> RewardError:
         names = ", ".join(judge.name for judge in self.panel)
+        then = " ".join([*(judge.why for judge in self.panel if judge.why), then])
         error = RewardError(
             f"{type(self).__name__}: a judge of its panel ({names}) had no answer for problem {episode.problem.id!r}, "
             f"whose completion was {episode.completion!r}. {then}"

@@ -53,6 +53,11 @@ class Judge(Part, abstract=True):
         """One number in [0, 1] per case; None where it failed to answer."""
         raise NotImplementedError
 
+    @property
+    def why(self) -> str:
+        """What the last failure was, as a sentence; '' where it says no more."""
+        return ""
+
     def score(self, cases: Sequence[Case], context: Context) -> list[float | None]:
         """The same, counted in the step's metrics: cases `asked`, of them `cached`, `accepted` and `failed`.
 
