@@ -138,6 +138,8 @@ def test_what_training_logged_can_be_measured(cli: Cli, project: Path) -> None:
     np.testing.assert_allclose(measuring.measured(bed, "last:entropy", made), along[:, 30:].mean(1))
     with pytest.raises(UnknownNameError, match="measure on a bed"):
         measuring.measured(bed, "entropy", made)
+    with pytest.raises(UnknownNameError, match=r"runs logged named 'entropies'\. Did you mean .*'entropy'"):
+        measuring.measured(bed, "last:entropies", made)
 
 
 def test_as_many_settings_of_other_fields(cli: Cli, project: Path) -> None:

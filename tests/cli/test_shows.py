@@ -40,7 +40,13 @@ def test_that_nothing_was_learned_comes_before_what_to_try_next(
 
 @pytest.mark.parametrize(
     ("method", "parent", "other"),
-    [("td3", "ddpg", "ddpg"), ("dqn", None, "a2c"), ("a2c", None, "ppo"), ("b", "a", "a2c")],
+    [
+        ("td3", "ddpg", "ddpg"),
+        ("dqn", None, "a2c"),
+        ("a2c", None, "ppo"),
+        ("b", "a", "a2c"),
+        ("td3+gaussian-noise", "ddpg", "td3"),
+    ],
 )
 def test_a_run_of_control_is_to_be_compared_with_its_parent(
     tmp_path: Path, method: str, parent: str | None, other: str

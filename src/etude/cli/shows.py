@@ -17,7 +17,7 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
     """Samples and scores before and after, where everything is, and what to do next.
 
     Args:
-        method: the method as the user named it ('file.py:name'), so that what is suggested can be typed.
+        method: as the user named it ('file.py:name', 'grpo+clip-cov'), so that what is suggested can be typed.
     """
     if quiet:
         print(*done.notes, sep="\n", end="\n" * bool(done.notes), file=sys.stderr)
@@ -55,7 +55,10 @@ def _next(done: Result, method: str) -> list[tuple[str, str]]:
     from etude.runs.worlds import world_of
 
     config = json.loads((done.folder / "config.json").read_text())
-    about = (f"etude methods show {quote(method)}", "what the method does, and what it changed against its parent")
+    about = (
+        f"etude methods show {quote(method.partition('+')[0])}",
+        "what the method does, and what it changed against its parent",
+    )
     if "after" not in done.evaluation:
         return [about]
     return [*world_of(run_world(done.folder)).suggestions(done, method, config), about]

@@ -204,13 +204,13 @@ def train(
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
     if _together(task):
         result = run(method, task, seed=seed, seeds=seeds, out=out, set=set, with_=with_, reward=reward, **options)
-        shows.result(result, quiet, method)
+        shows.result(result, quiet, "+".join((method, *with_)))
         return
     results: list[Result] = []
     for number in range(seed, seed + (seeds or 1)):
         where = out if seeds is None or out is None else str(Path(out) / f"seed-{number}")
         results.append(run(method, task, seed=number, out=where, set=set, with_=with_, reward=reward, **options))
-        shows.result(results[-1], quiet, method)
+        shows.result(results[-1], quiet, "+".join((method, *with_)))
     if len(results) > 1:
         shows.seeds(results)
 

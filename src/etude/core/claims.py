@@ -19,7 +19,7 @@ class Measure:
 
     Args:
         name: on a bed 'end' or 'area', of the bed's metric; 'ceiling' or 'rate', of a curve that saturates, fitted to
-            it; 'end:pass@8' and the like, of another metric of the evaluation; 'mean:entropy' and 'last:entropy', of
+            it; 'end:pass@8' and the like, of another metric of the evaluation; 'mean:loss' and 'last:loss', of
             what training logged, over all of it or its last quarter. In an experiment of its own whatever that calls
             it.
         role: 'core' measures decide the claim; 'mechanism' measures are shown beside them.

@@ -26,7 +26,7 @@ def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Se
     """Pairs of runs with the same seeds, in order.
 
     Args:
-        measures: names as in `Measure`: 'end', 'area:pass@8', 'rate', 'mean:entropy', 'last:completion_length'.
+        measures: names as in `Measure`: 'end', 'area:pass@8', 'rate', 'mean:loss', 'last:completion_length'.
     """
     names = dict.fromkeys(("end", *measures))
     sides = [{name: measured(bed, name, jobs) for name in names} for jobs in (arm, baseline)]
@@ -49,7 +49,7 @@ def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Se
 
 
 def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
-    """[seeds], a measure by its name. Raises UnknownNameError for one that is not of a bed."""
+    """[seeds], a measure by its name. Raises UnknownNameError for one that is not of a bed, or that nothing logged."""
     how, _, metric = name.partition(":")
     if how in EVALUATED:
         return np.asarray(getattr(_scores(bed, metric, jobs), how))
@@ -60,10 +60,19 @@ def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
     if how not in LOGGED or not metric:
         known = [*EVALUATED, *FITTED, *(f"{h}:METRIC" for h in (*EVALUATED, *FITTED, *LOGGED))]
         raise UnknownNameError("measure on a bed", name, known, f"There are: {', '.join(known)}.")
+    if metric not in (logged := _logged(jobs[0])):
+        raise UnknownNameError("metric that these runs logged", metric, logged)
     points = [bed.steps * (i + 1) / POINTS for i in range(POINTS)] if bed.goal.together else range(1, bed.steps + 1)
     lines = curves(jobs, list(points), metric)
     late = [line[-max(1, round(LATE * len(line))) :] if how == "last" else line for line in lines]
     return np.array([np.nanmean(np.asarray(line, float)) for line in late])
+
+
+def _logged(job: Job) -> set[str]:
+    """Names of what a run's metrics hold."""
+    from etude.runtime.jsonl import JsonLines
+
+    return {name for line in JsonLines.read(job.folder / "metrics.jsonl") for name in (*line, *line.get("members", ()))}
 
 
 POINTS = 40

@@ -201,7 +201,7 @@ kl_cov = grpo.replace(
         baseline="grpo",
         baseline_changes={"minibatches": 8, "filters": "informative-groups"},
         measures=(
-            Measure(name="last:entropy", smallest=0.02, bounds=(0.0, None)),
+            Measure(name="last:entropy_estimate", smallest=0.02, bounds=(0.0, None)),
             Measure(name="area", margin=-0.02),
             Measure(name="end:pass@8", role="mechanism"),
         ),

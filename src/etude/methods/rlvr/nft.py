@@ -126,7 +126,7 @@ nft = dapo.replace(
         measures=(
             Measure(name="area"),
             Measure(name="end", role="mechanism"),
-            Measure(name="last:entropy", role="mechanism", bounds=(0.0, None)),
+            Measure(name="last:entropy_estimate", role="mechanism", bounds=(0.0, None)),
         ),
         equal=("steps", "updates"),
         sweep={"optimizer.lr": (5e-5, 1e-4, 2e-4)},

@@ -164,8 +164,15 @@ def check_evaluation(options: EvaluationOptions, task: Task) -> None:
             )
 
 
-def parent(folder: Path, world: World) -> str | None:
-    """The method that the one of a run is a difference of, where it is registered and trained in this world."""
+def parent(folder: Path, world: World, method: str) -> str | None:
+    """The method that the one of a run is a difference of, where it is registered and trained in this world.
+
+    Args:
+        method: as it was named: of 'grpo+kl-to-reference' it is 'grpo'.
+    """
+    base, _, stacked = method.partition("+")
+    if stacked:
+        return base
     name: str | None = json.loads((folder / "method.json").read_text()).get("parent")
     known = name in files("methods") and any(world in m.worlds for m in compositions(name))
     return name if known else None

@@ -316,7 +316,7 @@ def preview(task: ControlTask, split: str | None, count: int) -> Iterable[str]:
 
 def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """More episodes, and a comparison with the method's parent, or with another where it has none."""
-    other = parent(done.folder, World.CONTROL) or ("ppo" if method == "a2c" else "a2c")
+    other = parent(done.folder, World.CONTROL, method) or ("ppo" if method == "a2c" else "a2c")
     task = quote(str(config["task"]))
     commands = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
     if not task.startswith("'<"):

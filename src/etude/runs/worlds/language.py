@@ -341,7 +341,7 @@ def comparison(done: Result, method: str, config: Mapping[str, Any], seeds: int)
     named = not any(str(said).startswith("<") for said in (config.get("task"), only_python(config.get("reward"))))
     if not learns or not named or done.notes:
         return []
-    other = parent(done.folder, World.LANGUAGE) or ("dr-grpo" if method != "dr-grpo" else "grpo")
+    other = parent(done.folder, World.LANGUAGE, method) or ("dr-grpo" if method != "dr-grpo" else "grpo")
     rewards = config.get("reward") or []
     scored = "".join(f" --reward {quote(r)}" for r in ([rewards] if isinstance(rewards, str) else rewards))
     task = quote(config.get("task", done.task)) + scored
