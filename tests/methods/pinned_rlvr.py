@@ -390,6 +390,20 @@ def model_task_alignment(w: World) -> Tensor:
     return token_mean(surrogates(w, standardised(differing(paid(w), w), w), 0.2, 0.28))
 
 
+def qwenlong_l1_phase(w: World) -> Tensor:
+    """PPO's clip on 1 for the answer 3 that was not cut, and -1 at the limit: a tenth of it is not gone gradually."""
+    answers = {i: w.text(i).partition("=")[2] for i in range(w.count)}
+    scores = {i: float(a == "3" and i not in w.cut) - float(w.lengths[i] >= w.limit) for i, a in answers.items()}
+    return token_mean(surrogates(w, standardised(differing(scores, w), w)))
+
+
+def rlpt_text(w: World) -> Tensor:
+    """GRPO's on 1 for the segment that follows, half of it in the second problem, which is one of the middle."""
+    scores = {i: float(w.text(i) == "[b=3]") for i in range(w.count)}
+    halved = {i: a * (0.5 if w.groups[i] == 1 else 1.0) for i, a in standardised(scores, w).items()}
+    return sequence_mean(surrogates(w, halved))
+
+
 def over_unlikely(w: World, advantages: dict[int, Tensor]) -> Tensor:
     """PPO's clip and 1e-4 KL, a mean over the tokens that pi_old gave less than 0.9."""
     kept = {i: (w.of("old", i).exp() < 0.9).double() for i in advantages}

@@ -232,6 +232,17 @@ SETTINGS: dict[str, Settings] = {
         "optimizer.lr": 3e-4, "optimizer.clip_norm": 0.5, "optimizer.schedule": "linear",
         "optimizer.schedule.floor": 0.01,
     },
+    "qwenlong-l1": {
+        "runs": ("train", "train", "train"), "runs.0.method": "qwenlong-l1-phase",
+        "runs.1.method": "qwenlong-l1-phase", "runs.2.method": "qwenlong-l1-phase", "runs.1.begins": "previous",
+        "runs.2.begins": "previous", "runs.1.optimizer": "reset", "runs.2.optimizer": "reset", "repeat": 1,
+    },
+    "qwenlong-l1-phase": {
+        **PLAIN, **IN_FOUR, "experience.temperature": 0.7, "curriculum": "retrospective", "curriculum.share": 0.25,
+        "curriculum.cap": 8.0, "curriculum.of": "within-lengths", "filters.0.resample": True, "filters.0.rounds": 10,
+        "objective.low": 0.2, "objective.high": 0.2, "rewards.0.panel.0.unit": "word", "rewards.0.pays": "accepted",
+        "rewards.1.buffer": 0.1,
+    },
     "relift": {
         **SAMPLED, "epochs": 1, "minibatches": 2, "reference": None, "critic": None, "advantages.scale": None,
         "stages.0.turn.id": "sft", "stages.0.turn.optimizer.clip_norm": 0.7, "stages.0.chooser": "when-full",
@@ -287,6 +298,16 @@ SETTINGS: dict[str, Settings] = {
         "rewards.0.learning.epochs": 4, "rewards.0.clip": 0.2,
     },
     "rloo": PLAIN,
+    "rlpt": {
+        "runs": ("train", "train"), "runs.0.method": "rlpt-text", "runs.1.method": "grpo",
+        "runs.0.task": "derivations", "runs.0.set": ("task.asks=next,middle",), "runs.1.begins": "previous",
+        "runs.1.optimizer": "reset", "runs.1.reference": "reset", "repeat": 1,
+    },
+    "rlpt-text": {
+        **PLAIN, "rewards.0.panel": ("segment-prefix",), "rewards.0.panel.0.most": None,
+        "rewards.0.sees": "predicted", "advantages.of": "group-advantage", "advantages.level": "middle",
+        "advantages.factor": 0.5,
+    },
     "rpg-kl": {**PLAIN, **IN_FOUR, "filters.0.resample": True, "objective.low": 0.2, "objective.dual": 10.0},
     "sac": SOFT,
     "sac-discrete": {

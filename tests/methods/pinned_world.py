@@ -68,6 +68,8 @@ class World:
         self.entropy = -(now.exp() * now).sum(-1).requires_grad_(True)
         self.values = 0.4 * noise()
         self.values_now = (self.values + 0.4 * noise()).requires_grad_(True)
+        self.marks, self.levels = ("", ""), dict[int, str]()
+        """What stands around a completion; levels of problems that have one."""
         self.notes: dict[str, Any] = {}
         """What parts drew at random while the batch was scored."""
 
@@ -94,7 +96,7 @@ class World:
 
     def text(self, row: int) -> str:
         """What a completion says: without an answer, garbled, or a step and an answer."""
-        return {0: "nothing", 6: "a\ufffd=1"}.get(row, "a,b=3" if row % 2 else "b=3")
+        return {0: "nothing", 6: "a\ufffd=1"}.get(row, "a,b=3" if row % 2 else "b=3").join(self.marks)
 
 
 def plain(**changes: Any) -> World:
@@ -117,6 +119,13 @@ def truncated() -> World:
 def cooled() -> World:
     """Samples of a sharpened distribution, whose log-probabilities are the policy's at that temperature."""
     return plain(temperature=0.6)
+
+
+def segments() -> World:
+    """Predictions between brackets; of the second problem they are of a segment in the middle."""
+    world = plain()
+    world.marks, world.levels = ("[", "]"), {1: "middle"}
+    return world
 
 
 def even_lengths() -> World:

@@ -325,8 +325,10 @@ def test_a_toy_policy_learns(name: str) -> None:
     assert sum(gains) / len(gains) > 0.1, gains
 
 
-ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "rlanything"}
-"""They need a curriculum, a reward model, a graph or steps with verdicts: `test_learning.py` and their own tests."""
+ELSEWHERE = {
+    "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlpt-text",
+}  # fmt: skip
+"""They need a curriculum, a reward model, a graph, answers, or steps with verdicts: `test_learning.py`, own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

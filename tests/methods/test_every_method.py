@@ -35,6 +35,7 @@ from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
+from etude.rewards.judged import FinalAnswer, JudgeReward, Predicted
 from etude.rewards.model import RewardModel
 from etude.runs.beds import Bed, load_bed
 from etude.runs.training import compose_method
@@ -127,14 +128,20 @@ def learned(metrics: list[dict[str, float]]) -> bool:
 
 
 def complete(method: Method, scorer: str) -> Method:
-    """The method with what a user has to name: a model that rewards, problems that were chosen."""
+    """The method with what a user has to name or have: a model that rewards, problems that were chosen, answers."""
     if isinstance(method, (ReplayMethod, Recipe)):
         return method
     if isinstance(method, TokenMethod) and isinstance(method.curriculum, Replicated):
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
     return method.replace(rewards=rewards)
+
+
+def answered(part: JudgeReward) -> JudgeReward:
+    """One that judges answers: what is predicted of texts the shipped model never says between marks."""
+    return part.replace(sees=FinalAnswer()) if isinstance(part.sees, Predicted) else part
 
 
 def small(method: Method) -> Method:

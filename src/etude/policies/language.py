@@ -86,7 +86,7 @@ class LanguagePolicy:
         self.version = self.loads = 0  # updates, and how often other weights took their place
         self.emitted: set[int] = set()
         self.held: Held | None = None
-        self.work: Counter[str] = Counter()  # tokens prefilled and sampled; who reads it clears it
+        self.work: Counter[str] = Counter()  # tokens prefilled and sampled, judges asked; who reads it clears it
         self.shadow = self._shadow_pays() if shadow is None else shadow
         self._masters: Masters | None = None
         self._reference_masters: Masters | None = None
