@@ -13,6 +13,8 @@ from etude.core.fields import Interval, Positive
 from etude.core.part import Need
 from etude.core.rows import last_action
 from etude.core.slots import TokenObjective
+from etude.objectives.links import logistic
+from etude.objectives.pairs import extremes
 
 
 def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,12 +31,9 @@ def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tens
     >>> difference.tolist(), differs.tolist()
     ([-3.0, -3.0], [True, True])
     """
-    _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    order = torch.argsort(scores, stable=True)
-    order = order[torch.argsort(index[order], stable=True)]  # groups one after the other, worst row first
-    ends = counts.cumsum(0)
-    best, worst = order[ends - 1], order[ends - counts]
-    return (values[best] - values[worst])[index], (scores[best] > scores[worst])[index]
+    pairs = extremes(scores, group)
+    best, worst = pairs.better, pairs.worse
+    return (values[best] - values[worst])[pairs.whose], (scores[best] > scores[worst])[pairs.whose]
 
 
 class DPO(TokenObjective):
@@ -65,9 +64,7 @@ class DPO(TokenObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         margin, differs = self._margin(batch, policy)
-        wrong = self.label_smoothing
-        loss = -(1 - wrong) * logsigmoid(margin) - wrong * logsigmoid(-margin)
-        return torch.where(differs, loss, 0.0)
+        return torch.where(differs, logistic(margin, self.label_smoothing), 0.0)
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
         """`margin`: beta m, in nats. `preference_accuracy`: pairs whose margin is positive."""
