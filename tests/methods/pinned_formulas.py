@@ -113,6 +113,23 @@ def dpo(w: World) -> Tensor:
     return -sum(torch.nn.functional.logsigmoid(0.1 * (gain[i] - gain[j])) for i, j in better(w)) / 3
 
 
+def ipo(w: World) -> Tensor:
+    gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
+    return sum((gain[i] - gain[j] - 5.0) ** 2 for i, j in better(w)) / 3
+
+
+def simpo(w: World) -> Tensor:
+    gain = [w.of("new", i).mean() for i in range(w.count)]
+    return -sum(torch.nn.functional.logsigmoid(2 * gain[i] - 2 * gain[j] - 1) for i, j in better(w)) / 3
+
+
+def orpo(w: World) -> Tensor:
+    p = [w.of("new", i).mean().exp() for i in range(w.count)]
+    odds = [x / (1 - x) for x in p]
+    each = (-p[i].log() - 0.1 * torch.nn.functional.logsigmoid((odds[i] / odds[j]).log()) for i, j in better(w))
+    return sum(each) / 3
+
+
 def reward_model(w: World) -> Tensor:
     last = [w.of("values_now", i)[-1] for i in range(w.count)]
     return -sum(torch.nn.functional.logsigmoid(last[i] - last[j]) for i, j in better(w)) / 3
@@ -261,6 +278,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "grpo": (plain, grpo),
     "hgpo": (worlds.in_modes, rlvr.hgpo),
     "hpt": (worlds.with_demonstrations, rlvr.hpt),
+    "ipo": (worlds.pairs, ipo),
     "kimi-k1-5": (worlds.continued, rlvr.kimi_k1_5),
     "kl-cov": (plain, rlvr.kl_cov),
     "lens": (plain, rlvr.lens),
@@ -273,6 +291,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "oblr-po": (plain, rlvr.oblr_po),
     "one-shot-rlvr": (worlds.cooled, rlvr.one_shot_rlvr),
     "open-rs": (worlds.even_lengths, open_rs),
+    "orpo": (worlds.pairs, orpo),
     "pacs": (plain, rlvr.pacs),
     "planning-pg-vs-q": (plain, planning_pg_vs_q),
     "poly-ppo": (worlds.vines, poly_ppo),
@@ -290,6 +309,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sasr": (plain, rlvr.sasr),
     "sft": (worlds.demonstrations, sft),
+    "simpo": (worlds.pairs, simpo),
     "spo": (worlds.forked, rlvr.spo),
     "spo-tree": (worlds.nodes, rlvr.spo_tree),
     "t-ppo": (worlds.windows, t_ppo),

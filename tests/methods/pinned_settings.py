@@ -138,6 +138,7 @@ SETTINGS: dict[str, Settings] = {
         "critic.dynamic": 256, "critic.first.limit": 0.05, "critic.last.limit": 0.008, "critic.reverse": False,
         "critic.learning.optimizer.lr": 5e-5,
     },
+    "ipo": {**PAIRS, "reference": "frozen"},
     "kimi-k1-5": {
         **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,
         "rewards.1.times": 5, "rewards.1.longest": 16,
@@ -222,6 +223,7 @@ SETTINGS: dict[str, Settings] = {
         "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.1,
         "curriculum": "curated", "curriculum.size": 7000, "rewards.0.length": None,
     },
+    "orpo": {**PAIRS, "reference": None},
     "pacs": {**PLAIN, **IN_FOUR, "objective.threshold": 0.5, "optimizer.clip_norm": None},
     "planning-pg-vs-q": {**PLAIN, "reference": "taught", "stages.0.like": "alpine", "stages.0.end": 0.5,
                          "optimizer.lr": 5e-4},
@@ -294,6 +296,7 @@ SETTINGS: dict[str, Settings] = {
         "learners.0.entropy.share": 0.98,
     },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
+    "simpo": {**PAIRS, "reference": None},
     "spo": {
         **SAMPLED, "experience": "forks", "experience.temperature": 0.6, "experience.rollouts": 9,
         "experience.splitter": "low-probability-cuts", "experience.splitter.below": 0.9,

@@ -311,6 +311,9 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "sft": likelihood,
     "alpine": likelihood,
     "dpo": margin,
+    "ipo": margin,
+    "simpo": margin,
+    "orpo": margin,
     "reward-model": preference,
 }
 

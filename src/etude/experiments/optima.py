@@ -47,3 +47,12 @@ class Bandits:
         """KL(pi || pi*) in nats, mean over the prompts."""
         logp = self.policy.logp().detach()[0]
         return float((logp.exp() * (logp - self.best)).sum(-1).mean())
+
+
+def every_pair(given: Bandits) -> TokenBatch:
+    """A group for every two different responses to each prompt, two rows each, as the first policy says them."""
+    prompts, responses = given.bandit.rewards.shape
+    two = torch.combinations(torch.arange(responses)).flatten()
+    prompt, response = torch.arange(prompts).repeat_interleave(len(two)), two.repeat(prompts)
+    said = given.policy.rows(0, prompt, response, given.first)
+    return given.bandit.batch(prompt, response, said, said.logp, torch.arange(len(prompt)) // 2)
