@@ -130,6 +130,28 @@ def orpo(w: World) -> Tensor:
     return sum(each) / 3
 
 
+def rebel(w: World) -> Tensor:
+    """All pairs of a problem; -1 for what was cut, and a twentieth of the distance from the reference is paid."""
+    scores = {i: -1.0 if i in w.cut else w.rewards[i] for i in range(w.count)}
+    worth = {i: r - 0.05 * float((w.of("old", i) - w.of("ref", i)).sum()) for i, r in scores.items()}
+    gain = {i: (w.of("new", i) - w.of("old", i)).sum() for i in worth}
+    return of_pairs(w, lambda i, j: (gain[i] - gain[j] - (worth[i] - worth[j])) ** 2)
+
+
+def copg(w: World) -> Tensor:
+    gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
+    return of_pairs(w, lambda i, j: (w.rewards[i] - w.rewards[j] - 0.1 * (gain[i] - gain[j])) ** 2 / 0.2)
+
+
+def of_pairs(w: World, loss: Callable[[int, int], Tensor]) -> Tensor:
+    """The mean over problems of the mean over all pairs of their rows."""
+    each = []
+    for problem in sorted(set(w.groups)):
+        rows = [i for i in range(w.count) if w.groups[i] == problem]
+        each.append(sum(loss(i, j) for i in rows for j in rows if i < j) / (len(rows) * (len(rows) - 1) / 2))
+    return sum(each) / len(each)
+
+
 def reward_model(w: World) -> Tensor:
     last = [w.of("values_now", i)[-1] for i in range(w.count)]
     return -sum(torch.nn.functional.logsigmoid(last[i] - last[j]) for i, j in better(w)) / 3
@@ -264,6 +286,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "capo": (plain, rlvr.capo),
     "chain-traversal-rl": (plain, chain_traversal_rl),
     "clip-cov": (plain, rlvr.clip_cov),
+    "copg": (worlds.scored, copg),
     "dapo": (plain, dapo),
     "derl": (plain, derl),
     "dpo": (worlds.pairs, dpo),
@@ -299,6 +322,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ppo-rlhf": (plain, ppo_rlhf),
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
+    "rebel": (plain, rebel),
     "reinforce": (plain, reinforce),
     "relift": (plain, rlvr.relift),
     "reward-model": (worlds.pairs, reward_model),

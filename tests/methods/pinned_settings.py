@@ -95,6 +95,7 @@ SETTINGS: dict[str, Settings] = {
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
     "chain-traversal-rl": PLAIN,
     "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
+    "copg": {**PAIRS, "experience": "scored-answers", "experience.most": 8, "reference": "frozen"},
     "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
     "ddpg": {
         "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "policy.last.limit": 3e-3,
@@ -271,6 +272,7 @@ SETTINGS: dict[str, Settings] = {
     },
     "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
+    "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "redq": {
         **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,
         "policy.learning.every": 20, "learners.0.learning.every": 20, "actor.0.over": "mean",

@@ -55,7 +55,7 @@ recipes, which train others, are in `runs/test_recipe_runs.py`."""
 STEPS = 2
 MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
-TASKS = {"planning-q-learning": "paths", "ipo": "preferences"}
+TASKS = {"planning-q-learning": "paths", "copg": "preferences", "ipo": "preferences"}
 """Of methods without a claim of their own, or whose claim is about tables and that learn from data."""
 PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
