@@ -110,7 +110,7 @@ class Denominator(Part, abstract=True):
 
 
 class ReferencePolicy(Denominator):
-    """The method's reference: the policy at the start, where it is frozen.
+    """The method's reference: the policy at the start, where it is frozen. Shapes: log q [B, T].
 
     >>> ReferencePolicy().weight
     1.0
@@ -125,6 +125,8 @@ class ReferencePolicy(Denominator):
 
 class BehaviourPolicy(Denominator):
     """The policy that the answers were sampled from: that at the start of a step, where they are fresh.
+
+    Shapes: log q [B, T].
 
     >>> BehaviourPolicy(weight=0.5).weight
     0.5
