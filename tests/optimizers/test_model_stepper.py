@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from etude.core.errors import NonFiniteError
 from etude.core.slots import TokenOptimizer
-from etude.methods.rlvr.kimi_k1_5 import RestartingAdamW
 from etude.methods.rlvr.oblr_po.snr import SNRAdamW
-from etude.optimizers.adam import AdamW
+from etude.optimizers.adam import AdamW, RestartingAdamW
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import MAX_FAILURES, Metrics
 

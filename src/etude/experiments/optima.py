@@ -49,10 +49,10 @@ class Bandits:
         return float((logp.exp() * (logp - self.best)).sum(-1).mean())
 
 
-def every_pair(given: Bandits) -> TokenBatch:
-    """A group for every two different responses to each prompt, two rows each, as the first policy says them."""
-    prompts, responses = given.bandit.rewards.shape
+def every_pair(bandit: Bandit, table: Tensor) -> TokenBatch:
+    """A group for every two different responses to each prompt, two rows each, as the policy of a table says them."""
+    prompts, responses = bandit.rewards.shape
     two = torch.combinations(torch.arange(responses)).flatten()
     prompt, response = torch.arange(prompts).repeat_interleave(len(two)), two.repeat(prompts)
-    said = given.policy.rows(0, prompt, response, given.first)
-    return given.bandit.batch(prompt, response, said, said.logp, torch.arange(len(prompt)) // 2)
+    said = bandit.policy.rows(0, prompt, response, table)
+    return bandit.batch(prompt, response, said, said.logp, torch.arange(len(prompt)) // 2)

@@ -54,7 +54,7 @@ def settled(method: TokenMethod, seed: int) -> float:
 def _settled(method: TokenMethod, seed: int) -> float:
     torch.set_num_threads(1)
     given, mu = bandits(seed), behaviour(seed)
-    batch = every_pair(given)
+    batch = every_pair(given.bandit, given.first)
     assert batch.prompt is not None and batch.response is not None
     chance = mu[batch.prompt, batch.response].view(-1, 2).prod(1).repeat_interleave(2)
     batch = batch.replace(weights=chance * len(batch))

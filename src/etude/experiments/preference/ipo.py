@@ -45,7 +45,7 @@ def settled(method: TokenMethod, seed: int) -> dict[str, float]:
 def _settled(method: TokenMethod, seed: int) -> dict[str, float]:
     torch.set_num_threads(1)
     given = Bandits(PROMPTS, RESPONSES, BETA, seed)
-    batch = every_pair(given)
+    batch = every_pair(given.bandit, given.first)
     given.settle(method, UPDATES, RATE, lambda _: batch)
     return now(given)
 

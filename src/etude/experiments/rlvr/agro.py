@@ -82,7 +82,7 @@ def settle(method: TokenMethod, seed: int) -> float:
 
 def _settled(method: TokenMethod, given: Bandits) -> float:
     torch.set_num_threads(1)
-    batch = every_pair(given)
+    batch = every_pair(given.bandit, given.first)
     chance = batch.behaviour_logp[:, 0].exp().view(-1, 2).prod(1).repeat_interleave(2)
     batch = batch.replace(weights=chance * len(batch))
     batch = batch.replace(advantages=method.advantages(batch) if method.advantages else torch.zeros_like(batch.rewards))
