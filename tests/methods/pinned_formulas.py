@@ -143,6 +143,23 @@ def copg(w: World) -> Tensor:
     return of_pairs(w, lambda i, j: (w.rewards[i] - w.rewards[j] - 0.1 * (gain[i] - gain[j])) ** 2 / 0.2)
 
 
+def inpo(w: World) -> Tensor:
+    """Every two answers of a problem are compared once; of equally many wins the last is best and the first worst."""
+    drawn, wins = w.notes["preferred"], [0] * w.count
+    for i in range(w.count):
+        for j in range(i + 1, w.count):
+            if w.groups[i] == w.groups[j]:
+                chance = 1 / (1 + math.exp(-(w.rewards[i] - w.rewards[j]) / 0.25))
+                wins[i if drawn[i, j] < chance else j] += 1
+    each = []
+    for problem in sorted(set(w.groups)):
+        rows = [(wins[i], i) for i in range(w.count) if w.groups[i] == problem]
+        best, worst = max(rows)[1], min(rows)[1]
+        gain = [(w.of("new", i) - w.of("ref", i) / 3 - 2 * w.of("old", i) / 3).sum() for i in (best, worst)]
+        each.append((gain[0] - gain[1] - 1 / 0.6) ** 2)
+    return sum(each) / len(each)
+
+
 def of_pairs(w: World, loss: Callable[[int, int], Tensor]) -> Tensor:
     """The mean over problems of the mean over all pairs of their rows."""
     each = []
@@ -301,6 +318,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "grpo": (plain, grpo),
     "hgpo": (worlds.in_modes, rlvr.hgpo),
     "hpt": (worlds.with_demonstrations, rlvr.hpt),
+    "inpo": (plain, inpo),
     "ipo": (worlds.pairs, ipo),
     "kimi-k1-5": (worlds.continued, rlvr.kimi_k1_5),
     "kl-cov": (plain, rlvr.kl_cov),

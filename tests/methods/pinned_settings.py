@@ -139,6 +139,10 @@ SETTINGS: dict[str, Settings] = {
         "critic.dynamic": 256, "critic.first.limit": 0.05, "critic.last.limit": 0.008, "critic.reverse": False,
         "critic.learning.optimizer.lr": 5e-5,
     },
+    "inpo": {
+        **PLAIN, "problems": 256, "minibatches": 8, "reference": "frozen", "optimizer": "restarting-adam-w",
+        "optimizer.every": 1,
+    },
     "ipo": {**PAIRS, "reference": "frozen"},
     "kimi-k1-5": {
         **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,

@@ -258,6 +258,16 @@ def test_the_order_of_rows_changes_nothing(make_batch: Make, choice: Any) -> Non
     torch.testing.assert_close(turned, plain[turn], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("loss", [DPO(), PairLoss(), PairLoss(nll=0.5), PairLoss(choice=AllPairs())])
+def test_of_equally_good_answers_the_same_are_taken_in_whatever_order(make_batch: Make, loss: Any) -> None:
+    """So that the gradient does not depend on how a batch is cut up, which puts rows in another order."""
+    scores = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
+    batch, policy = rows(make_batch, group=[0, 0, 0, 0, 0, 0], scores=scores, episode=torch.arange(6))
+    turn = torch.tensor([4, 2, 0, 5, 3, 1])
+    plain, turned = loss(batch, policy), loss(batch.rows(turn), TokenLogProbs(policy.logp[turn]))
+    torch.testing.assert_close(turned, plain[turn], rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("choice", [BestAndWorst(), AllPairs()])
 @pytest.mark.parametrize("link", [Logistic(), SquaredToReward()])
 def test_an_answer_alone_teaches_nothing(make_batch: Make, choice: Any, link: Link) -> None:
@@ -285,6 +295,7 @@ def test_metrics(make_batch: Make) -> None:
     found = PairLoss().metrics(batch, policy)
     m = margin(batch, policy, batch.reference_logp)
     torch.testing.assert_close(found["margin"][[0, 3]], m, rtol=1e-12, atol=1e-14)
+    assert found["margin"][4:].tolist() == [0, 0]
     assert found["preference_accuracy"].tolist() == [*[float(m[0] > 0)] * 2, *[float(m[1] > 0)] * 2, 0.5, 0.5]
 
 

@@ -36,14 +36,19 @@ class Couples(NamedTuple):
     whose: Tensor
 
 
-def extremes(scores: Tensor, group: Tensor) -> Couples:
+def extremes(scores: Tensor, group: Tensor, number: Tensor | None = None) -> Couples:
     """The best and the worst answer of each group; of equal ones the last and the first.
+
+    Args:
+        number: [E] by which the last and the first are known, wherever answers stand: of equal ones a batch takes the
+            same ones however it is cut; None: as they stand.
 
     >>> extremes(torch.tensor([0.5, 0.9, 0.1]), torch.tensor([7, 7, 7]))[:2]
     (tensor([1]), tensor([2]))
     """
     _, whose, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    order = torch.argsort(scores, stable=True)
+    order = torch.arange(len(scores), device=scores.device) if number is None else torch.argsort(number)
+    order = order[torch.argsort(scores[order], stable=True)]
     order = order[torch.argsort(whose[order], stable=True)]  # groups one after the other, worst answer first
     ends = counts.cumsum(0)
     return Couples(order[ends - 1], order[ends - counts], torch.arange(len(counts), device=group.device), whose)
@@ -54,8 +59,8 @@ class Choice(Part, abstract=True):
 
     slot = "choice"
 
-    def __call__(self, scores: Tensor, group: Tensor) -> Couples:
-        """Pairs of answers with these scores [E] that belong to the groups [E]."""
+    def __call__(self, scores: Tensor, group: Tensor, number: Tensor | None = None) -> Couples:
+        """Pairs of answers with these scores [E] that belong to the groups [E]; `number` as of `extremes`."""
         raise NotImplementedError
 
 
@@ -69,8 +74,8 @@ class BestAndWorst(Choice):
     ([1], [0])
     """
 
-    def __call__(self, scores: Tensor, group: Tensor) -> Couples:
-        return extremes(scores, group)
+    def __call__(self, scores: Tensor, group: Tensor, number: Tensor | None = None) -> Couples:
+        return extremes(scores, group, number)
 
 
 class AllPairs(Choice):
@@ -83,7 +88,7 @@ class AllPairs(Choice):
     ([1, 2, 1], [0, 0, 2])
     """
 
-    def __call__(self, scores: Tensor, group: Tensor) -> Couples:
+    def __call__(self, scores: Tensor, group: Tensor, number: Tensor | None = None) -> Couples:
         _, whose = torch.unique(group, return_inverse=True)
         first, second = (whose[:, None] == whose[None]).triu(1).nonzero().unbind(1)
         turned = scores[second] > scores[first]
@@ -245,7 +250,7 @@ class PairLoss(TokenObjective):
     >>> from types import SimpleNamespace as Rows
     >>> from etude.objectives.links import SquaredToConstant
     >>> rows = Rows(scores=torch.tensor([1.0, 0.0]), group=torch.zeros(2), action_mask=torch.ones(2, 1))
-    >>> rows.once = lambda: None  # every row is an episode of its own
+    >>> rows.episode, rows.once = None, lambda: None  # every row is an episode of its own
     >>> rows.reference_logp = torch.tensor([[-2.0], [-1.0]])
     >>> PairLoss(link=SquaredToConstant(beta=0.5))(rows, TokenLogProbs(torch.tensor([[-1.0], [-2.0]]))).tolist()
     [1.0, 1.0]
@@ -268,25 +273,25 @@ class PairLoss(TokenObjective):
         return loss[compared.place]
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
-        """`margin`: m, in nats. `preference_accuracy`: pairs whose margin is positive, 1/2 where none differ."""
+        """Of pairs that differ. `margin`: m, in nats. `preference_accuracy`: those above 0, 1/2 where none differ."""
         compared = self._compared(batch, policy)
         right = compared.mean((compared.margin > 0).to(compared.margin), differing=True)
         right = torch.where(compared.mean((compared.gap > 0).to(right), differing=False) > 0, right, 0.5)
-        return {"margin": compared.mean(compared.margin, differing=False)[compared.place],
+        return {"margin": compared.mean(compared.margin, differing=True)[compared.place],
                 "preference_accuracy": right[compared.place]}  # fmt: skip
 
     def _compared(self, batch: TokenBatch, policy: TokenLogProbs) -> Compared:
         value = self.of(batch, policy)
-        (value, scores, group), whose = _episodes(batch, value, batch.scores, batch.group)
-        pairs = self.choice(scores, group)
+        (value, scores, group), number, whose = _episodes(batch, value, batch.scores, batch.group)
+        pairs = self.choice(scores, group, number)
         gap = (scores[pairs.better] - scores[pairs.worse]).to(value)
         place = pairs.whose if whose is None else pairs.whose[whose]
         return Compared(value[pairs.better] - value[pairs.worse], gap, pairs.group, place)
 
     def _of_best(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[G] mean -log pi per token of each group's best answer; 0 where all are equally good."""
-        (mean, scores, group), _ = _episodes(batch, mean_logp(batch, policy), batch.scores, batch.group)
-        pairs = extremes(scores, group)
+        (mean, scores, group), number, _ = _episodes(batch, mean_logp(batch, policy), batch.scores, batch.group)
+        pairs = extremes(scores, group, number)
         return torch.where(scores[pairs.better] > scores[pairs.worse], -mean[pairs.better], 0.0)
 
 
@@ -307,9 +312,13 @@ class Compared(NamedTuple):
         return total / size.clamp(min=1)
 
 
-def _episodes(batch: TokenBatch, *values: Tensor) -> tuple[list[Tensor], Tensor | None]:
-    """Values [B] of rows as values [E] of their episodes, and the episode [B] of every row; None where all are."""
+def _episodes(batch: TokenBatch, *values: Tensor) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
+    """Values [B] of rows as values [E] of their episodes, the episodes' numbers [E], and the episode [B] of every row.
+
+    The last is None where every row is an episode, and so are the numbers where none are known.
+    """
     if (once := batch.once()) is None:
-        return list(values), None
+        return list(values), batch.episode, None
     first, whose = once
-    return [v[first] for v in values], whose
+    assert batch.episode is not None
+    return [v[first] for v in values], batch.episode[first], whose

@@ -17,13 +17,16 @@ from etude.objectives.links import logistic
 from etude.objectives.pairs import extremes
 
 
-def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+def compare(
+    values: Tensor, scores: Tensor, group: Tensor, number: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What the best row of each group has more of than the worst one, and whether they differ at all.
 
     Args:
         values: [B] what is compared.
         scores: [B] which row is better; of equal ones the first is.
         group: [B].
+        number: [B] by which rows are told apart that are equally good; None: as they stand.
 
     Returns: [B] differences and [B] bools, the same on all rows of a group.
 
@@ -31,7 +34,7 @@ def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tens
     >>> difference.tolist(), differs.tolist()
     ([-3.0, -3.0], [True, True])
     """
-    pairs = extremes(scores, group)
+    pairs = extremes(scores, group, number)
     best, worst = pairs.better, pairs.worse
     return (values[best] - values[worst])[pairs.whose], (scores[best] > scores[worst])[pairs.whose]
 
@@ -52,6 +55,7 @@ class DPO(TokenObjective):
     >>> from types import SimpleNamespace as Rows
     >>> logp, mask = torch.tensor([[-1.0], [-2.0]]), torch.tensor([[True], [True]])
     >>> pair = Rows(reference_logp=logp, action_mask=mask, scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]))
+    >>> pair.episode = None
     >>> [round(x, 4) for x in DPO()(pair, TokenLogProbs(logp)).tolist()]
     [0.6931, 0.6931]
     """
@@ -74,7 +78,7 @@ class DPO(TokenObjective):
     def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
         assert batch.reference_logp is not None
         log_ratio = ((policy.logp - batch.reference_logp) * batch.action_mask).sum(1)
-        margin, differs = compare(log_ratio, batch.scores, batch.group)
+        margin, differs = compare(log_ratio, batch.scores, batch.group, batch.episode)
         return self.beta * margin, differs
 
 
@@ -90,6 +94,7 @@ class BradleyTerry(TokenObjective):
     >>> from types import SimpleNamespace as Rows
     >>> mask, values = torch.tensor([[True], [True]]), torch.tensor([[3.0], [3.0]])
     >>> pair = Rows(action_mask=mask, scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]))
+    >>> pair.episode = None
     >>> [round(x, 4) for x in BradleyTerry()(pair, TokenLogProbs(values, values=values)).tolist()]
     [0.6931, 0.6931]
     """
@@ -111,4 +116,4 @@ class BradleyTerry(TokenObjective):
     def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
         assert policy.values is not None
         values = policy.values.gather(1, last_action(batch)[:, None])[:, 0]
-        return compare(values, batch.scores, batch.group)
+        return compare(values, batch.scores, batch.group, batch.episode)
