@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from etude.core.fields import Count, Fraction, Interval, NonNegative, Positive, Probability
+from etude.core.fields import Fraction, Interval, NonNegative, Positive, Probability
 from etude.core.part import hints
 from etude.core.population import FlatParameters
 from etude.core.slots import TokenOptimizer
@@ -112,19 +112,6 @@ class Adam(StepOptimizer):
     def population(self, parameters: FlatParameters) -> PopulationAdam:
         betas = (self.beta1, self.beta2)
         return DecayingAdam(parameters, self.lr, betas, self.epsilon, self.weight_decay, self.clip_norm)
-
-
-class RestartingAdamW(TorchAdamW):
-    """AdamW that forgets its moments before every `every`-th training step.
-
-    >>> [RestartingAdamW(every=2).restarts(step) for step in range(4)]
-    [True, False, True, False]
-    """
-
-    every: Count = 1
-
-    def restarts(self, step: int) -> bool:
-        return step % self.every == 0
 
 
 def direction(

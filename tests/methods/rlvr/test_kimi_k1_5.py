@@ -23,7 +23,7 @@ from etude.experience.pieces import PartialRollouts
 from etude.loops.bandit import Bandit
 from etude.methods.rlvr.kimi_k1_5 import LengthReward, MeanBaseline, MirrorDescent, length_reward
 from etude.objectives.policy_gradient import PolicyGradient
-from etude.optimizers.adam import RestartingAdamW
+from etude.optimizers.restarting import RestartingAdamW
 from etude.policies.language import LanguagePolicy
 from etude.policies.tabular import SoftmaxTree
 from etude.tasks.language.sums import sums

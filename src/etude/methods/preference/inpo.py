@@ -27,7 +27,7 @@ from etude.experience.groups import Groups
 from etude.methods.preference.ipo import ipo
 from etude.objectives.links import SquaredToConstant
 from etude.objectives.pairs import BehaviourPolicy, LogRatio, PairLoss, ReferencePolicy
-from etude.optimizers.adam import RestartingAdamW
+from etude.optimizers.restarting import RestartingAdamW
 from etude.rewards.outcome import TaskReward
 from etude.rewards.preferences import ByScore, Wins
 

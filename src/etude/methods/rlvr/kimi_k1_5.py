@@ -40,7 +40,7 @@ from etude.curricula.prioritised import Prioritised
 from etude.experience.pieces import PartialRollouts
 from etude.methods.foundation.reinforce import reinforce
 from etude.objectives.sequence import sequence_log_ratio
-from etude.optimizers.adam import RestartingAdamW
+from etude.optimizers.restarting import RestartingAdamW
 from etude.rewards.unexpected import PatternPenalty
 
 
