@@ -9,6 +9,7 @@ import torch
 from etude.experiments.arms import Exact, tables, variant
 from etude.experiments.gaussian_data import Linear
 from etude.experiments.optima import Bandits
+from etude.experiments.preference import copg, ipo
 from etude.experiments.rlvr.pacs import at_level, shared_level
 from etude.tasks.tabular.enumerable import Enumerable
 
@@ -57,3 +58,17 @@ def test_the_optimum_of_bandits_is_the_first_policy_times_exponential_rewards() 
     expected = (first * (first / best).log()).sum(-1).mean()
     assert given.away() == pytest.approx(float(expected)) and given.away() > 0
     assert Bandits(2, 5, 0.5, seed=8).away() != given.away()
+
+
+@pytest.mark.slow
+def test_pairs_that_always_go_the_same_way_hold_ipo_near_and_not_dpo() -> None:
+    beta = {"ipo": "objective.link.beta", "dpo": "objective.beta"}
+    near, far = (ipo._settled(variant(name, {path: ipo.BETA}), 0) for name, path in beta.items())
+    assert near["pairs told apart"] == far["pairs told apart"] == 1.0
+    assert 5 * near["KL to the reference"] < far["KL to the reference"]
+
+
+@pytest.mark.slow
+def test_copg_comes_to_the_optimum_from_any_data() -> None:
+    assert copg._settled(variant("copg", {"objective.link.beta": copg.BETA}), 0) < 1e-6
+    assert copg._followed("mean reward", 0) > 1e-3 and copg._followed("none", 0) > 1e-3

@@ -113,6 +113,62 @@ def dpo(w: World) -> Tensor:
     return -sum(torch.nn.functional.logsigmoid(0.1 * (gain[i] - gain[j])) for i, j in better(w)) / 3
 
 
+def ipo(w: World) -> Tensor:
+    gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
+    return sum((gain[i] - gain[j] - 5.0) ** 2 for i, j in better(w)) / 3
+
+
+def simpo(w: World) -> Tensor:
+    gain = [w.of("new", i).mean() for i in range(w.count)]
+    return -sum(torch.nn.functional.logsigmoid(2 * gain[i] - 2 * gain[j] - 1) for i, j in better(w)) / 3
+
+
+def orpo(w: World) -> Tensor:
+    p = [w.of("new", i).mean().exp() for i in range(w.count)]
+    odds = [x / (1 - x) for x in p]
+    each = (-p[i].log() - 0.1 * torch.nn.functional.logsigmoid((odds[i] / odds[j]).log()) for i, j in better(w))
+    return sum(each) / 3
+
+
+def rebel(w: World) -> Tensor:
+    """All pairs of a problem; -1 for what was cut, and a twentieth of the distance from the reference is paid."""
+    scores = {i: -1.0 if i in w.cut else w.rewards[i] for i in range(w.count)}
+    worth = {i: r - 0.05 * float((w.of("old", i) - w.of("ref", i)).sum()) for i, r in scores.items()}
+    gain = {i: (w.of("new", i) - w.of("old", i)).sum() for i in worth}
+    return of_pairs(w, lambda i, j: (gain[i] - gain[j] - (worth[i] - worth[j])) ** 2)
+
+
+def copg(w: World) -> Tensor:
+    gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
+    return of_pairs(w, lambda i, j: (w.rewards[i] - w.rewards[j] - 0.1 * (gain[i] - gain[j])) ** 2 / 0.2)
+
+
+def inpo(w: World) -> Tensor:
+    """Every two answers of a problem are compared once; of equally many wins the last is best and the first worst."""
+    drawn, wins = w.notes["preferred"], [0] * w.count
+    for i in range(w.count):
+        for j in range(i + 1, w.count):
+            if w.groups[i] == w.groups[j]:
+                chance = 1 / (1 + math.exp(-(w.rewards[i] - w.rewards[j]) / 0.25))
+                wins[i if drawn[i, j] < chance else j] += 1
+    each = []
+    for problem in sorted(set(w.groups)):
+        rows = [(wins[i], i) for i in range(w.count) if w.groups[i] == problem]
+        best, worst = max(rows)[1], min(rows)[1]
+        gain = [(w.of("new", i) - w.of("ref", i) / 3 - 2 * w.of("old", i) / 3).sum() for i in (best, worst)]
+        each.append((gain[0] - gain[1] - 1 / 0.6) ** 2)
+    return sum(each) / len(each)
+
+
+def of_pairs(w: World, loss: Callable[[int, int], Tensor]) -> Tensor:
+    """The mean over problems of the mean over all pairs of their rows."""
+    each = []
+    for problem in sorted(set(w.groups)):
+        rows = [i for i in range(w.count) if w.groups[i] == problem]
+        each.append(sum(loss(i, j) for i in rows for j in rows if i < j) / (len(rows) * (len(rows) - 1) / 2))
+    return sum(each) / len(each)
+
+
 def reward_model(w: World) -> Tensor:
     last = [w.of("values_now", i)[-1] for i in range(w.count)]
     return -sum(torch.nn.functional.logsigmoid(last[i] - last[j]) for i, j in better(w)) / 3
@@ -247,6 +303,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "capo": (plain, rlvr.capo),
     "chain-traversal-rl": (plain, chain_traversal_rl),
     "clip-cov": (plain, rlvr.clip_cov),
+    "copg": (worlds.scored, copg),
     "dapo": (plain, dapo),
     "derl": (plain, derl),
     "dpo": (worlds.pairs, dpo),
@@ -261,6 +318,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "grpo": (plain, grpo),
     "hgpo": (worlds.in_modes, rlvr.hgpo),
     "hpt": (worlds.with_demonstrations, rlvr.hpt),
+    "inpo": (plain, inpo),
+    "ipo": (worlds.pairs, ipo),
     "kimi-k1-5": (worlds.continued, rlvr.kimi_k1_5),
     "kl-cov": (plain, rlvr.kl_cov),
     "lens": (plain, rlvr.lens),
@@ -273,6 +332,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "oblr-po": (plain, rlvr.oblr_po),
     "one-shot-rlvr": (worlds.cooled, rlvr.one_shot_rlvr),
     "open-rs": (worlds.even_lengths, open_rs),
+    "orpo": (worlds.pairs, orpo),
     "pacs": (plain, rlvr.pacs),
     "planning-pg-vs-q": (plain, planning_pg_vs_q),
     "poly-ppo": (worlds.vines, poly_ppo),
@@ -281,6 +341,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
+    "rebel": (plain, rebel),
     "reinforce": (plain, reinforce),
     "relift": (plain, rlvr.relift),
     "reward-model": (worlds.pairs, reward_model),
@@ -292,6 +353,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sasr": (plain, rlvr.sasr),
     "sft": (worlds.demonstrations, sft),
+    "simpo": (worlds.pairs, simpo),
     "spo": (worlds.forked, rlvr.spo),
     "spo-tree": (worlds.nodes, rlvr.spo_tree),
     "t-ppo": (worlds.windows, t_ppo),

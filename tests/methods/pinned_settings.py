@@ -95,6 +95,7 @@ SETTINGS: dict[str, Settings] = {
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
     "chain-traversal-rl": PLAIN,
     "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
+    "copg": {**PAIRS, "experience": "scored-answers", "experience.most": 8, "reference": "frozen"},
     "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
     "ddpg": {
         "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "policy.last.limit": 3e-3,
@@ -138,6 +139,11 @@ SETTINGS: dict[str, Settings] = {
         "critic.dynamic": 256, "critic.first.limit": 0.05, "critic.last.limit": 0.008, "critic.reverse": False,
         "critic.learning.optimizer.lr": 5e-5,
     },
+    "inpo": {
+        **PLAIN, "problems": 256, "minibatches": 8, "reference": "frozen", "optimizer": "restarting-adam-w",
+        "optimizer.every": 1,
+    },
+    "ipo": {**PAIRS, "reference": "frozen"},
     "kimi-k1-5": {
         **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,
         "rewards.1.times": 5, "rewards.1.longest": 16,
@@ -222,6 +228,7 @@ SETTINGS: dict[str, Settings] = {
         "optimizer.schedule": "cosine", "optimizer.schedule.floor": 0.1,
         "curriculum": "curated", "curriculum.size": 7000, "rewards.0.length": None,
     },
+    "orpo": {**PAIRS, "reference": None},
     "pacs": {**PLAIN, **IN_FOUR, "objective.threshold": 0.5, "optimizer.clip_norm": None},
     "planning-pg-vs-q": {**PLAIN, "reference": "taught", "stages.0.like": "alpine", "stages.0.end": 0.5,
                          "optimizer.lr": 5e-4},
@@ -280,6 +287,7 @@ SETTINGS: dict[str, Settings] = {
     },
     "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
+    "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "redq": {
         **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,
         "policy.learning.every": 20, "learners.0.learning.every": 20, "actor.0.over": "mean",
@@ -315,6 +323,7 @@ SETTINGS: dict[str, Settings] = {
         "learners.0.entropy.share": 0.98,
     },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
+    "simpo": {**PAIRS, "reference": None},
     "spo": {
         **SAMPLED, "experience": "forks", "experience.temperature": 0.6, "experience.rollouts": 9,
         "experience.splitter": "low-probability-cuts", "experience.splitter.below": 0.9,

@@ -139,6 +139,12 @@ def pairs() -> World:
     return World([0, 0, 1, 1, 2, 2], [3, 5, 4, 2, 6, 1], [1.0, 0, 0, 1, 1, 0], written=range(6))
 
 
+def scored() -> World:
+    """Four answers to each of three problems with what they are worth; two of one are worth as much."""
+    rewards = [0.3, -0.5, 1.25, 0.0, 0.5, 0.5, 2.0, -1.0, 0.1, 0.2, 0.4, 0.8]
+    return World([i // 4 for i in range(12)], [3, 5, 4, 2, 6, 1, 2, 8, 3, 4, 7, 5], rewards, written=range(12))
+
+
 def demonstrations() -> World:
     return World([0, 1, 2], [2, 5, 3], [0.0] * 3, written=range(3))
 

@@ -33,6 +33,7 @@ from etude.core.streams import Stream
 from etude.experience.data import Demonstrations, Pairs
 from etude.experience.exploration import EpsilonGreedy
 from etude.experience.groups import Groups
+from etude.experience.scored import ScoredAnswers
 from etude.experience.vector import Rollouts
 from etude.learners.heads import Atoms
 from etude.loops.enumerable import EnumerableLoop
@@ -241,7 +242,8 @@ class Letters(Toy):
     )
 
     def problems(self, split: str) -> list[Problem]:
-        shown = {"chosen": "abc", "rejected": "XYZ", "demonstration": "abc"}
+        shown: dict[str, Any] = {"chosen": "abc", "rejected": "XYZ", "demonstration": "abc"}
+        shown |= {"responses": ["abc", "aYZ", "XYZ"], "scores": [1.0, 0.5, 0.0]}
         return [Problem(f"{split}-{i}", prompt, info=shown) for i, prompt in enumerate(self.prompts)]
 
 
@@ -270,6 +272,12 @@ def margin(policy: LanguagePolicy) -> float:
     """How much likelier the chosen answers are than the rejected ones."""
     chosen, rejected = shown(policy).view(-1, 2).T
     return float((chosen - rejected).mean())
+
+
+def scored_margin(policy: LanguagePolicy) -> float:
+    """The same of the best of scored answers and the worst."""
+    best, _, worst = shown(policy, LETTERS, ScoredAnswers()).view(-1, 3).T
+    return float((best - worst).mean())
 
 
 def preference(policy: LanguagePolicy) -> float:
@@ -311,6 +319,10 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "sft": likelihood,
     "alpine": likelihood,
     "dpo": margin,
+    "ipo": margin,
+    "simpo": margin,
+    "copg": scored_margin,
+    "orpo": margin,
     "reward-model": preference,
 }
 

@@ -170,7 +170,7 @@ def batch_of(world: World) -> TokenBatch:
         truncated=torch.tensor([i in world.cut for i in rows]), solved=torch.tensor(world.solved),
         written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.tensor([i in away for i in rows]),
         reference_logp=padded(world.ref) * action, episodes=[episode(world, i) for i in rows],
-        draw=torch.arange(world.count), temperature=world.temperature,
+        draw=torch.arange(world.count), episode=torch.arange(world.count), temperature=world.temperature,
         unfinished=going if world.going else None, earlier=earlier if world.going else None,
     )  # fmt: skip
 
@@ -236,6 +236,10 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
     for part in method.rewards:
         if part.name == "meta-reward":
             world.notes["formula"] = part.formula  # type: ignore[union-attr]
+        if part.name == "wins":
+            one, two = torch.combinations(torch.arange(world.count)).unbind(1)
+            drawn = uniforms(children(one ^ two, "preferred"), 0, 1)[0]
+            world.notes["preferred"] = dict(zip(zip(one.tolist(), two.tolist()), drawn.tolist()))
     for part in method.token_weights:
         if part.name == "covariance-clip":
             drawn = uniforms(children(batch.draw, "covariance-clip", 1), 0, batch.tokens.shape[1]).T[:, PROMPT:]

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from etude.core.errors import NonFiniteError
 from etude.core.slots import TokenOptimizer
-from etude.methods.rlvr.kimi_k1_5 import RestartingAdamW
 from etude.methods.rlvr.oblr_po.snr import SNRAdamW
 from etude.optimizers.adam import AdamW
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import MAX_FAILURES, Metrics
+from etude.optimizers.restarting import RestartingAdamW
 
 PART = AdamW(lr=0.1, clip_norm=0.5, weight_decay=0.1)
 

@@ -114,11 +114,11 @@ class TokenMethod(Method):
     def contradictions(self) -> Iterator[str]:
         assert self.experience is not None and self.objective is not None
         objective, experience = type(self.objective).__name__, type(self.experience).__name__
-        if (user := self.behaviour_user()) and not self.experience.samples:
+        if (user := self.behaviour_user()) and not self.experience.knows_behaviour:
             yield (
                 f"{type(user).__name__} needs the log-probabilities of the policy that sampled, and {experience} takes "
                 "its rows from data: choose an objective for data (log-likelihood, dpo) and no other part that needs "
-                "them, or an experience that samples (groups)."
+                "them, or an experience that samples (groups), or data that have them (scored-answers, behaviour=true)."
             )
         if self.token_weights and self.objective.per_row:
             yield (

@@ -175,6 +175,11 @@ class TokenExperience(Part, abstract=True):
         return task.needs_reward() if self.samples else None
 
     @property
+    def knows_behaviour(self) -> bool:
+        """Whether its rows have the log-probabilities of the policy that wrote them, where that is known."""
+        return self.samples
+
+    @property
     def truncates_distribution(self) -> bool:
         """Whether `behaviour_logp` belongs to a truncated distribution (top-p, top-k), not to the policy's own."""
         return False

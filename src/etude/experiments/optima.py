@@ -47,3 +47,12 @@ class Bandits:
         """KL(pi || pi*) in nats, mean over the prompts."""
         logp = self.policy.logp().detach()[0]
         return float((logp.exp() * (logp - self.best)).sum(-1).mean())
+
+
+def every_pair(bandit: Bandit, table: Tensor) -> TokenBatch:
+    """A group for every two different responses to each prompt, two rows each, as the policy of a table says them."""
+    prompts, responses = bandit.rewards.shape
+    two = torch.combinations(torch.arange(responses)).flatten()
+    prompt, response = torch.arange(prompts).repeat_interleave(len(two)), two.repeat(prompts)
+    said = bandit.policy.rows(0, prompt, response, table)
+    return bandit.batch(prompt, response, said, said.logp, torch.arange(len(prompt)) // 2)

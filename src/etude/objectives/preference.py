@@ -13,15 +13,20 @@ from etude.core.fields import Interval, Positive
 from etude.core.part import Need
 from etude.core.rows import last_action
 from etude.core.slots import TokenObjective
+from etude.objectives.links import logistic
+from etude.objectives.pairs import extremes
 
 
-def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+def compare(
+    values: Tensor, scores: Tensor, group: Tensor, number: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What the best row of each group has more of than the worst one, and whether they differ at all.
 
     Args:
         values: [B] what is compared.
         scores: [B] which row is better; of equal ones the first is.
         group: [B].
+        number: [B] by which rows are told apart that are equally good; None: as they stand.
 
     Returns: [B] differences and [B] bools, the same on all rows of a group.
 
@@ -29,12 +34,9 @@ def compare(values: Tensor, scores: Tensor, group: Tensor) -> tuple[Tensor, Tens
     >>> difference.tolist(), differs.tolist()
     ([-3.0, -3.0], [True, True])
     """
-    _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    order = torch.argsort(scores, stable=True)
-    order = order[torch.argsort(index[order], stable=True)]  # groups one after the other, worst row first
-    ends = counts.cumsum(0)
-    best, worst = order[ends - 1], order[ends - counts]
-    return (values[best] - values[worst])[index], (scores[best] > scores[worst])[index]
+    pairs = extremes(scores, group, number)
+    best, worst = pairs.better, pairs.worse
+    return (values[best] - values[worst])[pairs.whose], (scores[best] > scores[worst])[pairs.whose]
 
 
 class DPO(TokenObjective):
@@ -53,6 +55,7 @@ class DPO(TokenObjective):
     >>> from types import SimpleNamespace as Rows
     >>> logp, mask = torch.tensor([[-1.0], [-2.0]]), torch.tensor([[True], [True]])
     >>> pair = Rows(reference_logp=logp, action_mask=mask, scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]))
+    >>> pair.episode = None
     >>> [round(x, 4) for x in DPO()(pair, TokenLogProbs(logp)).tolist()]
     [0.6931, 0.6931]
     """
@@ -65,9 +68,7 @@ class DPO(TokenObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         margin, differs = self._margin(batch, policy)
-        wrong = self.label_smoothing
-        loss = -(1 - wrong) * logsigmoid(margin) - wrong * logsigmoid(-margin)
-        return torch.where(differs, loss, 0.0)
+        return torch.where(differs, logistic(margin, self.label_smoothing), 0.0)
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
         """`margin`: beta m, in nats. `preference_accuracy`: pairs whose margin is positive."""
@@ -77,7 +78,7 @@ class DPO(TokenObjective):
     def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
         assert batch.reference_logp is not None
         log_ratio = ((policy.logp - batch.reference_logp) * batch.action_mask).sum(1)
-        margin, differs = compare(log_ratio, batch.scores, batch.group)
+        margin, differs = compare(log_ratio, batch.scores, batch.group, batch.episode)
         return self.beta * margin, differs
 
 
@@ -93,6 +94,7 @@ class BradleyTerry(TokenObjective):
     >>> from types import SimpleNamespace as Rows
     >>> mask, values = torch.tensor([[True], [True]]), torch.tensor([[3.0], [3.0]])
     >>> pair = Rows(action_mask=mask, scores=torch.tensor([1.0, 0.0]), group=torch.tensor([0, 0]))
+    >>> pair.episode = None
     >>> [round(x, 4) for x in BradleyTerry()(pair, TokenLogProbs(values, values=values)).tolist()]
     [0.6931, 0.6931]
     """
@@ -114,4 +116,4 @@ class BradleyTerry(TokenObjective):
     def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
         assert policy.values is not None
         values = policy.values.gather(1, last_action(batch)[:, None])[:, 0]
-        return compare(values, batch.scores, batch.group)
+        return compare(values, batch.scores, batch.group, batch.episode)

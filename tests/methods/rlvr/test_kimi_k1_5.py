@@ -21,8 +21,9 @@ from etude.evaluation.long_to_short import average_weights, length_pairs, reject
 from etude.experience.groups import Groups
 from etude.experience.pieces import PartialRollouts
 from etude.loops.bandit import Bandit
-from etude.methods.rlvr.kimi_k1_5 import LengthReward, MeanBaseline, MirrorDescent, RestartingAdamW, length_reward
+from etude.methods.rlvr.kimi_k1_5 import LengthReward, MeanBaseline, MirrorDescent, length_reward
 from etude.objectives.policy_gradient import PolicyGradient
+from etude.optimizers.restarting import RestartingAdamW
 from etude.policies.language import LanguagePolicy
 from etude.policies.tabular import SoftmaxTree
 from etude.tasks.language.sums import sums

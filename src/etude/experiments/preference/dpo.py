@@ -27,7 +27,12 @@ def experiment(
     seeds: Sequence[int], arm: Mapping[str, Any] | None = None, baseline: Mapping[str, Any] | None = None
 ) -> list[Pair]:
     """Accuracy after as many steps on as many of the same problems: their pairs, or their chosen answers alone."""
-    arms = {name: variant(name, {**CHANGES, **(own or {})}) for name, own in {"dpo": arm, "sft": baseline}.items()}
+    return duel(seeds, {"dpo": arm, "sft": baseline})
+
+
+def duel(seeds: Sequence[int], own: Mapping[str, Mapping[str, Any] | None]) -> list[Pair]:
+    """A method and its baseline, in that order, each with settings of its own, on the same problems."""
+    arms = {name: variant(name, {**CHANGES, **(changed or {})}) for name, changed in own.items()}
     with started(TASK, steps=WARM) as first:
         pools = spread(compared, [(first.folder, seed) for seed in seeds])
         jobs = [
@@ -36,15 +41,23 @@ def experiment(
             for name, method in arms.items()
         ]
         found = run(jobs)
-        before = untrained(arms["sft"], TASK, start=first.folder).pass_at(1)
-    dpo, sft = found["dpo"], found["sft"]
-    told = [ends([m["preference_accuracy"] for m in r.metrics])[1] for r in dpo]
-    budgets = {"problems": ([problems(r, 2) for r in dpo], [problems(r, 1) for r in sft])}
-    return pairs(
-        seeds, {"accuracy": [r.pass_at(1) for r in dpo], "pairs told apart": told},
-        {"accuracy": [r.pass_at(1) for r in sft], "pairs told apart": [0.5] * len(seeds)},
-        start={"accuracy": [before] * len(seeds)}, budgets=budgets,
-    )  # fmt: skip
+        before = untrained(next(reversed(arms.values())), TASK, start=first.folder).pass_at(1)
+    (arm, baseline), rows = found.values(), [1 if name == "sft" else 2 for name in arms]
+    budgets = {"problems": ([problems(r, rows[0]) for r in arm], [problems(r, rows[1]) for r in baseline])}
+    figures = [
+        {"accuracy": [r.pass_at(1) for r in runs], "pairs told apart": [told_apart(r) for r in runs]}
+        for runs in (arm, baseline)
+    ]
+    return pairs(seeds, *figures, start={"accuracy": [before] * len(seeds)}, budgets=budgets)
+
+
+def told_apart(found: Trained) -> float:
+    """Share of its pairs, towards the end, that a run has the right way round; a half of one that sees none."""
+    return (
+        ends([m["preference_accuracy"] for m in found.metrics])[1]
+        if "preference_accuracy" in found.metrics[-1]
+        else 0.5
+    )
 
 
 def compared(job: tuple[str, int]) -> list[Problem]:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from etude.core.kinds import TokenMethod
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import START, language, pairs, untrained, variant
 from etude.experiments.cells import Cell, by_label, recorded, spread, trained
-from etude.experiments.optima import Bandits
+from etude.experiments.optima import Bandits, every_pair
 from etude.objectives.preference import DPO
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
@@ -83,19 +82,11 @@ def settle(method: TokenMethod, seed: int) -> float:
 
 def _settled(method: TokenMethod, given: Bandits) -> float:
     torch.set_num_threads(1)
-    prompt, response = _pairs()
-    said = given.policy.rows(0, prompt, response, given.first)
-    batch = given.bandit.batch(prompt, response, said, said.logp)
-    chance = said.logp[:, 0].exp().view(-1, 2).prod(1).repeat_interleave(2)
-    batch = batch.replace(weights=chance * len(prompt), group=torch.arange(len(prompt)) // 2)
+    batch = every_pair(given.bandit, given.first)
+    chance = batch.behaviour_logp[:, 0].exp().view(-1, 2).prod(1).repeat_interleave(2)
+    batch = batch.replace(weights=chance * len(batch))
     batch = batch.replace(advantages=method.advantages(batch) if method.advantages else torch.zeros_like(batch.rewards))
     return given.settle(method, UPDATES, RATE, lambda _: batch)
-
-
-def _pairs() -> tuple[Tensor, Tensor]:
-    """Prompts and responses of all pairs, two rows each."""
-    pairs = torch.combinations(torch.arange(RESPONSES)).flatten()
-    return torch.arange(PROMPTS).repeat_interleave(len(pairs)), pairs.repeat(PROMPTS)
 
 
 def offline(job: Cell) -> dict[str, float]:

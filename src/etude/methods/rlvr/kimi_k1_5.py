@@ -34,13 +34,13 @@ from etude.advantages.group import group_max, group_min, group_size, group_sum, 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.claims import Claim, Measure
 from etude.core.episodes import Episode
-from etude.core.fields import Count, NonNegative, Positive, Probability
+from etude.core.fields import NonNegative, Positive, Probability
 from etude.core.slots import Context, Reward, TokenAdvantages, TokenObjective
 from etude.curricula.prioritised import Prioritised
 from etude.experience.pieces import PartialRollouts
 from etude.methods.foundation.reinforce import reinforce
 from etude.objectives.sequence import sequence_log_ratio
-from etude.optimizers.adam import TorchAdamW
+from etude.optimizers.restarting import RestartingAdamW
 from etude.rewards.unexpected import PatternPenalty
 
 
@@ -132,19 +132,6 @@ def length_reward(length: Tensor, right: Tensor, group: Tensor) -> Tensor:
     low, high = group_min(length, group), group_max(length, group)
     lam = 0.5 - (length - low) / (high - low).clamp(min=1e-12)
     return torch.where(high > low, torch.where(right, lam, lam.clamp(max=0.0)), 0.0)
-
-
-class RestartingAdamW(TorchAdamW):
-    """AdamW that forgets its moments before every `every`-th training step.
-
-    >>> [RestartingAdamW(every=2).restarts(step) for step in range(4)]
-    [True, False, True, False]
-    """
-
-    every: Count = 1
-
-    def restarts(self, step: int) -> bool:
-        return step % self.every == 0
 
 
 kimi_k1_5 = reinforce.replace(
