@@ -305,6 +305,11 @@ SETTINGS: dict[str, Settings] = {
         "experience.temperature": 0.6, "epochs": 2, "minibatches": 8, "filters": ("nodes-with-credit",),
         "advantages.values": "sampled-values", "reference": "frozen", "problems": 16,
     },
+    "rlp": {
+        **SAMPLED, **ONCE, "experience": "thoughts", "experience.size": 16, "experience.temperature": 0.7,
+        "experience.thought": None, "rewards": ("information-gain",), "rewards.0.baseline": "kept-reference",
+        "reference": "moving-average", "reference.rate": 0.001, "regularizers": (), "critic": None,
+    },
     "sft-then-grpo": {
         "runs": ("train", "train"), "runs.0.method": "sft", "runs.1.method": "grpo", "runs.0.steps": 50,
         "runs.1.steps": 100, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "runs.1.reference": "reset",

@@ -325,8 +325,8 @@ def test_a_toy_policy_learns(name: str) -> None:
     assert sum(gains) / len(gains) > 0.1, gains
 
 
-ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "rlanything"}
-"""They need a curriculum, a reward model, a graph or steps with verdicts: `test_learning.py` and their own tests."""
+ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "rlanything", "rlp"}
+"""They need a curriculum, a reward model, a graph, steps with verdicts or text: `test_learning.py` and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:
