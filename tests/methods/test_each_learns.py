@@ -326,7 +326,7 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 
 ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "rlanything", "rlp"}
-"""They need a curriculum, a reward model, a graph, steps with verdicts or text: `test_learning.py` and their own tests."""
+"""They need a curriculum, a reward model, a graph, steps with verdicts, text: `test_learning.py`, their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

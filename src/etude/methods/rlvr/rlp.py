@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from etude.core.method import Method
+    from etude.policies.language import LanguagePolicy
 
 
 class InformationGain(Reward):
-    """log p(x | context, thought) - log p_phi(x | context): what a thought tells about the text that comes next, in nats.
+    """log p(x | context, thought) - log p_phi(x | context): what a thought tells about what comes next, in nats.
 
     x is the problem's answer, as text; the first is said by the policy as it is, at temperature 1, without a gradient.
 
@@ -82,7 +83,7 @@ class InformationGain(Reward):
 
 def information_gain(
     contexts: Sequence[Sequence[int]], thoughts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]],
-    policy: object, baseline: Model,
+    policy: LanguagePolicy, baseline: Model,
 ) -> Tensor:  # fmt: skip
     """[N] log p(text | context, thought) under the policy less log p(text | context) under the baseline, in nats.
 
@@ -122,9 +123,9 @@ rlp = grpo.replace(
         statement="What comes next is foreseen better after thoughts that were rewarded for it than by going on with "
         "pretraining, on the same texts or at the same cost, and the same GRPO afterwards ends higher.",
         task="streams",
-        setting="Assignments modulo 10 without their values, after 400 steps on such text, a tenth of it with a thought; "
-        "60 steps of 16 texts, with 8 thoughts at each or without any, then 20 steps of GRPO. Of an arm with and without "
-        "thoughts the better log-likelihood counts.",
+        setting="Assignments modulo 10 without their values, after 400 steps on such text, a tenth of it with a "
+        "thought; 60 steps of 16 texts, with 8 thoughts at each or without any, then 20 steps of GRPO. Of an arm with "
+        "and without thoughts the better log-likelihood counts.",
         measures=(
             Measure(name="log-likelihood at equal tokens", smallest=0.05, bounds=(None, 0.0)),
             Measure(name="log-likelihood at equal compute", smallest=0.05, bounds=(None, 0.0)),
@@ -135,7 +136,7 @@ rlp = grpo.replace(
         ),
         equal=("texts",),
         learned_on="accuracy after GRPO at equal tokens",
-        paper_effect="Qwen3-1.7B: mean of 36.0% against 30.9% of continued pretraining and 30.3% of the base; after SFT "
-        "and RLVR 42.5%, 39.9%, 39.3%; Nemotron-Nano-12B from 42.8% to 61.3%",
+        paper_effect="Qwen3-1.7B: mean of 36.0% against 30.9% of continued pretraining and 30.3% of the base; after "
+        "SFT and RLVR 42.5%, 39.9%, 39.3%; Nemotron-Nano-12B from 42.8% to 61.3%",
     ),
 )

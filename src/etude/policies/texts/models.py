@@ -38,8 +38,11 @@ class Model(Part, abstract=True):
 class CurrentPolicy(Model):
     """The policy that is trained, as it is now.
 
-    >>> CurrentPolicy().learns, KeptReference().learns
-    (True, False)
+    Shapes: rows [B, T] -> [B, T].
+
+    >>> from types import SimpleNamespace as Policy
+    >>> CurrentPolicy().logp(Policy(evaluate=lambda rows: Policy(logp=-0.5), reference_logp=lambda rows: -1.5), None)
+    -0.5
     """
 
     learns: ClassVar[bool] = True
@@ -52,10 +55,11 @@ class KeptReference(Model):
     """What the method's slot `reference` keeps of the policy beside it.
 
     The first policy with `reference=frozen` (or none), that of some steps ago with `periodic`, an average over all
-    steps with `moving-average`; of an adapter its base.
+    steps with `moving-average`; of an adapter its base. Shapes: rows [B, T] -> [B, T].
 
-    >>> sorted(KeptReference().needs)
-    [<Need.REFERENCE: 'reference'>]
+    >>> from types import SimpleNamespace as Policy
+    >>> KeptReference().logp(Policy(evaluate=lambda rows: Policy(logp=-0.5), reference_logp=lambda rows: -1.5), None)
+    -1.5
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE})
@@ -71,10 +75,13 @@ class SavedModel(Model):
         model: a run, of which the newest whole checkpoint is taken; a model's folder; a hub name; in a run of a recipe
             `{NAME}`.
 
+    Shapes: rows [B, T] -> [B, T].
+
     Raises: ConfigError for a model whose tokens are not the policy's.
 
-    >>> SavedModel(model="tiny").model
-    'tiny'
+    >>> from types import SimpleNamespace as Policy
+    >>> SavedModel(model="tiny").logp(Policy(evaluate=lambda rows: Policy(logp=-2.5)), None)
+    -2.5
     """
 
     model: str = ""

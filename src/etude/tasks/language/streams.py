@@ -10,6 +10,7 @@ Numbers are modulo 10. What comes next after a question is hard to say at once a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from etude.core.episodes import Problem
@@ -42,8 +43,8 @@ class Streams(LanguageTask):
 
     >>> problem = Streams(lines=(3,)).problems("train")[0]
     >>> problem.prompt, problem.answer, problem.info["values"]
-    ('a=8;b=a*3;c=b-4;c?', '0', '8,4,0')
-    >>> Streams().score(problem, "(8,4,0)0;"), Streams().score(problem, "0;"), Streams().score(problem, "(8,4,0)")
+    ('a=9;b=a-2;c=b*3;c?', '1', '9,7,1')
+    >>> Streams().score(problem, "(9,7,1)1;"), Streams().score(problem, "1;"), Streams().score(problem, "(9,7,1)")
     (1.0, 1.0, 0.0)
     """
 
@@ -96,7 +97,7 @@ def stream(count: int, random: Generator) -> tuple[str, list[int]]:
     """
     values, said = [int(random.integers(10))], []
     said.append(f"{NAMES[0]}={values[0]};")
-    for before, name in zip(NAMES, NAMES[1:count]):
+    for before, name in pairwise(NAMES[:count]):
         sign = str(random.choice(list("+-*")))
         other = int(random.choice(TIMES) if sign == "*" else random.integers(1, 10))
         values.append({"+": values[-1] + other, "-": values[-1] - other, "*": values[-1] * other}[sign] % 10)
