@@ -210,6 +210,12 @@ SETTINGS: dict[str, Settings] = {
         "critic.noise.sigma": 0.5,
     },
     "npg": {**TRUST, **FITTED, "optimizer": "natural-gradient"},
+    "mr-rlvr": {
+        "runs": ("exercises", "train", "train"), "runs.0.blanks": 4, "runs.0.masks": 0.5, "runs.0.problems": 1000,
+        "runs.1.method": "grpo", "runs.1.task": "{exercises}", "runs.1.set": ("rewards=process-reward",),
+        "runs.2.method": "grpo", "runs.2.task": "", "runs.1.steps": 100, "runs.2.steps": 150,
+        "runs.2.begins": "previous", "runs.2.optimizer": "reset", "repeat": 1,
+    },
     "nft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
     "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
     "one-shot-rlvr": {
