@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.core.errors import DataError
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.thoughts import THOUGHT, Thoughts
@@ -63,11 +64,15 @@ def foresight(
 
     Args:
         experience: how thoughts come about; temperature 1 by default.
+
+    Raises: DataError for a context that leaves no room for a thought and what comes next.
     """
     asked = list(task.problems(split)[i] for i in range(problems))
     part = (experience or Thoughts()).replace(size=samples)
     context = Context(task, policy, Stream(seed), max_tokens=part.max_tokens or task.max_tokens)
     episodes = part.collect(asked, context)
+    if full := next((e for e in episodes if THOUGHT not in e.info), None):
+        raise DataError(f"The context of problem {full.problem.id!r} fills the model's window: leave it out.")
     before = [[t for s in e.segments[:-1] for t in s.tokens] for e in episodes]
     texts = [policy.encode(str(e.problem.answer)) for e in episodes]
     thoughts = [e.info[THOUGHT] for e in episodes]

@@ -148,6 +148,20 @@ def test_the_gain_is_the_difference_of_two_forwards() -> None:
     assert len(set(found)) == 6
 
 
+def test_a_thought_that_leaves_no_room_has_no_reward() -> None:
+    """It is left out and counted; where the prompt alone fills the window nothing can be measured."""
+    policy, closes = random_policy(context=9), 1
+    episodes = thought_about(policy, Thoughts(size=40, max_tokens=20))
+    found = InformationGain(baseline=CurrentPolicy()).bind().score(episodes, Context(Texts(), policy, Stream(0)))
+    size = [len(policy.encode(e.problem.prompt)) + len(e.info[THOUGHT]) + closes for e in episodes]
+    assert [x is None for x in found] == [n > 9 for n in size] and {x is None for x in found} == {True, False}
+    loop = make_loop(SMALL.replace(experience=Thoughts(size=20)), Texts(), policy=random_policy(context=9))
+    metrics = loop.step().metrics
+    assert metrics["no_reward"] > 0 and metrics["rows"] + metrics["no_reward"] == 40
+    with pytest.raises(DataError, match="fills the model's window"):
+        foresight(random_policy(context=2), Texts(), problems=1)
+
+
 def test_an_empty_thought_of_an_average_that_has_not_moved_is_worth_nothing() -> None:
     policy = random_policy(dtype=torch.float64)
     policy.keep_reference()

@@ -52,6 +52,8 @@ class InformationGain(Reward):
 
     x is the problem's answer, as text; the first is said by the policy as it is, at temperature 1, without a gradient.
 
+    It does not apply to a thought after which the model's window has no room for x.
+
     Args:
         baseline: phi, which foresees without a thought. It is the same for all thoughts at a context.
 
@@ -73,12 +75,14 @@ class InformationGain(Reward):
             return "scores thoughts, and what a second look puts in is none: leave out second_look."
         return None
 
-    def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
-        contexts = [_context(e) for e in episodes]
-        thoughts = [e.info[THOUGHT] for e in episodes]
-        texts = [context.policy.encode(_next(e)) for e in episodes]
-        gain: list[float] = information_gain(contexts, thoughts, texts, context.policy, self.baseline).tolist()
-        return gain
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
+        asked = [(_context(e), e.info[THOUGHT], context.policy.encode(_next(e))) for e in episodes]
+        room = [sum(map(len, parts)) <= context.policy.context for parts in asked]
+        if not any(room):
+            return [None] * len(episodes)
+        contexts, thoughts, texts = zip(*(parts for parts, fits in zip(asked, room) if fits))
+        gains = iter(information_gain(contexts, thoughts, texts, context.policy, self.baseline).tolist())
+        return [next(gains) if fits else None for fits in room]
 
 
 def information_gain(
@@ -125,7 +129,7 @@ rlp = grpo.replace(
         task="streams",
         setting="Assignments modulo 10 without their values, after 400 steps on such text, a tenth of it with a "
         "thought; 60 steps of 16 texts, with 8 thoughts at each or without any, then 20 steps of GRPO. Of an arm with "
-        "and without thoughts the better log-likelihood counts.",
+        "and without thoughts the better log-likelihood counts",
         measures=(
             Measure(name="log-likelihood at equal tokens", smallest=0.05, bounds=(None, 0.0)),
             Measure(name="log-likelihood at equal compute", smallest=0.05, bounds=(None, 0.0)),

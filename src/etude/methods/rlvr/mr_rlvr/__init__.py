@@ -36,7 +36,7 @@ mr_rlvr = Recipe(
         "and higher than after imitating the same worked answers.",
         task="sums",
         setting="Sums of four and five numbers, 500 of them; 60 steps of exercises, or as many supervised steps on the "
-        "worked answers, or none, then 60 steps of GRPO with 16 problems.",
+        "worked answers, or none, then 60 steps of GRPO with 16 problems",
         measures=(
             Measure(name="pass@1 against GRPO alone"),
             Measure(name="pass@8 against GRPO alone"),
