@@ -127,7 +127,7 @@ rlp = grpo.replace(
         statement="What comes next is foreseen better after thoughts that were rewarded for it than by going on with "
         "pretraining, on the same texts or at the same cost, and the same GRPO afterwards ends higher.",
         task="streams",
-        setting="Assignments modulo 10 without their values, after 400 steps on such text, a tenth of it with a "
+        setting="Assignments modulo 10 without their values, after 400 steps on such text, half of it with a "
         "thought; 60 steps of 16 texts, with 8 thoughts at each or without any, then 20 steps of GRPO. Of an arm with "
         "and without thoughts the better log-likelihood counts",
         measures=(
