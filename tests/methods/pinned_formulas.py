@@ -348,6 +348,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rft": (plain, rlvr.rft),
     "rl-knowledge-traversal": (plain, rl_knowledge_traversal),
     "rlanything": (plain, rlvr.rlanything),
+    "rlp": (worlds.thoughts, rlvr.rlp),
     "rloo": (plain, rloo),
     "rlpt-text": (worlds.segments, rlvr.rlpt_text),
     "rpg-kl": (plain, rlvr.rpg_kl),

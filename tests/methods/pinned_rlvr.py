@@ -257,6 +257,15 @@ def relift_tuning(w: World) -> Tensor:
     return token_mean({i: -w.of("new", i) - 0.001 * w.of("entropy", i) for i in range(w.count)})
 
 
+def rlp(w: World) -> Tensor:
+    """What thoughts tell (`judged`, by a judge here) against the mean of the others; on a thought's tokens alone."""
+    told, losses = w.notes["judged"], {}
+    for i in range(w.count):
+        others = [told[j] for j in w.group(i) if j != i]
+        losses[i] = clipped(w, i, told[i] - mean(others), 0.2, 0.2)
+    return sequence_mean(losses)
+
+
 def sasr(w: World) -> Tensor:
     """GRPO and 0.04 of k3."""
     advantages = standardised(paid(w), w)

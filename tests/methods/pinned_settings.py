@@ -216,6 +216,12 @@ SETTINGS: dict[str, Settings] = {
         "critic.noise.sigma": 0.5,
     },
     "npg": {**TRUST, **FITTED, "optimizer": "natural-gradient"},
+    "mr-rlvr": {
+        "runs": ("exercises", "train", "train"), "runs.0.blanks": 4, "runs.0.masks": 0.5, "runs.0.problems": 1000,
+        "runs.1.method": "grpo", "runs.1.task": "{exercises}", "runs.1.set": ("rewards=process-reward",),
+        "runs.2.method": "grpo", "runs.2.task": "", "runs.1.steps": 100, "runs.2.steps": 150,
+        "runs.2.begins": "previous", "runs.2.optimizer": "reset", "repeat": 1,
+    },
     "nft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
     "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
     "one-shot-rlvr": {
@@ -334,6 +340,11 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, "experience": "tree", "experience.size": 6, "experience.deeper": (6, 6), "experience.cap": 30,
         "experience.temperature": 0.6, "epochs": 2, "minibatches": 8, "filters": ("nodes-with-credit",),
         "advantages.values": "sampled-values", "reference": "frozen", "problems": 16,
+    },
+    "rlp": {
+        **SAMPLED, **ONCE, "experience": "thoughts", "experience.size": 16, "experience.temperature": 0.7,
+        "experience.thought": None, "rewards": ("information-gain",), "rewards.0.baseline": "kept-reference",
+        "reference": "moving-average", "reference.rate": 0.001, "regularizers": (), "critic": None,
     },
     "sft-then-grpo": {
         "runs": ("train", "train"), "runs.0.method": "sft", "runs.1.method": "grpo", "runs.0.steps": 50,

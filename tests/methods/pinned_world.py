@@ -185,6 +185,11 @@ def in_modes() -> World:
     return World([i // 4 for i in range(16)], lengths, rewards, info=info)
 
 
+def thoughts() -> World:
+    """Behind a token that begins them."""
+    return plain(temperature=0.7, skip=[1] * 15)
+
+
 def windows() -> World:
     """Completions that began in this step or in an earlier one, and end or go on: all four."""
     rewards = [1.0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]

@@ -341,6 +341,8 @@ ELSEWHERE = {
     "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlpt-text",
 }  # fmt: skip
 """They need a curriculum, a reward model, a graph, answers, or steps with verdicts: `test_learning.py`, own tests."""
+ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "rlanything", "rlp"}
+"""They need a curriculum, a reward model, a graph, steps with verdicts, text: `test_learning.py`, their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

@@ -38,6 +38,7 @@ from etude.loops.on_policy import credited as credited_steps
 from etude.loops.update import Updater
 from etude.methods.rlvr.memory_r_plus.memories import Memory, embedded
 from etude.methods.rlvr.poly_ppo import chosen_sets
+from etude.methods.rlvr.rlp import InformationGain
 from etude.optimizers.adam import AdamW
 from etude.rewards.model import RewardModel
 
@@ -190,6 +191,8 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
         if isinstance(part, RewardModel):
             part.made["scorer"] = SimpleNamespace(tokenizer=Tokens())
             monkeypatch.setattr("etude.rewards.model.values", lambda scorer, episodes: world.notes["judged"])
+        if isinstance(part, InformationGain):
+            monkeypatch.setattr(InformationGain, "score", lambda part, episodes, context: world.notes["judged"])
         if part.name == "memory-reward":
             Memory(part.state["successes"], 9, 9).put(["p0"], *(embedded([text], 512, 3) for text in ("?", "b=3")))
         if part.name == "prompt-gdro":

@@ -31,6 +31,7 @@ class Need(StrEnum):
     VALUES = "values"
     HIDDEN = "hidden"
     LOGITS = "logits"
+    REFERENCE = "reference"  # the reference itself, to be asked about other texts
     REFERENCE_LOGP = "reference_logp"
     ROW_LOSS = "row_loss"
     KL = "kl"  # KL(behaviour || policy) of every step, exact

@@ -97,6 +97,8 @@ class LanguageTask(Task, abstract=True):
     max_turns: ClassVar[int] = 1
     modes: ClassVar[tuple[str, str]] = ("<think>", "<no_think>")
     """How a completion begins that thinks before it answers, and one that does not, for policies that do both."""
+    thought: ClassVar[tuple[str, str]] = ("<think>", "</think>")
+    """How a thought begins that stands between a text and what comes next in it, and how it ends."""
     stop: ClassVar[tuple[str, ...]] = ()
     """Strings that end a completion (kept in it), besides the end-of-text token."""
     step_timeout: ClassVar[float] = 60.0

@@ -16,6 +16,7 @@ from etude.core.episodes import Problem
 from etude.core.errors import EtudeError
 from etude.core.loop import StepReport
 from etude.core.method import Method
+from etude.core.part import Need
 from etude.core.slots import Context, Reference
 from etude.core.stages import OTHER, OWN
 from etude.core.streams import Stream
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from etude.experience.samplers import Samplers
 
 MICRO_TOKENS = 8192
+REFERENCES = frozenset({Need.REFERENCE, Need.REFERENCE_LOGP})
+"""What a reference is kept for."""
 
 
 class LanguageLoop:
@@ -77,7 +80,7 @@ class LanguageLoop:
         self.players: Players = {FIRST: Player(policy, updater)}
         self._begin_others(updater)
         self.differences = Differences()
-        keeps_reference = any("reference_logp" in m.needs() for m in self._methods())
+        keeps_reference = any(REFERENCES & m.needs() for m in self._methods())
         if keeps_reference:
             policy.keep_reference()
         self.trainer = Trainer(self.players, keeps_reference)

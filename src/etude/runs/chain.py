@@ -17,9 +17,10 @@ from etude.runs.worlds import world_of
 from etude.runtime import checkpoints, disk
 from etude.runtime.folder import RunFolder
 from etude.runtime.jsonl import JsonLines
+from etude.stages.chain import Collect, Derive
 
 DATA = "data.jsonl"
-"""What a run that keeps completions makes."""
+"""What a run makes that trains nothing."""
 RECORD, METHOD = "run.json", "method.json"
 COUNTERS = ("step", "environment_steps")
 """What the logs count on from one run to the next."""
@@ -83,16 +84,35 @@ class Chain:
         return train(**told, callbacks=called, out=where)
 
     def collect(self, run: Planned, begins: str, task: Task) -> None:
-        """Sample completions of the policy that a run begins from, and keep them."""
+        """Keep the data that a run makes: completions of the policy that it begins from, or rows made of problems."""
+        target, link = self.place(run.number) / DATA, run.link
+        if target.is_file():
+            return
+        rows = (
+            self._derived(run, link, cast(LanguageTask, task))
+            if isinstance(link, Derive)
+            else self._sampled(run, begins, cast(LanguageTask, task))
+        )
+        disk.make_folder(target.parent)
+        disk.replace_file(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+    def _derived(self, run: Planned, link: Derive, task: LanguageTask) -> list[dict[str, Any]]:
+        pool = task.problems(link.split)
+        problems = [pool[i] for i in range(min(link.problems, len(pool)))]
+        if rows := link.rows(problems, task, self.options.seed + run.number):
+            return rows
+        raise DataError(
+            f"{link.called} made no row of {len(problems)} problems of {task.id}, so it has no data to hand on."
+        )
+
+    def _sampled(self, run: Planned, begins: str, task: LanguageTask) -> list[dict[str, Any]]:
         from etude.evaluation.language import evaluate_split
         from etude.runs.warm import start_of
 
-        target, link = self.place(run.number) / DATA, cast(Any, run.link)
-        if target.is_file():
-            return
+        link = cast(Collect, run.link)
         policy = world_of(task).restore(start_of(begins, task.world)[0], {}, task)
         found = evaluate_split(
-            policy, cast(LanguageTask, task), link.split, problems=link.problems, samples=link.samples,
+            policy, task, link.split, problems=link.problems, samples=link.samples,
             seed=self.options.seed + run.number, temperature=link.temperature,
         )  # fmt: skip
         pool = task.problems(link.split)
@@ -108,8 +128,7 @@ class Chain:
                 f"None of {link.samples} completions of {len(found.episodes)} problems was right, so {link.called} has "
                 "no data to hand on: begin from a better policy, or sample more."
             )
-        disk.make_folder(target.parent)
-        disk.replace_file(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        return rows
 
     # What is put together
 

@@ -1,8 +1,9 @@
-"""Runs of a recipe: training, and completions kept as data."""
+"""Runs of a recipe: training, and what is kept as data: completions, or rows that are made of problems."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from etude.core.edit import set_value, stack
 from etude.core.errors import ConfigError
@@ -11,6 +12,10 @@ from etude.core.method import Method
 from etude.core.recipe import NAMED, Link
 from etude.core.registry import compositions
 from etude.core.worlds import World
+
+if TYPE_CHECKING:
+    from etude.core.episodes import Problem
+    from etude.core.task import LanguageTask
 
 
 class Train(Link):
@@ -87,3 +92,23 @@ class Collect(Link):
     samples: Count = 4
     keep: Literal["right", "all"] = "right"
     temperature: Positive = 1.0
+
+
+class Derive(Link, abstract=True):
+    """Rows that are made of a task's problems, without a policy, and kept as data by name `{NAME}`.
+
+    Args:
+        split: of the task.
+        problems: the first so many of it.
+
+    Raises: DataError if nothing is made.
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+
+    split: str = "train"
+    problems: Count = 1000
+
+    def rows(self, problems: Sequence[Problem], task: LanguageTask, seed: int) -> list[dict[str, Any]]:
+        """What is written: `prompt`, `answer` and what else a reward reads, as JSON values."""
+        raise NotImplementedError

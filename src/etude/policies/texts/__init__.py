@@ -1,0 +1,1 @@
+"""What models say of texts that were given."""

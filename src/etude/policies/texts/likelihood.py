@@ -1,0 +1,100 @@
+"""How likely a model finds a text that was given: teacher forcing, many texts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
+from etude.core.episodes import Episode, Problem, Segment
+from etude.core.errors import ConfigError, DataError
+from etude.core.rows import to_batch
+from etude.policies.micro_batches import micro_batches
+from etude.policies.texts.models import Model
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
+BUDGET = 8192
+"""Padded tokens that are looked at together."""
+Tokens = Sequence[int]
+
+
+def logp(
+    model: Model, contexts: Sequence[Tokens], texts: Sequence[Tokens], policy: LanguagePolicy, *,
+    gradient: bool = False, temperature: float = 1.0, budget: int = BUDGET,
+) -> Tensor:  # fmt: skip
+    """log p(text | context) under a model, token by token; the sum of a row is the text's.
+
+    A pair that stands in the lists several times is looked at once. An empty text has log-probability 0.
+
+    Args:
+        model: whose word it is.
+        contexts, texts: N of each, as the policy's token ids.
+        policy: the policy that is trained.
+        gradient: whether it can be differentiated by the policy's weights; all texts are then held in memory at once.
+        temperature: what logits are divided by.
+        budget: padded tokens that are looked at together, without gradient.
+
+    Shapes: [N, T] in nats, T tokens of the longest text, 0 after a text's end.
+
+    Raises: DataError for an empty context, and for a context that leaves its text no room in the model's window;
+        ConfigError if a gradient is asked of a model that the policy's weights are not in.
+    """
+    if gradient and not model.learns:
+        raise ConfigError(
+            f"{type(model).__name__} is not what is trained, so its likelihood has no gradient: ask CurrentPolicy."
+        )
+    pairs = [(tuple(c), tuple(t)) for c, t in zip(contexts, texts, strict=True)]
+    speaker, different = model.speaker(policy), list(dict.fromkeys(pair for pair in pairs if pair[1]))
+    for context, text in different:
+        _check_window(len(context), len(text), speaker.context)
+    width = max((len(text) for _, text in pairs), default=0)
+    nothing = torch.zeros(1, width, device=policy.device)
+    if not different:
+        return nothing.repeat(len(pairs), 1)
+    batch = _rows(different, temperature, speaker)
+    with torch.set_grad_enabled(gradient):
+        found = model.logp(speaker, batch) if gradient else _in_pieces(model, speaker, batch, budget)
+    number = {pair: i for i, pair in enumerate(different)}
+    said = torch.cat([_of_texts(found, batch, width), nothing.to(found)])
+    return said[[number.get(pair, len(number)) for pair in pairs]]
+
+
+def _check_window(context: int, text: int, window: int) -> None:
+    if not context:
+        raise DataError("A likelihood needs a context of one token at least: nothing predicts a text's first token.")
+    if context + text > window:
+        raise DataError(
+            f"A context of {context} tokens and a text of {text} do not fit the model's window of {window}: shorten "
+            "the context (or what is said before the text), or take a model with a longer one."
+        )
+
+
+def _rows(pairs: Sequence[tuple[Tokens, Tokens]], temperature: float, speaker: LanguagePolicy) -> TokenBatch:
+    """One row per pair: the text is what the policy says."""
+    episodes = []
+    for group, (context, text) in enumerate(pairs):
+        tokens, mask = [*context, *text], [0] * len(context) + [1] * len(text)
+        segment = Segment("assistant", "", tokens, mask, [0.0] * len(tokens))
+        episodes.append(Episode(Problem(str(group), ""), [segment], group))
+    return to_batch(episodes, speaker.tokenizer.pad_token_id, temperature, speaker.device)
+
+
+def _in_pieces(model: Model, speaker: LanguagePolicy, batch: TokenBatch, budget: int) -> Tensor:
+    """[B, T] of all rows, micro-batch by micro-batch."""
+    found = torch.zeros(batch.tokens.shape, dtype=speaker.head_dtype, device=batch.tokens.device)
+    for piece in micro_batches(speaker, batch, budget):
+        said = model.logp(speaker, batch.rows(piece, trim=True))
+        found[piece, : said.shape[1]] = said.to(found)
+    return found
+
+
+def _of_texts(found: Tensor, batch: TokenBatch, width: int) -> Tensor:
+    """[B, width] the action tokens' entries of [B, T], from the left."""
+    places = batch.action_mask.cumsum(1)[batch.action_mask] - 1
+    rows = batch.action_mask.nonzero()[:, 0]
+    return found.new_zeros(len(batch), width).index_put((rows, places), found[batch.action_mask])
