@@ -6,7 +6,7 @@ What tokens and steps share, and the parts of tokens, are in `core/slots.py`. Sh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude.core.fields import Count
 from etude.core.part import Need, Part
@@ -196,6 +196,9 @@ class Policy(Part, abstract=True):
 
 class StepOptimizer(Optimizer, abstract=True):
     """Steps of all members of a population at once."""
+
+    lock_free: ClassVar[bool] = False
+    """Whether what takes its steps can `join` others that step on the same numbers at the same time."""
 
     def population(self, parameters: FlatParameters) -> Any:
         """What takes a population's steps (`optimizers/population.py`)."""
