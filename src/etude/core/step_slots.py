@@ -26,6 +26,8 @@ class StepExperience(Part, abstract=True):
     """How steps of control come about: `steps` in each of `environments` between two updates."""
 
     slot = "experience"
+    updates: ClassVar[int] = 1
+    """How often that happens in a training step of the run."""
     environments: Count = 4
     steps: Count = 128
 

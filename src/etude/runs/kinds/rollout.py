@@ -33,7 +33,7 @@ class RolloutRun(RunOfKind[RolloutMethod, "OnPolicyLoop"]):
         size, begun = 0.0, 0.0
         for end, own in applied(method):
             rollout = own.slots()["experience"]
-            size, begun = size + (end - begun) * rollout.environments * rollout.steps, end
+            size, begun = size + (end - begun) * rollout.environments * rollout.steps * rollout.updates, end
         return math.ceil(budget / size)
 
     def build(self, method: RolloutMethod, task: Task, options: Options) -> OnPolicyLoop:
@@ -49,7 +49,8 @@ class RolloutRun(RunOfKind[RolloutMethod, "OnPolicyLoop"]):
         """Who is trained, and on what."""
         rollout = method.experience
         assert rollout is not None
-        rollouts = "1 rollout" if loop.steps == 1 else f"{loop.steps} rollouts"
+        count = loop.steps * rollout.updates
+        rollouts = "1 rollout" if count == 1 else f"{count} rollouts"
         return (
             f"{world_of(task).size(loop, method, task)}, {rollout.environments} environments of {task.id} for each, "
             f"{rollouts} of {rollout.steps} steps.{PROMISES[loop.exact]}"
