@@ -48,10 +48,14 @@ class Block:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {**self.__dict__, "sums": {k: v.tolist() for k, v in self.sums.items()}}
+        precise = [k for k, v in self.sums.items() if v.dtype == torch.float64]
+        return {**self.__dict__, "sums": {k: v.tolist() for k, v in self.sums.items()}, "precise": precise}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Block:
         """Undo `to_json`."""
-        sums = {k: torch.tensor(v) for k, v in data["sums"].items()}
-        return cls(**{**data, "sums": sums, "ended": [(m, r, n) for m, r, n in data["ended"]]})
+        own, precise = dict(data), data["precise"]
+        del own["precise"]
+        types = {k: torch.float64 if k in precise else torch.float32 for k in data["sums"]}
+        sums = {k: torch.tensor(v, dtype=types[k]) for k, v in data["sums"].items()}
+        return cls(**{**own, "sums": sums, "ended": [(m, r, n) for m, r, n in data["ended"]]})
