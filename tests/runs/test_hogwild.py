@@ -1,4 +1,4 @@
-"""`--on hogwild:W`: one worker is the run without any, several share weights, statistics and a count; nobody is left."""
+"""`--on hogwild:W`: one worker is the run without any, several share all numbers and a count; nobody is left."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ def loop_of(name: str, workers: int, steps: int = 1_000) -> HogwildLoop:
 # What they have in common
 
 
+@pytest.mark.slow
 def test_what_one_process_writes_the_other_reads() -> None:
     sizes = {"a": 2, "b": 3}
     path = Common.create(sizes)
     code = (
         "import sys, torch; from etude.runtime.common import Common, Count; "
-        "c = Common(sys.argv[1], {'a': 2, 'b': 3}); c['b'].add_(1.5); print(c['a'].tolist(), Count(sys.argv[1]).take(9))"
+        "c = Common(sys.argv[1], {'a': 2, 'b': 3}); c['b'].add_(1.5); "
+        "print(c['a'].tolist(), Count(sys.argv[1]).take(9))"
     )
     here, count = Common(path, sizes), Count(path)
     here["a"].copy_(torch.tensor([4.0, 5.0]))
@@ -89,6 +91,7 @@ def test_what_one_process_writes_the_other_reads() -> None:
     assert not Path(path).exists() and here["a"].tolist() == [4.0, 5.0]  # mapped as long as somebody looks
 
 
+@pytest.mark.slow
 def test_no_number_is_taken_twice() -> None:
     path = Common.create({})
     code = (
