@@ -93,16 +93,13 @@ def stored(method: Any, horizon: Any) -> tuple[Any, dict[str, Any], int]:
 
 def streamed(method: Any, horizon: Any) -> tuple[Any, dict[str, Any], int]:
     """The same of one that learns from each step once, in rewards and places as they are."""
-    policy, changes = method.policy.replace(observations=()), dict[str, Any]()
+    policy = method.policy.replace(observations=())
     if method.sampling.horizon.beyond:
         horizon = Quintuple(gamma=horizon.gamma)
-    if method.critic.learning.target is not None:
-        changes = {"optimizer.lr": 2e-2, "critic.learning.target.every": 5, "exploration.over": 10}
-    return (
-        method.replace(policy=policy, rewards=(), sampling=method.sampling.replace(horizon=horizon)),
-        changes,
-        STREAMED,
-    )
+    method = method.replace(policy=policy, rewards=(), sampling=method.sampling.replace(horizon=horizon))
+    if method.critic.learning.target is None:
+        return method, {}, STREAMED
+    return method, {"optimizer.lr": 1e-2, "critic.learning.target.every": 5, "exploration.over": 10}, 8 * STREAMED
 
 
 def learned(name: str, horizon: Any, wanted: torch.Tensor, fault: str = "") -> torch.Tensor:
