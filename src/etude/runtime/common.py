@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,7 +68,9 @@ class Count:
     SUFFIX = ".count"
 
     def __init__(self, path: str) -> None:
-        self.file = Path(path + self.SUFFIX).open("r+b", buffering=0)  # noqa: SIM115 (as long as this process)
+        self.file = os.open(path + self.SUFFIX, os.O_RDWR | os.O_CLOEXEC)
+        self.close = weakref.finalize(self, os.close, self.file)
+        """Close the file, once."""
 
     def take(self, limit: int) -> int | None:
         """The next number below `limit`, which nobody else gets; None if there is none."""
@@ -84,12 +87,8 @@ class Count:
     @property
     def taken(self) -> int:
         """How many were taken."""
-        return int.from_bytes(os.pread(self.file.fileno(), 8, 0), "little")
+        return int.from_bytes(os.pread(self.file, 8, 0), "little")
 
     def set(self, number: int) -> None:
         """Go on from here."""
-        os.pwrite(self.file.fileno(), number.to_bytes(8, "little"), 0)
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+        os.pwrite(self.file, number.to_bytes(8, "little"), 0)
