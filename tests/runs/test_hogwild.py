@@ -188,7 +188,7 @@ etude.train("a3c", "cartpole", out=sys.argv[1], on="hogwild:2", steps=10_000_000
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C: checkpoint first. Killed: the workers notice. No process and no shared memory is left."""
-    before = {p.name for p in MEMORY.glob("etude-*")} if MEMORY.is_dir() else set()
+    before = {p.name for p in MEMORY.glob("etude-hogwild-*")} if MEMORY.is_dir() else set()
     run = tmp_path / "run"
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(run)], stderr=subprocess.DEVNULL)
     pids: list[int] = []
@@ -208,7 +208,7 @@ def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path)
         process.kill()
         process.wait()
     if MEMORY.is_dir():
-        assert {p.name for p in MEMORY.glob("etude-*")} <= before
+        assert {p.name for p in MEMORY.glob("etude-hogwild-*")} <= before
     if number == signal.SIGINT:
         steps = [int(p.name.removeprefix("step-")) for p in (run / "checkpoints").iterdir()]
         assert max(steps) == metrics(run)[-1]["step"]

@@ -42,7 +42,7 @@ class Common:
     @staticmethod
     def create(sizes: Mapping[str, int]) -> str:
         """A file of zeros for so many numbers, and one beside it for a `Count`."""
-        handle, path = tempfile.mkstemp(prefix="etude-", dir=MEMORY if MEMORY.is_dir() else None)
+        handle, path = tempfile.mkstemp(prefix="etude-hogwild-", dir=MEMORY if MEMORY.is_dir() else None)
         with os.fdopen(handle, "wb") as file:
             file.truncate(4 * sum(sizes.values()))
         Path(path + Count.SUFFIX).write_bytes((0).to_bytes(8, "little"))
