@@ -196,7 +196,10 @@ def test_a_failed_step_is_not_learned_from() -> None:
     [
         ({"sampling": UniformRows()}, "Latest keeps nothing that UniformRows could draw from: set sampling=newest"),
         ({"sampling": Newest(horizon=NStep(n=3))}, r"and the horizon is 3: set sampling\.horizon=one-step"),
-        ({"experience": Replay()}, "Newest reads the step that was just taken, and Replay keeps more: set experience="),
+        (
+            {"experience": Replay()},
+            "reads the steps that were just taken, and Replay keeps more: set experience=",
+        ),
     ],
 )
 def test_what_does_not_go_with_the_latest_step_is_refused(changes: dict[str, Any], sentence: str) -> None:

@@ -117,6 +117,21 @@ def a2c(steps: Steps) -> tuple[Tensor, Tensor]:
     return loss(steps, -standardised(raw) * steps.new, targets, critic=True, entropy=0.01), targets
 
 
+def a3c(steps: Steps) -> tuple[Tensor, Tensor]:
+    """R backwards from 0 behind an end and V behind a cut; half of the squared error, policy and value."""
+    returns = torch.zeros_like(steps.rewards)
+    for p, e in itertools.product(range(MEMBERS), range(ENVIRONMENTS)):
+        ahead = 0.0
+        for t in reversed(range(TIME)):
+            if steps.terminated[p, t, e]:
+                ahead = 0.0
+            elif steps.truncated[p, t, e]:
+                ahead = float(steps.next_values[p, t, e])
+            returns[p, t, e] = ahead = float(steps.rewards[p, t, e]) + 0.99 * ahead
+    each = -(returns - steps.values) * steps.new + 0.5 * (returns - steps.values_now) ** 2 - 0.01 * steps.entropy
+    return each.flatten(1).mean(1), returns
+
+
 def ppo(steps: Steps) -> tuple[Tensor, Tensor]:
     raw = gae(steps, steps.rewards, 0.98, 0.9)
     targets = raw + steps.values
@@ -170,6 +185,7 @@ def v_mpo(steps: Steps) -> tuple[Tensor, Tensor]:
 
 CONTROL: dict[str, Callable[[Steps], tuple[Tensor, Tensor]]] = {
     "a2c": a2c,
+    "a3c": a3c,
     "gae": with_returns,
     "npg": natural,
     "policy-gradient-guide": policy_gradient_guide,

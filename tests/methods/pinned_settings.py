@@ -69,11 +69,33 @@ STREAM: Settings = {
     "critic.network.activation": "leaky-relu", "critic.count": 1,
 }  # fmt: skip
 """What learns from each step once."""
+ASYNCHRONOUS: Settings = {
+    "experience": "latest", "experience.steps": 5, "experience.environments": 1, "sampling": "newest",
+    "sampling.horizon.gamma": 0.99, "exploration": "drawn-epsilon", "exploration.ends": (0.1, 0.01, 0.5),
+    "exploration.shares": (0.4, 0.3, 0.3), "exploration.start": 1.0, "critic.error": "squared", "critic.count": 1,
+    "critic.learning.optimizer": "rmsprop", "critic.learning.optimizer.decay": 0.99,
+    "critic.learning.optimizer.schedule": "linear", "critic.learning.optimizer.schedule.floor": 0.0,
+    "critic.learning.optimizer.clip_norm": None, "critic.learning.optimizer.shared": True,
+    "critic.learning.optimizer.summed": True, "critic.learning.target.rate": 1.0, "rewards": (),
+}  # fmt: skip
+"""The value methods of the paper of A3C."""
 
 SETTINGS: dict[str, Settings] = {
     "a2c": {
         **ONCE, **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 8,
         "advantages.per_minibatch": False, "optimizer.lr": 3e-3,
+    },
+    "a3c": {
+        "experience": "segments", "experience.steps": 5, "experience.environments": 1, "epochs": 1, "minibatches": 1,
+        "optimizer": "rmsprop", "optimizer.decay": 0.99, "optimizer.summed": True, "optimizer.shared": True,
+        "optimizer.schedule": "linear", "optimizer.schedule.floor": 0.0, "optimizer.clip_norm": None,
+        "critic.shared": True, "policy.observations": (), "rewards": (), "regularizers.0.coefficient": 0.01,
+        "optimizer.lr": 3e-3, "optimizer.epsilon": 0.1,
+    },
+    "n-step-q": {**ASYNCHRONOUS, "sampling.horizon": "n-step", "sampling.horizon.n": 5},
+    "one-step-q": {**ASYNCHRONOUS, "sampling.horizon": "one-step", "critic.backup.rule": "argmax"},
+    "one-step-sarsa": {
+        **ASYNCHRONOUS, "sampling.horizon": "quintuple", "experience.ahead": 1, "critic.backup.rule": "taken",
     },
     "agro": {**PLAIN, "reference": "frozen"},
     "alpine": {

@@ -216,7 +216,7 @@ def test_before_the_first_rollout_beta_is_what_was_set() -> None:
 
 # Composition
 
-FAMILY = ("a2c", "npg", "trpo", "gae", "ppo-continuous", "v-mpo", "policy-gradient-guide")
+FAMILY = ("a2c", "a3c", "npg", "trpo", "gae", "ppo-continuous", "v-mpo", "policy-gradient-guide")
 
 
 def changed(name: str) -> set[str]:
@@ -230,6 +230,7 @@ def changed(name: str) -> set[str]:
     "name, slots",
     [
         ("a2c", {"policy", "experience", "rewards", "advantages", "regularizers"}),
+        ("a3c", {"policy", "experience", "rewards", "advantages", "critic", "optimizer"}),
         ("npg", {"experience", "objective", "critic", "regularizers", "optimizer"}),
         ("trpo", {"optimizer"}),
         ("gae", {"advantages", "critic"}),

@@ -31,7 +31,7 @@ from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.data import Demonstrations, Pairs
-from etude.experience.exploration import EpsilonGreedy
+from etude.experience.exploration import DrawnEpsilon, EpsilonGreedy
 from etude.experience.groups import Groups
 from etude.experience.scored import ScoredAnswers
 from etude.experience.vector import Rollouts
@@ -191,8 +191,11 @@ def gains_from_a_replay(method: Method) -> Tensor:
     smaller = set_values(smaller, {"sampling.horizon.gamma": 0.0})
     if not smaller.sampling.newest:  # what learns from each step once has its own rate, and no batch
         smaller = set_values(smaller, {"optimizer.lr": 1e-2, "sampling.batch": 32})
-    if isinstance(smaller.exploration, EpsilonGreedy):
+    if isinstance(smaller.exploration, (EpsilonGreedy, DrawnEpsilon)):
         smaller = set_values(smaller, {"exploration.over": 64})
+    if isinstance(smaller.exploration, DrawnEpsilon):  # some of whose workers would go on trying
+        calm = {"exploration.ends": (0.05,), "exploration.shares": (1.0,), "experience.environments": 4}
+        smaller = set_values(smaller, {**calm, "optimizer.lr": 1e-2})
     if method.id == "sac-discrete":  # which would hold on to chance
         smaller = set_values(smaller, {"learners.temperature.entropy.share": 0.3})
     if method.id == "redq":

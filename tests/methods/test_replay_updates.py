@@ -692,12 +692,31 @@ def avg(own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any]) -
         optimizer.step()
 
 
+def asynchronous(
+    own: Own, rows: Any, normals: Any, update: int, state: dict[str, Any], sarsa: bool = False
+) -> None:  # fmt: skip
+    """Rows of one segment; the sum of their errors, and RMSProp with epsilon inside of the root."""
+    weights = list(own.critics[0].parameters())
+    with torch.no_grad():
+        after = own.slow[0](rows.next)
+        best = after.argmax(-1)
+        done = [int(best[i]) if not sarsa or math.isnan(a) else int(a) for i, a in enumerate(rows.taken(best))]
+        y = rows.r + rows.discounts * after[torch.arange(len(done)), torch.tensor(done)]
+    q = own.critics[0](rows.s).gather(-1, rows.a.long())[:, 0]
+    squares = state.setdefault("squares", [torch.zeros_like(p) for p in weights])
+    for p, g, d in zip(weights, squares, torch.autograd.grad(((y - q) ** 2).sum(), weights)):
+        g.copy_(0.99 * g + 0.01 * d * d)
+        p.data -= 3e-3 * d / (g + 0.1).sqrt()
+    follow_in_third(own, update)
+
+
 FORMULAS: dict[str, Callable[..., None]] = {
     "dqn": dqn, "double-dqn": double_dqn, "dueling-dqn": partial(double_dqn, dueling=True), "c51": c51,
     "qr-dqn": qr_dqn, "noisy-dqn": noisy_dqn, "rainbow": rainbow, "mdvi": mdvi, "lmc-lsvi": lmc_lsvi,
     "map-dqn": map_dqn, "stream-x": stream_q, "stream-ac": stream_ac, "ddpg": ddpg, "td3": td3,
     "hyperl": partial(td3, rates=(3e-4, 5e-5)), "sac": sac, "sac-discrete": sac_discrete, "redq": redq,
-    "avg": avg, "mrq": mrq,
+    "avg": avg, "mrq": mrq, "one-step-q": asynchronous, "n-step-q": asynchronous,
+    "one-step-sarsa": partial(asynchronous, sarsa=True),
 }  # fmt: skip
 
 
@@ -716,6 +735,7 @@ class Rows:
         self.ended = batch.terminated[k] | batch.truncated[k]
         self.live = (~batch.terminated[k]).to(self.r.dtype)
         self.discounts = None if batch.discounts is None else batch.discounts[k]
+        self.taken = lambda best: batch.offers["next_actions"][k, :, 0] if "next_actions" in batch.offers else best
         self.weights = batch.offers["importance"][k] if "importance" in batch.offers else None
 
         assert batch.discounts is not None

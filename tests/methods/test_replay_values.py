@@ -20,7 +20,7 @@ from gymnasium import spaces
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.edit import set_values
 from etude.core.population import Member
-from etude.experience.sampling import NStep, OneStep, TimeAware
+from etude.experience.sampling import NStep, OneStep, Quintuple, TimeAware
 from etude.learners.heads import Atoms, Quantiles
 from etude.loops.off_policy import OffPolicyLoop
 from etude.tasks.control._batched import ArrayEnvironment
@@ -94,7 +94,12 @@ def stored(method: Any, horizon: Any) -> tuple[Any, dict[str, Any], int]:
 def streamed(method: Any, horizon: Any) -> tuple[Any, dict[str, Any], int]:
     """The same of one that learns from each step once, in rewards and places as they are."""
     policy = method.policy.replace(observations=())
-    return method.replace(policy=policy, rewards=(), sampling=method.sampling.replace(horizon=horizon)), {}, STREAMED
+    if method.sampling.horizon.beyond:
+        horizon = Quintuple(gamma=horizon.gamma)
+    method = method.replace(policy=policy, rewards=(), sampling=method.sampling.replace(horizon=horizon))
+    if method.critic.learning.target is None:
+        return method, {}, STREAMED
+    return method, {"optimizer.lr": 1e-2, "critic.learning.target.every": 5, "exploration.over": 10}, 8 * STREAMED
 
 
 def learned(name: str, horizon: Any, wanted: torch.Tensor, fault: str = "") -> torch.Tensor:

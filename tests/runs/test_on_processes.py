@@ -244,7 +244,7 @@ def test_it_is_refused_where_nothing_samples_or_nobody_else_can_make_the_task(tm
     for on in ("local:2", "processes"):
         with pytest.raises(ConfigError, match=f"--on {on} is for methods that sample, and sft learns from data"):
             etude.train("sft", "compose", on=on, out=str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match="--on means nothing for"):
+    with pytest.raises(ConfigError, match="--on processes is for methods that sample tokens, and ppo is for control"):
         etude.train("ppo", "CartPole-v1", on="processes", out=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match="--on means nothing for enumerable"):
         etude.train("grpo", "enumerable", on="processes", out=str(tmp_path / "run"))

@@ -160,6 +160,7 @@ def train(
         CPU threads; by default one for small models, all cores for others.
     on
         Where episodes are sampled: local, in this process; processes, in a process beside it; processes:2, in two.
+        In control hogwild:2, two workers that learn on the same numbers (a3c and its kin).
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep

@@ -200,6 +200,7 @@ class RolloutMethod(Method):
         named = (*self.learners, *self.lagrangians)
         yield from _same_names(["policy", "critic", *(part.name for part in named)])
         yield from self._other_multipliers()
+        yield from self._other_updates()
 
     def _other_multipliers(self) -> Iterator[str]:
         """Stages between which the numbers change that the optimizer trains."""
@@ -210,6 +211,12 @@ class RolloutMethod(Method):
                     f"stage {number} changes what has Lagrange multipliers, which the optimizer trains: give the stage "
                     "optimizer=reset."
                 )
+
+    def _other_updates(self) -> Iterator[str]:
+        """Stages between which the number of a rollout, by which its random numbers are addressed, would jump."""
+        parts = [own.experience for _, own in applied(self) if isinstance(own, RolloutMethod)]
+        if len({part.updates for part in parts if part is not None}) > 1:
+            yield "stages have other numbers of updates in a training step: give all the same experience.updates."
 
 
 Order = tuple[str | tuple[str, ...], ...]

@@ -197,6 +197,8 @@ class Horizon(Part, abstract=True):
     slot = "horizon"
     windows: ClassVar[bool] = False
     """Whether it shows several steps of each row, [P, N, T, ...], and not what they come to."""
+    beyond: ClassVar[int] = 0
+    """Steps after the last one that is learned from of which it reads something too."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
 
     @property

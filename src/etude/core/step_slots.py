@@ -6,7 +6,7 @@ What tokens and steps share, and the parts of tokens, are in `core/slots.py`. Sh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude.core.fields import Count
 from etude.core.part import Need, Part
@@ -26,6 +26,8 @@ class StepExperience(Part, abstract=True):
     """How steps of control come about: `steps` in each of `environments` between two updates."""
 
     slot = "experience"
+    updates: ClassVar[int] = 1
+    """How often that happens in a training step of the run."""
     environments: Count = 4
     steps: Count = 128
 
@@ -196,6 +198,9 @@ class Policy(Part, abstract=True):
 
 class StepOptimizer(Optimizer, abstract=True):
     """Steps of all members of a population at once."""
+
+    lock_free: ClassVar[bool] = False
+    """Whether what takes its steps can `join` others that step on the same numbers at the same time."""
 
     def population(self, parameters: FlatParameters) -> Any:
         """What takes a population's steps (`optimizers/population.py`)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Probability
 from etude.core.replay_slots import Drawing, Exploration
 from etude.policies.control.units import in_units
@@ -114,7 +115,24 @@ class OrnsteinUhlenbeck(_OfBoxes):
             self.state["noise"] = self.state["noise"].masked_fill(done[..., None].to(self.state["noise"].device), 0.0)
 
 
-class EpsilonGreedy(Exploration):
+class _OfChoices(Exploration, abstract=True):
+    """Any choice, with some chance, instead of the best."""
+
+    def chance(self, acted: int) -> Any:
+        """Of any choice, after so many environment steps; one, one per member, or one per environment [P, E, 1]."""
+        raise NotImplementedError
+
+    def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
+        return in_units(actor).middle(said)
+
+    def instead(self, actor: Actor, count: int, draw: Drawing, acted: int) -> tuple[Tensor, Tensor]:
+        spread = in_units(actor)
+        chances = draw("chances", lambda generator, n: torch.rand(n, count, 1, generator=generator))
+        anything = draw("choices", lambda generator, n: spread.anything((n, count), generator))
+        return chances < self.chance(acted), anything
+
+
+class EpsilonGreedy(_OfChoices):
     """With a chance that falls from `start` to `end` any choice, else the best (doi:10.1038/nature14236).
 
     Args:
@@ -131,15 +149,47 @@ class EpsilonGreedy(Exploration):
     over: Count = 10_000
 
     def chance(self, acted: int) -> Any:
-        """Of any choice, after so many environment steps; one, or one per member."""
-        share = min(1.0, acted / self.over)
-        return self.start + (self.end - self.start) * share
+        return self.start + (self.end - self.start) * min(1.0, acted / self.over)
 
-    def act(self, actor: Actor, said: Tensor, draw: Drawing, acted: int) -> Tensor:
-        return in_units(actor).middle(said)
+
+class DrawnEpsilon(_OfChoices):
+    """`EpsilonGreedy` where every environment draws once to which chance it falls (arXiv:1602.01783, section 5.1).
+
+    Some go on trying, some nearly do the best. What was drawn is kept: a resumed run goes on with it.
+
+    Args:
+        ends: chances to end with. shares: how likely each is to be drawn; they sum to 1.
+        over: environment steps of each member, all workers together, over which the chance falls, linearly.
+
+    Shapes: choices and chances [P, E, 1].
+
+    >>> part = DrawnEpsilon(ends=(0.1, 0.01, 0.5), shares=(0.4, 0.3, 0.3), over=100).bind()
+    >>> part.begin(torch.tensor([0.39, 0.41, 0.71]).view(1, 3, 1))
+    >>> [[round(x, 3) for x in part.chance(n).flatten().tolist()] for n in (0, 50, 900)]
+    [[1.0, 1.0, 1.0], [0.55, 0.505, 0.75], [0.1, 0.01, 0.5]]
+    """
+
+    ends: tuple[Probability, ...] = (0.1, 0.01, 0.5)
+    shares: tuple[Probability, ...] = (0.4, 0.3, 0.3)
+    start: Probability = 1.0
+    over: Count = 10_000
+
+    def check(self) -> None:
+        if len(self.ends) != len(self.shares) or not self.ends or abs(sum(self.shares) - 1) > 1e-6:
+            raise ConfigError(
+                f"DrawnEpsilon draws one of ends={self.ends} by shares={self.shares}: there must be as many of these, "
+                "and they must sum to 1."
+            )
+
+    def begin(self, drawn: Tensor) -> None:
+        """Choose by uniform numbers, [P, E, 1]."""
+        last = torch.tensor(self.shares, dtype=torch.float64).cumsum(0)[:-1].to(drawn)
+        self.state["ends"] = torch.tensor(self.ends).to(drawn)[torch.bucketize(drawn.contiguous(), last, right=True)]
+
+    def chance(self, acted: int) -> Any:
+        return self.start + (self.state["ends"] - self.start) * min(1.0, acted / self.over)
 
     def instead(self, actor: Actor, count: int, draw: Drawing, acted: int) -> tuple[Tensor, Tensor]:
-        spread = in_units(actor)
-        chances = draw("chances", lambda generator, n: torch.rand(n, count, 1, generator=generator))
-        anything = draw("choices", lambda generator, n: spread.anything((n, count), generator))
-        return chances < self.chance(acted), anything
+        if "ends" not in self.state:
+            self.begin(draw("ends", lambda generator, n: torch.rand(n, count, 1, generator=generator)))
+        return super().instead(actor, count, draw, acted)

@@ -184,7 +184,7 @@ class ImageStore(Store):
         if self.depth == 1:
             return self._gather(self.frames, place)
         oldest = self.steps - self.size // count
-        step = (place - self._start) % self.capacity // count - back
+        step = (place - self.oldest) % self.capacity // count - back
         older = self.capacity + (oldest + step) % (self.depth - 1) * count + place % count
         return self._gather(self.frames, torch.where(step < 0, older, (place - back * count) % self.capacity))
 

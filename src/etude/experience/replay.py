@@ -147,6 +147,7 @@ class ReplayCollector:
         self.store = self._store()
         self.stretches = Stretches(population, "explore", self.device)
         self.taken = 0  # steps in every environment
+        self.elsewhere = 0  # transitions of other workers, which count where chances fall by how many there were
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
         self.lost: list[list[int]] = [[] for _ in range(population.size)]
         self.ended: list[tuple[int, float, int]] = []
@@ -198,16 +199,17 @@ class ReplayCollector:
     def _act(self, shown: Tensor) -> Tensor:
         """Actions [P, E, A] in units."""
         draw, spread, count = self.stretches.at(self.taken), self.spread, shown.shape[1]
-        if self.acted < self.part.random:
+        acted = self.acted + self.elsewhere
+        if acted < self.part.random:
             return draw("random", lambda generator, n: spread.anything((n, count), generator))
-        others = self.exploration.instead(self.actor, count, draw, self.acted)
+        others = self.exploration.instead(self.actor, count, draw, acted)
         where = 0 if others is None else np.count_nonzero(others[0].cpu().numpy())
         if others is not None and where == others[0].numel():
             return others[1]
         with torch.no_grad():
             with noisy(self.actor.body, draw, "noise"):
                 said = self.actor(self.actor.see(shown))
-            actions = self.exploration.act(self.actor, said, draw, self.acted)
+            actions = self.exploration.act(self.actor, said, draw, acted)
         return torch.where(*others, actions) if others is not None and where else actions
 
     def _worth(self, step: Step, shown: Tensor, actions: Tensor, following: np.ndarray) -> np.ndarray:

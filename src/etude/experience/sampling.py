@@ -91,6 +91,31 @@ class NStep(Horizon):
         return _transitions(first, rewards, discounts, end.next_observations, end, index)
 
 
+class Quintuple(OneStep):
+    """One step, and what was done after it: (s, a, r, s', a'), for `backup.rule=taken` (Sarsa).
+
+    `offers["next_actions"]` [P, N, A] are the actions that followed, NaN where none did: an episode ended there, or
+    what followed is not stored.
+
+    Shapes: rows [P, N].
+
+    >>> store = Store(members=1, environments=1, capacity=4, shape=(1,), actions=1)
+    >>> for t, end in enumerate((0.0, 1.0, 0.0, 0.0)):  # the second step ends an episode
+    ...     one = torch.full((1, 1, 1), float(t))
+    ...     store.push(one, one, one + 1, torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[end]]))
+    >>> Quintuple().read(store, torch.tensor([[0, 1, 2]])).offers["next_actions"].flatten().tolist()
+    [1.0, nan, 3.0]
+    """
+
+    beyond: ClassVar[int] = 1
+
+    def read(self, store: Store, index: Tensor) -> Transitions:
+        found = super().read(store, index)
+        place, stored = store.ahead(index, 1)
+        none = found.terminated | found.truncated | ~stored
+        return found.replace(offers={"next_actions": store.read(place).actions.masked_fill(none[..., None], torch.nan)})
+
+
 class Window(Horizon):
     """So many steps one after another, for who unrolls a model along them; nothing is summed.
 

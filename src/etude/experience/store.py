@@ -153,11 +153,11 @@ class Store:
 
     def ahead(self, index: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Places of the same environments `steps` later, and whether that is stored yet: [P, N] each."""
-        age = (index - self._start) % self.capacity
+        age = (index - self.oldest) % self.capacity
         return (index + steps * self.environments) % self.capacity, age + steps * self.environments < self.size
 
     @property
-    def _start(self) -> int:
+    def oldest(self) -> int:
         """Where the oldest row is."""
         return self.cursor if self.size == self.capacity else 0
 

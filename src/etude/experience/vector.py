@@ -12,6 +12,7 @@ from torch import Tensor
 
 from etude.core.control import Step, VectorEnvironment
 from etude.core.errors import ConfigError
+from etude.core.fields import Count
 from etude.core.part import Need
 from etude.core.population import Population
 from etude.core.step_slots import StepExperience
@@ -43,6 +44,26 @@ class Rollouts(StepExperience):
         self, environment: VectorEnvironment, actor: Actor, population: Population, needs: frozenset[Need], shared: bool
     ) -> RolloutCollector:
         return RolloutCollector(environment, actor, population, self.steps, needs, shared)
+
+
+class Segments(Rollouts):
+    """Rollouts of a few steps, many of them in a training step of the run.
+
+    Args:
+        environments: E, run side by side for each member. steps: T, the most that a return looks ahead.
+        updates: rollouts, each learned from at once, between two lines of the log, where the run may be stopped. Their
+            number changes no number that is learned.
+
+    Shapes: Transitions [P, T, E].
+
+    >>> part = Segments(steps=5, updates=50)
+    >>> part.environments * part.steps * part.updates
+    250
+    """
+
+    environments: Count = 1
+    steps: Count = 5
+    updates: Count = 50  # type: ignore[misc]  # of the part, where it is the class's in others
 
 
 class RolloutCollector:

@@ -17,7 +17,7 @@ from etude.core.episodes import Episode, Segment
 from etude.core.errors import ConfigError, EnvironmentFault, EtudeError
 from etude.core.part import from_json, to_json
 from etude.core.registry import reference
-from etude.core.task import LanguageTask
+from etude.core.task import LanguageTask, Task
 from etude.experience.deadline import deadline
 from etude.experience.host import packed_fields, received
 from etude.runtime.packing import Unpackable
@@ -260,7 +260,7 @@ def _key(task: LanguageTask) -> Key:
     return type(task), name, fields, task.workers
 
 
-def made_from(task: LanguageTask, what: str, instead: str) -> tuple[str, str]:
+def made_from(task: Task, what: str, instead: str) -> tuple[str, str]:
     """'module:Class' of a task and its fields as JSON, from which another process can make it.
 
     Args:

@@ -93,6 +93,35 @@ class Argmax(Rule):
         return Following(slow.gather(-2, best.expand(*best.shape[:-1], slow.shape[-1])).squeeze(-2))
 
 
+class Taken(Rule):
+    """What was done next: Sarsa. Where nothing was, since an episode was truncated there, the choice worth most.
+
+    Shapes: outputs [P, M, N, K].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> outputs = torch.tensor([[1.0, 2.0], [4.0, 3.0]])[None, None, ..., None]
+    >>> batch = Rows(offers={"next_actions": torch.tensor([[[0.0], [torch.nan]]])})
+    >>> read = Rows(outputs=lambda at, copy: outputs, values=lambda x: x.squeeze(-1), batch=batch)
+    >>> Taken()(read).outputs.flatten().tolist()
+    [1.0, 4.0]
+    """
+
+    def objection(self, method: Method) -> str | None:
+        policy, sampling = method.slots()["policy"], method.slots()["sampling"]
+        if sampling is not None and not sampling.horizon.beyond:
+            return "asks what was done next, which no row says: set sampling.horizon=quintuple."
+        if policy is not None and not policy.made_of_critic:
+            return "asks for the choice that was made next, and policies of their own have others: set another rule."
+        return None
+
+    def __call__(self, read: ReplayReading) -> Following:
+        slow = read.outputs("next", copy=True)
+        taken, best = read.batch.offers["next_actions"][..., 0], read.values(slow).mean(1).argmax(-1)
+        chosen = taken.nan_to_num(0.0).long().where(~taken.isnan(), best)[:, None, :, None, None]
+        return Following(slow.gather(-2, chosen.expand(*slow.shape[:3], 1, slow.shape[-1])).squeeze(-2))
+
+
 class FromValue(Rule):
     """Whatever is done next: what the state there is worth is said by a critic of states.
 

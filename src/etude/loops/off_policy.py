@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from etude.core.method import Method
 from etude.core.population import CPU, Member, Population, settle
 from etude.core.replay_slots import encoder_of, samplings
 from etude.experience.spaces import observation_shape
+from etude.loops.block import Block
 from etude.loops.member_report import reported
 from etude.loops.replay_update import ReplayUpdater
 from etude.loops.replay_watch import ReplayWatch
@@ -137,46 +139,44 @@ class OffPolicyLoop:
 
     def step(self) -> StepReport:
         """`block` environment steps of every member, and the updates that they are due."""
-        begun, collecting = time.monotonic(), 0.0
-        collector, updater, experience = self.collector, self.updater, cast(Any, self.method.experience)
+        begun, step = time.monotonic(), self.method.experience.environments
+        block = self.advance(range(math.ceil(self.block / step)))
+        return self.report(block, self.noticed(), time.monotonic() - begun)
+
+    def advance(self, numbers: Iterable[int]) -> Block:
+        """A step in every environment for each of these numbers, and the updates that are due."""
+        collector, updater, block = self.collector, self.updater, Block()
         weights = {k: t.parameters.values.clone() for k, t in updater.trainers.items()}
-        sums, counts, start = dict[str, Tensor](), dict[str, int](), self.acted
-        rates = updater.rates(self.finished, self.steps)
+        rates, start = updater.rates(self.finished, self.steps), self.acted
         collector.begin()
-        while self.acted - start < self.block:
+        for _ in numbers:
             acting, had = time.monotonic(), self.acted
             collector.step()
-            collecting += time.monotonic() - acting
-            for _ in range(experience.due(had, self.acted)):
+            block.collecting += time.monotonic() - acting
+            for _ in range(cast(Any, self.method.experience).due(had, self.acted)):
                 for name, measured in updater.run(collector.store, rates):
-                    counts[name] = counts.get(name, 0) + 1
-                    for key, value in measured.items():
-                        label = f"{name}/{key}"
-                        sums[label] = sums[label] + value if label in sums else value
-        updater.check_moved(weights, {k: sums[f"{k}/gradient_norm"] for k in counts}, rates)
-        self.finished += 1
-        report = self._report(sums, counts, self.acted - start, collecting, time.monotonic() - begun)
-        self._reach(stages.current(self.stages, self.finished, self.steps))
-        return report
+                    block.add({f"{name}_{key}": value for key, value in measured.items()})
+        norms = {k: norm for k in updater.trainers if (norm := block.sums.get(f"{k}_gradient_norm")) is not None}
+        updater.check_moved(weights, norms, rates)
+        block.ended, block.faults, block.steps = collector.ended, collector.faults, self.acted - start
+        return block
 
-    def _report(
-        self, sums: Mapping[str, Tensor], counts: Mapping[str, int], count: int, collecting: float, taken: float
-    ) -> StepReport:  # fmt: skip
-        """Means over the members, and each member's own."""
-        members: dict[str, list[float]] = {}
-        for label, summed in sums.items():
-            name, _, key = label.partition("/")
-            members[f"{name}_{key}"] = (summed if key == "skipped_steps" else summed / counts[name]).tolist()
-        members |= self._offered()
-        found = reported(
-            members, self.population, self.collector, self.recent, self.acted, collecting, taken,
-            count * self.population.size,
-        )  # fmt: skip
-        found.metrics |= {
-            "updates": float(self.updater.updates),
-            **self.watched.watch(self.updater, self.collector.store),
-        }
+    def report(self, block: Block, noticed: Mapping[str, float], taken: float, acted: int | None = None) -> StepReport:
+        """What is said of a training step, which is counted.
+
+        Args:
+            acted: environment steps of each member so far, if others took some of them.
+        """
+        self.finished += 1
+        members = block.means(counted="_skipped_steps") | self._offered()
+        found = reported(block, members, self.population, self.recent, acted or self.acted, taken)
+        found.metrics |= noticed
+        self._reach(stages.current(self.stages, self.finished, self.steps))
         return found
+
+    def noticed(self) -> dict[str, float]:
+        """Updates so far, and what is watched."""
+        return {"updates": float(self.updater.updates), **self.watched.watch(self.updater, self.collector.store)}
 
     @torch.no_grad()
     def _offered(self) -> dict[str, list[float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,6 +20,7 @@ from etude.core.method import Method
 from etude.core.population import FlatParameters, Member, Numbers, Population, per_member, settle
 from etude.core.transitions import Transitions
 from etude.experience.spaces import observation_shape
+from etude.loops.block import Block
 from etude.loops.control_update import ControlUpdater
 from etude.loops.learning import Learners
 from etude.loops.member_report import reported
@@ -175,12 +176,31 @@ class OnPolicyLoop:
     # One step
 
     def step(self) -> StepReport:
-        """One rollout and what is learned from it."""
-        begun = time.monotonic()
-        method = self.method
-        self.updater.check_acting(self.collector.actor, self.finished)
-        batch = self.collector.collect(self.finished, self.critic)
-        collected = time.monotonic()
+        """Rollouts, as many as the experience says, and what is learned from each."""
+        begun, updates = time.monotonic(), self.method.experience.updates
+        first = self.finished * updates
+        return self.report(self.advance(range(first, first + updates)), time.monotonic() - begun)
+
+    def advance(self, numbers: Iterable[int]) -> Block:
+        """The rollouts of these numbers, of `updates` in each training step, and what is learned from each."""
+        block = Block()
+        for number in numbers:
+            self._update(number, block)
+        return block
+
+    def report(self, block: Block, taken: float) -> StepReport:
+        """What is said of a training step, which is counted."""
+        self.finished += 1
+        self.acted += block.steps
+        report = reported(block, block.means(), self.population, self.recent, self.acted, taken)
+        self._reach(stages.current(self.stages, self.finished, self.steps))
+        return report
+
+    def _update(self, number: int, block: Block) -> None:
+        begun, method, collector = time.monotonic(), self.method, self.collector
+        self.updater.check_acting(collector.actor, number)
+        batch = collector.collect(number, self.critic)
+        block.collecting += time.monotonic() - begun
         self.updater.learners.offer(batch)
         for reward in method.rewards:
             batch.rewards = reward.shape(batch)
@@ -189,23 +209,18 @@ class OnPolicyLoop:
             part.before_update(batch)
         batch = credited(method, batch)
         flat = batch.flat()
-        rate = per_member(method.optimizer, lambda part: part.rate(self.finished, self.steps))
-        metrics = self.updater.run(flat, self.finished, rate)
+        rate = per_member(method.optimizer, lambda part: part.rate(number, self.steps * method.experience.updates))
+        metrics = self.updater.run(flat, number, rate)
         metrics["explained_variance"] = _explained(flat)
         if batch.costs is not None:
             metrics["cost"] = batch.mean(batch.costs)
         self.actor.observe(flat.observations, flat.weights)
         for part in parts:
             part.after_update(batch)
-        self.finished += 1
-        count = batch.rewards.numel()
-        self.acted += count // self.population.size
-        taken = time.monotonic() - begun
-        members = {k: v.tolist() for k, v in metrics.items()}
-        collecting = collected - begun
-        report = reported(members, self.population, self.collector, self.recent, self.acted, collecting, taken, count)
-        self._reach(stages.current(self.stages, self.finished, self.steps))
-        return report
+        block.add(metrics)
+        block.ended += collector.ended
+        block.faults += collector.faults
+        block.steps += batch.rewards[0].numel()
 
     # Checkpoints
 

@@ -216,7 +216,8 @@ class ReplayUpdater:
         batch = sampling.draw(store, draw)
         if isinstance(own, Horizon):
             assert batch.index is not None
-            batch = sampling.augmented(own.read(store, batch.index), draw).replace(offers=batch.offers)
+            read = sampling.augmented(own.read(store, batch.index), draw)
+            batch = read.replace(offers={**batch.offers, **read.offers})
         if store.device != self.device:
             batch = batch.to(self.device)
         return StoredReading(self, sampling, batch, draw)

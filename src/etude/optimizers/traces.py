@@ -68,6 +68,8 @@ class ObGD(StepOptimizer):
             return "keeps traces from step to step: set experience=latest and sampling=newest."
         if sampling is not None and experience is not None and experience.environments > 1:
             return "keeps one trace for each member, which is of one environment: set experience.environments=1."
+        if sampling is not None and experience is not None and experience.capacity > 1:
+            return "keeps traces from step to step, and learns from several at once: set experience.steps=1."
         return None
 
     def population(self, parameters: FlatParameters) -> PopulationObGD:

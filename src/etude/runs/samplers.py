@@ -29,6 +29,11 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
     place = place_of(options.on)
     if place == Place("local"):
         return
+    if place.executor == "hogwild":
+        raise ConfigError(
+            f"--on {options.on} is for methods of control that learn from each segment once (a3c, n-step-q), and "
+            f"{method.id} is one of {task.world}: run --on processes."
+        )
     if not any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
         raise ConfigError(
             f"--on {options.on} is for methods that sample, and {method.id} learns from data: leave it out."

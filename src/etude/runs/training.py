@@ -59,7 +59,7 @@ class Options:
             (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
         on: where episodes are sampled: 'local', in this process; 'processes', in a process beside it, or several as in
-            'processes:2' (language).
+            'processes:2' (language); in control 'hogwild:2', workers that step on the same numbers without locks.
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """

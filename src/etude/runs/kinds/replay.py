@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod
 from etude.core.task import Task
+from etude.runs import hogwild
 from etude.runs.kinds import MAKING, RunOfKind
 from etude.runs.training import Options
 from etude.runs.worlds import world_of
@@ -28,10 +30,11 @@ def _block(method: ReplayMethod) -> int:
 class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
     """A run of a `ReplayMethod`."""
 
-    READS: ClassVar[frozenset[str]] = MAKING | {"population"}
+    READS: ClassVar[frozenset[str]] = MAKING | {"population", "on"}
 
     def prepare(self, method: ReplayMethod, task: Task, options: Options) -> None:
-        """Raises ConfigError for a run that ends before its first update."""
+        """Raises ConfigError for a run that ends before its first update, or for workers of what cannot have them."""
+        hogwild.check(method, cast(ControlTask, task), options)
         budget = options.steps or world_of(task).budget(task)
         acted, experience = self.training_steps(method, budget) * _block(method), cast(Any, method.experience)
         if not experience.due(0, acted):
@@ -49,7 +52,12 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
 
         assert options.steps is not None
         check_copies(method, self.training_steps(method, options.steps) * BLOCK)
-        return super().build(method, task, options)
+        loop = super().build(method, task, options)
+        return cast("OffPolicyLoop", hogwild.around(loop, method, task, options))
+
+    def end(self, loop: OffPolicyLoop) -> None:
+        """End the workers."""
+        hogwild.end(loop)
 
     def sentence(self, loop: OffPolicyLoop, method: ReplayMethod, task: Task) -> str:
         """Who is trained, on what, and what is stored."""
@@ -64,7 +72,7 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
 
     def promises(self, loop: OffPolicyLoop) -> dict[str, Any]:
         """`backend`: who steps the environments."""
-        return {"backend": loop.task.runs_on}
+        return {"backend": loop.task.runs_on, **hogwild.promises(loop)}
 
 
 def check_copies(method: ReplayMethod, transitions: int) -> None:

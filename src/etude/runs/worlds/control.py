@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SEEDS = 10
 """Members of a population where nothing else is said."""
-READS = frozenset({"model", "seeds", "population", "device"})
+READS = frozenset({"model", "seeds", "population", "device", "on"})
 EVALUATION_READS = frozenset({"seed", "episodes", "video", "member"})
 WORDING = Wording(
     budget="environment steps each",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -33,17 +33,24 @@ class Processes:
         role: the role's class, which says how its methods are dispatched.
         make, arguments: 'module:name' of what makes it there, and what that is called with, as JSON values.
         name: what messages call a rank.
+        own: further arguments of each rank; None: all are made alike.
     """
 
     def __init__(
         self, role: type, make: str, arguments: Mapping[str, Any], ranks: int = 1, *, name: str,
-        patience: float = PATIENCE, restarts: int = RESTARTS,
+        patience: float = PATIENCE, restarts: int = RESTARTS, own: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         if ranks < 1:
             raise ConfigError(f"A role has at least one rank, got {ranks}.")
         self.role, self.ranks, self.patience, self.restarts = role, ranks, patience, restarts
-        number, given = count(1), {"role": make, "arguments": dict(arguments)}
-        self.pool = Pool(lambda: Worker(SERVER, given, f"{name} {next(number)} of {ranks}", LOG), ranks)
+        number, each = count(), own or [{}] * ranks
+
+        def worker() -> Worker:
+            rank = next(number)
+            given = {"role": make, "arguments": {**arguments, **each[rank]}}
+            return Worker(SERVER, given, f"{name} {rank + 1} of {ranks}", LOG)
+
+        self.pool = Pool(worker, ranks)
         self.faults = [0] * ranks
         self._prepared: list[tuple[int, str] | None] = [None] * ranks
         self._known = [0] * ranks
