@@ -95,7 +95,10 @@ def evaluation_of(
     said = {"task": (task, config.get("task")), "reward": (options.reward, only_python(config.get("reward")))}
     for what, (named, own) in said.items():
         if named is None and task is None and str(own).startswith("<"):
-            raise ConfigError(f"{checkpoint} has the {what} {own}, which only Python can give.")
+            raise ConfigError(
+                f"{checkpoint} has the {what} {own}, which only lived in Python: give it again, as in "
+                f"etude.evaluate({str(checkpoint)!r}, {what}={given.spoken(str(own))})."
+            )
     fields, reward = assignments(changes), options.reward
     if task is None:
         task, reward = config["task"], config.get("reward") if reward is None else reward
