@@ -15,13 +15,14 @@ CHECKED = {
     "reward": "its_own.py:its_own",
     "method": "its_own.py",
     "environment": "its_own.py:ItsOwn",
+    "config": "its-own.toml",
 }
 
 
 @pytest.mark.parametrize("kind", CHECKED)
 def test_a_start_has_no_faults_and_no_warnings(cli: Cli, kind: str) -> None:
     answer = cli("new", kind, "its-own")
-    assert answer.code == 0 and answer.out.startswith("its_own.py is there. Next:"), answer.err
+    assert answer.code == 0 and answer.out.startswith(f"{CHECKED[kind].partition(':')[0]} is there. Next:"), answer.err
     assert f"  etude check {CHECKED[kind]}\n" in answer.out
     checked = cli("check", CHECKED[kind], "--json", *(["--steps", 500] if kind == "environment" else []))
     found = json.loads(checked.out)
@@ -85,6 +86,29 @@ def test_a_method_is_checked_with_its_own_parts(cli: Cli) -> None:
     found = json.loads(cli("check", "dapo", "--json").out)
     assert [f["level"] for f in found] == ["fact"]
     assert "against grpo it changes rewards.overlong-penalty" in found[0]["sentence"]
+
+
+def test_a_file_of_a_run_is_checked_as_train_would_and_nothing_is_written(cli: Cli) -> None:
+    cli("new", "config", "mine")
+    text = Path("mine.toml").read_text()
+    before = {*Path().iterdir()}
+    right = cli("check", "mine.toml")
+    assert right.code == 0 and "grpo on compose: 150 steps, seed 0." in right.out, right.err
+    assert "etude train --config mine.toml" in right.out
+    wrong = {
+        ("steps = 150", "stepz = 150"): "Did you mean 'steps'?",
+        ('"optimizer.lr"', '"optimizer.rate"'): "There is no field of AdamW named 'rate'",
+        ('"compose"', '"CartPole-v1"'): "grpo",
+        ("evaluate_every = 50", 'stop_when = "test/pass@1 > 0.9"'): "--evaluate-every",
+    }
+    for (was, becomes), sentence in wrong.items():
+        assert was in text
+        Path("mine.toml").write_text(text.replace(was, becomes))
+        answer = cli("check", "mine.toml")
+        assert answer.code == 1 and sentence in " ".join(answer.out.split()), answer.out + answer.err
+    Path("mine.toml").unlink()
+    assert "There is no file mine.toml" in cli("check", "mine.toml").out
+    assert {*Path().iterdir()} == before - {Path("mine.toml")}
 
 
 @pytest.mark.slow

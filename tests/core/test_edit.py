@@ -55,6 +55,15 @@ def test_fields_that_belong_together_are_set_in_any_order_and_then_checked() -> 
         CNN(channels=(16,))
 
 
+def test_a_part_is_said_before_its_fields() -> None:
+    ppo = etude.method("ppo", world="control")
+    sentence = r"^network\.channels=8 is set before network=cnn, which has that field or not: say the part first\.$"
+    with pytest.raises(ConfigError, match=sentence):
+        set_values(ppo, ["network.channels=8", "network=cnn", "network.kernels=3", "network.strides=1"])
+    with pytest.raises(UnknownNameError, match=r"no field of CNN named 'chanels'"):
+        set_values(ppo, ["network=cnn", "network.chanels=8", "network.hidden=8"])
+
+
 def test_what_several_slots_have_is_set_in_all_of_them(grpo: etude.Method) -> None:
     ppo = etude.method("ppo", world="control")
     wide = set_values(ppo, ["network.hidden=128,128", "critic.network.activation=relu"])

@@ -49,6 +49,16 @@ def test_a_language_run_begins_with_the_newest_checkpoint(language: Path, tmp_pa
 
 
 @pytest.mark.slow
+def test_a_run_with_an_adapter_is_folded_into_its_base_and_all_of_it_is_trained(tmp_path: Path) -> None:
+    first = etude.train("grpo", out=tmp_path / "lora", steps=1, adapter="lora", **TOLD).folder
+    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(1, 9)]
+    told = TOLD | {"set": {"problems": 4, "optimizer.lr": 1e-3}}
+    done = etude.train("sft", rows, model=str(first), out=tmp_path / "next", steps=1, **told)
+    begun, ended = (load_tensors(done.folder / f"checkpoints/step-{n}/model/model.safetensors") for n in (0, 1))
+    assert {*begun} == {*ended} and not [name for name in begun if torch.equal(begun[name], ended[name])]
+
+
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(language: Path, tmp_path: Path) -> None:
     import shutil
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,31 @@ def test_a_factory_trains_as_the_class_does_and_is_asked_for_again(tmp_path: Pat
         etude.resume("named", steps=96, task=short, quiet=True)
     etude.resume("factory", steps=96, task=longer, accept_changes=True, quiet=True)
     assert "Corridor(5)" in Path("factory/sources/given/task.py").read_text()
+
+
+def test_the_source_of_a_lambda_is_its_own_expression_and_of_a_partial_its_arguments() -> None:
+    one, other = lambda: Corridor(3), lambda: Corridor(4)
+    again = [
+        lambda: Corridor(3)
+    ][0]  # fmt: skip
+    assert given.source_of(one) == given.source_of(again) == "lambda: Corridor(3)\n"
+    assert given.source_of(other) == "lambda: Corridor(4)\n"
+    three, four = functools.partial(Corridor, 3), functools.partial(Corridor, length=4)
+    assert given.source_of(three).startswith("class Corridor(gym.Env):")
+    assert given.source_of(three).endswith("# with 3\n") and given.source_of(four).endswith("# with length=4\n")
+
+
+@pytest.mark.slow
+def test_a_lambda_that_is_written_elsewhere_resumes_and_evaluates(tmp_path: Path) -> None:
+    controlled(lambda: Corridor(3), "run")
+    with pytest.raises(CheckpointError, match=r"etude\.resume\('run', task=lambda: \.\.\.\)"):
+        etude.resume("run", steps=64, quiet=True)
+    with pytest.raises(ConfigError, match=r"etude\.evaluate\('run', task=lambda: \.\.\.\)"):
+        etude.evaluate("run", episodes=1)
+    with pytest.raises(CheckpointError, match="is not what run was trained with"):
+        etude.resume("run", task=lambda: Corridor(4), quiet=True)
+    assert etude.resume("run", steps=64, task=lambda: Corridor(3), quiet=True).steps == 4
+    assert etude.evaluate("run", task=lambda: Corridor(3), episodes=1)["test"]
 
 
 def test_what_gymnasium_made_is_called_by_its_id(tmp_path: Path) -> None:

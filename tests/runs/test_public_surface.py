@@ -70,7 +70,7 @@ def test_shell_and_python_have_the_same_options() -> None:
 def test_shell_and_python_evaluate_with_the_same_options() -> None:
     flags = inspect.signature(evaluate.evaluate).parameters
     fields = {f.name: f.default for f in dataclasses.fields(EvaluationOptions)}
-    assert set(flags) - {"checkpoint", "others", "task", "set", "json"} == set(fields)
+    assert set(flags) - {"checkpoint", "others", "task", "set", "json", "of_task"} == set(fields)
     assert flags["k"].default == ",".join(map(str, fields["k"]))
     for name in set(fields) - {"k"}:
         assert flags[name].default == fields[name], name

@@ -1,4 +1,4 @@
-"""`etude check`: what is wrong with an environment, a task or a part, before a run."""
+"""`etude check`: what is wrong with an environment, a task, a part or a run's file, before a run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def check(
     dtypes, finite numbers, the same numbers under the same seed, terminated apart from truncated, independence of
     environments, resuming, speed. Of a task: problems, splits, scores, demonstrations, reset and step. Of a part:
     fields, JSON, state, what it returns on a small batch. Of a reward function: what it returns for six completions. Of
-    a method: its own parts, and what keeps it from being trained. The exit code is 1 if there are faults.
+    a method: its own parts, and what keeps it from being trained. Of a run's file: names, fields and options, whether
+    method and task fit each other. The exit code is 1 if there are faults.
 
     Parameters
     ----------
     environment
         file.py:Thing or module:Thing of an environment, task, part, reward function or method, an id of Gymnasium or
-        EnvPool (CartPole-v1), a built-in task or method.
+        EnvPool (CartPole-v1), a built-in task or method, a run's file (run.toml).
     set
         Fields of the task, as in task.arguments={"gravity":1.6}. Repeatable.
     steps
@@ -88,8 +89,12 @@ def _findings(name: str, changes: tuple[str, ...], steps: int) -> list[Finding]:
     from etude.evaluation.method_check import check_method, check_reward, scores_completions
     from etude.evaluation.part_check import check_part
     from etude.evaluation.task_check import check_task
+    from etude.runs.config import FORMATS
+    from etude.runs.config_check import check_config
     from etude.runs.training import compose_task
 
+    if name.endswith(FORMATS):
+        return check_config(name)
     thing = _thing(name)
     cls = thing if isinstance(thing, type) else type(thing)
     if isinstance(thing, Method):
@@ -107,6 +112,7 @@ def _show(environment: str, findings: list[Finding], faults: int) -> None:
 
     from rich.console import Console
 
+    from etude.runs.config import FORMATS
     from etude.runtime.progress import printable
 
     console = Console(highlight=False)
@@ -118,6 +124,10 @@ def _show(environment: str, findings: list[Finding], faults: int) -> None:
         return
     warnings = sum(f.level == "warning" for f in findings)
     none = f"{warnings} warning{'s' if warnings > 1 else ''}, no fault" if warnings else "No faults"
+    if environment.endswith(FORMATS):
+        console.print(f"\n{none}. Train with:")
+        console.print(f"  etude train --config {quote(environment)}", style="bold", markup=False, soft_wrap=True)
+        return
     if (method := _trains(environment)) is None:
         console.print(f"\n{none}.")
         return

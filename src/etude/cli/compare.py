@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from etude.cli.task_fields import NOTHING, TaskFields
+
 
 def compare(
     *methods: str,
@@ -23,6 +25,7 @@ def compare(
     evaluate: int | None = None,
     evaluate_every: int | None = None,
     preset: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    of_task: TaskFields = NOTHING,
 ) -> None:
     """Train what is missing, then compare: interquartile means with intervals, probability of improvement, curves.
 
@@ -72,6 +75,7 @@ def compare(
         evaluate=evaluate,
         evaluate_every=evaluate_every,
         preset=preset,
+        **of_task.given(),
     )
     console = Console()
     console.print(comparison.comparison.table())

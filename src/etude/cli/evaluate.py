@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from etude.cli.task_fields import NOTHING, TaskFields
 from etude.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def evaluate(
     video: str | None = None,
     member: int = 0,
     json: Annotated[bool, Parameter(negative=())] = False,
+    of_task: TaskFields = NOTHING,
 ) -> None:
     """Unbiased pass@k, avg@k and maj@k of a run, a checkpoint or any causal language model, with intervals.
 
@@ -77,6 +79,7 @@ def evaluate(
     json
         Print JSON.
     """
+    from etude.runs import shorthands
     from etude.runs.evaluate import evaluations_of
     from etude.runs.worlds import EvaluationOptions
 
@@ -90,7 +93,8 @@ def evaluate(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search,
         temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
     )  # fmt: skip
-    found = evaluations_of([checkpoint, *others], task, options, set)
+    fields = [*shorthands.taken(of_task.given()), *set]
+    found = evaluations_of([checkpoint, *others], task, options, fields)
     if json:
         scores = {
             name: {s: {m: i.to_json() for m, i in v.items()} for s, v in one.scores.items()}

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from etude.cli.task_fields import NOTHING, TaskFields
+
 tasks = App(name="tasks", help="List the tasks; `etude tasks show ID` gives examples of one.")
 
 
@@ -59,11 +61,7 @@ def show(
     count: int = 5,
     model: str | None = None,
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    columns: str | None = None,
-    skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
-    chat: str | None = None,
-    system: str | None = None,
-    template_arguments: str | None = None,
+    of_task: TaskFields = NOTHING,
 ) -> None:
     """A task's splits and a few of its problems; of an environment its spaces.
 
@@ -79,32 +77,20 @@ def show(
         Also show the exact text that this model sees of the first problem.
     set
         Fields of the task, as in levels=3. Repeatable.
-    columns
-        Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution.
-    skip_bad_rows
-        Leave out rows of a data file that cannot be read.
-    chat
-        Whether text is shown through the model's chat template: auto (if it has one), always or never.
-    system
-        A file with the system's message.
-    template_arguments
-        What the chat template is given besides, as in enable_thinking=false.
     """
     from rich.console import Console
 
     from etude.runs import shorthands
-    from etude.runs.presets import of_task
+    from etude.runs.presets import of_task as presets_of
     from etude.runs.seen import seen
     from etude.runs.training import compose_task
     from etude.runs.worlds import world_of
 
-    told = {"columns": columns, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
-            "template_arguments": template_arguments}  # fmt: skip
-    made = compose_task(task, [*shorthands.taken(told), *set])
+    made = compose_task(task, [*shorthands.taken(of_task.given()), *set])
     console = Console(highlight=False)
     for line in world_of(made).preview(made, split, count):
         console.print(line, markup=False, soft_wrap=True)
     for line in seen(made, model, split) if model else ():
         console.print(line, markup=False, soft_wrap=True)
-    if named := of_task(made):
+    if named := presets_of(made):
         console.print(f"  presets       {', '.join(preset.method for preset in named)}", markup=False)

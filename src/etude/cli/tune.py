@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from etude.cli.task_fields import NOTHING, TaskFields
+
 if TYPE_CHECKING:
     from etude.runs.search import Tuned
 
@@ -30,6 +32,7 @@ def tune(
     out: Path | None = None,
     workers: int | None = None,
     quiet: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    of_task: TaskFields = NOTHING,
 ) -> None:
     """Train many settings a little, the better half of them more, until one is left (successive halving).
 
@@ -69,6 +72,7 @@ def tune(
     found = search(
         method, task, over=over, budget=budget, steps=steps, seed=seed, seeds=seeds, model=model, set=set,
         reward=reward, evaluate=evaluate, metric=metric, out=out, workers=workers, quiet=quiet,
+        **of_task.given(),
     )  # fmt: skip
     if quiet:
         print(found.config)

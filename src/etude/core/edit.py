@@ -63,14 +63,27 @@ def set_values(method: Method, changes: Sequence[str] | Mapping[str, Any]) -> Me
     Raises ConfigError as `set_value` does; what contradicts itself within a part of a part is named by its path.
     """
     with together():
-        for item in assignments(changes):
-            method = set_value(method, item)
+        told = assignments(changes)
+        for number, item in enumerate(told):
+            try:
+                method = set_value(method, item)
+            except UnknownNameError:
+                _check_order(item, told[number + 1 :])
+                raise
     for path, part in method.parts().items():
         try:
             part.check()
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}" if "." in path else str(error)) from None
     return method
+
+
+def _check_order(item: str, later: Sequence[str]) -> None:
+    """Raise ConfigError if what has this field is set only later."""
+    path = item.partition("=")[0]
+    part = next((each for each in later if path.startswith(each.partition("=")[0] + ".")), None)
+    if part is not None:
+        raise ConfigError(f"{item} is set before {part}, which has that field or not: say the part first.")
 
 
 def assignments(changes: str | Sequence[str] | Mapping[str, Any]) -> list[str]:

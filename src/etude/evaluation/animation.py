@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +28,14 @@ def animate(loop: Acting, task: ControlTask, path: Path, member: int = 0, seed: 
 
     Returns the episode's return. Raises ConfigError if the environment draws no pictures, or there is no such member.
     """
-    from etude.experience.gymnasium_vector import GymnasiumVector
-
     population = loop.population
     if not 0 <= member < population.size:
         raise ConfigError(f"--member must be from 0 to {population.size - 1}, got {member}.")
-    drawn = _drawing(task)
-    purpose = f"animation {seed}"
-    environment: Any = GymnasiumVector(lambda: drawn, [population.members[member].seed], 1, purpose, bounds=False)
+    environment, render = _opened(task, population.members[member].seed, f"animation {seed}")
     environment = loop.method.policy.watch(environment)
     player, total = Player(loop.actor, population.size, 1), 0.0
-    observations, frames = environment.reset(), [drawn.render()]
+    observations, frames = environment.reset(), Frames()
+    frames.take(render)
     while True:
         everybody = torch.from_numpy(np.repeat(observations, population.size, 0))
         actions = loop.actor.distribution.mode(player.act(everybody))
@@ -46,10 +44,37 @@ def animate(loop: Acting, task: ControlTask, path: Path, member: int = 0, seed: 
         if step.final is not None:
             break
         observations = step.observations
-        frames.append(drawn.render())
+        frames.take(render)
     environment.close()
-    _write(frames, path)
+    _write(frames.kept, path)
     return total
+
+
+class Frames:
+    """Pictures of an episode of any length: of a long one those that are the same number of steps apart."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.seen, self.every = 0, 1
+
+    def take(self, render: Callable[[], Any]) -> None:
+        """Keep the picture of this step, if it is one of those."""
+        if self.seen % self.every == 0:
+            self.kept.append(render())
+        self.seen += 1
+        if len(self.kept) > 2 * LONGEST:
+            self.kept, self.every = self.kept[::2], 2 * self.every
+
+
+def _opened(task: ControlTask, seed: int, purpose: str) -> tuple[Any, Callable[[], Any]]:
+    """One environment, stepped as all are, and what draws where it is."""
+    from etude.experience.gymnasium_vector import GymnasiumVector
+
+    pool = task.pictured(seed, purpose) if hasattr(task, "pictured") else None
+    if pool is not None:
+        return pool, pool.render
+    drawn = _drawing(task)
+    return GymnasiumVector(lambda: drawn, [seed], 1, purpose, bounds=False), drawn.render
 
 
 def _drawing(task: ControlTask) -> Any:

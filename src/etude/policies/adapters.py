@@ -158,12 +158,16 @@ def base_of(folder: Path) -> str:
 
 
 def folded(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """A base with the adapter of a folder folded into its weights. Raises MissingExtraError without peft."""
+    """A base with the adapter of a folder folded into its weights, which can be trained.
+
+    Raises: MissingExtraError without peft.
+    """
     _require()
     from peft import PeftModel
 
     with _quiet():
         merged: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+    merged.requires_grad_(True)  # peft froze the base, and all of it is what a run begins with
     merged.eval()
     return merged
 

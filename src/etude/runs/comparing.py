@@ -14,7 +14,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
 from etude.core.fit import check as check_fit
 from etude.rewards.several import Scoring
-from etude.runs import given
+from etude.runs import given, shorthands
 from etude.runs.jobs import Job, jobs_for, run_jobs
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def compare(
     seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
     out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
     workers: int | None = None, evaluate: int | None = None, evaluate_every: int | None = None, preset: bool = False,
-    quiet: bool = False,
+    quiet: bool = False, **of_task: object,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -180,6 +180,7 @@ def compare(
         evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
         preset: begin each with its settings for this task (`runs/presets.py`), and take the most steps that one of them
             asks for; where an arm has none, all are trained as published, and a sentence says so.
+        of_task: columns, answer, chat, ..., as in `etude.train`.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
@@ -187,7 +188,7 @@ def compare(
     from etude.runs.warm import start_of
     from etude.runs.worlds import world_of
 
-    fields = assignments(set)
+    fields = [*shorthands.alone(of_task), *assignments(set)]
     numbers = {
         "seeds": seeds, "steps": steps, "workers": workers, "evaluate": evaluate, "evaluate_every": evaluate_every,
     }  # fmt: skip

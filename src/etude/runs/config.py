@@ -29,6 +29,7 @@ from etude.runs.training import Options
 
 FILE = "run.toml"
 """In the folder of a run: what repeats it."""
+FORMATS = (".toml", ".yaml", ".yml")
 OWN = ("method", "task", "set", "with", "reward")
 LISTS = ("with", "population", "sinks", "callbacks")
 
@@ -80,7 +81,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         near = path / FILE
         hint = f" Did you mean {near}?" if near.is_file() else ""
         raise ConfigError(f"There is no file {path}.{hint}") from None
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in FORMATS[1:]:
         import yaml
 
         try:

@@ -12,7 +12,7 @@ from etude.core.errors import ConfigError
 from etude.core.task import Task
 from etude.policies import bases
 from etude.rewards.several import only_python
-from etude.runs import given
+from etude.runs import given, shorthands
 from etude.runs.saved import locate
 from etude.runs.training import compose_task, options_of
 from etude.runs.worlds import EvaluationOptions, WorldOf, check_evaluation, world_of
@@ -40,10 +40,11 @@ def evaluate(
         task: by default the one the run was trained on; all that `etude.train` takes.
         set: fields of the task, as in `{"task.levels": (3,)}`.
         options: see `etude.runs.worlds.EvaluationOptions`: k, problems, split, reward, temperature, episodes, ...
+            Also columns, answer, chat, ..., as in `etude.train`.
 
     Returns: {split: {metric: Interval}}; of several, that by checkpoint.
     """
-    where = given.home(None)
+    where, set = given.home(None), [*shorthands.taken(options), *assignments(set)]
     if isinstance(checkpoint, (list, tuple)):
         goal, names = None if task is None else given.task_of(task, where), [str(c) for c in checkpoint]
         found = evaluations_of(names, goal, options_of(EvaluationOptions, options), set)
@@ -95,7 +96,10 @@ def evaluation_of(
     said = {"task": (task, config.get("task")), "reward": (options.reward, only_python(config.get("reward")))}
     for what, (named, own) in said.items():
         if named is None and task is None and str(own).startswith("<"):
-            raise ConfigError(f"{checkpoint} has the {what} {own}, which only Python can give.")
+            raise ConfigError(
+                f"{checkpoint} has the {what} {own}, which only lived in Python: give it again, as in "
+                f"etude.evaluate({str(checkpoint)!r}, {what}={given.spoken(str(own))})."
+            )
     fields, reward = assignments(changes), options.reward
     if task is None:
         task, reward = config["task"], config.get("reward") if reward is None else reward

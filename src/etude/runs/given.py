@@ -8,6 +8,7 @@ folder, and resume asks for the thing itself: `etude.resume(folder, task=MyEnv)`
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -280,8 +282,20 @@ def _label(thing: object) -> str:
     return f"<{name.rpartition('.')[2].strip('<>')}>"
 
 
+def spoken(name: str) -> str:
+    """How what a run calls `name` is written in a call.
+
+    >>> spoken("<MyEnv>"), spoken("<lambda>")
+    ('MyEnv', 'lambda: ...')
+    """
+    return "lambda: ..." if name.startswith("<lambda") else name.strip("<>")
+
+
 def source_of(thing: object) -> str:
-    """The source of a class, a function, or a task's class with its fields; a sentence where it cannot be read."""
+    """The source of a class, a function, or a task's class with its fields; a sentence where it cannot be read.
+
+    Of a lambda its own expression, wherever it stands; of a partial its function and arguments.
+    """
     from etude.tasks.control import _names
 
     if isinstance(thing, list):
@@ -292,10 +306,28 @@ def source_of(thing: object) -> str:
             return source_of(made)
         fields = ", ".join(f"{k}={v!r}" for k, v in thing.fields().items())
         return f"{source_of(type(thing))}\n# with {fields}\n"
+    if isinstance(thing, partial):
+        given = [*map(repr, thing.args), *(f"{k}={v!r}" for k, v in thing.keywords.items())]
+        return f"{source_of(thing.func)}\n# with {', '.join(given)}\n"
     try:
-        return inspect.getsource(thing)  # type: ignore[arg-type]  # any object may be asked for its source
+        return _lambda(thing) or inspect.getsource(thing)  # type: ignore[arg-type]  # any object may be asked for it
     except (OSError, TypeError):
         return f"# the source of {_label(thing)} cannot be read\n"
+
+
+def _lambda(thing: object) -> str | None:
+    """The expression of a lambda, without what stands around it; None for what is none, or cannot be told apart."""
+    code = getattr(thing, "__code__", None)
+    if getattr(thing, "__name__", "") != "<lambda>" or code is None:
+        return None
+    text = "".join(inspect.findsource(code)[0])
+    try:
+        nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Lambda)]
+    except SyntaxError:  # a notebook's own commands
+        return None
+    spans = {(n.body.lineno, n.body.end_lineno, n.body.col_offset, n.body.end_col_offset): n for n in nodes}
+    node = next((spans[span] for span in code.co_positions() if span in spans), None)
+    return f"{ast.unparse(node)}\n" if node is not None else None
 
 
 def keep_sources(run: Path, things: Mapping[str, object]) -> None:
@@ -316,7 +348,7 @@ def given_again(run: Path, what: str, name: str, thing: object, accept: bool) ->
         where = f" Its source then is in {path}." if path.is_file() else ""
         raise CheckpointError(
             f"{run} was trained with the {what} {name}, which only lived in Python: give it again, as in "
-            f"etude.resume({str(run)!r}, {what}={name.strip('<>')}), or put it in a file and name it as file.py:name "
+            f"etude.resume({str(run)!r}, {what}={spoken(name)}), or put it in a file and name it as file.py:name "
             f"to make runs that the command line can resume.{where}"
         )
     if path.is_file() and path.read_text(encoding="utf-8") != source_of(thing) and not accept:

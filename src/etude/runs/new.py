@@ -18,7 +18,7 @@ NEXT = {
     "reward": ("etude check {file}:{snake}", "etude train grpo --task compose --reward {file}:{snake}"),
     "method": ("etude check {file}", "etude methods show {file}", "etude compare grpo {file} --task compose"),
     "environment": ("etude check {file}:{camel}", "etude train ppo --task {file}:{camel}"),
-    "config": ("etude train --config {file}",),
+    "config": ("etude check {file}", "etude train --config {file}"),
 }
 """What to type next."""
 

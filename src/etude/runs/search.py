@@ -25,11 +25,11 @@ from etude.core.fit import check
 from etude.core.streams import Stream
 from etude.core.task import Task
 from etude.rewards.several import Scoring
-from etude.runs import given
+from etude.runs import given, shorthands
 from etude.runs.config import FILE
 from etude.runs.jobs import Job, Workers, run_each
 from etude.runs.kinds import run_of
-from etude.runs.training import compose_method, compose_task
+from etude.runs.training import compose_method, compose_task, of
 from etude.runs.tuning import best_setting
 from etude.runs.worlds import world_of
 from etude.runtime import disk
@@ -195,6 +195,7 @@ def tune(
     out: str | Path | None = None,
     workers: int | None = None,
     quiet: bool = False,
+    **of_task: object,
 ) -> Tuned:
     """Look for the best setting of a method on a task, by successive halving; the same call goes on where it stopped.
 
@@ -209,12 +210,14 @@ def tune(
         metric: of the evaluation after training; None: the first. Higher is better.
         out: a folder for the runs, `tune.json` and `best.toml`.
         workers: runs at a time; None: all cores.
+        of_task: columns, answer, chat, ..., as in `train`.
 
     Raises: EtudeError for names, fields and values that do not fit, before anything is trained.
     """
     where = Path(out).parent if out else Path("runs")
     task, own, rewards, model = given.for_processes(task, reward, model, tokenizer, where / given.FOLDER)
-    goal, fields = compose_task(task, own, rewards or None), [*own, *assignments(set)]
+    fields = [*own, *shorthands.alone(of_task), *assignments(set)]
+    goal = compose_task(task, of("task", fields), rewards or None)
     metrics, splits = world_of(goal).measured(goal)
     if metric is not None and metric not in metrics:
         raise UnknownNameError("metric", metric, metrics, f"There are: {', '.join(metrics)}.")

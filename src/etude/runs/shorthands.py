@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+from etude.core.errors import UnknownNameError
+
 FIELDS = {
     "columns": "columns", "answer": "extractor", "skip_bad_rows": "skip_bad_rows", "chat": "chat", "system": "system",
     "template_arguments": "template_arguments", "stream": "stream",
@@ -25,6 +27,18 @@ def taken(told: MutableMapping[str, Any]) -> list[str]:
     return [
         f"task.{FIELDS[name]}={text(value)}" for name, value in given.items() if value not in (None, False, (), [], {})
     ]
+
+
+def alone(told: Mapping[str, Any]) -> list[str]:
+    """The same of names that can be no others. Raises UnknownNameError, with the nearest, for one that is none.
+
+    >>> alone({"answer": "boxed"})
+    ['task.extractor=boxed']
+    """
+    for name in told:
+        if name not in FIELDS:
+            raise UnknownNameError("option", name, NAMES)
+    return taken(dict(told))
 
 
 def text(value: object) -> str:

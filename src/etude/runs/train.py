@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,79 +75,124 @@ def train(
         told = merged(config, told)
     listed = told.get("callbacks", ())
     called, told["callbacks"] = calling.made(listed), calling.names(listed)
+    return _start(_of_told(told), called)
+
+
+def composed_of(config: str | Path) -> Composed:
+    """What a file would train, if there is nothing against it; nothing is written.
+
+    Raises: EtudeError, as `train` would.
+    """
+    composed = _of_told({k: v for k, v in merged(config, {}).items() if k != "callbacks"})
+    prepare(composed.method, composed.task, composed.options)
+    return composed
+
+
+def _of_told(told: dict[str, Any]) -> Composed:
+    """What a run is made of, from what it was told by name."""
     where = given.home(told.get("out"))
     if "model" in told or "tokenizer" in told:
         told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
     fields, parts = [*shorthands.taken(told), *assignments(told.pop("set", ()))], told.pop("with", ())
-    return _start(
-        told.pop("method", "grpo"), given.task_of(told.pop("task", "compose"), where), told.pop("reward", None), fields,
-        [parts] if isinstance(parts, str) else list(parts), options_of(Options, told), called,
+    asked = Asked(
+        told.pop("method", "grpo"), given.task_of(told.pop("task", "compose"), where), told.pop("reward", None),
+        tuple(fields), (parts,) if isinstance(parts, str) else tuple(parts),
     )  # fmt: skip
+    return _compose(asked, options_of(Options, told))
 
 
-def _start(
-    method: str | Method, task: str | Task, reward: Scoring | None, fields: Sequence[str], parts: Sequence[str],
-    chosen: Options, called: Sequence[Any],
-) -> Result:  # fmt: skip
-    """Make the folder of a run, with all that it was told, and train."""
-    goal = compose_task(task, of("task", fields), reward)
-    preset = _preset(method, goal, reward, chosen)
-    begun = method if preset is None else preset.onto(goal.world)
-    composed = compose_method(begun, of_method(fields), parts, reward, goal.world)
-    noted = {} if preset is None else {"preset": preset.record(goal.world)}
+@dataclass(frozen=True)
+class Asked:
+    """What a run was asked for: names or things, fields to set, parts to stack."""
+
+    method: str | Method
+    task: str | Task
+    reward: Scoring | None
+    fields: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What a run is made of, before anything is written.
+
+    Args:
+        notes: sentences about how it begins.
+    """
+
+    method: Method
+    task: Task
+    options: Options
+    asked: Asked
+    preset: presets.Preset | None
+    notes: tuple[str, ...] = ()
+
+
+def _compose(asked: Asked, chosen: Options) -> Composed:
+    """Method, task and options of a run that fit each other."""
+    goal = compose_task(asked.task, of("task", asked.fields), asked.reward)
+    preset = _preset(asked.method, goal, asked.reward, chosen)
+    begun = asked.method if preset is None else preset.onto(goal.world)
+    composed = compose_method(begun, of_method(asked.fields), asked.parts, asked.reward, goal.world)
     composed, suited = run_of(composed).suited(composed, goal)
-    chosen = with_adapter(chosen, of("adapter", fields))
+    chosen = with_adapter(chosen, of("adapter", asked.fields))
     check(composed, goal)
     check_options(chosen, composed, goal)
     world = world_of(goal)
+    notes = [suited] if suited else []
     if chosen.after is not None:
         chosen = after(chosen, composed)
     elif chosen.model != Options.model:
-        start, notes = start_of(chosen.model, goal.world)
+        start, begins = start_of(chosen.model, goal.world)
         chosen = dataclasses.replace(chosen, model=start)
-        for note in notes:
-            say(note)
+        notes = [*begins, *notes]
     evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
     steps = chosen.steps or (run_of(composed).budget(composed, goal) if preset is None else preset.steps)
-    chosen = dataclasses.replace(chosen, steps=steps, evaluate=evaluate)
-    prepare(composed, goal, chosen)
+    return Composed(
+        composed, goal, dataclasses.replace(chosen, steps=steps, evaluate=evaluate), asked, preset, tuple(notes)
+    )
+
+
+def _start(made: Composed, called: Sequence[Any]) -> Result:
+    """Make the folder of a run, with all that it was told, and train."""
+    prepare(made.method, made.task, made.options)
     from etude.policies.loading import is_shipped
     from etude.runtime import disk, sources
     from etude.runtime.folder import RunFolder, default_name
 
-    where = Path(chosen.out) if chosen.out else default_name(composed.id, goal.id, chosen.seed)
-    name, own_fields = (task, []) if isinstance(task, str) else given.named(task)
+    method, goal, chosen, asked, preset = made.method, made.task, made.options, made.asked, made.preset
+    where = Path(chosen.out) if chosen.out else default_name(method.id, goal.id, chosen.seed)
+    name, own_fields = (asked.task, []) if isinstance(asked.task, str) else given.named(asked.task)
     config = {
         **dataclasses.asdict(chosen),
         "out": str(where),
         "callbacks": calling.lasting(chosen.callbacks),
         "task": name,
-        "task_fields": [*own_fields, *of("task", fields)],
-        "reward": several.text(reward),
+        "task_fields": [*own_fields, *of("task", asked.fields)],
+        "reward": several.text(asked.reward),
         "world": goal.world,
         **({} if preset is None else {"began_with": f"{preset.name}@{preset.fingerprint}"}),
     }
-    code = [s for s in (method, *parts) if isinstance(s, str)]
+    code = [s for s in (asked.method, *asked.parts) if isinstance(s, str)]
     model = chosen.model if "model" in world_of(goal).READS and not is_shipped(chosen.model) else ""
     new = not where.exists()
-    with RunFolder.create(where, {**composed.to_json(), **noted}, config) as folder:
+    noted = {} if preset is None else {"preset": preset.record(goal.world)}
+    with RunFolder.create(where, {**method.to_json(), **noted}, config) as folder:
         disk.remove(where / "evaluation.json")  # of a run that was killed before it started
-        repeats = _repeats(where, method, config, parts, [*own_fields, *fields], chosen, preset)
+        repeats = _repeats(where, asked.method, config, asked.parts, [*own_fields, *asked.fields], chosen, preset)
         disk.replace_file(where / FILE, repeats.encode())
         lost = {
-            "task": (config["task"], task),
-            "reward": (several.only_python(config["reward"]), several.unnamed(reward)),
+            "task": (config["task"], asked.task),
+            "reward": (several.only_python(config["reward"]), several.unnamed(asked.reward)),
         }
         unnamed = {k: thing for k, (said, thing) in lost.items() if str(said).startswith("<")}
         given.keep_sources(where, unnamed)
-        for sentence in (*goal.warnings(), *([suited] if suited else [])):
+        for sentence in (*made.notes, *goal.warnings()):
             say(sentence)
         if preset is not None:
-            say(preset.sentence(steps == preset.steps), chosen.quiet)
+            say(preset.sentence(chosen.steps == preset.steps), chosen.quiet)
         try:
-            return run(
-                folder, composed, goal, chosen, called, lambda: sources.of_run(composed, goal, config, code, model)
-            )
+            return run(folder, method, goal, chosen, called, lambda: sources.of_run(method, goal, config, code, model))
         except BaseException:
             if new and not any((where / "checkpoints").glob("step-*")):
                 disk.remove(where)  # nothing was trained: leave nothing behind

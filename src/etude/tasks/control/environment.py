@@ -119,3 +119,11 @@ class EnvironmentTask(ControlTask):
     def single(self, **arguments: object) -> gym.Env:
         """One environment of Gymnasium with these arguments too, as in `render_mode='rgb_array'`."""
         return _names.open_environment(self.environment, {**self.arguments, **arguments})
+
+    def pictured(self, seed: int, purpose: str) -> VectorEnvironment | None:
+        """One environment that nobody but EnvPool has, with `render`; None for what Gymnasium draws."""
+        if not _names.only_envpool(self.environment):
+            return None
+        from etude.experience.envpool_pictures import EnvPoolPictures
+
+        return EnvPoolPictures(self.environment, seed, purpose, self.arguments, self.step_timeout)
