@@ -8,7 +8,7 @@ Changes REINFORCE in five places:
        loss = (log pi/pi_t (y | x) - log pi/pi_t (y' | x) - eta [r(x, y) - r(x, y')])^2               (algorithm 1)
 
    It is 0 for all pairs exactly at pi_{t+1} ~ pi_t exp(eta r), a step of mirror descent. No advantage, no clip, no
-   critic; at pi = pi_t its gradient is 2 eta times that of RLOO with two completions, and a Gauss-Newton step is a
+   critic; at pi = pi_t its gradient is 2 eta times the sum of RLOO over both completions, and a Gauss-Newton step is a
    natural policy gradient's;
 2. four passes over each batch, of one optimizer step each: at pi_t the margin is 0, and only further steps regress;
 3. the distance from the policy at the start is in the reward, r - 0.05 (log pi_t - log ref);
