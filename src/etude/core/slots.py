@@ -315,6 +315,17 @@ class TokenObjective(Objective, abstract=True):
     generates: ClassVar[bool] = True
     """False if what is trained is a scorer, so that sampling from it means nothing."""
 
+    @property
+    def fresh_rows(self) -> bool:
+        """Whether it is right on rows of the present policy only: nothing in it makes up for another that sampled.
+
+        So it is where neither the objective nor a part inside it has the behaviour policy in it (`uses_behaviour`); one
+        that knows better says `fresh_rows = False` in the class. Such a method is refused where rows may be older.
+        """
+        inside = [value for value in self.fields().values() if isinstance(value, Part)]
+        known = [not p.fresh_rows if isinstance(p, TokenObjective) else p.uses_behaviour for p in inside]
+        return not (self.uses_behaviour or any(known))
+
 
 class TokenWeights(Part, abstract=True):
     """Which tokens take part: a detached factor on the objective, seen over the whole minibatch."""
