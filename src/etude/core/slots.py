@@ -123,6 +123,9 @@ class Curriculum(Part, abstract=True):
     """Which problems next."""
 
     slot = "curriculum"
+    chooses_ahead: ClassVar[bool] = False
+    """Whether it may choose for later steps before it was told of the last one: nothing that it keeps of a choice is
+    what it needs to understand that choice's outcomes."""
 
     def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
         """`count` problems from the pool (which may be endless: index it, never iterate)."""
