@@ -182,7 +182,7 @@ class Blind(Uniform):
         (get_method("t-ppo"), "goes on in a step with what it kept of the one before"),
         (get_method("grpo").replace(curriculum=Blind()), "Blind does not say .chooses_ahead."),
         (get_method("g2rl"), "need the states that rows were sampled from"),
-        (get_method("hpt"), "leave --bound at 0"),
+        (get_method("sasr"), "ByChance chooses the next step by what the last one came to"),
     ],
     ids=["fresh rows", "kept rows", "paused rows", "curriculum", "states", "choosers"],
 )
