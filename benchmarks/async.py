@@ -1,6 +1,6 @@
 """Steps per second of GRPO with sampling beside the update, against the loop that takes turns.
 
-    python benchmarks/async.py [--rounds 3] [--steps 4] [--even]
+    python benchmarks/async.py [--rounds 3] [--steps 4] [--even] [--without "local, 2 threads"]
 
 16 problems x 8 answers of a random Llama of 2 layers of 64, answers of 8 to 256 tokens (log-normal), 20 ms of waiting
 for each verification, eight at a time in every arm. Arms take their steps in turn, `--steps` at a time, of which the
@@ -112,8 +112,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--even", action="store_true", help="all answers equally long")
+    parser.add_argument("--without", nargs="*", default=[], choices=[*SYNCHRONOUS], help="arms that are left out")
     given = parser.parse_args()
-    arms = {name: arm(*how, given.even, 10_000) for name, how in ARMS.items()}
+    arms = {name: arm(*how, given.even, 10_000) for name, how in ARMS.items() if name not in given.without}
     try:
         for _ in range(given.rounds):
             for each in arms.values():
@@ -125,7 +126,7 @@ def main() -> None:
             if each.loop.ahead is not None:
                 each.loop.ahead.close()
     median = {name: statistics.median(each.seconds) for name, each in arms.items()}
-    best = min(SYNCHRONOUS, key=median.__getitem__)
+    best = min([name for name in SYNCHRONOUS if name in arms], key=median.__getitem__)
     separated = arms[SEPARATED]
     g = statistics.median(separated.sampling)
     u = median[SEPARATED] - g

@@ -117,6 +117,11 @@ class Ahead:
         self.trained: dict[int, int] = {}
         """Steps that were finished when the policy had these versions, of the last ones that rows were begun with."""
 
+    @property
+    def bytes(self) -> int:
+        """What weights of earlier steps take in a checkpoint, at most."""
+        return self.bound * sum(tensor.nbytes for tensor in snapshots.weights(self.policy).values())
+
     def reach(self, finished: int, steps: int) -> None:
         """Begin to gather for all steps for which that may begin now and has not.
 

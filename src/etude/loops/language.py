@@ -251,7 +251,7 @@ class LanguageLoop:
         references = [m.reference for _, m in self.stages if m.reference is not None]
         moves = len(self.stages) > 1 or any(type(r).refresh is not Reference.refresh for r in references)
         twice = any(stage.own_optimizer for stage in self.method.stages)
-        return checkpoint_bytes(self.policy, moves, twice)
+        return checkpoint_bytes(self.policy, moves, twice) + (0 if self.ahead is None else self.ahead.bytes)
 
     def save(self, folder: Path) -> None:
         """Weights (in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
