@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -188,3 +190,79 @@ def test_closing_leaves_no_process(processes: Make) -> None:
     executor.ask("who")
     executor.close()
     assert [process.poll() is None for process in running] == [False, False]
+
+
+# What is begun now and waited for later
+
+
+def held(folder: Path, number: int) -> Before:
+    """As `amount`, of a file that stays."""
+    file = folder / f"amount-{number}"
+    file.write_text(str(number))
+    return Before("give", str(number), lambda: nullcontext({"file": str(file)}))
+
+
+@pytest.mark.parametrize("kind", ["local", "processes"])
+def test_what_is_begun_is_answered_in_its_order_each_with_what_it_was_given(
+    kind: str, tmp_path: Path, processes: Make
+) -> None:
+    executor: Executor = Local(Adder(str(tmp_path)), 2, apart=True) if kind == "local" else processes(2)
+    begun = [executor.begin("add", held(tmp_path, n), rows=[1, 2, 3]) for n in (10, 20, 10)]
+    assert executor.ask("add", held(tmp_path, 30), rows=[1])["rows"] == [31]
+    assert [answer.result()["rows"] for answer in begun] == [[11, 12, 13], [21, 22, 23], [11, 12, 13]]
+    assert all(answer.there for answer in begun)
+    assert begun[0].result()["rows"] == [11, 12, 13], "it can be read again"
+
+
+def test_each_rank_goes_on_with_the_next_whatever_others_are_at(tmp_path: Path, processes: Make) -> None:
+    """The second is stopped: the first works off all that it was given, and nobody looks after it meanwhile."""
+    executor = processes(2)
+    executor.ask("who")
+    (tmp_path / "asked").touch()
+    slow = executor.pool.workers[1].process.pid
+    os.kill(slow, signal.SIGSTOP)
+    try:
+        begun = [executor.begin("add", held(tmp_path, n), rows=[1, 2]) for n in (10, 20)]
+        due = time.monotonic() + 60
+        while Counter(asked(tmp_path))["add 1"] < 2 and time.monotonic() < due:
+            time.sleep(0.01)
+        assert Counter(asked(tmp_path)) == {"give": 2, "add 1": 2}
+        assert not any(answer.there for answer in begun)
+    finally:
+        os.kill(slow, signal.SIGCONT)
+    assert [answer.result()["rows"] for answer in begun] == [[11, 12], [21, 22]]
+
+
+def test_a_process_that_is_killed_on_the_way_is_asked_again_with_what_it_must_have(
+    tmp_path: Path, processes: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = processes(2)
+    begun = [executor.begin("add", held(tmp_path, n), rows=[1, 4], deadly=[4]) for n in (10, 20)]
+    assert [answer.result()["rows"] for answer in begun] == [[11, 14], [21, 24]]
+    assert executor.faults == [0, 1]
+    assert Counter(asked(tmp_path)) == {"give": 5, "add 1": 2, "add 4": 3}
+    assert "lost its process, which was killed by SIGKILL" in caplog.text
+
+
+def test_after_so_many_restarts_what_was_begun_says_so(tmp_path: Path, processes: Make) -> None:
+    executor = processes(restarts=1)
+    begun = executor.begin("add", rows=[1], deadly=[1], always=True)
+    with pytest.raises(WorkerError, match=r"failed 2 times, .* killed by SIGKILL.* at most 1 times") as raised:
+        begun.result()
+    assert raised.value.intact
+    with pytest.raises(EnvironmentFault, match="left its space"):
+        executor.begin("fail", how="environment").result()
+
+
+def test_closing_leaves_no_process_and_no_thread_however_busy_they_are(tmp_path: Path, processes: Make) -> None:
+    before, executor = threading.active_count(), processes(2)
+    executor.ask("who")
+    running = [worker.process for worker in executor.pool.workers]
+    os.kill(running[1].pid, signal.SIGSTOP)
+    begun = [executor.begin("add", held(tmp_path, n), rows=[1, 2]) for n in (10, 20)]
+    executor.close()
+    assert [process.poll() is None for process in running] == [False, False]
+    assert threading.active_count() == before
+    assert all(answer.there for answer in begun)
+    with pytest.raises(WorkerError, match="was ended before it had answered"):
+        begun[1].result()

@@ -59,6 +59,7 @@ def train(
     micro_tokens: int = 8192,
     threads: int | None = None,
     on: str = "local",
+    bound: int = 0,
     checkpoint_every: int | None = None,
     keep: int = 2,
     keep_best: str | None = None,
@@ -161,6 +162,9 @@ def train(
     on
         Where episodes are sampled: local, in this process; processes, in a process beside it; processes:2, in two.
         In control hogwild:2, two workers that learn on the same numbers (a3c and its kin).
+    bound
+        How many training steps old rows may be when they are learned from: with 1, sampling for the next step goes on
+        beside the update of this one. Give it with --on processes.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep
@@ -195,7 +199,7 @@ def train(
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,
-        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
+        "bound": bound, "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
         "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
     of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,

@@ -122,6 +122,8 @@ class TokenBatch:
             (`StopReason.PAUSED`); None: there are none.
         earlier: [B, T] True on tokens that the policy sampled in earlier steps, and that the row goes on from; None:
             there are none.
+        proximal_logp: [B, T] log-probability under the policy as it was when the training step began, which need not be
+            the one that sampled; where a part needs it.
         values: [B, T] by the method's critic, of the text before each action token.
         next_values: [B] its value of a truncated row's whole text, 0 for other rows.
         solved: [B] True where the task calls the episode a success, whatever the rewards say.
@@ -163,6 +165,7 @@ class TokenBatch:
     values: Tensor | None = None
     next_values: Tensor | None = None
     reference_logp: Tensor | None = None
+    proximal_logp: Tensor | None = None
     unfinished: Tensor | None = None
     earlier: Tensor | None = None
     solved: Tensor | None = None

@@ -70,8 +70,11 @@ class TokenMethod(Method):
     }
     stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference", "learners": "optimizer"}
     computes: ClassVar[frozenset[Need]] = frozenset(
-        {Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE, Need.REFERENCE_LOGP, Need.ROW_LOSS}
-    )
+        {
+            Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE, Need.REFERENCE_LOGP,
+            Need.PROXIMAL_LOGP, Need.ROW_LOSS,
+        }
+    )  # fmt: skip
 
     stages: tuple[Stage, ...] = ()
     curriculum: Curriculum | None = None

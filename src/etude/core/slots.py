@@ -123,6 +123,9 @@ class Curriculum(Part, abstract=True):
     """Which problems next."""
 
     slot = "curriculum"
+    chooses_ahead: ClassVar[bool] = False
+    """Whether it may choose for later steps before it was told of the last one: nothing that it keeps of a choice is
+    what it needs to understand that choice's outcomes."""
 
     def choose(self, pool: Sequence[Problem], count: int, stream: Stream) -> list[Problem]:
         """`count` problems from the pool (which may be endless: index it, never iterate)."""
@@ -319,6 +322,17 @@ class TokenObjective(Objective, abstract=True):
     """Which rows its loss compares, so that they stay in one micro-batch."""
     generates: ClassVar[bool] = True
     """False if what is trained is a scorer, so that sampling from it means nothing."""
+
+    @property
+    def fresh_rows(self) -> bool:
+        """Whether it is right on rows of the present policy only: nothing in it makes up for another that sampled.
+
+        So it is where neither the objective nor a part inside it has the behaviour policy in it (`uses_behaviour`); one
+        that knows better says `fresh_rows = False` in the class. Such a method is refused where rows may be older.
+        """
+        inside = [value for value in self.fields().values() if isinstance(value, Part)]
+        known = [not p.fresh_rows if isinstance(p, TokenObjective) else p.uses_behaviour for p in inside]
+        return not (self.uses_behaviour or any(known))
 
 
 class TokenWeights(Part, abstract=True):

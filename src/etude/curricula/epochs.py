@@ -129,6 +129,11 @@ class Recorded(Curriculum):
     of: Curriculum = Uniform()
     record: EpochMeans = EpochMeans()
 
+    @property
+    def chooses_ahead(self) -> bool:  # type: ignore[override]  # a constant elsewhere, here the other's
+        """Whether the other does."""
+        return self.of.chooses_ahead
+
     def before_update(self, batch: TokenBatch) -> None:
         self.record.note(batch)
 

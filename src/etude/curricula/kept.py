@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,6 +37,7 @@ class HardProblems(Curriculum):
     ['p', 'q']
     """
 
+    chooses_ahead: ClassVar[bool] = True
     at_most: Probability = 0.0
     floor: float = 0.0
     order: Order = "newest"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Prioritised(Curriculum):
     (0.75, 1.0)
     """
 
+    chooses_ahead: ClassVar[bool] = True
     size: Count = 2000
     widen: WholeNumber = 128
     floor: NonNegative = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from etude.core.episodes import Problem
 from etude.core.pools import Streamed, shuffled
@@ -18,6 +18,8 @@ class Uniform(Curriculum):
     >>> sorted(p.id for p in Uniform().bind().choose(pool, 6, Stream(0)))
     ['0', '0', '1', '1', '2', '2']
     """
+
+    chooses_ahead: ClassVar[bool] = True
 
     def initial_state(self) -> dict[str, Any]:
         return {"drawn": 0}

@@ -38,7 +38,7 @@ def every_group(
 
 def expected_gradient(
     method: Method, bandit: Bandit, size: int, *, behaviour: SoftmaxTree | None = None,
-    reference: SoftmaxTree | None = None, prompt: int = 0, member: int = 0,
+    reference: SoftmaxTree | None = None, proximal: SoftmaxTree | None = None, prompt: int = 0, member: int = 0,
 ) -> Tensor:  # fmt: skip
     """E[gradient of the method's loss by the table of logits], [X, N, V], over every group of `size` samples.
 
@@ -48,13 +48,16 @@ def expected_gradient(
     Args:
         behaviour: the policy that sampled; None: the bandit's own, strictly on-policy.
         reference: the policy of 'reference_logp'; None: the behaviour policy.
+        proximal: the policy of 'proximal_logp'; None: the bandit's own, as when a step begins.
     """
     bound, table = complete_token(method).bind(), bandit.policy.logits[member]
     held = (reference or behaviour or bandit.policy).table().detach()
+    begun = (proximal or bandit.policy).table().detach()
     needs = method.needs("objective", "regularizers", "token_weights")
     total, context = torch.zeros_like(table), Context(None, bandit.policy, Stream(0), max_tokens=bandit.policy.length)
     for chance, batch, response in every_group(bandit, size, behaviour, prompt):
         batch.reference_logp = bandit.policy.rows(0, batch.group, response, held).logp
+        batch.proximal_logp = bandit.policy.rows(0, batch.group, response, begun).logp
         batch = kept(bound, scored(bound, bandit.shown(bound, batch, member), context))
         batch = credited(bound, batch)
         if not len(batch):

@@ -11,7 +11,7 @@ import base64
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +27,8 @@ from etude.experience.host import packed_fields
 from etude.experience.rollout import Start, blank, played
 from etude.policies import snapshots
 from etude.policies.sampling import Sampling
-from etude.runtime.executors.roles import Before, Dispatch, Executor, dispatched
+from etude.policies.snapshots import Snapshot
+from etude.runtime.executors.roles import Answer, Before, Dispatch, Executor, dispatched
 from etude.runtime.packing import Unpackable, packed, unpacked
 
 if TYPE_CHECKING:
@@ -96,23 +97,56 @@ class Samplers:
         """
         policy: LanguagePolicy = context.policy
         mark = snapshots.mark(snapshots.weights(policy))
+        asked = self._asked(starts, sampling, policy.version, mark)
+        answer = self.executor.ask("play", Before("load", mark, lambda: _file(policy, mark)), **asked)
+        return _episodes(starts, answer, policy, mark)
+
+    def begin(self, starts: Sequence[Start], sampling: Sampling, snapshot: Snapshot) -> Answer:
+        """Ask for the same without waiting, from these weights; what comes of it is for `finish`."""
+        made = Before("load", snapshot.mark, lambda: nullcontext({"file": str(snapshot.file), "mark": snapshot.mark}))
+        return self.executor.begin("play", made, **self._asked(starts, sampling, snapshot.version, snapshot.mark))
+
+    def finish(
+        self, answer: Answer, starts: Sequence[Start], policy: LanguagePolicy, snapshot: Snapshot
+    ) -> list[Episode]:  # fmt: skip
+        """The episodes that `begin` asked for. Raises what `play` does."""
+        return _episodes(starts, answer.result(), policy, snapshot.mark)
+
+    def _asked(self, starts: Sequence[Start], sampling: Sampling, version: int, mark: str) -> dict[str, Any]:
+        """What `Sampler.play` is called with."""
         rows = [{"id": i, "start": _sent(start, self.task)} for i, start in enumerate(starts)]
-        answer = self.executor.ask(
-            "play", Before("load", mark, lambda: _file(policy, mark)), rows=rows,
-            sampling=packed(dataclasses.asdict(sampling), "sampling"), version=policy.version, mark=mark,
-        )  # fmt: skip
-        if [row["id"] for row in answer["rows"]] != list(range(len(starts))):
-            raise InvariantError(f"Samplers were asked for {len(starts)} rows, and answered with others.")
-        if set(answer.get("mark", ())) - {mark}:
-            raise InvariantError(f"Rows were sampled from weights {answer['mark']}, and {mark} are trained.")
-        for emitted, work in zip(answer.get("emitted", ()), answer.get("work", ())):
-            policy.emitted.update(emitted)
-            policy.work.update(work)
-        return [_heard(start, row, policy) for start, row in zip(starts, answer["rows"], strict=True)]
+        how = packed(dataclasses.asdict(sampling), "sampling")
+        return {"rows": rows, "sampling": how, "version": version, "mark": mark}
 
     def close(self) -> None:
         """End what was started for them."""
         self.executor.close()
+
+
+class AtVersion:
+    """Samplers with weights as they were: plays for a context whose policy has learned on since."""
+
+    def __init__(self, samplers: Samplers, snapshot: Snapshot) -> None:
+        self.samplers, self.snapshot = samplers, snapshot
+
+    def play(self, starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+        """As `Samplers.play`."""
+        answer = self.samplers.begin(starts, sampling, self.snapshot)
+        return self.samplers.finish(answer, starts, context.policy, self.snapshot)
+
+
+def _episodes(
+    starts: Sequence[Start], answer: Mapping[str, Any], policy: LanguagePolicy, mark: str
+) -> list[Episode]:  # fmt: skip
+    """What samplers answered to starts, counted as if the policy had said it itself."""
+    if [row["id"] for row in answer["rows"]] != list(range(len(starts))):
+        raise InvariantError(f"Samplers were asked for {len(starts)} rows, and answered with others.")
+    if set(answer.get("mark", ())) - {mark}:
+        raise InvariantError(f"Rows were sampled from weights {answer['mark']}, and {mark} were asked for.")
+    for emitted, work in zip(answer.get("emitted", ()), answer.get("work", ())):
+        policy.emitted.update(emitted)
+        policy.work.update(work)
+    return [_heard(start, row, policy) for start, row in zip(starts, answer["rows"], strict=True)]
 
 
 @contextmanager

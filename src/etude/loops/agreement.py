@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.errors import InvariantError
+from etude.core.kinds import TokenMethod
+from etude.loops.tally import Tally
+from etude.policies.language import LanguagePolicy
+from etude.policies.micro_batches import micro_batches
+from etude.policies.snapshots import Snapshot, held
+
+if TYPE_CHECKING:
+    from etude.core.complete import CompleteTokenMethod
 
 FLOOR = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 """Mean gap in nats that is never a fault: a policy that grows sure of itself rounds ever less, and may turn back."""
@@ -16,6 +26,8 @@ CEILING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.
 MARGIN, ERRORS = 3.0, 5.0
 """The bound, in means of what was measured, and in standard errors of the mean that is judged."""
 DECAY = 0.9
+PROBED = 8
+"""Rows that are compared where none is of the present weights."""
 
 
 class Noise:
@@ -70,6 +82,54 @@ def gap_sums(batch: TokenBatch, policy: TokenLogProbs, truncated: bool) -> Tenso
     # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
     gaps = torch.where(mask, gaps.clamp(min=0) if truncated else gaps.abs(), 0.0)
     return torch.stack([mask.sum().double(), gaps.sum(), gaps.square().sum(), gaps.max()])
+
+
+def comparable(method: TokenMethod) -> bool:
+    """Whether log-probabilities of samples are those that training computes."""
+    assert method.experience is not None
+    return method.experience.samples and not method.experience.retempers
+
+
+@torch.no_grad()
+def probe(
+    policy: LanguagePolicy, method: CompleteTokenMethod, batch: TokenBatch, older: Snapshot, budget: int
+) -> list[Tensor]:  # fmt: skip
+    """`gap_sums` of a few rows that older weights sampled, which the policy has for as long as this takes."""
+    assert batch.version is not None
+    mine = batch.on_policy & (batch.action_mask & (batch.version == older.version)).any(1)
+    rows = batch.rows(mine.nonzero()[:PROBED, 0], trim=True)
+    if not len(rows):
+        return []
+    found = []
+    with held(policy, older.tensors()):
+        for piece in micro_batches(policy, rows, budget):
+            micro = rows.rows(piece, trim=True)
+            found.append(gap_sums(micro, policy.evaluate(micro), method.experience.truncates_distribution))
+    return found
+
+
+def compare(gaps: Sequence[Tensor], noise: Noise, policy: LanguagePolicy, tally: Tally) -> None:
+    """Invariant 1: the sampler's log-probabilities are the trainer's, but for the rounding measured so far.
+
+    Args:
+        gaps: `gap_sums` of micro-batches.
+    """
+    found = torch.stack([*gaps]).cpu() if gaps else torch.zeros(1, 4)
+    count, total, _, _ = found.sum(0).tolist()
+    if not count:
+        return
+    dtype = torch.bfloat16 if policy.shadow or policy.autocast else policy.model.dtype
+    bound = noise.bound(int(count), dtype)
+    tally.add("logp_gap", total, count)
+    tally.add("logp_gap_bound", bound)
+    if not total / count <= bound:
+        raise InvariantError(
+            f"Fresh samples have log-probabilities that differ by {total / count:.3g} nats per token on "
+            f"average (largest {float(found[:, 3].max()):.3g}) between sampling and training; at most {bound:.3g} "
+            "is rounding. The sampler used other weights, another temperature or a truncated distribution, or "
+            "tokens were changed after sampling. Nothing was updated with this batch."
+        )
+    noise.take(found[:, :3].sum(0))  # the sampler's weights carried the right fingerprint when the step began
 
 
 def _bound(sums: Sequence[float], count: int, dtype: torch.dtype) -> float:

@@ -40,7 +40,8 @@ class Bandit:
         pairs = zip(prompt.tolist(), response.tolist(), group.tolist())
         return TokenBatch(
             tokens=self.policy.tokens[response], attention_mask=mask, action_mask=mask,
-            behaviour_logp=logp.logp.detach(), rewards=torch.zeros_like(logp.logp.detach()), group=group,
+            behaviour_logp=logp.logp.detach(), proximal_logp=logp.logp.detach(),
+            rewards=torch.zeros_like(logp.logp.detach()), group=group,
             weights=torch.ones_like(scores), scores=scores, truncated=torch.zeros_like(scores, dtype=torch.bool),
             reference_logp=reference_logp, solved=scores >= 1, prompt=prompt, response=response,
             episode=torch.arange(len(scores)),

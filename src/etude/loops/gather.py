@@ -58,11 +58,26 @@ class Gatherer:
 
     def gather(self, method: CompleteTokenMethod, count: int, context: Context) -> TokenBatch:
         """Rows for `count` problems, without rewards. Raises EnvironmentFault if there are none."""
-        problems = method.curriculum.choose(self.pool, count, context.stream.split("problems"))
         self.policy.emitted.clear()
+        episodes = self.episodes(method, count, context)
+        return self.rows(method, episodes, count, self.policy.emitted, self.policy.version)
+
+    def episodes(self, method: CompleteTokenMethod, count: int, context: Context) -> list[Episode]:
+        """What the experience makes of `count` problems, and what comes of a second look at them."""
+        problems = method.curriculum.choose(self.pool, count, context.stream.split("problems"))
         episodes = method.experience.collect(problems, context)
         if method.second_look is not None:
             episodes = method.second_look.again(episodes, method.experience, context)
+        return episodes
+
+    def rows(
+        self, method: CompleteTokenMethod, episodes: Sequence[Episode], count: int, emitted: set[int], version: int
+    ) -> TokenBatch:  # fmt: skip
+        """The rows of these episodes. Raises EnvironmentFault if there are none.
+
+        Args:
+            emitted: hashes of all that the policy of this version said.
+        """
         lost = [e for e in episodes if e.stop is StopReason.FAULT]
         self._count_dropped(episodes, lost)
         episodes = [e for e in episodes if e.stop is not StopReason.FAULT and e.action_count]
@@ -72,7 +87,7 @@ class Gatherer:
                 + (f"the environment failed ({lost[0].info['fault']})." if lost else "every prompt fills the context.")
             )
         if method.experience.samples:
-            self._check_tokens(episodes)
+            self._check_tokens(episodes, emitted, version)
         pad = self.policy.tokenizer.pad_token_id
         return to_batch(episodes, pad, method.experience.temperature, self.policy.device)
 
@@ -89,14 +104,14 @@ class Gatherer:
                 stacklevel=2,
             )
 
-    def _check_tokens(self, episodes: Sequence[Episode]) -> None:
+    def _check_tokens(self, episodes: Sequence[Episode], emitted: set[int], version: int) -> None:
         """Invariant 3: what is trained on is what the sampler emitted, token for token."""
         for e in episodes:
             for s in e.segments:
                 if (
-                    s.version == self.policy.version
+                    s.version == version
                     and any(s.action_mask)
-                    and hash(tuple(s.tokens[s.info.get("begun", 0) :])) not in self.policy.emitted
+                    and hash(tuple(s.tokens[s.info.get("begun", 0) :])) not in emitted
                 ):
                     raise InvariantError(
                         f"A completion for problem {e.problem.id!r} has tokens that the sampler never emitted "

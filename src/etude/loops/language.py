@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etude.core import stages
 from etude.core.batches import TokenBatch
@@ -21,6 +21,7 @@ from etude.core.slots import Context, Reference
 from etude.core.stages import OTHER, OWN
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.loops.ahead import Ahead
 from etude.loops.credit import gathered
 from etude.loops.differences import METRIC, Differences
 from etude.loops.gather import Gatherer
@@ -55,6 +56,8 @@ class LanguageLoop:
         steps: training steps in total (for schedules and stages).
         micro_tokens: padded tokens per micro-batch; changes memory and speed, not results.
         samplers: who plays the episodes of training; None: this process.
+        bound: how many training steps rows may be older than the policy that learns from them; samplers gather for so
+            many steps ahead.
     """
 
     headline = "accuracy"
@@ -62,18 +65,20 @@ class LanguageLoop:
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
         pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS, samplers: Samplers | None = None,
+        bound: int = 0,
     ) -> None:  # fmt: skip
         self.task, self.policy, self.steps, self.seed, self.samplers = task, policy, steps, seed, samplers
         self.finished = 0
-        bound = stages.bound(method)
-        self.stages = [(until, complete_token(own)) for until, own in bound]
-        self.others = [None if m is None else complete_token(m) for m in stages.others(method, bound)]
+        own_parts = stages.bound(method)
+        self.stages = [(until, complete_token(own)) for until, own in own_parts]
+        self.others = [None if m is None else complete_token(m) for m in stages.others(method, own_parts)]
         self.stream = Stream(seed)
         if any(m.reads_value_head for m in self._methods()):
             policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
         pool = task.problems("train") if pool is None else pool
         self.dropped: Counter[str] = Counter()
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
+        self.ahead = None if samplers is None or not bound else Ahead(samplers, self.gatherer, bound, self)
         self.scorer = Scorer(task, policy, self.dropped)
         learners = self._learners(self.method, policy)
         updater = Updater(policy, self.method, steps, micro_tokens, self._limit(self.method), learners)
@@ -116,11 +121,13 @@ class LanguageLoop:
         self.policy.check_sampler()
         self.dropped.clear()
         self.policy.work.clear()
+        if self.ahead is not None:
+            self.ahead.reach(self.finished, self.steps)
         with self._untouched(method):
             assessed, batch = gathered(
                 method,
                 method.experience.asks(method.problems),
-                lambda count, number: self._assess(method, count, stream.split("round", number)),
+                lambda count, number: self._assess(method, count, number, stream),
             )
         gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
@@ -129,10 +136,14 @@ class LanguageLoop:
         if method.experience.samples:
             metrics[METRIC] = self.differences.watch(assessed, method.rewards)
             metrics |= {name: float(count) for name, count in self.policy.work.items()}
+        if self.ahead is not None:
+            self.updater.older, metrics["lag"] = self.ahead.older(self.finished)
         if len(batch):
             batch, learned = self.trainer.learn(method, batch, self.finished, stream)
             metrics |= learned
         metrics |= self._told(method, metrics)
+        if self.ahead is not None:
+            self.ahead.done(self.finished)
         self.finished += 1
         self.trainer.refresh_reference(method, self.finished)
         if self.method is not own:
@@ -177,19 +188,30 @@ class LanguageLoop:
             error.intact = True
             raise
 
-    def _assess(self, method: CompleteTokenMethod, count: int, stream: Stream) -> TokenBatch:
+    def _assess(self, method: CompleteTokenMethod, count: int, number: int, stream: Stream) -> TokenBatch:
         """Gather rows for `count` problems, and score them."""
-        context = self.context(method, stream)
-        return self.scorer.score(method, self.gatherer.gather(method, count, context), context, self.updater.budget,
-                                 self.updater.learners)  # fmt: skip
+        context = self.context(method, stream.split("round", number))
+        if self.ahead is None:
+            rows = self.gatherer.gather(method, count, context)
+        elif number:
+            rows = self.ahead.again(self.finished, method, count, context)
+        else:
+            rows = self.ahead.rows(self.finished, method)
+        return self.scorer.score(method, rows, context, self.updater.budget, self.updater.learners)
 
-    def context(self, method: CompleteTokenMethod, stream: Stream) -> Context:
-        """What the parts may use during this step."""
+    def plan(self, step: int) -> tuple[CompleteTokenMethod, Context]:
+        """The method of a step, be it still to come, and what its parts may use to gather for it."""
+        method = self.stages[stages.current(self.stages, step, self.steps)][1]
+        return method, self.context(method, self.stream.split("step", step).split("round", 0), step)
+
+    def context(self, method: CompleteTokenMethod, stream: Stream, step: int | None = None) -> Context:
+        """What the parts may use during a step, this one where nothing else is said."""
         record = method.needs("token_weights", "rewards", "filters", "advantages") | own_needs(method)
         if self.policy.shadow or self.policy.autocast:
             record -= {"hidden"}  # of another precision than the trained weights'
         limit = self._limit(method)
-        return Context(self.task, self.policy, stream, self.finished, self.steps, limit, record, self.samplers)
+        number = self.finished if step is None else step
+        return Context(self.task, self.policy, stream, number, self.steps, limit, record, self.samplers)
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""
@@ -232,17 +254,20 @@ class LanguageLoop:
         references = [m.reference for _, m in self.stages if m.reference is not None]
         moves = len(self.stages) > 1 or any(type(r).refresh is not Reference.refresh for r in references)
         twice = any(stage.own_optimizer for stage in self.method.stages)
-        return checkpoint_bytes(self.policy, moves, twice)
+        return checkpoint_bytes(self.policy, moves, twice) + (0 if self.ahead is None else self.ahead.bytes)
 
     def save(self, folder: Path) -> None:
         """Weights (in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
         self.policy.save(folder / "model")
         learned, found = split_tensors([m.state_dict() for m in self._methods()])
         tensors, counters = saved(self.players)
-        left = spared(self.policy)
+        left, begun = spared(self.policy), dict[str, Any]()
+        if self.ahead is not None:
+            begun["ahead"], more = self.ahead.save(folder)
+            found |= more
         save_tensors(folder / "state.safetensors", {k: v for k, v in {**tensors, **found}.items() if k not in left})
         counters |= {"finished": self.finished, "reference": mark(self.policy), **self.differences.state_dict()}
-        save_json(folder / "state.json", {"counters": counters, "parts": learned})
+        save_json(folder / "state.json", {"counters": counters, "parts": learned, **begun})
 
     def load(self, folder: Path) -> None:
         """Go back to exactly where `save` was called."""
@@ -255,6 +280,16 @@ class LanguageLoop:
             self._begin_others(player.updater)
         whole = recalled(self.policy, tensors, folder / "model", counters.get("reference"))
         restore(self.players, whole, counters)
-        for method, learned in zip(self._methods(), join_tensors(data["parts"], tensors), strict=True):
-            method.load_state_dict(learned)
+        if self.ahead is not None and "ahead" in data:
+            self.ahead.load(folder, data["ahead"], tensors)
+        self.restore(join_tensors(data["parts"], tensors))
         self.differences.load_state_dict(counters)
+
+    def states(self) -> Any:
+        """What all parts have learned and counted, anew."""
+        return copied([m.state_dict() for m in self._methods()])
+
+    def restore(self, states: Any) -> None:
+        """Let all parts know that again."""
+        for method, learned in zip(self._methods(), states, strict=True):
+            method.load_state_dict(learned)

@@ -10,7 +10,7 @@ from etude.core.streams import Stream
 from etude.loops.credit import credited
 from etude.loops.players import FIRST, Player, Players, rows_of
 from etude.loops.scorer import with_hidden
-from etude.loops.whole_batch import values_all
+from etude.loops.whole_batch import evaluate_all, values_all
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -48,6 +48,8 @@ class Trainer:
     ) -> tuple[TokenBatch, dict[str, float]]:
         """A player's rows with their advantages, once it and its learners have learned from them."""
         batch, updater = self._credit(method, player, batch), player.updater
+        if "proximal_logp" in method.needs():
+            batch.proximal_logp = evaluate_all(player.policy, batch, (), updater.budget).logp
         assert batch.advantages is not None
         metrics = {"zero_advantage": float((batch.advantages == 0).all(1).float().mean())}
         learners, budget = updater.learners, updater.budget

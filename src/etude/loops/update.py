@@ -14,7 +14,7 @@ from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import split_groups
 from etude.core.stages import OWN
 from etude.core.streams import Stream
-from etude.loops.agreement import Noise, gap_sums
+from etude.loops.agreement import Noise, comparable, compare, gap_sums, probe
 from etude.loops.language_report import divergences
 from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.loops.movement import LEAST, Movement, still
@@ -26,6 +26,7 @@ from etude.optimizers.population import Metrics
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
+from etude.policies.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -56,6 +57,7 @@ class Updater:
         self.row_loss: Tensor | None = None
         self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps = Noise(), list[Tensor]()
+        self.older: Snapshot | None = None  # the weights that sampled, where they are not the present ones
 
     @property
     def stepper(self) -> ModelStepper:
@@ -73,10 +75,12 @@ class Updater:
         self.stepper.begin(step, str(step))
         row_loss = torch.zeros_like(batch.scores) if "row_loss" in method.needs() else None
         moved = False
+        if self.older is not None and comparable(method):
+            compare(probe(self.policy, method, batch, self.older, self.budget), self.noise, self.policy, tally)
         for epoch in range(method.epochs):
             order = stream.split("minibatches", epoch).numpy if method.minibatches > 1 else None
             for number, rows in enumerate(split_groups(batch, method.minibatches, order)):
-                fresh = epoch == 0 and number == 0
+                fresh = epoch == 0 and number == 0 and self.older is None
                 self.row_loss = None if row_loss is None else row_loss[rows]
                 moved |= self._step(method, batch.rows(rows), step, fresh, tally)
                 if row_loss is not None and self.row_loss is not None:
@@ -137,7 +141,7 @@ class Updater:
                 self.first_half = found, 1 - len(half) / len(batch)
             rows = half[torch.isin(half, useful)]
             done += self._backward(method, batch, rows, fresh, tally)
-        self._compare(tally)
+        compare(self.gaps, self.noise, self.policy, tally)
         tally.add("loss", 0.0, 1.0)
         if done != len(useful):
             raise InvariantError(
@@ -152,7 +156,7 @@ class Updater:
         for piece in micro_batches(self.policy, part, self.budget, method.objective.couples == "group"):
             micro = part.rows(piece, trim=True)
             out = self.learners.said(self.policy.evaluate(micro, needs))
-            if fresh and method.experience.samples and not method.experience.retempers:
+            if fresh and comparable(method):
                 self.gaps.append(gap_sums(micro, out, method.experience.truncates_distribution))
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
@@ -222,25 +226,6 @@ class Updater:
         if "hidden" in wanted:
             policy.head = self.policy.head(batch.temperature)
         return policy
-
-    def _compare(self, tally: Tally) -> None:
-        """Invariant 1: the sampler's log-probabilities are the trainer's, but for the rounding measured so far."""
-        found = torch.stack(self.gaps).cpu() if self.gaps else torch.zeros(1, 4)
-        count, total, _, _ = found.sum(0).tolist()
-        if not count:
-            return
-        dtype = torch.bfloat16 if self.policy.shadow or self.policy.autocast else self.policy.model.dtype
-        bound = self.noise.bound(int(count), dtype)
-        tally.add("logp_gap", total, count)
-        tally.add("logp_gap_bound", bound)
-        if not total / count <= bound:
-            raise InvariantError(
-                f"Fresh samples have log-probabilities that differ by {total / count:.3g} nats per token on "
-                f"average (largest {float(found[:, 3].max()):.3g}) between sampling and training; at most {bound:.3g} "
-                "is rounding. The sampler used other weights, another temperature or a truncated distribution, or "
-                "tokens were changed after sampling. Nothing was updated with this batch."
-            )
-        self.noise.take(found[:, :3].sum(0))  # the sampler's weights carried the right fingerprint when the step began
 
     def _watch(self, share: float, rate: float, step: int, tally: Tally) -> None:
         """Report how many weights moved; if they are too few, `run` says so at its end, once."""

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SHARED = "/dev/shm"
 """A folder in memory, where there is one; it is taken where it has room for twice as much."""
+PREFIX = "etude-weights-"
 WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -50,15 +52,60 @@ def mark(tensors: Mapping[str, Tensor]) -> str:
 @contextmanager
 def written(policy: LanguagePolicy) -> Iterator[Path]:
     """A file with the policy's weights, which is gone afterwards."""
-    from safetensors.torch import save_file
-
-    tensors = {name: t.cpu().contiguous() for name, t in weights(policy).items()}
-    folder = Path(tempfile.mkdtemp(prefix="etude-weights-", dir=_room(sum(t.nbytes for t in tensors.values()))))
+    snapshot = Snapshot(weights(policy), policy.version)
     try:
-        save_file(tensors, folder / "weights.safetensors")
-        yield folder / "weights.safetensors"
+        yield snapshot.file
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        snapshot.close()
+
+
+class Snapshot:
+    """Weights as they were, in a file that stays until it is closed: the policy learns on while others sample from it.
+
+    Its folder is named after this process, so that one which was killed leaves it to the next to clear away.
+
+    Args:
+        tensors: as of `weights`.
+        version: of the policy that had them.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], version: int) -> None:
+        from safetensors.torch import save_file
+
+        self.version, self.mark = version, mark(tensors)
+        here = {name: t.cpu().contiguous() for name, t in tensors.items()}
+        room = _room(sum(t.nbytes for t in here.values()))
+        _clear(Path(room or tempfile.gettempdir()))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=room))
+        self.file = self.folder / "weights.safetensors"
+        self._ended = weakref.finalize(self, _removed, self.folder, os.getpid())
+        try:
+            save_file(here, self.file)
+        except BaseException:
+            self.close()
+            raise
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights, on the CPU."""
+        from safetensors.torch import load_file
+
+        return load_file(self.file)
+
+    def close(self) -> None:
+        """The file is gone."""
+        self._ended()
+
+
+@contextmanager
+def held(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """The policy with other weights for a while; then with its own again, to the last bit. Nothing may learn inside."""
+    mine = weights(policy)
+    now = {name: tensor.clone() for name, tensor in mine.items()}
+    try:
+        _put(mine, tensors)
+        yield
+    finally:
+        _put(mine, now)
 
 
 @torch.no_grad()
@@ -79,9 +126,38 @@ def take(policy: LanguagePolicy, file: str | Path, wanted: str) -> None:
             f"The weights in {file} have {what}, and {wanted} was told: the file is torn or of another version, and "
             "was not taken."
         )
-    for name, tensor in mine.items():
-        tensor.copy_(ordered[name])
+    _put(mine, ordered)
     policy.loads += 1
+
+
+@torch.no_grad()
+def _put(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    for name, tensor in mine.items():
+        tensor.copy_(theirs[name])
+
+
+def _clear(room: Path) -> None:
+    """Remove folders of processes that are gone."""
+    for folder in room.glob(f"{PREFIX}*-*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdecimal() and not _there(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _removed(folder: Path, owner: int) -> None:
+    """Remove a folder, but not from a fork of the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _room(size: int) -> str | None:

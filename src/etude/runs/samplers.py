@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from etude.core.complete import complete_token
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.part import from_json
@@ -25,9 +26,12 @@ READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointi
 
 
 def check(method: Method, task: LanguageTask, options: Options) -> None:
-    """Raise ConfigError for samplers of a method that samples nothing, or of a task that no other process can make."""
+    """Raise ConfigError for samplers of a method that samples nothing, or of a task that no other process can make.
+
+    With a bound also for methods whose rows must be of the present policy.
+    """
     place = place_of(options.on)
-    if place == Place("local"):
+    if place == Place("local") and not options.bound:
         return
     if place.executor == "hogwild":
         raise ConfigError(
@@ -35,11 +39,45 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
             f"{method.id} is one of {task.world}: run --on processes."
         )
     if not any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
-        raise ConfigError(
-            f"--on {options.on} is for methods that sample, and {method.id} learns from data: leave it out."
-        )
+        flag = f"--on {options.on}" if place != Place("local") else f"--bound {options.bound}"
+        raise ConfigError(f"{flag} is for methods that sample, and {method.id} learns from data: leave it out.")
+    for why in older_rows(method) if options.bound else ():
+        raise ConfigError(f"--bound {options.bound} lets rows be older than the policy that learns from them. {why}")
     if place.executor == "processes":
         _made_from(task)
+
+
+def older_rows(method: Method) -> Iterator[str]:
+    """Why a method cannot learn from rows that weights of earlier steps sampled, as sentences."""
+    from etude.loops.token_learning import own_needs
+
+    for _, own in applied(method):
+        slots = complete_token(own).slots()
+        objective, experience, curriculum = slots["objective"], slots["experience"], slots["curriculum"]
+        if not experience.samples:
+            continue
+        if objective.fresh_rows:
+            yield (
+                f"{type(objective).__name__} is right on rows of the present policy only, since nothing in it makes up "
+                "for another that sampled: choose objective=decoupled-surrogate, or leave --bound at 0."
+            )
+        if experience.pauses or experience.initial_state():
+            yield (
+                f"{type(experience).__name__} goes on in a step with what it kept of the one before, which is not "
+                "there yet where the next step begins earlier: choose experience=groups, or leave --bound at 0."
+            )
+        if not curriculum.chooses_ahead:
+            yield (
+                f"{type(curriculum).__name__} does not say (chooses_ahead) that it can choose for a step before it was "
+                "told of the last one: choose another curriculum, or leave --bound at 0."
+            )
+        if "hidden" in own.needs("rewards", "filters", "advantages") | own_needs(own):
+            yield "Parts need the states that rows were sampled from, and the policy has others by then."
+    for part in method.slots().get("stages", ()):
+        if part.chooser is not None:
+            yield (
+                f"{type(part.chooser).__name__} chooses the next step by what the last one came to: leave --bound at 0."
+            )
 
 
 def load_policy(options: Options) -> LanguagePolicy:
@@ -60,10 +98,11 @@ def samplers_of(options: Options, task: LanguageTask, policy: LanguagePolicy) ->
     from etude.runtime.executors.processes import Processes
 
     place = place_of(options.on)
-    if place == Place("local"):
+    if place == Place("local") and not options.bound:
         return None
     if place.executor == "local":
-        return Samplers(Local(Sampler(task, policy), place.ranks), task)
+        apart = options.bound > 0  # the weights that sample are older than those that learn
+        return Samplers(Local(Sampler(task, load_policy(options) if apart else policy), place.ranks, apart), task)
     executor = Processes(
         Sampler, "etude.runs.samplers:sampler", sampler_arguments(options, task), place.ranks, name="Sampler"
     )

@@ -14,7 +14,7 @@ from etude.runs.training import Options
 class TokenRun(RunOfKind[TokenMethod, Loop]):
     """A run of a `TokenMethod`, on language models or tables."""
 
-    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens", "on"}
+    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens", "on", "bound"}
 
     def sentence(self, loop: Loop, method: TokenMethod, task: Task) -> str:
         """What will run, and how far it comes to the same numbers again."""
@@ -31,9 +31,11 @@ class TokenRun(RunOfKind[TokenMethod, Loop]):
             part.bind()
 
     def end(self, loop: Loop) -> None:
-        """End the samplers."""
+        """End the samplers, and what they were gathering ahead."""
         if (samplers := getattr(loop, "samplers", None)) is not None:
             samplers.close()
+        if (ahead := getattr(loop, "ahead", None)) is not None:
+            ahead.close()
 
     def acts(self, method: TokenMethod) -> bool:
         """A reward model only scores."""

@@ -38,7 +38,7 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature", "on",
+    "evaluate_split", "evaluate_temperature", "on", "bound",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "temperature", "top_p", "max_tokens",
@@ -117,7 +117,7 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     torch.set_num_threads(options.threads or threads(policy))
     return {
         "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens,
-        "samplers": samplers.samplers_of(options, task, policy),
+        "samplers": samplers.samplers_of(options, task, policy), "bound": options.bound,
     }  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from itertools import count
 from typing import Any
 
 from etude.core.errors import ConfigError, WorkerError
-from etude.runtime.executors.roles import Before, collected, dispatch_of, divided
+from etude.runtime.executors.lines import Line, Pending
+from etude.runtime.executors.roles import Answer, Before, collected, dispatch_of, divided
 from etude.runtime.executors.serving import received
 from etude.runtime.serving import CallFailed, Reason
 from etude.runtime.workers import Job, Pool, Worker
@@ -52,6 +53,7 @@ class Processes:
 
         self.pool = Pool(worker, ranks)
         self.faults = [0] * ranks
+        self._lines: list[Line] = []
         self._prepared: list[tuple[int, str] | None] = [None] * ranks
         self._known = [0] * ranks
         """Starts of a worker up to the last whose end was counted."""
@@ -64,6 +66,8 @@ class Processes:
 
     def ask(self, method: str, before: Before | None = None, /, **arguments: Any) -> Any:
         """What the method comes to. All ranks work at once."""
+        if self._lines:
+            return self.begin(method, before, **arguments).result()
         how = dispatch_of(self.role, method)
         pieces = divided(how, arguments, self.ranks)
         try:
@@ -76,8 +80,27 @@ class Processes:
             raise
         return collected(how, [received(answer) for answer in answers])
 
+    def begin(self, method: str, before: Before | None = None, /, **arguments: Any) -> Answer:
+        """The same without waiting for it. Each rank goes on with what it was asked next, whatever others are at.
+
+        What `before` gives is made here and now; it must stay until the answer is there.
+        """
+        how, made = dispatch_of(self.role, method), _Given(before)
+        if before is not None:
+            made.arguments()
+        self._lines = self._lines or [Line(worker) for worker in self.pool.workers]
+        asked = [{"method": method, "arguments": piece} for piece in divided(how, arguments, self.ranks)]
+        found = [self._lines[rank].add(self._job(rank, message, made)) for rank, message in enumerate(asked)]
+
+        def put(answers: list[Any]) -> Any:
+            return collected(how, [received(answer) for answer in answers])
+
+        return Pending(found, put)
+
     def close(self) -> None:
         """End all processes."""
+        for line in self._lines:
+            line.close()
         self.pool.close()
 
     def _job(self, rank: int, message: Mapping[str, Any], given: _Given) -> Job[Any]:

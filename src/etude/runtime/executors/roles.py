@@ -56,6 +56,19 @@ class Before(NamedTuple):
     make: Callable[[], AbstractContextManager[Mapping[str, Any]]]
 
 
+class Answer(Protocol):
+    """What is asked for now and taken later."""
+
+    @property
+    def there(self) -> bool:
+        """Whether nobody would wait for it."""
+        ...
+
+    def result(self) -> Any:
+        """The answer, once it is there. Raises what `Executor.ask` does."""
+        ...
+
+
 class Executor(Protocol):
     """Places a role, calls it, and starts it again."""
 
@@ -66,6 +79,10 @@ class Executor(Protocol):
 
         Raises: WorkerError where somebody failed too often; whatever error of etude's own the method raises.
         """
+        ...
+
+    def begin(self, method: str, before: Before | None = None, /, **arguments: Any) -> Answer:
+        """The same without waiting for it; what is begun later is answered after it. `before` is made now."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,210 @@
+"""`--bound`: asynchronous runs come to the same numbers again, whoever samples, is killed, or is gone on with."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_on_processes import ONCE, children, outcome
+
+import etude
+import processes
+from etude.core.errors import ConfigError, WorkerError
+from etude.core.registry import get_method
+from etude.curricula.uniform import Uniform
+from etude.experience.samplers import Samplers
+from etude.loops.update import Updater
+from etude.objectives.decoupled import DecoupledSurrogate
+from etude.policies.snapshots import PREFIX
+from etude.runs.samplers import check
+from etude.runs.training import Options
+from etude.runtime.executors.processes import Processes
+from etude.tasks import resolve_task
+from slow_worlds import Slow
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+SMALL: dict[str, Any] = {
+    "steps": 4, "evaluate": 0, "quiet": True, "preset": False, "threads": 1,
+    "set": ["problems=3", "experience.size=4", "objective=decoupled-surrogate"],
+}  # fmt: skip
+
+
+def files_of_weights() -> set[Path]:
+    return {path for room in ("/dev/shm", "/tmp") for path in Path(room).glob(f"{PREFIX}*")}
+
+
+# The same numbers again
+
+
+@pytest.mark.parametrize(("ranks", "bound"), [(1, 1), (2, 2)])
+def test_samplers_beside_the_learner_are_the_run_of_one_process_with_old_weights(
+    ranks: int, bound: int, tmp_path: Path
+) -> None:
+    before = files_of_weights()
+    here, there = (
+        etude.train("grpo", "compose", on=f"{on}:{ranks}", bound=bound, out=str(tmp_path / on), **SMALL)
+        for on in ("local", "processes")
+    )  # fmt: skip
+    assert outcome(there) == outcome(here)
+    assert [m["lag"] for m in there.metrics] == [min(k, bound) for k in range(4)]
+    assert all(m["too_old"] == 0 and m["logp_gap"] <= m["logp_gap_bound"] for m in there.metrics)
+    assert json.loads((there.folder / "config.json").read_text())["bound"] == bound
+    assert files_of_weights() <= before
+    again = etude.train(config=str(there.folder / "run.toml"), out=str(tmp_path / "again"), quiet=True)
+    assert outcome(again) == outcome(there)
+
+
+def test_with_a_bound_of_0_nothing_changes_and_with_1_rows_are_older(tmp_path: Path) -> None:
+    plain, waiting, ahead = (
+        etude.train("grpo", "compose", out=str(tmp_path / name), **SMALL, **given)
+        for name, given in (("plain", {}), ("waiting", {"on": "processes", "bound": 0}),
+                            ("ahead", {"on": "processes", "bound": 1}))
+    )  # fmt: skip
+    assert outcome(waiting) == outcome(plain)
+    assert ahead.metrics[0]["reward"] == plain.metrics[0]["reward"]
+    assert outcome(ahead)[1] != outcome(plain)[1]
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_an_asynchronous_run_goes_on_as_if_it_had_never_stopped(bound: int, tmp_path: Path) -> None:
+    """Rows that were in the air are asked for again, of the weights that they were begun with."""
+    whole = etude.train("grpo", "compose", on="processes", bound=bound, out=str(tmp_path / "whole"), **SMALL)
+    etude.train("grpo", "compose", on="processes", bound=bound, until=2, out=str(tmp_path / "parts"), **SMALL)
+    assert outcome(etude.resume(tmp_path / "parts", quiet=True)) == outcome(whole)
+
+
+# It is asynchronous
+
+
+def test_samplers_work_while_the_learner_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that only begins once the next step's rows are there ends, without a look at the samplers."""
+    waited: list[bool] = []
+    run, begin, begun = Updater.run, Samplers.begin, []
+
+    def kept(self: Samplers, *args: Any) -> Any:
+        begun.append(begin(self, *args))
+        return begun[-1]
+
+    def patient(self: Updater, *args: Any) -> Any:
+        due, following = time.monotonic() + 120, begun[len(waited) + 1 : len(waited) + 2]
+        while following and not following[0].there and time.monotonic() < due:
+            time.sleep(0.01)
+        waited.extend(answer.there for answer in following)
+        return run(self, *args)
+
+    monkeypatch.setattr(Samplers, "begin", kept)
+    monkeypatch.setattr(Updater, "run", patient)
+    etude.train("grpo", "compose", on="processes", bound=1, out=str(tmp_path / "run"), **SMALL)
+    assert waited == [True] * 3
+
+
+# Faults
+
+
+def test_a_sampler_that_is_killed_changes_no_number_of_an_asynchronous_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "here" / "once").touch()
+    runs = {}
+    for name, on in (("here", "local"), ("there", "processes")):
+        task = Slow(folder=str(tmp_path / name), **ONCE)
+        runs[name] = etude.train("grpo", task, on=on, bound=1, out=str(tmp_path / f"run-{name}"), **SMALL)
+    assert (tmp_path / "there" / "once").exists()
+    assert "lost its process, which ended with exit code 3" in caplog.text
+    assert outcome(runs["there"]) == outcome(runs["here"])
+
+
+def test_after_too_many_restarts_an_asynchronous_run_stops_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where: dict[str, Any] = {"on": "processes", "bound": 1}
+    whole, finish = etude.train("grpo", "compose", out=str(tmp_path / "whole"), **where, **SMALL), Samplers.finish
+
+    def deadly(self: Any, answer: Any, *args: Any) -> Any:
+        """Kills the sampler whenever a step's rows are there, while it is at the next ones or waits for some."""
+        episodes, worker = finish(self, answer, *args), self.executor.pool.workers[0]
+        worker.process.kill()
+        return episodes
+
+    monkeypatch.setattr(Samplers, "finish", deadly)
+    monkeypatch.setattr(Processes, "start", lambda self: setattr(self, "restarts", 1))
+    with pytest.raises(WorkerError, match=r"failed 2 times.* The run is safe at step [12] "):
+        etude.train("grpo", "compose", out=str(tmp_path / "parts"), **where, **SMALL)
+    monkeypatch.setattr(Samplers, "finish", finish)
+    assert outcome(etude.resume(tmp_path / "parts", quiet=True)) == outcome(whole)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
+@pytest.mark.parametrize(("signals", "code"), [("INT", 130), ("INT INT", 130), ("KILL", -9)])
+def test_however_an_asynchronous_run_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_path: Path) -> None:
+    before = files_of_weights()
+    run = processes.etude(
+        tmp_path, "train", "grpo", "--steps", "5000", "--evaluate", "0", "--on", "processes:2", "--bound", "1",
+        "--out", "run", "--set", "problems=2", "--set", "experience.size=2", "--no-preset",
+    )  # fmt: skip
+    log, due = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (log.is_file() and log.stat().st_size) and run.running and time.monotonic() < due:
+        time.sleep(0.05)
+    samplers = children(run.pid)
+    assert len(samplers) == 2, run.said.read_text()
+    for name in signals.split():
+        run.signal(getattr(signal, f"SIG{name}"))
+    assert run.end()[0] == code
+    due = time.monotonic() + (10 if signals == "KILL" else 0)
+    while (left := [pid for pid in samplers if Path(f"/proc/{pid}").exists()]) and time.monotonic() < due:
+        time.sleep(0.05)
+    assert not left
+    if signals != "KILL":
+        assert files_of_weights() <= before
+        assert any((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+# What is refused
+
+
+class Blind(Uniform):
+    """Says nothing of choosing ahead."""
+
+    chooses_ahead = False
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (get_method("reinforce"), "PolicyGradient is right on rows of the present policy only.*decoupled-surrogate"),
+        (get_method("kimi-k1-5"), "goes on in a step with what it kept of the one before"),
+        (get_method("t-ppo"), "goes on in a step with what it kept of the one before"),
+        (get_method("grpo").replace(curriculum=Blind()), "Blind does not say .chooses_ahead."),
+        (get_method("g2rl"), "need the states that rows were sampled from"),
+        (get_method("sasr"), "ByChance chooses the next step by what the last one came to"),
+    ],
+    ids=["fresh rows", "kept rows", "paused rows", "curriculum", "states", "choosers"],
+)
+def test_what_cannot_learn_from_older_rows_is_refused(method: Any, sentence: str) -> None:
+    task = resolve_task("compose")
+    check(method, task, Options(on="local:2"))
+    for on in ("local", "processes"):
+        with pytest.raises(ConfigError, match=rf"--bound 2 lets rows be older than the policy.*{sentence}"):
+            check(method, task, Options(on=on, bound=2))
+
+
+def test_what_can_is_not(tmp_path: Path) -> None:
+    task = resolve_task("compose")
+    for method in (get_method("grpo"), get_method("dapo"), get_method("ppo"), get_method("reinforce").replace(
+        objective=DecoupledSurrogate()
+    )):  # fmt: skip
+        check(method, task, Options(on="processes", bound=1))
+    with pytest.raises(ConfigError, match="--bound 1 is for methods that sample, and sft learns from data"):
+        check(get_method("sft"), task, Options(bound=1))
+    with pytest.raises(ConfigError, match="bound must be"):
+        Options(bound=-1)
+    for name, elsewhere in (("ppo", "CartPole-v1"), ("grpo", "enumerable")):
+        with pytest.raises(ConfigError, match="--bound means nothing for"):
+            etude.train(name, elsewhere, bound=1, out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
