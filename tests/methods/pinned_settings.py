@@ -310,6 +310,10 @@ SETTINGS: dict[str, Settings] = {
         "runs.1.steps": 100, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "runs.1.reference": "reset",
         "repeat": 1,
     },
+    "supo": {
+        **PLAIN, "experience.view": "summary-at", "experience.view.limit": 64, "experience.view.most": 4,
+        "experience.view.tokens": 24, "filters": ("answered-episodes",),
+    },
     "t-ppo": {
         **SAMPLED, **TWICE, "experience": "successive-batches", "experience.cap": 16, "reference": None,
         "critic.lead": 5, "critic.learning.epochs": 2, "critic.learning.minibatches": 2,

@@ -56,6 +56,12 @@ class Texts:
         """Text as it is."""
         return observed(segment, self.policy.encode(segment.text))
 
+    def line(self, said: Segment) -> Segment:
+        """The tokens of what the policy said as a line of its own: a line break stands for the token that ended it."""
+        ended = said.tokens[-1:] and said.tokens[-1] in self.policy.end_ids
+        tokens = said.tokens[:-1] if ended else said.tokens
+        return observed(Segment(said.role, said.text + "\n"), [*tokens, *self.policy.encode("\n")])
+
     def opened(self, segments: Sequence[Segment]) -> list[Segment]:
         """The beginning of an episode, written anew."""
         return [observed(s, tokens) for s, tokens in zip(segments, self.opening(segments))]

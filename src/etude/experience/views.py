@@ -211,7 +211,7 @@ class SummaryAt(View):
 def _resumed(opening: Sequence[Segment], summary: Segment, texts: Texts) -> list[Segment]:
     """The beginning of an episode with a summary of what followed: in the last message of a conversation."""
     if not conversational(opening):
-        return [*opening, summary]
+        return [*opening, texts.line(summary)]
     added = [*opening[:-1], _longer(opening[-1], "\n" + summary.text)]
     return texts.opened(added)
 
