@@ -296,6 +296,7 @@ def gain_of(method: Method, measure: Callable[[LanguagePolicy], float], seed: in
 MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ppo": solved,
     "poly-ppo": solved,
+    "empg": solved,
     "supo": solved,
     "t-ppo": solved,
     "kimi-k1-5": solved,

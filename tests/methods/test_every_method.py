@@ -55,8 +55,8 @@ recipes, which train others, are in `runs/test_recipe_runs.py`."""
 STEPS = 2
 MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
-TASKS = {"planning-q-learning": "paths"}
-"""Of methods without a claim of their own."""
+TASKS = {"empg": "attr-20q", "planning-q-learning": "paths", "supo": "attr-20q"}
+"""Of methods without a claim of their own, or on whose bed the shipped model has to be taught something first."""
 PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
@@ -87,7 +87,7 @@ def task_of(method: Method) -> Task:
     """The one that its claim is about, unless that is enumerable; otherwise one that it can be trained on."""
     if World.CONTROL in method.worlds:
         return resolve_task("pendulum" if method.id == "ppo-continuous" else "cartpole")
-    about = resolve_task(claimed(method) or TASKS.get(method.id, "compose"))
+    about = resolve_task(TASKS.get(method.id) or claimed(method) or "compose")
     return resolve_task("compose") if about.world is World.ENUMERABLE else about
 
 

@@ -9,12 +9,12 @@ from etude.core.errors import ConfigError, EnvironmentFault, UnknownNameError
 from etude.core.streams import Stream
 from etude.core.task import StepResult
 from etude.experience.views import SummaryAt
-from etude.tasks.agents.collect import REQUEST, Collect, Values, collect
+from etude.tasks.agents.collect import REQUEST, CollectValues, Values, collect
 
 PROBLEM = Problem("1", "keys c a f\n", "094", info={"values": {"c": "0", "a": "9", "f": "4"}})
 
 
-def game(task: Collect = collect) -> Values:
+def game(task: CollectValues = collect) -> Values:
     world = Values(task)
     world.reset(PROBLEM, 0)
     return world
@@ -48,7 +48,7 @@ def test_one_answer_ends_the_game() -> None:
 
 
 def test_the_last_turn_truncates_unless_it_answers() -> None:
-    task = Collect(keys=3, max_turns=4)
+    task = CollectValues(keys=3, max_turns=4)
     late, done = game(task), game(task)
     for world in (late, done):
         for _ in range(3):
@@ -67,14 +67,14 @@ def test_problems_are_divided_and_repeatable() -> None:
     train, test = collect.problems("train"), collect.problems("test")
     lists = [{p.prompt for p in (pool[i] for i in range(300))} for pool in (train, test)]
     assert not lists[0] & lists[1] and len(lists[0]) == 300
-    assert train[7] == Collect().problems("train")[7] != Collect(seed=1).problems("train")[7]
+    assert train[7] == CollectValues().problems("train")[7] != CollectValues(seed=1).problems("train")[7]
     for problem in (train[3], test[4]):
         names = str(problem.prompt).split()[1:]
         assert problem.answer == "".join(problem.info["values"][k] for k in names) and len(set(names)) == 6
     with pytest.raises(UnknownNameError):
         collect.problems("heldout")
     with pytest.raises(ConfigError, match="more than the 6 keys"):
-        Collect(max_turns=6)
+        CollectValues(max_turns=6)
 
 
 def test_scripts_win_or_show_a_game_between_summaries() -> None:
@@ -98,7 +98,7 @@ def test_scripts_win_or_show_a_game_between_summaries() -> None:
         )
     assert wins > 100 and summaries > 40 and resumed > 40
     assert SummaryAt().request == REQUEST
-    plain = [Collect(summarised=0.0).script(collect.problems("train")[i], Stream(0).split(i)) for i in range(20)]
+    plain = [CollectValues(summarised=0.0).script(collect.problems("train")[i], Stream(0).split(i)) for i in range(20)]
     assert all(len(s) == 1 + 2 * 6 + 1 for s in plain)
 
 

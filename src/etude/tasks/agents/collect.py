@@ -30,7 +30,7 @@ REQUEST = "Summary:"
 """How summaries are asked for in the scripts, as `SummaryAt` does by default."""
 
 
-class Collect(LanguageTask):
+class CollectValues(LanguageTask):
     """Values behind calls; 1 for an answer that has them all.
 
     Args:
@@ -42,7 +42,7 @@ class Collect(LanguageTask):
 
     Splits: 'train' and 'test', which share no list of keys.
 
-    >>> game = Collect(keys=2).environment()
+    >>> game = CollectValues(keys=2).environment()
     >>> shown = game.reset(Problem("collect/1", "keys c a\\n", "04", info={"values": {"c": "0", "a": "4"}}), seed=0)
     >>> [game.step(Segment("assistant", said)).segments[0].text for said in ("get a", "get x")]
     ['a4\\n', 'invalid\\n']
@@ -61,7 +61,7 @@ class Collect(LanguageTask):
     def check(self) -> None:
         if self.max_turns <= self.keys:
             raise ConfigError(
-                f"Collect.max_turns must be more than the {self.keys} keys, or nothing can be answered, got "
+                f"CollectValues.max_turns must be more than the {self.keys} keys, or nothing can be answered, got "
                 f"{self.max_turns}."
             )
 
@@ -97,7 +97,7 @@ class Collect(LanguageTask):
 class Values:
     """One game. `info` of a step: `success` (all values said), `valid` (what was said was understood)."""
 
-    def __init__(self, task: Collect) -> None:
+    def __init__(self, task: CollectValues) -> None:
         self.task, self.turn, self.over = task, 0, True
         self.values: Mapping[str, str] = {}
         self.wanted = ""
@@ -142,7 +142,7 @@ class Values:
         ]
 
 
-def scripted(task: Collect, problem: Problem, stream: Stream) -> list[Segment]:
+def scripted(task: CollectValues, problem: Problem, stream: Stream) -> list[Segment]:
     """A game played well; in a share `task.summarised` of the scripts one view of a game with a summary."""
     game, random = task.environment(), stream.numpy
     segments, values = game.reset(problem, 0), problem.info["values"]
@@ -171,4 +171,4 @@ def summary(names: Sequence[str], values: Mapping[str, str]) -> str:
     return " ".join(name + values[name] for name in names)
 
 
-collect = Collect()
+collect = CollectValues()
