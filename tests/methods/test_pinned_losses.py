@@ -212,6 +212,8 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
     context = Context(Answers(), policy, Stream(0), 1, 2, world.limit)
     if "hidden" in method.needs("rewards", "filters", "advantages"):
         batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))
+    if "entropy" in method.needs("advantages"):
+        batch = batch.replace(entropy=padded(world.entropy))
     batch = scored(method, batch, context)
     for part in method.parts().values():
         part.before_update(batch)
