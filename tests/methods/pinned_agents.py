@@ -12,7 +12,7 @@ from torch import Tensor
 def empg(w: World) -> Tensor:
     """GRPO with A exp(-k h) / mean of that, less its mean; a completion of one turn has no next one."""
     advantages, turns = standardised(paid(w), w), range(w.count)
-    entropy = [float(w.of("entropy", i).mean()) for i in turns]
+    entropy = [float(w.of("entropy", i).detach().mean()) for i in turns]
     h = [(e - min(entropy)) / (max(entropy) - min(entropy) + 1e-8) for e in entropy]
     sure = mean(math.exp(-x) for x in h)
     modulated = {i: advantages[i] * math.exp(-h[i]) / sure for i in turns}

@@ -213,7 +213,7 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
     if "hidden" in method.needs("rewards", "filters", "advantages"):
         batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))
     if "entropy" in method.needs("advantages"):
-        batch = batch.replace(entropy=padded(world.entropy))
+        batch = batch.replace(entropy=padded(world.entropy).detach())
     batch = scored(method, batch, context)
     for part in method.parts().values():
         part.before_update(batch)
