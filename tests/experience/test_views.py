@@ -13,7 +13,7 @@ from etude.core.episodes import Episode, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.rows import to_batch
-from etude.core.slots import Context
+from etude.core.slots import Context, Reward
 from etude.core.streams import Stream
 from etude.core.task import StepResult
 from etude.experience.forks import Forks
@@ -247,6 +247,22 @@ def test_an_episode_is_paid_once_and_every_row_has_what_is_still_to_come() -> No
         left = sums[number == n].tolist()  # two turns are in the first row, then one in each
         assert left == [1.25, 0.75, 0.5, 0.25]
     assert batch.solved is None and not batch.truncated.any()
+
+
+def test_what_judges_whole_episodes_is_asked_once_and_placed_on_the_last_row() -> None:
+    policy, asked = random_policy(), list[int]()
+
+    class Judge(Reward):
+        def score(self, episodes: Any, context: Any) -> list[float]:
+            asked.append(len(episodes))
+            return [float(len(e.turns)) for e in episodes]
+
+    episodes = play(LastTurns(turns=1), policy=policy)
+    batch = score(rows_of(episodes, policy), (Judge(),), Context(talk(), policy, Stream(0)))
+    assert asked == [4] and [e.total for e in episodes] == [5.0] * 4
+    assert batch.scores.tolist() == [5.0] * len(batch)
+    assert (batch.rewards != 0).sum(1).tolist() == [1] * len(batch)
+    assert batch.rewards.sum(1).tolist() == [5.0] * len(batch)  # of every row it is still to come
 
 
 def test_only_the_last_row_of_a_truncated_episode_goes_on() -> None:
