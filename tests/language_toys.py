@@ -123,6 +123,10 @@ class Scripted:
         for row, new in zip(rows, tokens, strict=True):
             self.rows[row] += new
 
+    def rewind(self, rows: Sequence[int], counts: Sequence[int]) -> None:
+        for row, count in zip(rows, counts, strict=True):
+            self.rows[row] = self.rows[row][:count]
+
     def sample(
         self, rows: Sequence[int], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = (),
         last: bool = False,

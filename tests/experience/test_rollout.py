@@ -19,7 +19,8 @@ from etude.core.streams import Stream
 from etude.core.task import SingleTurn, StepResult
 from etude.experience.deadline import deadline
 from etude.experience.groups import Groups
-from etude.experience.rollout import Start, _Lines, fresh, rollout
+from etude.experience.lines import Lines
+from etude.experience.rollout import Start, fresh, rollout
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling
@@ -162,7 +163,7 @@ def test_a_fork_inside_an_episode_is_read_once(tiny: LanguagePolicy) -> None:
 
 
 def test_a_view_that_is_no_extension_opens_another_row(tiny: LanguagePolicy) -> None:
-    lines, sampling = _Lines(tiny.converse()), Sampling(max_tokens=3)
+    lines, sampling = Lines(tiny.converse()), Sampling(max_tokens=3)
     draws = [Draw.at(0, i) for i in range(2)]
     said = lines.sample({4: [5, 6, 7], 9: [8, 9]}, sampling, draws, [0, 0], False)
     before = dict(lines.rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import pinned_agents as agents
 import pinned_rlvr as rlvr
 import pinned_world as worlds
 import torch
@@ -309,6 +310,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "dpo": (worlds.pairs, dpo),
     "dr-grpo": (plain, dr_grpo),
     "dump": (plain, rlvr.dump),
+    "empg": (plain, agents.empg),
     "forking-tokens": (plain, forking_tokens),
     "critique-grpo": (worlds.mended, rlvr.critique_grpo),
     "g2rl": (plain, rlvr.g2rl),
@@ -324,6 +326,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "kl-cov": (plain, rlvr.kl_cov),
     "lens": (plain, rlvr.lens),
     "lite-ppo": (plain, lite_ppo),
+    "loop": (plain, agents.loop),
     "max-at-k": (plain, rlvr.max_at_k),
     "maxrl": (plain, maxrl),
     "memory-r-plus": (plain, rlvr.memory_r_plus),
@@ -357,6 +360,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "simpo": (worlds.pairs, simpo),
     "spo": (worlds.forked, rlvr.spo),
     "spo-tree": (worlds.nodes, rlvr.spo_tree),
+    "supo": (plain, agents.supo),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
 }

@@ -373,6 +373,18 @@ SETTINGS: dict[str, Settings] = {
         "runs.1.steps": 100, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "runs.1.reference": "reset",
         "repeat": 1,
     },
+    "empg": {
+        **PLAIN, "advantages.of.centre": "group-mean", "advantages.factors": "entropy-factors",
+        "advantages.factors.k": 1.0, "advantages.factors.ahead": 1.0, "advantages.factors.bonus": 0.05,
+    },
+    "loop": {
+        **SAMPLED, "epochs": 2, "minibatches": 8, "problems": 40, "experience.size": 6, "reference": None,
+        "critic": None, "optimizer.clip_norm": 0.1, "optimizer.weight_decay": 0.01, "filters.0.least": 0.01,
+    },
+    "supo": {
+        **PLAIN, "experience.view": "summary-at", "experience.view.limit": 64, "experience.view.most": 4,
+        "experience.view.tokens": 24, "filters": ("answered-episodes",),
+    },
     "t-ppo": {
         **SAMPLED, **TWICE, "experience": "successive-batches", "experience.cap": 16, "reference": None,
         "critic.lead": 5, "critic.learning.epochs": 2, "critic.learning.minibatches": 2,

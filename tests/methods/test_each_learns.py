@@ -307,6 +307,8 @@ def gain_of(method: Method, measure: Callable[[LanguagePolicy], float], seed: in
 MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ppo": solved,
     "poly-ppo": solved,
+    "empg": solved,
+    "supo": solved,
     "t-ppo": solved,
     "kimi-k1-5": solved,
     "hpt": solved,

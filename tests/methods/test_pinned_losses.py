@@ -33,7 +33,7 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.transitions import ActionLogProbs, Transitions
 from etude.loops.control_update import Minibatch
-from etude.loops.credit import credited, scored
+from etude.loops.credit import credited, scored, weighed
 from etude.loops.on_policy import credited as credited_steps
 from etude.loops.update import Updater
 from etude.methods.rlvr.memory_r_plus.memories import Memory, embedded
@@ -216,12 +216,12 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
     context = Context(Answers(), policy, Stream(0), 1, 2, world.limit)
     if "hidden" in method.needs("rewards", "filters", "advantages"):
         batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))
+    if "entropy" in method.needs("advantages"):
+        batch = batch.replace(entropy=padded(world.entropy).detach())
     batch = scored(method, batch, context)
     for part in method.parts().values():
         part.before_update(batch)
-    for part in method.filters:
-        batch = batch.replace(weights=batch.weights * part.weigh(batch))
-    batch = batch.rows((batch.weights != 0).nonzero()[:, 0])
+    batch = weighed(batch, [part for part in method.filters if not part.late])
     batch.values = padded(world.values)[batch.draw] * batch.action_mask
     batch = credited(method, batch)
     updater = Updater(policy, method, 2, 30, world.limit)  # type: ignore[arg-type]  # several micro-batches

@@ -42,7 +42,7 @@ METHODS = {
     if isinstance(m, TokenMethod) and m.experience is not None and m.experience.samples
 }
 """Every token method that samples. They keep all kinds of state: in curricula, experiences, second looks, learners."""
-TASKS = {"planning-q-learning": "paths"}
+TASKS = {"planning-q-learning": "paths", "supo": "attr-20q"}
 """Of methods that are for another than `compose`."""
 TIMINGS = ("seconds", "tokens_per_second")
 SMALL: dict[str, Any] = {

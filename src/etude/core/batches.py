@@ -243,6 +243,27 @@ class TokenBatch:
         first = torch.full_like(numbers, len(self)).scatter_reduce(0, whose, places, "amin")
         return first, whose
 
+    def ends(self) -> Tensor:
+        """[B] True on the last row of each episode."""
+        import torch
+
+        once = self.once()
+        if once is None:
+            return torch.ones_like(self.sampled)
+        first, whose = once
+        places = torch.arange(len(self), device=whose.device)
+        return torch.zeros_like(first).scatter_reduce(0, whose, places, "amax")[whose] == places
+
+    def wholes(self) -> list[Episode]:
+        """The episodes that its rows are of, each once."""
+        once = self.once()
+        return self.episodes if once is None else [self.episodes[i].whole for i in once[0].tolist()]
+
+    def per_episode(self) -> TokenBatch:
+        """One row of each episode, the first, with the whole of it in `episodes`; the batch where all have one."""
+        once = self.once()
+        return self if once is None else self.rows(once[0]).replace(episodes=self.wholes())
+
     def rows(self, index: Tensor, trim: bool = False) -> TokenBatch:
         """The rows at `index`, in that order; `trim` cuts padding that none of them needs."""
         width = int(self.lengths[index].max()) if trim and len(index) else self.tokens.shape[1]

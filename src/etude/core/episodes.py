@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -99,6 +99,9 @@ class Episode:
         auxiliary: it is something said about an attempt, or to be imitated, and no attempt: it counts as a row alone.
         scores: reward by component, filled in by the rewards; `total` is their sum, and `outcome` that of the parts
             that judge outcomes: the total without penalties on how it came about.
+        views: what was seen and said of it, where the policy did not see everything: the segments of each training
+            row, actions being those tokens that were sampled there. Empty: everything was seen, in one row.
+        part_of: the episode that this is a row of, whose `info` and `scores` it shares; None: it is whole.
     """
 
     problem: Problem
@@ -117,6 +120,18 @@ class Episode:
     total: float = 0.0
     outcome: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
+    views: list[list[Segment]] = field(default_factory=list)
+    part_of: Episode | None = None
+
+    @property
+    def whole(self) -> Episode:
+        """The episode that this is a row of."""
+        return self if self.part_of is None else self.part_of
+
+    @property
+    def rows(self) -> list[Episode]:
+        """Each of its training rows by itself."""
+        return [replace(self, segments=v, views=[], part_of=self) for v in self.views] or [self]
 
     @property
     def completion(self) -> str:

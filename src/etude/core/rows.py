@@ -17,7 +17,10 @@ def to_batch(
     episodes: Sequence[Episode], pad: int, temperature: float, device: torch.device,
     players: Sequence[str] = ("policy",),
 ) -> TokenBatch:  # fmt: skip
-    """One row per episode: its whole history, padded on the right. Rewards are placed later.
+    """One row per episode, its whole history, or per view that was sampled from; padded on the right.
+
+    Rewards are placed later. Rows of an episode share its number, group and draw; of a truncated one only the last goes
+    on with a value.
 
     Args:
         players: who may have said something; `batch.player` is a place among them.
@@ -25,6 +28,9 @@ def to_batch(
     Raises InvariantError if an episode's tokens, mask and log-probabilities do not line up (invariant 3), or its player
     is none of these.
     """
+    numbers = [n for n, e in enumerate(episodes) for _ in e.views or (e,)]
+    ends = [n != following for n, following in zip(numbers, [*numbers[1:], -1])]
+    episodes = [row for e in episodes for row in e.rows]
     for episode in episodes:
         check_aligned(episode)
         if episode.player not in players:
@@ -56,14 +62,14 @@ def to_batch(
         group=torch.tensor([e.group for e in episodes], device=device),
         weights=torch.ones_like(zeros),
         scores=zeros,
-        truncated=torch.tensor([e.stop.truncated for e in episodes], device=device),
+        truncated=torch.tensor([e.stop.truncated and end for e, end in zip(episodes, ends)], device=device),
         written=torch.tensor([e.written for e in episodes], device=device),
         elsewhere=torch.tensor([e.elsewhere for e in episodes], device=device),
         unfinished=torch.tensor(unfinished, device=device) if any(unfinished) else None,
         earlier=_earlier(episodes, action, device),
         step=_step(episodes, action, device),
         draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
-        episode=torch.arange(len(episodes), device=device),
+        episode=torch.tensor(numbers, device=device),
         player=torch.tensor([players.index(e.player) for e in episodes], device=device),
         version=torch.from_numpy(version * action).to(device),
         episodes=list(episodes),

@@ -258,10 +258,12 @@ class GroupReward(Part, abstract=True):
 
 
 class Filter(Part, abstract=True):
-    """Which samples count, and how much. Runs on scored rows, before advantages."""
+    """Which samples count, and how much. Runs on scored rows, before advantages unless it is `late`."""
 
     slot = "filters"
     resample: ClassVar[bool] = False
+    late: ClassVar[bool] = False
+    """Whether it runs on rows that have their advantages, so that those which it drops count in the others'."""
 
     @property
     def rounds(self) -> int:

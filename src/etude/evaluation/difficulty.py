@@ -31,7 +31,7 @@ def pass_rates(
     context = Context(task, policy, Stream(seed).split("difficulty"), max_tokens=how.max_tokens or task.max_tokens)
     starts = fresh(problems, samples, context.stream)
     solved = [0] * len(problems)
-    for episode in rollout(starts, context, how.sampling(context)):
+    for episode in rollout(starts, context, how.sampling(context), how.view):
         solved[episode.group] += bool(task.success(episode))
     return [n / samples for n in solved]
 

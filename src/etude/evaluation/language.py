@@ -112,7 +112,7 @@ def evaluate_split(
         sampling = replace(sampling, temperature=temperature)
     played: list[Episode] = []
     for place in range(0, len(starts), BATCH):
-        episodes = rollout(starts[place : place + BATCH], context, sampling)
+        episodes = rollout(starts[place : place + BATCH], context, sampling, how.view)
         if rewards:
             score(to_batch(episodes, policy.tokenizer.pad_token_id, 1.0, policy.device), rewards, context)
         played += episodes

@@ -10,10 +10,12 @@ from etude.core.fields import Count, Ge, PositiveProbability, WholeNumber
 from etude.core.slots import Context, TokenExperience
 from etude.core.worlds import World
 from etude.experience.rollout import fresh, rollout
+from etude.experience.views import FullHistory, View
 from etude.policies.sampling import Sampling
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+    from etude.core.task import Task
 
 
 class Groups(TokenExperience):
@@ -24,6 +26,7 @@ class Groups(TokenExperience):
         top_p, top_k: a truncated distribution; refused together with parts that take its log-probabilities for the
             policy's own, like importance ratios.
         max_tokens: limit of one completion; None takes the task's.
+        view: what is seen of an episode before each turn.
 
     >>> Groups(size=8).rows_per_problem, Groups(top_p=0.9).truncates_distribution
     (8, True)
@@ -35,8 +38,11 @@ class Groups(TokenExperience):
     top_p: PositiveProbability = 1.0
     top_k: WholeNumber = 0
     max_tokens: Count | None = None
+    view: View = FullHistory()
 
     def objection(self, method: Method) -> str | None:
+        if not self.view.whole and type(self).collect is not Groups.collect:
+            return "goes on from inside of episodes, which it has to see whole: set experience.view=full-history."
         user = method.behaviour_user()
         if self.truncates_distribution and user is not None:
             return (
@@ -45,6 +51,14 @@ class Groups(TokenExperience):
                 "biased: set top_p to 1 and top_k to 0."
             )
         return None
+
+    def lacks(self, task: Task) -> str | None:
+        if not self.view.whole and getattr(task, "max_turns", 1) == 1:
+            return (
+                f"{type(self.view).__name__} (experience.view) is what is seen before each turn, and task {task.id!r} "
+                "has one turn: set experience.view=full-history."
+            )
+        return super().lacks(task)
 
     @property
     def rows_per_problem(self) -> int:
@@ -63,4 +77,4 @@ class Groups(TokenExperience):
         )  # fmt: skip
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
-        return rollout(fresh(problems, self.size, context.stream), context, self.sampling(context))
+        return rollout(fresh(problems, self.size, context.stream), context, self.sampling(context), self.view)

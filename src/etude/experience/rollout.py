@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
-from etude.core.errors import DataError, EnvironmentFault
+from etude.core.errors import DataError
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.core.task import StepResult
-from etude.experience.worlds import Answer, Worlds, whose, worlds_of
-from etude.policies.chat import arguments, conversational, opening, reply
+from etude.experience.answers import Faults, check_observations, check_result
+from etude.experience.lines import Lines
+from etude.experience.looks import Looks, Views
+from etude.experience.texts import Texts, observed
+from etude.experience.views import FullHistory, View
+from etude.experience.worlds import Answer, Worlds, worlds_of
 from etude.policies.sampling import Completion, Sampling
 from etude.policies.showing import shown
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
-    from etude.policies.protocols import Engine
-
-MAX_FAULTS = 3
-"""Episodes in a row that an environment may lose before the run stops."""
 
 
 class Start(NamedTuple):
@@ -96,14 +95,23 @@ def first_tokens(segment: Segment, count: int, policy: LanguagePolicy) -> Segmen
     )  # fmt: skip
 
 
-def rollout(starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
-    """One episode per start, by the run's samplers if it has any; which others are played with it changes none."""
+EVERYTHING = FullHistory()
+
+
+def rollout(
+    starts: Sequence[Start], context: Context, sampling: Sampling, view: View = EVERYTHING
+) -> list[Episode]:  # fmt: skip
+    """One episode per start, by the run's samplers if it has any; which others are played with it changes none.
+
+    Args:
+        view: what the policy sees of an episode; of starts inside of others it sees everything.
+    """
     play = played if context.samplers is None else context.samplers.play
-    episodes: list[Episode] = play(starts, context, sampling)
+    episodes: list[Episode] = play(starts, context, sampling, view)
     return episodes
 
 
-def played(starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+def played(starts: Sequence[Start], context: Context, sampling: Sampling, view: View = EVERYTHING) -> list[Episode]:
     """One episode per start, played in this process.
 
     A turn is sampled for all that have one, then all their environments answer: in this process or, if the task has
@@ -116,50 +124,23 @@ def played(starts: Sequence[Start], context: Context, sampling: Sampling) -> lis
     """
     episodes = [blank(start) for start in starts]
     with worlds_of(context.task, episodes) as worlds:
-        play, lines = _Play(starts, episodes, worlds, context), _Lines(context.policy.converse())
+        play, lines = _Play(starts, episodes, worlds, context), Lines(context.policy.converse())
         turns, going = [start.turns for start in starts], play.begin()
+        looks = Looks(episodes) if view.whole else Views(episodes, view, starts, play.texts, lines, sampling)
         while going or play.away:
-            if going := [i for i in going if _fits(episodes[i], turns[i], context)]:
-                views = {i: episodes[i].tokens for i in going}
+            going = looks.ready([i for i in going if _has_turn(episodes[i], turns[i], context)], play.away)
+            views = {i: tokens for i in going if _has_room(episodes[i], tokens := looks.tokens(i), context)}
+            if going := list(views):
                 draws = [starts[i].draw.child("turn", turns[i], "tokens") for i in going]
                 begun = [starts[i].begun if turns[i] == starts[i].turns else 0 for i in going]
                 last = all(turns[i] + 1 >= context.task.max_turns for i in going)
                 play.say(going, lines.sample(views, sampling, draws, begun, last, play.away))
+                looks.said(going)
                 for i in going:
                     turns[i] += 1
             going = play.hear()
+        looks.finish()
     return episodes
-
-
-class _Lines:
-    """The rows of a conversation by episode: what an episode shows is read once, as far as it goes on from before."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.rows = engine, dict[int, int]()
-
-    def sample(
-        self,
-        views: Mapping[int, list[int]],
-        sampling: Sampling,
-        draws: Sequence[Draw],
-        begun: Sequence[int],
-        last: bool,
-        away: Collection[int] = (),
-    ) -> list[Completion]:
-        """One completion after each view; `last`: none of them is gone on with; `away`: others that will be."""
-        self.engine.close([self.rows.pop(i) for i in [*self.rows] if i not in views and i not in away])
-        known = [i for i in views if i in self.rows]
-        held = {i: self.engine.tokens(self.rows[i]) for i in known}
-        longer = [i for i in known if views[i][: len(held[i])] == held[i]]
-        self.engine.extend([self.rows[i] for i in longer], [views[i][len(held[i]) :] for i in longer])
-        others = [self.rows.pop(i) for i in known if i not in {*longer}]
-        self.engine.close(others)
-        new = [i for i in views if i not in self.rows]
-        self.rows.update(zip(new, self.engine.open([views[i] for i in new])))
-        said = self.engine.sample([self.rows[i] for i in views], sampling, draws, begun, last)
-        if last:
-            self.rows = {i: row for i, row in self.rows.items() if i not in views}
-        return said
 
 
 def blank(start: Start) -> Episode:
@@ -171,50 +152,17 @@ def blank(start: Start) -> Episode:
     )  # fmt: skip
 
 
-class _Texts:
-    """Tokens of what environments say and text of what the policy says: the same comes again and again."""
-
-    def __init__(self, context: Context) -> None:
-        self.policy, self.add_bos = context.policy, context.task.add_bos
-        self.known: dict[tuple[object, ...], list[list[int]]] = {}
-        self.spelled: dict[tuple[int, ...], str] = {}
-
-    def opening(self, segments: Sequence[Segment]) -> list[list[int]]:
-        """Tokens of each segment of an episode's beginning."""
-        return self._once(_identity(segments), lambda: opening(segments, self.policy, self.add_bos))
-
-    def reply(self, segments: Sequence[Segment], episode: Episode, stop: StopReason) -> list[list[int]]:
-        """Tokens of each segment that answers: through the chat template in a conversation, else as they are."""
-        if not conversational(episode.segments):
-            return self._once(tuple(s.text for s in segments), lambda: [self.policy.encode(s.text) for s in segments])
-        closed, given = stop is StopReason.END_OF_TEXT, arguments(episode.segments)
-        key = (closed, repr(given), *_identity(segments))
-        return self._once(key, lambda: reply(segments, self.policy, closed, given))
-
-    def text(self, tokens: list[int]) -> str:
-        """What tokens say."""
-        key = tuple(tokens)
-        if key not in self.spelled:
-            self.spelled[key] = self.policy.decode(tokens)
-        return self.spelled[key]
-
-    def _once(self, key: tuple[object, ...], make: Callable[[], list[list[int]]]) -> list[list[int]]:
-        if key not in self.known:
-            self.known[key] = make()
-        return [list(tokens) for tokens in self.known[key]]
+def _has_turn(episode: Episode, turn: int, context: Context) -> bool:
+    """Whether there is this turn; otherwise the episode ends here."""
+    if turn < context.task.max_turns:
+        return True
+    episode.stop = StopReason.MAX_TURNS
+    return False
 
 
-def _identity(segments: Sequence[Segment]) -> tuple[object, ...]:
-    """All that the tokens of segments depend on."""
-    return tuple((s.role, s.text, *(repr(s.info.get(k)) for k in ("message", "said", "arguments"))) for s in segments)
-
-
-def _fits(episode: Episode, turn: int, context: Context) -> bool:
-    """Whether there is this turn, and room for at least one more token; otherwise the episode ends here."""
-    if turn >= context.task.max_turns:
-        episode.stop = StopReason.MAX_TURNS
-        return False
-    if sum(len(s.tokens) for s in episode.segments) < context.policy.context:
+def _has_room(episode: Episode, view: Sequence[int], context: Context) -> bool:
+    """Whether there is room for at least one more token behind what is seen; otherwise the episode ends here."""
+    if len(view) < context.policy.context:
         return True
     episode.stop = StopReason.CONTEXT_OVERFLOW
     return False
@@ -227,7 +175,7 @@ class _Play:
         self, starts: Sequence[Start], episodes: Sequence[Episode], worlds: Worlds, context: Context
     ) -> None:  # fmt: skip
         self.starts, self.episodes, self.worlds, self.context = starts, episodes, worlds, context
-        self.faults, self.texts = _Faults(), _Texts(context)
+        self.faults, self.texts = Faults(), Texts(context)
         self.away: dict[int, tuple[Segment, StopReason]] = {}
         """What episodes said whose environments have not answered."""
 
@@ -268,7 +216,7 @@ class _Play:
         if answer.fault:
             return self.faults.lost(episode, answer)
         self.faults.fine()
-        _check_observations(answer.returned, episode, context)
+        check_observations(answer.returned, episode, context)
         segments = shown(answer.returned, context.task, context.policy)
         for segment, tokens in zip(segments, self.texts.opening(segments)):
             _observe(episode, segment, tokens)
@@ -289,19 +237,7 @@ class _Play:
 
     def _said(self, episode: Episode, completion: Completion) -> Segment:
         """The segment of what the policy said, whole where its turn was begun elsewhere."""
-        segment = Segment(
-            "assistant",
-            self.texts.text(completion.tokens),
-            completion.tokens,
-            [1] * len(completion.tokens),
-            completion.logp,
-            self.context.policy.version,
-        )
-        if completion.entropy:
-            segment.info["entropy"] = completion.entropy
-        if completion.hidden is not None:
-            segment.info["hidden"] = completion.hidden
-        before = episode.segments[-1]
+        segment, before = self.texts.said(completion), episode.segments[-1]
         if before.info.get("open"):
             segment = _joined(before, segment, self.context.policy)
             episode.segments.pop()
@@ -313,7 +249,7 @@ class _Play:
         if answer.fault:
             return self.faults.lost(episode, answer)
         self.faults.fine()
-        _check_result(result, episode, context)
+        check_result(result, episode, context)
         segment.duration, segment.reward = answer.seconds, float(result.reward)
         if result.info:
             episode.info.update(result.info)
@@ -346,53 +282,4 @@ def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:
 
 
 def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:
-    segment.tokens, segment.action_mask = tokens, [0] * len(tokens)
-    segment.behaviour_logp = [0.0] * len(tokens)
-    episode.segments.append(segment)
-
-
-# What an environment may not do
-
-
-def _check_result(result: object, episode: Episode, context: Context) -> None:
-    if not isinstance(result, StepResult):
-        raise EnvironmentFault(f"{whose(context.task, episode)} returned {result!r}; a step must return a StepResult.")
-    number = result.reward
-    if isinstance(number, str) or not hasattr(number, "__float__") or float(number) - float(number) != 0:
-        raise EnvironmentFault(
-            f"{whose(context.task, episode)} returned the reward {number!r}; a reward must be a finite number."
-        )
-    _check_observations(result.segments, episode, context)
-
-
-def _check_observations(segments: object, episode: Episode, context: Context) -> None:
-    if not isinstance(segments, (list, tuple)):
-        raise EnvironmentFault(f"{whose(context.task, episode)} returned {segments!r} instead of a list of Segments.")
-    for s in segments:
-        if not isinstance(s, Segment) or not isinstance(s.text, str):
-            shown = repr(s.text) if isinstance(s, Segment) else repr(s)
-            raise EnvironmentFault(
-                f"{whose(context.task, episode)} returned the observation {shown}; it must be a Segment with text."
-            )
-
-
-class _Faults:
-    """Counts environments that failed: one lost episode is survivable, a broken environment is not."""
-
-    def __init__(self) -> None:
-        self.row = 0
-
-    def fine(self) -> None:
-        self.row = 0
-
-    def lost(self, episode: Episode, answer: Answer) -> bool:
-        """Discard the episode. Raises EnvironmentFault after too many in a row."""
-        episode.stop = StopReason.FAULT
-        episode.info["fault"] = answer.fault
-        self.row += 1
-        if self.row >= MAX_FAULTS:
-            raise EnvironmentFault(
-                f"The environment failed in {self.row} episodes in a row; the last time, for problem "
-                f"{episode.problem.id!r}: {answer.fault.rstrip('.')}."
-            ) from answer.error
-        return False
+    episode.segments.append(observed(segment, tokens))

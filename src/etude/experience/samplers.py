@@ -20,11 +20,13 @@ from torch import Tensor
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.part import part_from_json
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.host import packed_fields
-from etude.experience.rollout import Start, blank, played
+from etude.experience.rollout import EVERYTHING, Start, blank, played
+from etude.experience.views import FullHistory, View
 from etude.policies import snapshots
 from etude.policies.sampling import Sampling
 from etude.policies.snapshots import Snapshot
@@ -53,9 +55,13 @@ class Sampler:
 
     @dispatched(Dispatch.SPLIT)
     def play(
-        self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], version: int, mark: str
-    ) -> dict[str, Any]:
+        self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], version: int, mark: str,
+        view: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """One episode for each row: an `id`, and where it begins.
+
+        Args:
+            view: what is seen of it, as JSON values; None: everything.
 
         Returns: the episodes under the same ids; the `mark` of the weights that they were sampled from; hashes of all
         that was `emitted`; and what `work` it was.
@@ -74,7 +80,9 @@ class Sampler:
         with _counted(policy) as (emitted, work):
             starts = [_start(unpacked(row["start"])) for row in rows]
             how = Sampling(**unpacked(sampling))
-            episodes = played(starts, Context(self.task, policy, Stream(0)), how)
+            seen = FullHistory() if view is None else part_from_json(view)
+            assert isinstance(seen, View)
+            episodes = played(starts, Context(self.task, policy, Stream(0)), how, seen)
         told = [{"id": row["id"], **_told(e, self.task)} for row, e in zip(rows, episodes, strict=True)]
         return {"rows": told, "mark": found, "emitted": sorted(emitted), "work": dict(work)}
 
@@ -89,7 +97,9 @@ class Samplers:
     def __init__(self, executor: Executor, task: LanguageTask) -> None:
         self.executor, self.task = executor, task
 
-    def play(self, starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+    def play(
+        self, starts: Sequence[Start], context: Context, sampling: Sampling, view: View = EVERYTHING
+    ) -> list[Episode]:  # fmt: skip
         """One episode per start, in order, sampled from the policy of `context` as it is now.
 
         Raises: as `played`; WorkerError where samplers failed too often; InvariantError for rows that were not asked
@@ -97,14 +107,16 @@ class Samplers:
         """
         policy: LanguagePolicy = context.policy
         mark = snapshots.mark(snapshots.weights(policy))
-        asked = self._asked(starts, sampling, policy.version, mark)
+        asked = self._asked(starts, sampling, policy.version, mark, view)
         answer = self.executor.ask("play", Before("load", mark, lambda: _file(policy, mark)), **asked)
         return _episodes(starts, answer, policy, mark)
 
-    def begin(self, starts: Sequence[Start], sampling: Sampling, snapshot: Snapshot) -> Answer:
+    def begin(
+        self, starts: Sequence[Start], sampling: Sampling, snapshot: Snapshot, view: View = EVERYTHING
+    ) -> Answer:  # fmt: skip
         """Ask for the same without waiting, from these weights; what comes of it is for `finish`."""
         made = Before("load", snapshot.mark, lambda: nullcontext({"file": str(snapshot.file), "mark": snapshot.mark}))
-        return self.executor.begin("play", made, **self._asked(starts, sampling, snapshot.version, snapshot.mark))
+        return self.executor.begin("play", made, **self._asked(starts, sampling, snapshot.version, snapshot.mark, view))
 
     def finish(
         self, answer: Answer, starts: Sequence[Start], policy: LanguagePolicy, snapshot: Snapshot
@@ -112,11 +124,14 @@ class Samplers:
         """The episodes that `begin` asked for. Raises what `play` does."""
         return _episodes(starts, answer.result(), policy, snapshot.mark)
 
-    def _asked(self, starts: Sequence[Start], sampling: Sampling, version: int, mark: str) -> dict[str, Any]:
+    def _asked(
+        self, starts: Sequence[Start], sampling: Sampling, version: int, mark: str, view: View
+    ) -> dict[str, Any]:  # fmt: skip
         """What `Sampler.play` is called with."""
         rows = [{"id": i, "start": _sent(start, self.task)} for i, start in enumerate(starts)]
         how = packed(dataclasses.asdict(sampling), "sampling")
-        return {"rows": rows, "sampling": how, "version": version, "mark": mark}
+        seen = {} if view.whole else {"view": view.to_json()}
+        return {"rows": rows, "sampling": how, "version": version, "mark": mark, **seen}
 
     def close(self) -> None:
         """End what was started for them."""
@@ -129,9 +144,11 @@ class AtVersion:
     def __init__(self, samplers: Samplers, snapshot: Snapshot) -> None:
         self.samplers, self.snapshot = samplers, snapshot
 
-    def play(self, starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+    def play(
+        self, starts: Sequence[Start], context: Context, sampling: Sampling, view: View = EVERYTHING
+    ) -> list[Episode]:  # fmt: skip
         """As `Samplers.play`."""
-        answer = self.samplers.begin(starts, sampling, self.snapshot)
+        answer = self.samplers.begin(starts, sampling, self.snapshot, view)
         return self.samplers.finish(answer, starts, context.policy, self.snapshot)
 
 
@@ -191,7 +208,8 @@ def _told(episode: Episode, task: LanguageTask) -> dict[str, Any]:
     """What happened in an episode, as JSON values."""
     try:
         said = [_segment(s) for s in episode.segments]
-        return {"segments": said, "stop": str(episode.stop), "info": packed(episode.info, "info")}
+        told = {"segments": said, "stop": str(episode.stop), "info": packed(episode.info, "info")}
+        return told | ({"views": _views(episode)} if episode.views else {})
     except Unpackable as error:
         raise EnvironmentFault(_plain(task, episode.problem, error)) from None
 
@@ -201,7 +219,17 @@ def _heard(start: Start, row: Mapping[str, Any], policy: LanguagePolicy) -> Epis
     episode = blank(start)
     episode.segments = [_said(s, policy.device) for s in row["segments"]]
     episode.stop, episode.info = StopReason(row["stop"]), unpacked(row["info"])
+    own = episode.segments
+    episode.views = [
+        [own[s] if isinstance(s, int) else _said(s, policy.device) for s in view] for view in row.get("views", ())
+    ]
     return episode
+
+
+def _views(episode: Episode) -> list[list[Any]]:
+    """Its views: numbers of those of its segments that stand in them as they are, and what else is shown."""
+    number = {id(s): n for n, s in enumerate(episode.segments)}
+    return [[number[id(s)] if id(s) in number else _segment(s) for s in view] for view in episode.views]
 
 
 def _segment(segment: Segment) -> dict[str, Any]:

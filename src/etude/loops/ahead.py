@@ -14,8 +14,9 @@ from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode
 from etude.core.errors import EtudeError, InvariantError
 from etude.core.slots import Context
-from etude.experience.rollout import Start
+from etude.experience.rollout import EVERYTHING, Start
 from etude.experience.samplers import AtVersion, Samplers
+from etude.experience.views import View
 from etude.loops.gather import Gatherer
 from etude.loops.states import below, join_tensors, split_tensors
 from etude.policies import snapshots
@@ -58,8 +59,8 @@ class Flight:
         if question is None:
             self.asked = None
             return
-        starts, sampling = question[0]
-        self.asked = starts, samplers.begin(starts, sampling, self.snapshot)
+        starts, sampling, view = question[0]
+        self.asked = starts, samplers.begin(starts, sampling, self.snapshot, view)
 
     def episodes(self, samplers: Samplers) -> list[Episode]:
         """All of them, once they are there."""
@@ -94,9 +95,11 @@ class _Asks:
     def __init__(self, ask: Any) -> None:
         self.ask = ask
 
-    def play(self, starts: Sequence[Start], context: Context, sampling: Sampling) -> list[Episode]:
+    def play(
+        self, starts: Sequence[Start], context: Context, sampling: Sampling, view: View = EVERYTHING
+    ) -> list[Episode]:  # fmt: skip
         """As `Samplers.play`, some time."""
-        episodes: list[Episode] = self.ask((starts, sampling))
+        episodes: list[Episode] = self.ask((starts, sampling, view))
         return episodes
 
 

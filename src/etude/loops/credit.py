@@ -7,7 +7,7 @@ is looked at, and how its optimizer steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.kinds import TokenMethod
 from etude.core.rows import concatenate
-from etude.core.slots import Context
+from etude.core.slots import Context, Filter
 from etude.loops.losses import Term, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.rewards.probes import apart, backed_up, with_values
 from etude.rewards.scoring import score
@@ -63,26 +63,37 @@ def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBat
 
 
 def kept(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
-    """Let the parts see the rows that have been scored (`before_update`); those that the filters keep, weighted."""
+    """Let the parts see the rows that have been scored (`before_update`); those that the filters keep, weighted.
+
+    Of an episode of several rows the parts see the first, with the whole episode. Filters that are `late` wait.
+    """
     if not len(batch):
         return batch
     known = batch if batch.unfinished is None else batch.rows(batch.finished.nonzero()[:, 0])
+    known = known.per_episode() if len(known) else known
     for part in method.parts().values() if len(known) else ():
         part.before_update(known)
-    for part in method.filters:
+    return weighed(batch, [part for part in method.filters if not part.late])
+
+
+def weighed(batch: TokenBatch, filters: Sequence[Filter]) -> TokenBatch:
+    """The rows that these filters keep, with the weights that they give them."""
+    for part in filters:
         batch = batch.replace(weights=batch.weights * part.weigh(batch))
     return batch.rows((batch.weights != 0).nonzero()[:, 0])
 
 
 def credited(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
-    """The rows with their advantages, 0 for a method that has none."""
+    """The rows with their advantages, 0 for a method that has none, that the late filters keep."""
     if not len(batch):
         return batch
     if method.advantages is None:
-        return batch.replace(advantages=torch.zeros_like(batch.rewards))
-    advantages = method.advantages(batch)
-    returns = method.advantages.returns(batch)
-    return batch.replace(advantages=advantages, returns=batch.returns if returns is None else returns)
+        batch = batch.replace(advantages=torch.zeros_like(batch.rewards))
+    else:
+        advantages, returns = method.advantages(batch), method.advantages.returns(batch)
+        batch = batch.replace(advantages=advantages, returns=batch.returns if returns is None else returns)
+    late = [part for part in method.filters if part.late]
+    return weighed(batch, late) if late else batch
 
 
 def terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, length: int) -> dict[str, Term]:

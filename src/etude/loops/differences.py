@@ -36,6 +36,7 @@ class Differences:
 
     def watch(self, batches: Sequence[TokenBatch], parts: Sequence[Any]) -> float:
         """Share of a step's groups in which rewards differ; warns when there has been none for too long."""
+        batches = [b.per_episode() for b in batches]
         values = [_judged(b, parts) for b in batches]
         every, share = torch.cat(values), informative(values, [b.group[_known(b)].cpu() for b in batches])
         if not len(every) and any(b.unfinished is not None for b in batches):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from etude.advantages.group import episode_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.episodes import Episode
 from etude.core.slots import TokenExperience
@@ -20,27 +21,28 @@ def describe(
 ) -> dict[str, float]:
     """Means over every scored episode, whether or not a filter keeps it; `samples`: whether the policy said them.
 
-    Auxiliary rows (what was said about an attempt, not an attempt) and those that go on in a later step (`unfinished`
-    is their share) only count as rows.
+    An episode of several rows counts once, its length over all of them. Auxiliary rows (what was said about an attempt,
+    not an attempt) and those that go on in a later step (`unfinished` is their share) only count as rows.
     """
-    lost = {k: float(v) for k, v in dropped.items()}
+    lost, seen = {k: float(v) for k, v in dropped.items()}, batches
+    batches = [b.per_episode() for b in batches]
     rows = [(e, own) for b in batches for e, own in zip(b.episodes, b.sampled.tolist())]
     attempts = [(own or not samples) and not (e.auxiliary or e.unfinished) for e, own in rows]
     episodes = [e for (e, _), counts in zip(rows, attempts) if counts]
-    lost |= _waiting(batches, samples)
+    lost |= _waiting(seen, samples)
     if not episodes:
         return lost
-    length = torch.cat([b.said[b.finished].sum(1) for b in batches]).float().mean()
+    length = torch.cat([_lengths(b) for b in seen]).float().mean()
     if not samples:
         return {"rows": float(len(rows)), "completion_length": float(length), **lost}
     metrics = {
         "reward": float(torch.cat([b.scores for b in batches])[torch.tensor(attempts)].mean()),
         "accuracy": sum(map(task.success, episodes)) / len(episodes),
         "completion_length": float(length),
-        "entropy_estimate": _surprise(batches),
+        "entropy_estimate": _surprise(seen),
         "cut": sum(e.stop.cut for e, _ in rows) / len(rows),
         "truncated": sum(e.stop.truncated for e, _ in rows) / len(rows),
-        "rows": float(len(rows)),
+        "rows": float(sum(map(len, seen))),
         **lost,
     }
     if zeroed := sum("zeroed" in e.info for e, _ in rows):
@@ -51,6 +53,12 @@ def describe(
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
     return metrics
+
+
+def _lengths(batch: TokenBatch) -> Tensor:
+    """[episodes] tokens that the policy said in each of those that have ended, over its rows."""
+    once = batch.once()
+    return batch.said[batch.finished].sum(1) if once is None else episode_sum(batch.said.sum(1), batch)[once[0]]
 
 
 def _waiting(batches: Sequence[TokenBatch], samples: bool) -> dict[str, float]:

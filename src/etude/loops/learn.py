@@ -38,8 +38,8 @@ class Trainer:
                 rows, found = self._taught(method, player, rows, step, stream)
                 metrics |= found if name == FIRST else {f"{name}/{k}": v for k, v in found.items()}
                 learned.append(rows)
-        batch = concatenate(learned)
-        for part in method.parts().values():
+        batch = concatenate([rows for rows in learned if len(rows)] or learned[:1])
+        for part in method.parts().values() if len(batch) else ():
             part.after_update(batch)
         return batch, metrics
 
@@ -48,6 +48,8 @@ class Trainer:
     ) -> tuple[TokenBatch, dict[str, float]]:
         """A player's rows with their advantages, once it and its learners have learned from them."""
         batch, updater = self._credit(method, player, batch), player.updater
+        if not len(batch):  # late filters left none
+            return batch, {}
         if "proximal_logp" in method.needs():
             batch.proximal_logp = evaluate_all(player.policy, batch, (), updater.budget).logp
         assert batch.advantages is not None

@@ -40,12 +40,13 @@ class Scorer:
         if "reference_logp" in method.needs():
             batch.reference_logp = self._reference(method, batch, budget)
         batch, episodes = self._shown(method, batch, context, budget), batch.episodes
-        batch.solved = torch.tensor([bool(self.task.success(e)) for e in episodes], device=self.policy.device)
+        wholes = batch.wholes()
+        batch.solved = torch.tensor([bool(self.task.success(e.whole)) for e in episodes], device=self.policy.device)
         learners.offer(batch)
         batch = scored(method, batch, context)
         if self.task.judged_by_reward:
-            batch.solved = batch.scores.new_tensor([self.task.success(e) for e in batch.episodes]).bool()
-        why = [e.info["dropped"] == NO_REWARD for e in episodes if "dropped" in e.info]
+            batch.solved = batch.scores.new_tensor([self.task.success(e.whole) for e in batch.episodes]).bool()
+        why = [e.info["dropped"] == NO_REWARD for e in wholes if "dropped" in e.info]
         self.dropped.update({"no_reward": sum(why), "failed_reward": len(why) - sum(why)})
         return batch
 

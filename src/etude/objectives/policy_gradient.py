@@ -60,14 +60,18 @@ class ClippedSurrogate(TokenObjective, StepObjective):
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         assert batch.advantages is not None
         advantages = along(batch.advantages, policy.logp)
-        ratio = (policy.logp - batch.behaviour_logp).exp()
+        ratio = self.log_ratio(batch, policy).exp()
         clipped = ratio.clamp(1 - self.low, 1 + self.high)
         return -torch.minimum(ratio * advantages, clipped * advantages)
+
+    def log_ratio(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        """log rho, shaped as the log-probabilities: here of single tokens."""
+        return policy.logp - batch.behaviour_logp
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
         """`clip_fraction`: tokens whose gradient the clip removes. `behaviour_kl`: k3 estimate, nats per token."""
         assert batch.advantages is not None
-        advantages, log_ratio = along(batch.advantages, policy.logp), policy.logp - batch.behaviour_logp
+        advantages, log_ratio = along(batch.advantages, policy.logp), self.log_ratio(batch, policy)
         ratio, rises = log_ratio.exp(), advantages > 0
         clipped = (rises & (ratio > 1 + self.high)) | ((advantages < 0) & (ratio < 1 - self.low))
         return {"clip_fraction": clipped.float(), "behaviour_kl": ratio - 1 - log_ratio}

@@ -250,6 +250,10 @@ class CachedDecoder:
         """Add rows that go on from where these are."""
         self.keep(torch.cat([self.numbers, rows]))
 
+    def rewind(self, rows: Sequence[int], counts: Sequence[int]) -> list[bool]:
+        """None can: columns are common, and states have taken in what they were fed."""
+        return [False] * len(rows)
+
     def fitting(self, limit: int) -> int:
         """How many of the first rows take no more than `limit` bytes."""
         return int(limit * self.size / max(1, sum(row_bytes(self.cache))))

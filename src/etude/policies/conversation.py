@@ -6,6 +6,7 @@ all together, so the order in which they came does not matter.
 
     row opened        its tokens are prefilled, equal ones once for all rows that were opened with them
     row extended      only the tokens behind those that it holds are fed
+    row rewound       what is kept of its first tokens stays
     weights changed   all that was kept is dropped, and prefilled again by the weights of now
     memory is short   the rows that were opened last are dropped, and prefilled again when they are sampled from
 """
@@ -81,6 +82,21 @@ class Conversation:
         """Append tokens to rows: what was observed since they said something."""
         for row, new in zip(rows, tokens, strict=True):
             self._row(row).tokens += new
+
+    def rewind(self, rows: Sequence[int], counts: Sequence[int]) -> None:
+        """Let rows hold only the first so many of their tokens; what is kept of those stays, where the decoder can.
+
+        Something is appended before they are sampled from.
+        """
+        found = [self._row(row) for row in rows]
+        for row, count in zip(found, counts, strict=True):
+            row.tokens, row.reached = row.tokens[:count], min(row.reached, count)
+        kept = [row for row in found if row.place >= 0 and row.fed > len(row.tokens)]
+        if kept and self._decoder is not None:
+            with torch.inference_mode():
+                can = self._decoder.rewind([row.place for row in kept], [len(row.tokens) for row in kept])
+            for row, whole in zip(kept, can):
+                row.place, row.fed = (row.place, len(row.tokens)) if whole else (-1, 0)
 
     def fork(self, rows: Sequence[int]) -> list[int]:
         """Rows that hold what these hold, and go on by themselves; the history stays one. Their handles."""

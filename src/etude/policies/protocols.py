@@ -44,6 +44,10 @@ class Engine(Protocol):
         """Append what was observed to rows."""
         ...
 
+    def rewind(self, rows: Sequence[int], counts: Sequence[int]) -> None:
+        """Let rows hold only the first so many of their tokens; something is appended before they are sampled from."""
+        ...
+
     def sample(
         self, rows: Sequence[int], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = (),
         last: bool = False,
@@ -98,6 +102,10 @@ class Decoder(Protocol):
 
     def fork(self, rows: Tensor) -> None:
         """Add rows behind the others that go on from where these are. None may rest."""
+        ...
+
+    def rewind(self, rows: Sequence[int], counts: Sequence[int]) -> list[bool]:
+        """Let rows have only the first so many of their tokens, where that can be. None may rest."""
         ...
 
     def fitting(self, limit: int) -> int:

@@ -174,6 +174,15 @@ class SharedDecoder:
         self._measure()
         self._spread()
 
+    def rewind(self, rows: Sequence[int], counts: Sequence[int]) -> list[bool]:
+        """As far back as the end of their prompt."""
+        index = torch.tensor(rows, device=self.owner.device)
+        left = torch.tensor(counts, device=index.device) - self.real.sum(1)[self.owner[index]]
+        can = left >= 0
+        self.lengths[index[can]] = left[can]
+        self._measure()
+        return [bool(c) for c in can.tolist()]
+
     def fitting(self, limit: int) -> int:
         first = torch.unique(self.owner, return_inverse=True)[1]
         fresh = torch.ones_like(first, dtype=torch.bool)

@@ -67,7 +67,7 @@ class FormatGate(TokenReward):
         _checked(self, self.pattern)
 
     def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
-        kept = batch.rewards.new_tensor([formed(e, self.pattern, context) for e in batch.episodes])
+        kept = batch.rewards.new_tensor([formed(e.whole, self.pattern, context) for e in batch.episodes])
         return (kept - 1)[:, None] * batch.rewards
 
 

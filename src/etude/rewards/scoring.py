@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from etude.advantages.group import episode_sum
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode
 from etude.core.errors import RewardError
@@ -22,6 +23,8 @@ def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBat
     """The batch with `rewards` and `scores` filled in and components noted on its episodes.
 
     Parts are asked in their order, and each sees in both what those before it paid; whole episodes are judged first.
+    Where an episode has several rows, they are paid where they were said, whole episodes on the last row; `scores` are
+    the episode's, and in the end every row has on its last action what the later ones are paid: what is still to come.
     Rows without a reward are removed, see `outcomes`. Raises RewardError for a reward that is not finite, naming
     problem, component and completion.
     """
@@ -29,7 +32,7 @@ def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBat
     if not len(batch):
         return batch
     last = (batch.action_mask * torch.arange(batch.action_mask.shape[1], device=batch.tokens.device)).argmax(1)
-    batch = batch.replace(scores=_sums(batch.rewards))
+    batch = batch.replace(scores=_sums(batch.rewards, batch))
     for place, part in enumerate(parts):
         exact = None
         if isinstance(part, GroupReward):
@@ -42,11 +45,24 @@ def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBat
         else:
             values = judged[place].nan_to_num(0.0).to(batch.rewards)
         if not isinstance(part, TokenReward):
+            values = values if batch.once() is None else values * batch.ends()
             placed = torch.zeros_like(batch.rewards).scatter(1, last[:, None], values[:, None])
-        _note(part, batch.episodes, placed, judged.get(place))
+        _note(part, batch, placed, judged.get(place))
         rewards = batch.rewards + placed
-        batch = batch.replace(rewards=rewards, scores=_sums(rewards) if exact is None else exact)
-    return batch
+        batch = batch.replace(rewards=rewards, scores=_sums(rewards, batch) if exact is None else exact)
+    return batch if batch.once() is None else batch.replace(rewards=_with_later(batch, last))
+
+
+def _with_later(batch: TokenBatch, last: Tensor) -> Tensor:
+    """[B, T] the rewards, with those of the later rows of an episode on each row's last action token [B]."""
+    assert batch.episode is not None
+    rewards, ahead = batch.rewards.clone(), dict[int, float]()
+    own = batch.rewards.double().sum(1).tolist()
+    for row in range(len(batch) - 1, -1, -1):
+        episode = int(batch.episode[row])
+        rewards[row, last[row]] += ahead.get(episode, 0.0)
+        ahead[episode] = ahead.get(episode, 0.0) + own[row]
+    return rewards
 
 
 def outcomes(batch: TokenBatch, parts: Sequence[Any], context: Context) -> tuple[TokenBatch, dict[int, Tensor]]:
@@ -58,7 +74,10 @@ def outcomes(batch: TokenBatch, parts: Sequence[Any], context: Context) -> tuple
 
     Returns: the rows left, and by place among `parts` their rewards [B] in float64, nan where a part does not apply.
     """
-    given = {i: _given(p, batch.episodes, context) for i, p in _whole(parts)}
+    once, episodes = batch.once(), batch.wholes()
+    given = {i: _given(p, episodes, context) for i, p in _whole(parts)}
+    if once is not None:
+        given = {i: v[once[1].cpu()] for i, v in given.items()}
     declined, judged = torch.zeros(len(batch), dtype=torch.bool), ~batch.finished.cpu()
     judged |= any(isinstance(p, TokenReward) and p.judges for p in parts)
     for place, part in _whole(parts):
@@ -86,22 +105,25 @@ def _whole(parts: Sequence[Any]) -> list[tuple[int, Reward]]:
     return [(i, part) for i, part in enumerate(parts) if not isinstance(part, (TokenReward, GroupReward))]
 
 
-def _note(
-    part: Reward | TokenReward | GroupReward, episodes: Sequence[Episode], placed: Tensor, values: Tensor | None
-) -> None:
+def _note(part: Reward | TokenReward | GroupReward, batch: TokenBatch, placed: Tensor, values: Tensor | None) -> None:
     """Leave a part's share of the reward on the episodes that it applies to, and that have ended."""
+    totals, once = placed.sum(1), batch.once()
+    if once is not None:
+        totals = episode_sum(totals, batch)[once[0]]
+        values = None if values is None else values[once[0].cpu()]
+    episodes = batch.wholes()
     applies = [not e.unfinished for e in episodes] if values is None else (~values.isnan()).tolist()
     column = getattr(part, "column", "") or part.name
-    for episode, total, noted in zip(episodes, placed.sum(1).tolist(), applies):
+    for episode, total, noted in zip(episodes, totals.tolist(), applies):
         if noted:
             episode.scores[column] = episode.scores.get(column, 0.0) + total
             episode.total += total
             episode.outcome += total if getattr(part, "judges", False) else 0.0
 
 
-def _sums(rewards: Tensor) -> Tensor:
-    """[B] in float64 on the way, so that equal rewards at different places have equal sums."""
-    return rewards.double().sum(1).to(rewards.dtype)
+def _sums(rewards: Tensor, batch: TokenBatch) -> Tensor:
+    """[B] of each row's episode; in float64 on the way, so that equal rewards at different places have equal sums."""
+    return episode_sum(rewards.double().sum(1), batch).to(rewards.dtype)
 
 
 def rescored(part: GroupReward, batch: TokenBatch) -> Tensor:

@@ -1,0 +1,137 @@
+"""What episodes show while they are played, and the rows that this makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from etude.core.episodes import Episode, Segment, StopReason
+from etude.experience.lines import Lines
+from etude.experience.views import Look, View, count, only_seen
+from etude.policies.sampling import Sampling
+
+if TYPE_CHECKING:
+    from etude.experience.rollout import Start
+    from etude.experience.texts import Texts
+
+
+class Looks:
+    """Episodes of which everything is seen: each is its own view, and its own row."""
+
+    def __init__(self, episodes: Sequence[Episode]) -> None:
+        self.episodes = episodes
+
+    def ready(self, going: Sequence[int], away: Collection[int]) -> list[int]:
+        """The episodes that have a view to go on from; the others end here.
+
+        Args:
+            away: others, that will be gone on with.
+        """
+        return list(going)
+
+    def tokens(self, i: int) -> list[int]:
+        """What episode i shows now."""
+        return self.episodes[i].tokens
+
+    def said(self, going: Sequence[int]) -> None:
+        """These have said something, each the last of its segments."""
+
+    def finish(self) -> None:
+        """All episodes are over."""
+
+
+class Views(Looks):
+    """Episodes of which a view is seen. They end with the rows that were sampled from (`Episode.views`)."""
+
+    def __init__(
+        self, episodes: Sequence[Episode], view: View, starts: Sequence[Start], texts: Texts, lines: Lines,
+        sampling: Sampling,
+    ) -> None:  # fmt: skip
+        super().__init__(episodes)
+        self.view, self.starts, self.texts, self.lines, self.sampling = view, starts, texts, lines, sampling
+        self.now: dict[int, Look] = {}
+        self.rows: list[list[list[Segment]]] = [[] for _ in episodes]
+
+    def ready(self, going: Sequence[int], away: Collection[int]) -> list[int]:
+        """The episodes that have a view, those that are asked for a summary with it already written."""
+        left = self._looked(going)
+        while asked := [i for i in left if self.now[i].summary]:
+            self._summarise(asked, {*left, *away})
+            seen = {*self._looked(asked)}
+            left = [i for i in left if i not in asked or i in seen]
+        return left
+
+    def tokens(self, i: int) -> list[int]:
+        return _tokens(self.now[i].segments)
+
+    def said(self, going: Sequence[int]) -> None:
+        for i in going:
+            seen, rows, said = self.now.pop(i).segments, self.rows[i], self.episodes[i].segments[-1]
+            if rows and (rest := _behind(rows[-1], seen)) is not None:
+                rows[-1] += [*rest, said]
+            else:
+                rows.append([*map(only_seen, seen), said])
+
+    def finish(self) -> None:
+        """The rows; the last with what was answered last, where it goes on to there."""
+        for i, (episode, rows) in enumerate(zip(self.episodes, self.rows)):
+            if rows and not any(episode.segments[-1].action_mask):
+                look = self.view.look(episode, 0, self.texts)
+                rest = None if look is None or look.summary else _behind(rows[-1], look.segments)
+                rows[-1] += rest or []
+            if len(rows) != 1 or _tokens(rows[0]) != self.episodes[i].tokens:
+                episode.views = rows
+
+    def _looked(self, going: Sequence[int]) -> list[int]:
+        """Look at episodes; those that are not full."""
+        left = []
+        for i in going:
+            look = self.view.look(self.episodes[i], self.sampling.max_tokens, self.texts)
+            if look is None:
+                self.episodes[i].stop = StopReason.CONTEXT_OVERFLOW
+            else:
+                self.now[i] = look
+                left.append(i)
+        return left
+
+    def _summarise(self, asked: Sequence[int], others: Collection[int]) -> None:
+        """Have the policy write a summary of what each of these shows."""
+        for size in sorted({self.now[i].summary for i in asked}):
+            some = [i for i in asked if self.now[i].summary == size]
+            numbers = [sum(s.role == "summary" for s in self.episodes[i].segments) for i in some]
+            draws = [self.starts[i].draw.child("summary", n, "tokens") for i, n in zip(some, numbers)]
+            how = dataclasses.replace(self.sampling, max_tokens=size, stop=())
+            views = {i: self.tokens(i) for i in some}
+            for i, completion in zip(some, self.lines.sample(views, how, draws, [0] * len(some), False, others)):
+                request = self.now[i].segments[-1]
+                self.episodes[i].segments += [request, self.texts.said(completion, "summary")]
+            self.said(some)
+
+
+def _tokens(segments: Sequence[Segment]) -> list[int]:
+    return [t for s in segments for t in s.tokens]
+
+
+def _behind(row: Sequence[Segment], seen: Sequence[Segment]) -> list[Segment] | None:
+    """What a view shows behind the tokens of a row; None where it does not go on from them."""
+    held, skip = _tokens(row), count(row)
+    if _tokens(seen)[:skip] != held:
+        return None
+    rest = list[Segment]()
+    for s in seen:
+        size = len(s.tokens)
+        if skip < size:
+            rest.append(_from(only_seen(s), skip))
+        skip = max(0, skip - size)
+    return rest
+
+
+def _from(segment: Segment, place: int) -> Segment:
+    """What a segment has from some token on."""
+    if not place:
+        return segment
+    return dataclasses.replace(
+        segment, tokens=segment.tokens[place:], action_mask=segment.action_mask[place:],
+        behaviour_logp=segment.behaviour_logp[place:],
+    )  # fmt: skip

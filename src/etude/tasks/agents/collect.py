@@ -1,0 +1,174 @@
+"""Collect: ask for the value of every key, then say all of them.
+
+The first line names the keys; each turn the player asks for one of them, or says all values in the order of the keys:
+
+    keys c a f
+    get f               f4
+    get c               c0
+    get a               a9
+    say 094             right: the game ends, with reward 1
+
+Nobody can know a value without asking, so what was asked has to be remembered until the end. One answer ends the game,
+right (reward 1) or wrong (0). Anything else that is said is answered with `invalid`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from string import ascii_lowercase
+from typing import Annotated, Any, ClassVar
+
+from etude.core.episodes import Problem, Segment
+from etude.core.errors import ConfigError, EnvironmentFault, UnknownNameError
+from etude.core.fields import Count, Interval, Probability, WholeNumber
+from etude.core.streams import Stream
+from etude.core.task import Environment, LanguageTask, StepResult
+from etude.tasks.pool import Pool, reserved
+
+REQUEST = "Summary:"
+"""How summaries are asked for in the scripts, as `SummaryAt` does by default."""
+
+
+class CollectValues(LanguageTask):
+    """Values behind calls; 1 for an answer that has them all.
+
+    Args:
+        keys: how many values the answer needs.
+        max_turns: turns after which the game is truncated.
+        summarised: share of the scripts (what supervised methods learn from) that show a game from the middle, behind
+            a summary of what is known by then, or up to one.
+        seed: which values are drawn. The train/test divide is the same for every seed.
+
+    Splits: 'train' and 'test', which share no list of keys.
+
+    >>> game = CollectValues(keys=2).environment()
+    >>> shown = game.reset(Problem("collect/1", "keys c a\\n", "04", info={"values": {"c": "0", "a": "4"}}), seed=0)
+    >>> [game.step(Segment("assistant", said)).segments[0].text for said in ("get a", "get x")]
+    ['a4\\n', 'invalid\\n']
+    >>> game.step(Segment("assistant", "say 04")).reward
+    1.0
+    """
+
+    id: ClassVar[str] = "collect"
+    max_tokens: ClassVar[int] = 16
+
+    keys: Annotated[int, Interval(ge=2, le=12)] = 6
+    max_turns: Count = 12  # type: ignore[misc]  # of each task, where others have one for all
+    summarised: Probability = 0.5
+    seed: WholeNumber = 0
+
+    def check(self) -> None:
+        if self.max_turns <= self.keys:
+            raise ConfigError(
+                f"CollectValues.max_turns must be more than the {self.keys} keys, or nothing can be answered, got "
+                f"{self.max_turns}."
+            )
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        if split not in self.splits():
+            raise UnknownNameError("split of collect", split, self.splits())
+        return Pool(lambda i: self._problem(split, i), 20_000 if split == "train" else 1_000)
+
+    def environment(self) -> Environment:
+        return Values(self)
+
+    def answer(self, completion: str) -> str:
+        """What was said in the end."""
+        return str((re.findall(r"say ([0-9]+)", completion) or [""])[-1])
+
+    def script(self, problem: Problem, stream: Stream) -> list[Segment]:
+        """A game played well, keys asked for in random order; or what one shows between two summaries."""
+        return scripted(self, problem, stream)
+
+    def _problem(self, split: str, index: int) -> Problem:
+        random = Stream(self.seed).split("collect", split, index).numpy
+        while True:
+            names = [ascii_lowercase[k] for k in random.permutation(26)[: self.keys]]
+            prompt = f"keys {' '.join(names)}\n"
+            if reserved(prompt) == (split == "test"):
+                break
+        values = {name: str(v) for name, v in zip(names, random.integers(10, size=self.keys))}
+        return Problem(
+            f"collect/{split}/{index}", prompt, "".join(values.values()), f"keys{self.keys}", {"values": values}
+        )
+
+
+class Values:
+    """One game. `info` of a step: `success` (all values said), `valid` (what was said was understood)."""
+
+    def __init__(self, task: CollectValues) -> None:
+        self.task, self.turn, self.over = task, 0, True
+        self.values: Mapping[str, str] = {}
+        self.wanted = ""
+
+    def reset(self, problem: Problem, seed: int) -> list[Segment]:
+        self.values, self.wanted = problem.info["values"], str(problem.answer)
+        self.turn, self.over = 0, False
+        return [Segment("user", str(problem.prompt))]
+
+    def step(self, segment: Segment) -> StepResult:
+        """Answer a call, or judge an answer. Raises EnvironmentFault when the game is over."""
+        if self.over:
+            raise EnvironmentFault("This game of collect is over; call reset() to start another.")
+        self.turn += 1
+        text = segment.text.strip()
+        said = re.fullmatch(r"say ([0-9]+)", text)
+        right, late = said is not None and said[1] == self.wanted, self.turn >= self.task.max_turns
+        reply = "right" if right else "wrong" if said else self.reply(text)
+        self.over = said is not None or late
+        info = {"success": right, "valid": reply != "invalid"}
+        return StepResult([Segment("user", f"{reply}\n")], float(right), said is not None, late and not said, info)
+
+    def reply(self, call: str) -> str:
+        """The value of a key behind it, or 'invalid'."""
+        asked = re.fullmatch(r"get ([a-z])", call)
+        return f"{asked[1]}{self.values[asked[1]]}" if asked and asked[1] in self.values else "invalid"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Where the game stands, as JSON values."""
+        return {"values": dict(self.values), "wanted": self.wanted, "turn": self.turn, "over": self.over}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a snapshot."""
+        self.values, self.wanted = state["values"], state["wanted"]
+        self.turn, self.over = state["turn"], state["over"]
+
+    def tools(self) -> list[dict[str, Any]]:
+        """What can be said."""
+        return [
+            {"name": "get", "example": "get a", "arguments": {"key": list(ascii_lowercase)}},
+            {"name": "say", "example": "say 094", "arguments": {"values": "digits"}},
+        ]
+
+
+def scripted(task: CollectValues, problem: Problem, stream: Stream) -> list[Segment]:
+    """A game played well; in a share `task.summarised` of the scripts one view of a game with a summary."""
+    game, random = task.environment(), stream.numpy
+    segments, values = game.reset(problem, 0), problem.info["values"]
+    names = [list(values)[k] for k in random.permutation(len(values))]
+    parts, known = random.random() < task.summarised, 0
+    if parts:
+        known, end = sorted(random.integers(0, len(names) + 1, size=2).tolist())
+    else:
+        end = len(names)
+    if known:
+        segments.append(Segment("user", summary(names[:known], values) + "\n"))
+    for name in names[known:end]:
+        result = game.step(Segment("assistant", f"get {name}"))
+        segments += [Segment("assistant", f"get {name}"), *result.segments]
+    if parts and end < len(names):
+        return [*segments, Segment("user", REQUEST), Segment("assistant", summary(names[:end], values))]
+    return [*segments, Segment("assistant", f"say {problem.answer}", reward=1.0)]
+
+
+def summary(names: Sequence[str], values: Mapping[str, str]) -> str:
+    """What is known: names with their values.
+
+    >>> summary(["f", "c"], {"c": "0", "a": "9", "f": "4"})
+    'f4 c0'
+    """
+    return " ".join(name + values[name] for name in names)
+
+
+collect = CollectValues()

@@ -1,0 +1,31 @@
+"""The losses of language agents, written out from their papers."""
+
+from __future__ import annotations
+
+import math
+
+from pinned_shared import clipped, left_out, mean, paid, sequence_mean, standardised, surrogates, token_mean
+from pinned_world import World
+from torch import Tensor
+
+
+def empg(w: World) -> Tensor:
+    """GRPO with A exp(-k h) / mean of that, less its mean; a completion of one turn has no next one."""
+    advantages, turns = standardised(paid(w), w), range(w.count)
+    entropy = [float(w.of("entropy", i).detach().mean()) for i in turns]
+    h = [(e - min(entropy)) / (max(entropy) - min(entropy) + 1e-8) for e in entropy]
+    sure = mean(math.exp(-x) for x in h)
+    modulated = {i: advantages[i] * math.exp(-h[i]) / sure for i in turns}
+    centre = mean(modulated.values())
+    return sequence_mean(surrogates(w, {i: a - centre for i, a in modulated.items()}))
+
+
+def loop(w: World) -> Tensor:
+    """Leave-one-out advantages of at least 0.01, clipped at 1 / 1.1 and 1.1."""
+    advantages = {i: a for i, a in left_out(paid(w), w).items() if abs(a) >= 0.01}
+    return sequence_mean({i: clipped(w, i, a, 1 - 1 / 1.1, 0.1) for i, a in advantages.items()})
+
+
+def supo(w: World) -> Tensor:
+    """GRPO's clip of standardised rewards, every token alike; here every completion has an answer."""
+    return token_mean(surrogates(w, standardised(paid(w), w)))
