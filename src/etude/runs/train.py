@@ -33,6 +33,7 @@ from etude.runs.training import (
 )
 from etude.runs.warm import after, start_of
 from etude.runs.worlds import world_of
+from etude.tasks import LOGS
 
 
 def train(
@@ -52,7 +53,7 @@ def train(
         method: a name (`etude methods`), a Method, 'file.py:name', or a run's method.json; 'grpo' by default.
         task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'; a gymnasium.Env
             class, a function that makes such environments, or one that `gym.make` made; rows: dicts, a
-            `datasets.Dataset`, or either by split. 'compose' by default.
+            `datasets.Dataset`, or either by split. 'compose' by default; with `data`, logs alone.
         set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
         with_: parts or methods to stack on the method.
         reward: 'module:function', 'file.py:function', or a Python function over completions; several in a list, with
@@ -60,8 +61,8 @@ def train(
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         callbacks: objects or classes with `on_step`, `on_evaluation`, ... (`etude.Callback`), or 'my.py:Slack'.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
-            that transformers loaded serves with its `tokenizer`. Also columns, answer, chat, system,
-            template_arguments, skip_bad_rows and stream, which are fields of a task.
+            that transformers loaded serves with its `tokenizer`. Also data (logs), columns, answer,
+            chat, system, template_arguments, skip_bad_rows and stream, which are fields of a task.
 
     Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an
     environment of a notebook) is kept as its source, and `resume` asks for it.
@@ -74,6 +75,8 @@ def train(
         told = merged(config, told)
     listed = told.get("callbacks", ())
     called, told["callbacks"] = calling.made(listed), calling.names(listed)
+    if told.get("data"):
+        told.setdefault("task", LOGS)
     where = given.home(told.get("out"))
     if "model" in told or "tokenizer" in told:
         told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
@@ -108,7 +111,7 @@ def _start(
             say(note)
     evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
     steps = chosen.steps or (run_of(composed).budget(composed, goal) if preset is None else preset.steps)
-    chosen = dataclasses.replace(chosen, steps=steps, evaluate=evaluate)
+    chosen = run_of(composed).timed(composed, goal, dataclasses.replace(chosen, steps=steps, evaluate=evaluate))
     prepare(composed, goal, chosen)
     from etude.policies.loading import is_shipped
     from etude.runtime import disk, sources
