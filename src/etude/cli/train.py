@@ -188,7 +188,15 @@ def train(
     if resume is not None:
         _refuse_changes(given)
         shows.result(
-            go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet, callbacks=callback, until=until),
+            go_on(
+                resume,
+                steps=steps,
+                accept_changes=accept_changes,
+                quiet=quiet,
+                callbacks=callback,
+                until=until,
+                data=data,
+            ),
             quiet,
         )
         return
@@ -233,7 +241,7 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet")
+    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet", "data")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)

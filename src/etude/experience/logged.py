@@ -70,7 +70,7 @@ class Logged(ReplayExperience):
         Raises: ConfigError if nothing is left.
         """
         modules: Iterator[Any] = iter(actor.transforms)
-        lines = []
+        source, lines = logs, list[str]()
         for part in transforms:
             before, logs = logs, part(logs)
             if isinstance(part, Observations):
@@ -78,7 +78,7 @@ class Logged(ReplayExperience):
             lines.append(f"{before.rows:,} rows -> {logs.rows:,}: {part.sentence(before, logs)}")
             if not logs.rows:
                 raise ConfigError("Nothing is left of the logs: " + "; ".join(lines))
-        return LoggedReader(logs, LoggedStore(logs, in_units(actor), members, actor.device), lines)
+        return LoggedReader(source, LoggedStore(logs, in_units(actor), members, actor.device), lines)
 
 
 class LoggedStore(Store):
@@ -137,6 +137,7 @@ class LoggedReader:
     """What the loop asks of who gathers: here nothing is gathered.
 
     Args:
+        logs: as they were before any transform.
         lines: what each transform did, for people.
     """
 
@@ -163,6 +164,6 @@ class LoggedReader:
         if state["fingerprint"] != self.logs.fingerprint:
             raise CheckpointError(
                 f"The run learned from logs with the fingerprint {state['fingerprint'][:12]}, and {self.logs.where} "
-                f"has {self.logs.fingerprint[:12]} (after its transforms): give it what it was trained with."
+                f"has {self.logs.fingerprint[:12]}: give it what it was trained with."
             )
         self.acted = state["acted"]

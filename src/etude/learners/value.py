@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Expectile(Error):
-    """|tau - 1(u < 0)| u^2, u = target - prediction: what lies above counts more than what lies below (arXiv:2110.06169).
+    """|tau - 1(u < 0)| u^2, u = target - prediction: above tau = 1/2 the larger ones count more (arXiv:2110.06169).
 
     Shapes: [..., K] -> [..., K].
 

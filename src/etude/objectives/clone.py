@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from etude.core.method import Method
 
 
-class Recorded(Towards):
+class AsRecorded(Towards):
     """The actions that were done.
 
     Shapes: [P, N, A].
@@ -156,7 +156,7 @@ class Clone(ActorTerm):
     [[0.25]]
     """
 
-    towards: Towards = Recorded()
+    towards: Towards = AsRecorded()
     weight: CloneWeight = Ones()
     error: CloneError = SquaredDistance()
     scale: NonNegative = 1.0

@@ -19,6 +19,7 @@ from etude.rewards.several import Scoring
 from etude.runs import calling, given, presets, shorthands
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
+from etude.runs.logs import same_data
 from etude.runs.session import prepare, run
 from etude.runs.training import (
     Options,
@@ -194,6 +195,7 @@ def resume(
     reward: Scoring | None = None,
     callbacks: str | Sequence[Any] = (),
     until: int | None = None,
+    data: str | Path | None = None,
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
@@ -203,6 +205,7 @@ def resume(
         accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
             the run records what changed, and at which step.
         until: end it for now after so many of its steps.
+        data: the logs that it learns from, where they are to be sure: others are refused.
         callbacks: as in `train`; without any, those that the run was started with by name.
 
     Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
@@ -235,6 +238,8 @@ def resume(
             config["task"] if task is None else given.task_of(task, given.home(folder)), config["task_fields"],
             config["reward"],
         )  # fmt: skip
+        if data is not None:
+            same_data(opened.path, goal, str(data))
         if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
             raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
         if options.steps != config["steps"] and not run_of(method).extends:
