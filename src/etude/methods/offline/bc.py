@@ -41,7 +41,7 @@ bc = ReplayMethod(
         equal=("updates",),
         sweep={"rate": (0.3, 1.0, 3.0)},
         learned_on="return",
-        paper_effect="off-policy methods on logs of one policy earn far less than that policy (arXiv:1812.02900, figure 1)",
+        paper_effect="off-policy methods on logs of one policy earn far less than it did (arXiv:1812.02900, figure 1)",
     ),
 )
 
