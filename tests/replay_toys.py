@@ -16,8 +16,9 @@ from etude.methods.value.mrq.encoder import Encoder
 from etude.policies.control.initializers import Sparse
 from etude.policies.control.networks import MLP
 
-REPLAY = {m.id: m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, ReplayMethod)}
-"""Every method of this kind."""
+KIND = {m.id: m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, ReplayMethod)}
+REPLAY = {name: m for name, m in KIND.items() if m.experience is None or m.experience.acts}
+"""Every method of this kind that acts; those that learn from logs are in `log_toys.py`."""
 
 
 def acts_in_boxes(method: Method) -> bool:

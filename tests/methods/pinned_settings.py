@@ -57,6 +57,18 @@ DELAYED: Settings = {
     "policy.learning.target.rate": 0.005, "exploration.scale": 0.1, "critic.backup.rule.noise.scale": 0.2,
     "critic.backup.rule.noise.limit": 0.5, "critic.backup.reduce": "min", "actor.0.over": "first",
 }  # fmt: skip
+CLONED: Settings = {
+    "experience": "logged", "exploration": None, "critic": None, "value": None, "transforms": (), "sampling.batch": 256,
+    "policy.network.hidden": (256, 256), "policy.learning.optimizer.lr": 3e-4, "actor": ("clone",),
+    "actor.0.towards": "as-recorded", "actor.0.weight": "ones", "actor.0.scale": 1.0, "order": ("policy",),
+}  # fmt: skip
+"""Batch and network of the methods that it is the floor of; papers of cloning have none that are usual."""
+OFF_LOGS: Settings = {
+    "experience": "logged", "exploration": None, "sampling.batch": 256, "sampling.horizon.gamma": 0.99,
+    "policy.network.hidden": (256, 256), "critic.network.hidden": (256, 256), "critic.count": 2,
+    "critic.error": "squared", "critic.learning.optimizer.lr": 3e-4, "policy.learning.optimizer.lr": 3e-4,
+    "critic.learning.target.rate": 0.005,
+}  # fmt: skip
 SOFT: Settings = {
     **WIDE, "policy": "squashed-policy", "exploration": "sampled", "policy.least": -20.0, "policy.most": 2.0,
     "learners.0.start": 1.0, "learners.0.entropy.nats": -1.0, "learners.0.learning.optimizer.lr": 3e-4,
@@ -111,6 +123,8 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer.beta2": 0.999, "learners.0.start": 0.07, "learners.0.learning": None,
         "order": (("policy", "critic"),), "critic.scale": "return-scale", "rewards": (),
     },
+    "bc": {**CLONED, "policy": "deterministic-policy", "actor.0.error": "squared-distance"},
+    "bc-discrete": {**CLONED, "policy": "softmax-policy", "actor.0.error": "likelihood"},
     "bilevel-mle": {**PLAIN, "experience.size": 5},
     "c51": {**CARTPOLE, "critic.head.count": 51, "critic.error": "cross-entropy"},
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
@@ -166,6 +180,16 @@ SETTINGS: dict[str, Settings] = {
         "optimizer.every": 1,
     },
     "ipo": {**PAIRS, "reference": "frozen"},
+    "iql": {
+        **OFF_LOGS, "transforms": (), "order": ("value", "policy", "critic"), "value.of": "min",
+        "value.error": "expectile", "value.error.tau": 0.7, "value.network.hidden": (256, 256),
+        "value.learning.optimizer.lr": 3e-4,
+        "critic.backup.rule": "from-value", "critic.learning.every": 1, "critic.learning.target.every": 1,
+        "policy.learning.every": 1, "policy.learning.target": None, "policy.learning.optimizer.schedule": "cosine",
+        "policy.least": -5.0, "policy.most": 2.0, "actor": ("clone",), "actor.0.weight.beta": 3.0,
+        "actor.0.weight.cap": 100.0, "actor.0.weight.over": "min", "actor.0.weight.slow": True,
+        "actor.0.weight.baseline": "of-state", "actor.0.error": "likelihood",
+    },
     "kimi-k1-5": {
         **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,
         "rewards.1.times": 5, "rewards.1.longest": 16,
@@ -417,6 +441,12 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer.kappa": 2.0, "critic.backup.rule": "argmax", "critic.backup.rule.double": False,
     },
     "td3": DELAYED,
+    "td3-bc": {
+        **{k: v for k, v in DELAYED.items() if not k.startswith(("exp",))}, **OFF_LOGS,
+        "transforms": ("standardize-observations",), "transforms.0.epsilon": 1e-3, "order": ("critic", "policy"),
+        "actor": ("maximize-q", "clone"), "actor.0.scale": "mean-abs", "actor.0.scale.alpha": 2.5,
+        "actor.1.weight": "ones", "actor.1.error": "squared-distance", "actor.1.scale": 1.0,
+    },
     "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
     "v-mpo": {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 64, "epochs": 10,

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from etude.core.errors import ConfigError
+from etude.tasks import LOGS
 
 if TYPE_CHECKING:
     from etude.runs.training import Result
 
 Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+DEFAULT_TASK = "compose"
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
@@ -34,6 +36,7 @@ def train(
     reward: Repeated = (),
     config: str | None = None,
     preset: Annotated[bool, Parameter(show_default=False)] = True,
+    data: str | None = None,
     columns: str | None = None,
     answer: str | None = None,
     skip_bad_rows: Flag = False,
@@ -107,8 +110,12 @@ def train(
         A file that says all this by the same names (TOML, YAML), as every run writes one: run.toml. Flags win over it.
     preset
         Begin with the settings that were measured for this method on this task, where there are any; all else wins.
+    data
+        Logs to learn from (control): .npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, or a run folder with a
+        replay. Returns are played in --task; without it nothing is played.
     columns
-        Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution.
+        Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution; of a
+        table of logs 'obs=x1,x2 action=u reward=r episode=id done=end'.
     answer
         How a data file's answers are found in completions: auto, boxed, last-number, choice or exact.
     skip_bad_rows
@@ -186,7 +193,15 @@ def train(
     if resume is not None:
         _refuse_changes(given)
         shows.result(
-            go_on(resume, steps=steps, accept_changes=accept_changes, quiet=quiet, callbacks=callback, until=until),
+            go_on(
+                resume,
+                steps=steps,
+                accept_changes=accept_changes,
+                quiet=quiet,
+                callbacks=callback,
+                until=until,
+                data=data,
+            ),
             quiet,
         )
         return
@@ -202,8 +217,10 @@ def train(
         "bound": bound, "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
         "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
-    of_task = {"columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat, "system": system,
-               "template_arguments": template_arguments, "stream": stream}  # fmt: skip
+    if data is not None and task == DEFAULT_TASK:
+        task = LOGS
+    of_task = {"data": data, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat,
+               "system": system, "template_arguments": template_arguments, "stream": stream}  # fmt: skip
     options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")
@@ -229,7 +246,7 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet")
+    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet", "data")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)

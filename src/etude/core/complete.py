@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from etude.core.errors import ConfigError
@@ -9,7 +10,7 @@ from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 
 if TYPE_CHECKING:
     from etude.core.method import Method
-    from etude.core.replay_slots import Exploration, ReplayCritic, ReplayExperience, ReplayPolicy, Sampling
+    from etude.core.replay_slots import ReplayExperience, ReplayPolicy, Sampling
     from etude.core.slots import Curriculum, TokenExperience, TokenObjective, TokenOptimizer
     from etude.core.step_slots import Policy, StepAdvantages, StepExperience, StepObjective, StepOptimizer
 
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
 
         policy: ReplayPolicy
         experience: ReplayExperience
-        exploration: Exploration
         sampling: Sampling
-        critic: ReplayCritic
 
 
 def complete_token(method: Method) -> CompleteTokenMethod:
@@ -56,6 +55,16 @@ def complete_replay(method: Method) -> CompleteReplayMethod:
     """The same for methods that learn from what is stored."""
     _check(method, ReplayMethod)
     return cast("CompleteReplayMethod", method)
+
+
+def samplings(method: Method) -> Iterator[Sampling]:
+    """All that draws rows in a method that learns from what is stored."""
+    from etude.core.replay_slots import Sampling
+
+    slots = method.slots()
+    learners = (slots["critic"], slots["value"], *slots["learners"])
+    drawn = (slots["sampling"], *(part.sampling for part in learners if part is not None))
+    return (part for part in drawn if isinstance(part, Sampling))
 
 
 def _check(method: Method, kind: type[Method]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Positive
 from etude.core.learners import Critic, Joint, OwnCritic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
+from etude.core.log_slots import LogTransform, ReplayValue
 from etude.core.method import Method
 from etude.core.part import Need, Part, to_json
 from etude.core.recipe import Recipe
@@ -229,25 +230,30 @@ Order = tuple[str | tuple[str, ...], ...]
 class ReplayMethod(Method):
     """What the off-policy loop reads: rows that a population stored, and how its networks learn from them.
 
-    `rewards` say what a step is worth before it is stored. An update draws what those learners read that are due, then
-    goes through `order`: for each entry, a name or a group of names whose losses are all computed before any of them
-    steps, loss, gradient, step. Slow copies follow last, unless 'targets' stands in `order`. Every `every` and `warmup`
-    counts updates from 1. `rate` is a factor on the learning rates of all of them; `optimizer.lr=...` sets them all.
+    `rewards` say what a step is worth before it is stored; `transforms` change logs before they are learned from. An
+    update draws what those learners read that are due, then goes through `order`: for each entry, a name or a group of
+    names whose losses are all computed before any of them steps, loss, gradient, step. Slow copies follow last, unless
+    'targets' stands in `order`. Every `every` and `warmup` counts updates from 1. `rate` is a factor on the learning
+    rates of all of them; `optimizer.lr=...` sets them all.
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
-    required: ClassVar[tuple[str, ...]] = ("policy", "experience", "exploration", "sampling", "critic")
-    stays: ClassVar[Mapping[str, str]] = {"policy": "", "critic": "", "learners": "", "experience": ""}
+    required: ClassVar[tuple[str, ...]] = ("policy", "experience", "sampling")
+    stays: ClassVar[Mapping[str, str]] = {
+        "policy": "", "critic": "", "value": "", "learners": "", "experience": "", "transforms": ""
+    }  # fmt: skip
     computes: ClassVar[frozenset[Need]] = frozenset({Need.NEXT_OBSERVATIONS, Need.ESTIMATE})
 
     stages: tuple[Stage, ...] = ()
     policy: ReplayPolicy | None = None
     experience: ReplayExperience | None = None
     exploration: Exploration | None = None
+    transforms: tuple[LogTransform, ...] = ()
     sampling: Sampling | None = None
     rewards: tuple[StepReward, ...] = ()
     critic: ReplayCritic | None = None
     actor: tuple[ActorTerm, ...] = ()
+    value: ReplayValue | None = None
     learners: tuple[ReplayLearner, ...] = ()
     order: Order = ("critic", "policy")
     rate: Positive = 1.0
@@ -255,7 +261,8 @@ class ReplayMethod(Method):
     @property
     def trained(self) -> dict[str, ReplayLearner | ReplayPolicy]:
         """What takes steps, by the name that `order` has for it."""
-        named = {"critic": self.critic, "policy": self.policy, **{part.name: part for part in self.learners}}
+        named: dict[str, ReplayLearner | ReplayPolicy | None] = {"critic": self.critic, "policy": self.policy}
+        named |= {"value": self.value, **{part.name: part for part in self.learners}}
         return {k: part for k, part in named.items() if part is not None and part.learning is not None}
 
     def groups(self) -> list[tuple[str, ...]]:
@@ -265,6 +272,9 @@ class ReplayMethod(Method):
     def contradictions(self) -> Iterator[str]:
         assert self.policy is not None
         policy = type(self.policy).__name__
+        yield from self._acting()
+        if self.critic is None and self.policy.made_of_critic:
+            yield f"{policy} does what the critic says is best, and there is none: set critic=q-functions."
         if self.policy.made_of_critic and self.actor:
             yield f"{policy} does what the critic says is best and learns nothing: leave the slot actor empty."
         if not self.policy.made_of_critic and not self.actor:
@@ -273,11 +283,26 @@ class ReplayMethod(Method):
             cls = type(reward)
             if cls.before_update is not Part.before_update or cls.after_update is not Part.after_update:
                 yield f"{cls.__name__} learns from whole rollouts, and here rewards are told one step at a time."
-        yield from _same_names(["policy", "critic", *(part.name for part in self.learners)])
+        yield from _same_names(["policy", "critic", "value", *(part.name for part in self.learners)])
         encoders = [part.name for part in self.learners if isinstance(part, ReplayEncoder)]
         if len(encoders) > 1:
             yield f"{' and '.join(encoders)} are encoders, and policy and critic read one: leave out the other."
         yield from self._misplaced()
+
+    def _acting(self) -> Iterator[str]:
+        """What is for those who act alone, and what for those who learn from logs."""
+        assert self.experience is not None
+        experience = type(self.experience).__name__
+        if self.experience.acts:
+            if self.exploration is None:
+                yield f"{experience} acts, and nothing says how: set exploration=sampled, or experience=logged."
+            if self.transforms:
+                name = type(self.transforms[0]).__name__
+                yield f"{name} changes logs, and {experience} acts: leave transforms empty."
+            return
+        for part in (self.exploration, *self.rewards):
+            if part is not None:
+                yield f"{experience} never acts, so nobody asks {type(part).__name__}: leave it out."
 
     def _misplaced(self) -> Iterator[str]:
         """Names in `order` that nobody has, that are there twice, or that are missing."""

@@ -7,7 +7,7 @@ K], of every choice [P, M, N, A, K]. The legend of shapes is in `core/batches.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from etude.core.fields import Count, Interval
@@ -96,7 +96,11 @@ class ReplayReading(Protocol):
         ...
 
     def state_outputs(self, at: At = "here", copy: bool = False) -> Tensor:
-        """What is said of states, whatever is done there, [P, M, N, K]."""
+        """What is said of states, whatever is done there, [P, M, N, K], by the method's `value`, else its critic."""
+        ...
+
+    def worth(self, at: At = "here") -> Tensor:
+        """[P, N] what the method's `value` says that states are worth."""
         ...
 
     def values(self, outputs: Tensor) -> Tensor:
@@ -147,6 +151,7 @@ class ReplayExperience(Part, abstract=True):
     """
 
     slot = "experience"
+    acts: ClassVar[bool] = True  # while it is learned from; else its steps come from logs
     environments: Count = 1
 
 
@@ -300,13 +305,6 @@ class ReplayLearner(Apart, abstract=True):
         return objection or (self.about_target() if self.learning is not None else None)
 
 
-def samplings(method: Method) -> Iterator[Sampling]:
-    """All that draws rows in a method."""
-    slots = method.slots()
-    learners = (part.sampling for part in (slots["critic"], *slots["learners"]) if part is not None)
-    return (part for part in (slots["sampling"], *learners) if isinstance(part, Sampling))
-
-
 def gives_windows(sampling: Sampling | Horizon | None) -> bool:
     """Whether rows that are drawn so are windows of steps."""
     horizon = sampling.horizon if isinstance(sampling, Sampling) else sampling
@@ -373,6 +371,8 @@ class ReplayPolicy(Policy, abstract=True):
     """Whether it can stand behind an encoder."""
     scores: ClassVar[bool] = False
     """Whether it has log-probabilities of what was done (`ReplayReading.logp`)."""
+    of_choices: ClassVar[bool] = False
+    """Whether it makes choices alone."""
 
     def objection(self, method: Method) -> str | None:
         if "actor" not in method.slot_names():

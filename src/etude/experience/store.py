@@ -146,10 +146,13 @@ class Store:
         return self._columns_of(index)
 
     def _columns_of(self, index: Tensor) -> Rows:
-        place = index + self.first.view(-1, *[1] * (index.dim() - 1))
-        found = self.rows.index_select(0, place.flatten()).view(*index.shape, -1)
+        found = self.rows.index_select(0, self._place(index).flatten()).view(*index.shape, -1)
         observations, actions, following, *numbers = found.split(self.widths, -1)
         return Rows(observations, actions, following, *(x.squeeze(-1) for x in numbers))
+
+    def _place(self, index: Tensor) -> Tensor:
+        """Where in `rows` the rows at `index` [P, ...] are."""
+        return index + self.first.view(-1, *[1] * (index.dim() - 1))
 
     def ahead(self, index: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Places of the same environments `steps` later, and whether that is stored yet: [P, N] each."""

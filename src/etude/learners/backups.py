@@ -123,7 +123,7 @@ class Taken(Rule):
 
 
 class FromValue(Rule):
-    """Whatever is done next: what the state there is worth is said by a critic of states.
+    """Whatever is done next: what the state there is worth is said by the method's `value`, or a critic of states.
 
     Shapes: outputs [P, M, N, K].
 
@@ -135,8 +135,11 @@ class FromValue(Rule):
 
     def objection(self, method: Method) -> str | None:
         critic = method.slots()["critic"]
-        if critic is not None and not critic.of_states:
-            return "asks what states are worth, and the critic says it of actions: set critic=v-functions."
+        if critic is not None and not critic.of_states and method.slots()["value"] is None:
+            return (
+                "asks what states are worth, and the critic says it of actions: set value=value-function, or "
+                "critic=v-functions."
+            )
         return None
 
     def __call__(self, read: ReplayReading) -> Following:

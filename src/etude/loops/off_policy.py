@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from etude.core import stages
-from etude.core.complete import complete_replay
-from etude.core.control import ControlTask
+from etude.core.complete import complete_replay, samplings
+from etude.core.control import ControlTask, VectorEnvironment
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import CPU, Member, Population, settle
-from etude.core.replay_slots import encoder_of, samplings
+from etude.core.replay_slots import encoder_of
 from etude.experience.spaces import observation_shape
 from etude.loops.block import Block
 from etude.loops.member_report import reported
@@ -30,6 +30,7 @@ from etude.runtime.checkpoints import STORED, load_json, load_tensors, save_json
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteReplayMethod
+    from etude.experience.logged import LoggedReader
     from etude.experience.replay import ReplayCollector
 
 WINDOW = 100
@@ -62,9 +63,7 @@ class OffPolicyLoop:
         self.population = Population(members)
         bound = stages.bound(method, lambda m: settle(m, self.population))
         self.stages, self.stage = [(until, complete_replay(own)) for until, own in bound], 0
-        self.environment = self.method.policy.watch(
-            task.make([m.seed for m in members], self.method.experience.environments, "train")
-        )
+        self.environment = self.method.policy.watch(self._made([m.seed for m in members]))
         self.updater = self._learner(self.method, self.population)
         self.collector = self._collector()
         for sampling in (part for _, stage in self.stages for part in samplings(stage)):
@@ -89,7 +88,7 @@ class OffPolicyLoop:
 
     @property
     def critic(self) -> nn.Module:
-        """The critic's module."""
+        """The critic's module, of a method that has one."""
         return self.updater.networks["critic"]
 
     @property
@@ -108,21 +107,35 @@ class OffPolicyLoop:
         actor = cast(Actor, method.policy.actor(method, shape, space, population)).to(self.device)  # as the slot says
         encoder, encoding = encoder_of(method), cast(Any, actor.encoder)
         built = {p.name: p.build(actor.shape, space, population) for p in method.learners if p is not encoder}
+        if method.value is not None:
+            built["value"] = method.value.build(actor.shape, space, population)
         if method.policy.made_of_critic:
-            critic = actor.body
-        elif encoder is not None:
-            built[encoder.name] = encoding
-            critic = (
+            built["critic"] = actor.body
+        elif method.critic is not None and encoder is not None:
+            built["critic"] = (
                 method.critic.build_joined(encoding.joined, population) if encoding.joined
                 else method.critic.build((encoding.width,), space, population)
             )  # fmt: skip
-        else:
-            critic = method.critic.build(actor.shape, space, population)
-        networks = {k: network.to(self.device) for k, network in {"critic": critic, **built}.items()}
-        return ReplayUpdater(method, population, actor, networks)
+        elif method.critic is not None:
+            built["critic"] = method.critic.build(actor.shape, space, population)
+        if encoder is not None:
+            built[encoder.name] = encoding
+        return ReplayUpdater(method, population, actor, {k: network.to(self.device) for k, network in built.items()})
 
-    def _collector(self) -> ReplayCollector:
+    def _made(self, seeds: list[int]) -> VectorEnvironment:
+        """What is acted in; where logs are learned from, one environment for its spaces, which is never stepped."""
+        experience = self.method.experience
+        if experience.acts:
+            return self.task.make(seeds, experience.environments, "train")
+        self.headline = "policy_loss" if "policy" in self.method.trained else "critic_loss"
+        return self.task.make(seeds[:1], 1, "spaces")
+
+    def _collector(self) -> ReplayCollector | LoggedReader:
         experience: Any = self.method.experience
+        if not experience.acts:
+            logs = cast(Any, self.task).logs()
+            reader: LoggedReader = experience.reader(logs, self.actor, self.population.size, self.method.transforms)
+            return reader
         made: ReplayCollector = experience.collector(
             self.environment, self.actor, self.population, self.method.exploration, self.method.rewards
         )
@@ -133,7 +146,8 @@ class OffPolicyLoop:
         if stage != self.stage:
             self.stage = stage
             self.updater.follow(self.method)
-            self.collector.exploration, self.collector.rewards = self.method.exploration, self.method.rewards
+            collector: Any = self.collector
+            collector.exploration, collector.rewards = self.method.exploration, self.method.rewards
 
     # One step
 
@@ -170,6 +184,9 @@ class OffPolicyLoop:
         self.finished += 1
         members = block.means(counted="_skipped_steps") | self._offered()
         found = reported(block, members, self.population, self.recent, acted or self.acted, taken)
+        if not self.method.experience.acts:
+            del found.metrics["environment_steps"]  # an update is what a budget counts
+            found.metrics["updates_per_second"] = found.metrics.pop("steps_per_second")
         found.metrics |= noticed
         self._reach(stages.current(self.stages, self.finished, self.steps))
         return found

@@ -168,12 +168,18 @@ class StoredReading:
         return in_units(self.updater.actor).entropy(self.parameters())
 
     def state_outputs(self, at: At = "here", copy: bool = False) -> Tensor:
-        slow = copy and self.updater.slow("critic")
+        name = "critic" if self.updater.method.value is None else "value"
+        slow = copy and self.updater.slow(name)
         said: Tensor = self._once(
-            ("states", at, slow), self._rests_on("critic", slow),
-            lambda: self._pass(self.updater.module("critic", slow), at, slow, None, not slow),
+            ("states", at, slow), self._rests_on(name, slow),
+            lambda: self._pass(self.updater.module(name, slow), at, slow, None, not slow),
         )  # fmt: skip
         return said
+
+    def worth(self, at: At = "here") -> Tensor:
+        value = self.updater.method.value
+        assert value is not None
+        return value.worth(self.state_outputs(at))
 
     def outputs(
         self, at: At = "here", actions: Tensor | None = None, copy: bool = False, frozen: bool = False,
@@ -192,6 +198,12 @@ class StoredReading:
                 "The values of all choices are asked for, and this critic says that of one action: set another "
                 "critic.backup.rule, or another policy."
             )
+        if slow and actions is self.batch.actions:  # value and policy both ask what the slow copies say of these
+            recorded: Tensor = self._once(
+                ("recorded", at, first), self._rests_on("critic", slow),
+                lambda: self._pass(network, at, slow, actions, learns),
+            )  # fmt: skip
+            return recorded
         return self._pass(network, at, slow, actions, learns)
 
     def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None, learns: bool) -> Tensor:
@@ -204,7 +216,7 @@ class StoredReading:
         return said
 
     def values(self, outputs: Tensor) -> Tensor:
-        found: Tensor = self.updater.method.critic.head.mean(outputs)  # type: ignore[attr-defined]
+        found: Tensor = cast(Any, self._critic).head.mean(outputs)
         return found
 
     @property
@@ -212,12 +224,17 @@ class StoredReading:
         return (*self.updater.trainers, "targets")
 
     def critic_loss(self) -> Tensor:
-        loss: Tensor = self._once(("critic loss",), self._everybody, lambda: self.updater.method.critic.loss(self))
+        loss: Tensor = self._once(("critic loss",), self._everybody, lambda: self._critic.loss(self))
         return loss
 
-    def estimate(self) -> Estimate:
+    @property
+    def _critic(self) -> ReplayCritic:
         critic = self.updater.method.critic
-        found: Estimate = self._once(("estimate",), self._everybody, lambda: critic.estimate(self))
+        assert critic is not None
+        return critic
+
+    def estimate(self) -> Estimate:
+        found: Estimate = self._once(("estimate",), self._everybody, lambda: self._critic.estimate(self))
         return found
 
     def minimised(self, part: ReplayLearner | ReplayPolicy) -> Tensor:

@@ -131,8 +131,9 @@ class ReplayUpdater:
         self.method, self.groups = method, method.groups()
         self.offering = {part.name: part for part in method.learners}
         self.parts: dict[str, ReplayLearner | ReplayPolicy] = {
-            "policy": method.policy, "critic": method.critic, **self.offering,
+            "policy": method.policy, **self.offering,
         }  # fmt: skip
+        self.parts |= {k: part for k, part in (("critic", method.critic), ("value", method.value)) if part is not None}
 
     # What a reading asks
 

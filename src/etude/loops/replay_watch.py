@@ -11,6 +11,7 @@ from torch import Tensor
 from etude.core.critic_slots import QHead
 from etude.core.population import CPU, Number, PerMember, Population
 from etude.core.replay_slots import Horizon, Sampling
+from etude.experience.logged import LoggedStore
 from etude.experience.stretches import Stretches
 from etude.loops.replay_reading import StoredReading
 
@@ -41,6 +42,8 @@ class ReplayWatch:
     @torch.no_grad()
     def watch(self, updater: ReplayUpdater, store: Store) -> dict[str, float]:
         """Look at what is new in the store, and at the last batch that was learned from; returns metrics."""
+        if isinstance(store, LoggedStore):
+            return self._watch_logs(updater, store)
         fresh = store.pushed - self.seen
         steps = min(fresh, store.size) // store.environments
         self.seen = store.pushed
@@ -57,6 +60,13 @@ class ReplayWatch:
             found["returns_out_of_range"] = self._out_of_range(path, own, updater.method, store, steps)
         return found
 
+    def _watch_logs(self, updater: ReplayUpdater, store: LoggedStore) -> dict[str, float]:
+        """Rewards stay as they are; values may grow without bound all the more where nothing new is seen."""
+        self.largest = torch.full_like(self.largest, store.largest)
+        if not said_by_heads(updater.method) and "values" not in self.told:
+            self._watch_values(updater, store.size)
+        return {}
+
     def _watch_values(self, updater: ReplayUpdater, taken: int) -> None:
         """Compare the median |Q| of the last batch with (the largest reward) / (1 - gamma).
 
@@ -65,7 +75,7 @@ class ReplayWatch:
         """
         method, trainer = updater.method, updater.trainers.get("critic")
         batch = None if trainer is None else trainer.batch
-        if batch is None or batch.rewards.dim() != 2:
+        if method.critic is None or batch is None or batch.rewards.dim() != 2:
             return
         read = StoredReading(updater, method.sampling, batch, self.stretches.at(updater.updates))
         sizes = read.values(read.outputs("here", batch.actions)).abs().flatten(1).median(1).values.cpu()
@@ -131,7 +141,7 @@ def said_by_heads(method: CompleteReplayMethod) -> dict[str, Tensor]:
 
 def gamma_of(method: CompleteReplayMethod) -> Number:
     """The discount that the critic learns with."""
-    own: Sampling | Horizon = method.critic.sampling or method.sampling
+    own: Sampling | Horizon = (method.critic and method.critic.sampling) or method.sampling
     horizon = own.horizon if isinstance(own, Sampling) else own
     return horizon.gamma
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from etude.core.critic_slots import Reduction
 from etude.core.fields import NonNegative
+from etude.core.log_slots import QScale
 from etude.core.replay_slots import ActorTerm, ReplayReading
 from etude.objectives.reductions import Min
 
@@ -88,6 +89,7 @@ class MaximizeQ(ActorTerm):
 
     Args:
         over: one value from those of several critics.
+        scale: what values are multiplied by, beside other terms.
 
     Shapes: [P, N].
 
@@ -100,10 +102,13 @@ class MaximizeQ(ActorTerm):
     """
 
     over: Reduction = Min()
+    scale: QScale | None = None
 
     def objection(self, method: Method) -> str | None:
         critic = method.slots()["critic"]
-        if critic is not None and critic.of_states:
+        if critic is None:
+            return "climbs what actions are worth, and there is no critic: set critic=q-functions."
+        if critic.of_states:
             return "climbs what actions are worth, and the critic says it of states: set critic=q-functions."
         return None
 
@@ -112,7 +117,8 @@ class MaximizeQ(ActorTerm):
         actions = choice.actions if choice.chances is None else None
         said = read.outputs("here", actions, frozen=True, first=self.over.first)
         values = self.over(read.values(said), read)
-        return -values if choice.chances is None else -(choice.chances * values).sum(-1)
+        values = values if choice.chances is None else (choice.chances * values).sum(-1)
+        return -values if self.scale is None else -self.scale(values) * values
 
 
 class PreActivationPenalty(ActorTerm):

@@ -10,7 +10,7 @@ from etude.core.errors import UnknownNameError
 
 FIELDS = {
     "columns": "columns", "answer": "extractor", "skip_bad_rows": "skip_bad_rows", "chat": "chat", "system": "system",
-    "template_arguments": "template_arguments", "stream": "stream",
+    "template_arguments": "template_arguments", "stream": "stream", "data": "data",
 }  # fmt: skip
 """The field that each name stands for."""
 NAMES = tuple(FIELDS)

@@ -20,6 +20,7 @@ from etude.rewards.several import Scoring
 from etude.runs import calling, given, presets, shorthands
 from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
+from etude.runs.logs import same_data
 from etude.runs.session import prepare, run
 from etude.runs.training import (
     Options,
@@ -34,6 +35,7 @@ from etude.runs.training import (
 )
 from etude.runs.warm import after, start_of
 from etude.runs.worlds import world_of
+from etude.tasks import LOGS
 
 
 def train(
@@ -53,7 +55,7 @@ def train(
         method: a name (`etude methods`), a Method, 'file.py:name', or a run's method.json; 'grpo' by default.
         task: a name (`etude tasks`), a Task, 'data.jsonl', 'reasoning-gym:NAME', or 'file.py:name'; a gymnasium.Env
             class, a function that makes such environments, or one that `gym.make` made; rows: dicts, a
-            `datasets.Dataset`, or either by split. 'compose' by default.
+            `datasets.Dataset`, or either by split. 'compose' by default; with `data`, logs alone.
         set: fields by path, `{"optimizer.lr": 3e-4}` or `["optimizer.lr=3e-4"]`; `task.FIELD` sets the task's.
         with_: parts or methods to stack on the method.
         reward: 'module:function', 'file.py:function', or a Python function over completions; several in a list, with
@@ -61,8 +63,8 @@ def train(
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         callbacks: objects or classes with `on_step`, `on_evaluation`, ... (`etude.Callback`), or 'my.py:Slack'.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
-            that transformers loaded serves with its `tokenizer`. Also columns, answer, chat, system,
-            template_arguments, skip_bad_rows and stream, which are fields of a task.
+            that transformers loaded serves with its `tokenizer`. Also data (logs), columns, answer,
+            chat, system, template_arguments, skip_bad_rows and stream, which are fields of a task.
 
     Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an
     environment of a notebook) is kept as its source, and `resume` asks for it.
@@ -90,6 +92,8 @@ def composed_of(config: str | Path) -> Composed:
 
 def _of_told(told: dict[str, Any]) -> Composed:
     """What a run is made of, from what it was told by name."""
+    if told.get("data"):
+        told.setdefault("task", LOGS)
     where = given.home(told.get("out"))
     if "model" in told or "tokenizer" in told:
         told["model"] = given.model_of(told.get("model", "tiny"), told.pop("tokenizer", None), where)
@@ -148,9 +152,8 @@ def _compose(asked: Asked, chosen: Options) -> Composed:
         notes = [*begins, *notes]
     evaluate = world.EVALUATED if chosen.evaluate is None else chosen.evaluate
     steps = chosen.steps or (run_of(composed).budget(composed, goal) if preset is None else preset.steps)
-    return Composed(
-        composed, goal, dataclasses.replace(chosen, steps=steps, evaluate=evaluate), asked, preset, tuple(notes)
-    )
+    chosen = run_of(composed).timed(composed, goal, dataclasses.replace(chosen, steps=steps, evaluate=evaluate))
+    return Composed(composed, goal, chosen, asked, preset, tuple(notes))
 
 
 def _start(made: Composed, called: Sequence[Any]) -> Result:
@@ -237,6 +240,7 @@ def resume(
     reward: Scoring | None = None,
     callbacks: str | Sequence[Any] = (),
     until: int | None = None,
+    data: str | Path | None = None,
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
@@ -246,6 +250,7 @@ def resume(
         accept_changes: go on although data, models or files of your own are no longer what the run was trained with;
             the run records what changed, and at which step.
         until: end it for now after so many of its steps.
+        data: the logs that it learns from, where they are to be sure: others are refused.
         callbacks: as in `train`; without any, those that the run was started with by name.
 
     Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
@@ -278,6 +283,8 @@ def resume(
             config["task"] if task is None else given.task_of(task, given.home(folder)), config["task_fields"],
             config["reward"],
         )  # fmt: skip
+        if data is not None:
+            same_data(opened.path, goal, str(data))
         if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
             raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
         if options.steps != config["steps"] and not run_of(method).extends:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
+from etude.core.control import ControlTask
 from etude.core.edit import assignments, set_values, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Ge, Positive, WholeNumber, check, parse
@@ -254,9 +255,11 @@ def compose_task(
     task: str | Task, changes: Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None
 ) -> Task:
     """The task with fields set (`task.levels=2,3`); with a reward function a file needs no answers."""
-    composed = resolve_task(task) if isinstance(task, str) else task
+    composed, listed = resolve_task(task) if isinstance(task, str) else task, assignments(changes)
+    if any(change.startswith("task.data=") for change in listed) and "data" not in composed.fields():
+        return _with_logs(composed, listed)
     values: dict[str, Any] = {}
-    for change in assignments(changes):
+    for change in listed:
         name, equals, text = change.removeprefix("task.").partition("=")
         if not equals:
             raise ConfigError(f"--set takes PATH=VALUE, as in task.levels=2,3; got {change!r}.")
@@ -269,6 +272,18 @@ def compose_task(
         values[name] = parse(f"{composed.id}.{name}", hints(type(composed))[name], text)
     composed = composed.replace(**values) if values else composed
     return composed.replace(scored=False) if reward is not None and "scored" in composed.fields() else composed
+
+
+def _with_logs(task: Task, changes: Sequence[str]) -> Task:
+    """Logs of what others did in the environment of a task; other fields are the environment's."""
+    if not isinstance(task, ControlTask):
+        raise ConfigError(f"--data is for logs of steps, and {task.id} is a task of {task.world}: leave it out.")
+    from etude.tasks.control.logged import LoggedTask
+
+    own = [c for c in changes if c.removeprefix("task.").partition("=")[0] in hints(LoggedTask)]
+    environment = compose_task(task, [c for c in changes if c not in own])
+    assert isinstance(environment, ControlTask)
+    return compose_task(LoggedTask(environment=environment), own)
 
 
 def _with_entry(task: Task, before: object, name: str, key: str, text: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 sys.modules[__name__].__class__ = Listing
 GYM = "reasoning-gym:"
 HUB = "hub:"
+LOGS = "logs"
+"""Logs without an environment: their file is a field of it."""
 OWNED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 """What the name of a data set of the hub looks like; with `hub:` before it, it can be nothing else."""
 
@@ -35,6 +37,10 @@ def resolve_task(name: str) -> Task:
 
     if name in files("tasks"):
         return _as_task(name, load_task(name))
+    if name == LOGS:
+        from etude.tasks.control.logged import LoggedTask
+
+        return LoggedTask()
     if name.startswith(GYM):
         from etude.tasks.language.reasoning_gym import ReasoningGym
 

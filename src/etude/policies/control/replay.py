@@ -19,7 +19,17 @@ from etude.policies.control.actor import Actor
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.networks import MLP, Linear, Plain
-from etude.policies.control.units import Best, NormalBox, Point, Softmax, SquashedBox, Units, box_bounds, choice_count
+from etude.policies.control.units import (
+    Best,
+    MeanBox,
+    NormalBox,
+    Point,
+    Softmax,
+    SquashedBox,
+    Units,
+    box_bounds,
+    choice_count,
+)
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -58,19 +68,25 @@ class NetworkPolicy(ReplayPolicy, abstract=True):
             encoding = encoder.build(shape, actions, population)
             shape = (cast(Encoding, encoding).width,)
         body, width = self.network.build(shape, population, "policy")
-        head = Linear(population, "policy.head", width, spread.parameters, start=self.last)
-        free = torch.zeros(population.size, 1, 0)
+        head = Linear(population, "policy.head", width, spread.parameters - spread.free, start=self.last)
+        free = torch.zeros(population.size, 1, spread.free)
         return Actor(transforms, body, None, head, spread, free, taken, shape, width, encoding)
 
     def actor(
         self, method: Method, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population
     ) -> Actor:
-        return self.build(shape, actions, population, encoder_of(method))
+        own = self.replace(observations=(*seen_through(method), *self.observations))
+        return own.build(shape, actions, population, encoder_of(method))
 
     def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
         for part in self.observations:
             environment = part.watch(environment)
         return environment
+
+
+def seen_through(method: Method) -> tuple[Observations, ...]:
+    """What a method does to logs and to what the policy sees alike: it comes first."""
+    return tuple(part for part in method.slots().get("transforms", ()) if isinstance(part, Observations))
 
 
 def transformed(
@@ -134,6 +150,36 @@ class SquashedPolicy(NetworkPolicy):
         return SquashedBox(*box_bounds(actions, "SquashedPolicy"), self.least, self.most)
 
 
+class SquashedMeanPolicy(NetworkPolicy):
+    """A normal whose mean is tanh of the network's outputs, and whose deviations no observation moves.
+
+    As in the author's code of IQL (arXiv:2110.06169): actions are cut at the bounds where it acts, densities are the
+    normal's.
+
+    Args:
+        least, most: between which the logarithm of the deviation is kept; it starts at 0.
+
+    Shapes: observations [P, N, ...] -> actions [P, N, A], log-probabilities [P, N] of actions in units.
+
+    >>> from gymnasium.spaces import Box
+    >>> normal = SquashedMeanPolicy().distribution(Box(-2.0, 2.0, (1,)))
+    >>> choice = normal.chosen(torch.tensor([[100.0, 0.0]]), torch.tensor([[-0.5]]))
+    >>> [round(x, 4) for x in (choice.actions.item(), choice.logp.item())]
+    [0.5, -1.0439]
+    """
+
+    scores: ClassVar[bool] = True
+    least: float = -5.0
+    most: float = 2.0
+
+    def check(self) -> None:
+        if not self.least < self.most:
+            raise ConfigError(f"SquashedMeanPolicy.least must be below most, got {self.least} and {self.most}.")
+
+    def distribution(self, actions: spaces.Space[Any]) -> Units:
+        return MeanBox(*box_bounds(actions, "SquashedMeanPolicy"), self.least, self.most)
+
+
 class SoftmaxPolicy(NetworkPolicy):
     """A chance of every choice, of which formulas see all (arXiv:1910.07207).
 
@@ -147,6 +193,7 @@ class SoftmaxPolicy(NetworkPolicy):
     """
 
     scores: ClassVar[bool] = True
+    of_choices: ClassVar[bool] = True
 
     def distribution(self, actions: spaces.Space[Any]) -> Units:
         return Softmax(choice_count(actions, "SoftmaxPolicy"))
@@ -188,6 +235,7 @@ class FromCritic(ReplayPolicy):
 
     observations: tuple[Observations, ...] = ()
     made_of_critic: ClassVar[bool] = True
+    of_choices: ClassVar[bool] = True
 
     def objection(self, method: Method) -> str | None:
         if self.learning is not None:
@@ -198,7 +246,7 @@ class FromCritic(ReplayPolicy):
         self, method: Method, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population
     ) -> Actor:
         critic = method.slots()["critic"]
-        transforms, seen = transformed(self.observations, shape, population)
+        transforms, seen = transformed((*seen_through(method), *self.observations), shape, population)
         spread = Best(choice_count(actions, "FromCritic"))
         network = critic.build(seen, actions, population)
         free = torch.zeros(population.size, 1, 0)

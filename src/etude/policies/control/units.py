@@ -31,6 +31,10 @@ class Units(Distribution):
         """Actions [..., A] in units as the environment takes them."""
         raise NotImplementedError
 
+    def inside(self, actions: Tensor) -> Tensor:
+        """Actions [..., A] as the environment takes them in units: undoes `outside`."""
+        raise NotImplementedError
+
     def middle(self, parameters: Tensor) -> Tensor:
         """What is done without chance, [..., A] in units."""
         raise NotImplementedError
@@ -71,6 +75,10 @@ class Bounded(Units):
     def outside(self, actions: Tensor) -> Tensor:
         low, high = actions.new_tensor(self.low), actions.new_tensor(self.high)
         return low + 0.5 * (high - low) * (actions + 1)
+
+    def inside(self, actions: Tensor) -> Tensor:
+        low, high = actions.new_tensor(self.low), actions.new_tensor(self.high)
+        return (actions - low) / (0.5 * (high - low)) - 1
 
     def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.rand(*shape, self.actions, generator=generator) * 2 - 1
@@ -142,8 +150,8 @@ class SquashedBox(Bounded):
         return plain.entropy(normal)
 
 
-class NormalBox(Bounded):
-    """A normal whose mean and deviation depend on the observation; the deviation is the softplus of what is said.
+class Normal(Bounded):
+    """A normal, of which the parameters say means and deviations.
 
     Beyond the bounds the environment cuts actions: what is stored is what was drawn, and its density the normal's.
     """
@@ -156,12 +164,11 @@ class NormalBox(Bounded):
         return torch.randn(*shape, self.actions, generator=generator)
 
     def middle(self, parameters: Tensor) -> Tensor:
-        return parameters.chunk(2, -1)[0]
+        return self._normal(parameters)[0]
 
     def _normal(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Means and deviations."""
-        mean, said = parameters.chunk(2, -1)
-        return mean, softplus(said)
+        raise NotImplementedError
 
     def _density(self, noise: Tensor, deviation: Tensor) -> Tensor:
         return (-0.5 * noise * noise - deviation.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * self.actions
@@ -179,6 +186,37 @@ class NormalBox(Bounded):
         return each.sum(-1) + 0.5 * (1 + math.log(2 * math.pi)) * self.actions
 
 
+class NormalBox(Normal):
+    """Means and deviations depend on the observation; the deviation is the softplus of what is said."""
+
+    def middle(self, parameters: Tensor) -> Tensor:
+        return parameters.chunk(2, -1)[0]
+
+    def _normal(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        mean, said = parameters.chunk(2, -1)
+        return mean, softplus(said)
+
+
+@dataclass(frozen=True)
+class MeanBox(Normal):
+    """Means are tanh of what is said, the logarithms of the deviations numbers that no observation moves.
+
+    Args:
+        least, most: between which these are kept.
+    """
+
+    least: float
+    most: float
+
+    @property
+    def free(self) -> int:
+        return self.actions
+
+    def _normal(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = parameters.chunk(2, -1)
+        return torch.tanh(mean), log_std.clamp(self.least, self.most).exp()
+
+
 @dataclass(frozen=True)
 class Indices(Units):
     """One of `count` choices."""
@@ -194,6 +232,9 @@ class Indices(Units):
         return 1
 
     def outside(self, actions: Tensor) -> Tensor:
+        return actions
+
+    def inside(self, actions: Tensor) -> Tensor:
         return actions
 
     def middle(self, parameters: Tensor) -> Tensor:

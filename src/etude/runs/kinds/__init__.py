@@ -59,6 +59,10 @@ class RunOfKind(Generic[M, L]):
         """The method as what this task shows asks for, and a sentence about what was changed; '' for nothing."""
         return cast("tuple[M, str]", world_of(task).suited(method, task))
 
+    def timed(self, method: M, task: Task, options: Options) -> Options:
+        """The options with what a run of this kind chooses where nobody did: when it evaluates."""
+        return options
+
     def session(
         self, folder: RunFolder, method: M, task: Task, options: Options, called: Sequence[Any],
         inputs: Callable[[], Inputs] | None,

@@ -22,6 +22,7 @@ from etude.runs.playing import LATEST, Plays, plays
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, language, parent
 from etude.runtime.looks import Look
+from etude.tasks.control.logged import LoggedTask
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +94,19 @@ def prepare(method: Method, task: ControlTask, options: Options) -> None:
     """Refuse members that cannot be; make and end an environment, so that one that cannot be made is found here."""
     members(method, options)
     _elsewhere(method, task, options)
+    if isinstance(task, LoggedTask):
+        _check_reads(method, task)
     task.make([0], 1).close()
+
+
+def _check_reads(method: Method, task: LoggedTask) -> None:
+    """Read logs. Raises DataError with all that is wrong with them, ConfigError for a method that looks at none."""
+    if getattr(method.slots().get("experience"), "acts", True):
+        raise ConfigError(
+            f"{method.id} acts, and would not read the logs in {task.data}: leave --data out, or take a method that "
+            "learns from logs (bc, td3-bc, iql)."
+        )
+    task.logs()
 
 
 def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, Any]:

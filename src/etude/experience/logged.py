@@ -1,0 +1,169 @@
+"""Learning from logs: what others did is all there is, and nobody acts while it is learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.core.errors import CheckpointError, ConfigError
+from etude.core.log_slots import LogTransform
+from etude.core.method import Method
+from etude.core.population import CPU
+from etude.core.replay_slots import ReplayExperience, Sampling
+from etude.core.step_slots import Observations
+from etude.experience.logs.reading import check_unchanged
+from etude.experience.logs.table import Logs
+from etude.experience.store import Store
+from etude.policies.control.actor import Actor
+from etude.policies.control.observations import NormalizeObservations
+from etude.policies.control.units import Units, in_units
+from etude.runtime import memory
+
+if TYPE_CHECKING:
+    from etude.core.task import Task
+
+
+class Logged(ReplayExperience):
+    """Steps from logs (`--data PATH`): one table that all members draw from, and an update for each step of a budget.
+
+    Nothing acts while it is learned from. A budget is updates of each member.
+
+    Shapes: rows [N, ...] that all P members share; what they draw [P, B, ...].
+
+    >>> Logged().due(10, 14)
+    4
+    """
+
+    acts: ClassVar[bool] = False
+    environments: ClassVar[int] = 1  # type: ignore[misc]  # nobody steps any
+
+    def objection(self, method: Method) -> str | None:
+        slots = method.slots()
+        for part in getattr(slots["policy"], "observations", ()):
+            if isinstance(part, NormalizeObservations) or type(part).watch is not Observations.watch:
+                return (
+                    f"never acts, and {type(part).__name__} learns from what is acted: leave it out "
+                    "(transforms=standardize-observations takes its moments from the logs)."
+                )
+        learners = (slots["sampling"], *(p.sampling for p in (slots["critic"], slots["value"]) if p is not None))
+        for part in learners:
+            if isinstance(part, Sampling) and (part.newest or part.reads_errors):
+                return f"has one table for all members, of which {type(part).__name__} cannot draw: set uniform-rows."
+        return None
+
+    def lacks(self, task: Task) -> str | None:
+        if getattr(task, "data", ""):
+            return None
+        return f"Logged learns from logs, and there are none for {task.id}: give --data PATH."
+
+    def due(self, before: int, after: int) -> int:
+        """Updates that are due once a member has come to `after` of its budget, from `before`."""
+        return after - before
+
+    def reader(self, logs: Logs, actor: Actor, members: int, transforms: Sequence[LogTransform]) -> LoggedReader:
+        """What is learned from, once the transforms are through with it; they also learn what the policy sees through.
+
+        Raises: ConfigError if nothing is left.
+        """
+        modules: Iterator[Any] = iter(actor.transforms)
+        source, lines = logs, list[str]()
+        for part in transforms:
+            before, logs = logs, part(logs)
+            if isinstance(part, Observations):
+                part.fit(next(modules), logs)
+            lines.append(f"{before.rows:,} rows -> {logs.rows:,}: {part.sentence(before, logs)}")
+            if not logs.rows:
+                raise ConfigError("Nothing is left of the logs: " + "; ".join(lines))
+        return LoggedReader(source, LoggedStore(logs, in_units(actor), members, actor.device), lines)
+
+
+class LoggedStore(Store):
+    """Rows of logs [N, W], the same for all P members: what is drawn at an index [P, B] is [P, B, W].
+
+    Args:
+        spread: of the policy, whose units actions are kept in.
+        device: where the rows are to be; if there is no room they stay in memory, and batches of them go there.
+    """
+
+    def __init__(self, logs: Logs, spread: Units, members: int, device: torch.device = CPU) -> None:
+        self.members, self.environments, self.on_disk = members, 1, False
+        self.capacity = self.size = self.pushed = logs.rows
+        self.cursor, self.noise = 0, None
+        self.shape = (logs.observations.shape[1],)
+        self.widths = self._columns(spread.actions)
+        columns = (logs.observations, spread.inside(_tensor(logs.actions)), logs.next_observations, logs.rewards,
+                   ~logs.terminated, logs.terminated | logs.truncated)  # fmt: skip
+        vectors = [_tensor(x).reshape(logs.rows, -1) for x in columns]
+        self.rows = torch.cat(vectors, -1)
+        self.device = device if self._fits(device) else CPU
+        self.rows = self.rows.to(self.device)
+        self.largest = float(abs(logs.rewards).max())
+
+    @property
+    def bytes(self) -> int:
+        return self.rows.numel() * self.rows.element_size()
+
+    @property
+    def account(self) -> str:
+        return f"{memory.shown(self.bytes)} ({self.size:,} rows, which all members share)"
+
+    @property
+    def rewards(self) -> Tensor:
+        return self.rows[:, -3].expand(self.members, -1)
+
+    @property
+    def live(self) -> Tensor:
+        return self.rows[:, -2].expand(self.members, -1)
+
+    def _place(self, index: Tensor) -> Tensor:
+        return index
+
+    def save(self, folder: Path) -> None:
+        """Nothing: the logs stay where they are."""
+
+    def load(self, folder: Path, pushed: int) -> None:
+        """Nothing."""
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.as_tensor(values).to(torch.get_default_dtype())
+
+
+class LoggedReader:
+    """What the loop asks of who gathers: here nothing is gathered.
+
+    Args:
+        logs: as they were before any transform.
+        lines: what each transform did, for people.
+    """
+
+    def __init__(self, logs: Logs, store: LoggedStore, lines: list[str]) -> None:
+        self.logs, self.store, self.lines = logs, store, lines
+        self.acted, self.faults = 0, 0
+        self.ended: list[tuple[int, float, int]] = []
+        self.exploration, self.rewards = None, ()
+
+    def begin(self) -> None:
+        """Nothing ended before."""
+
+    def step(self) -> None:
+        """One of the budget."""
+        self.acted += 1
+
+    def state(self) -> dict[str, Any]:
+        """How far it is, and of which numbers. Raises DataError for a file that was written to meanwhile."""
+        check_unchanged(self.logs)
+        return {"acted": self.acted, "fingerprint": self.logs.fingerprint}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Undo `state`. Raises CheckpointError for other logs."""
+        if state["fingerprint"] != self.logs.fingerprint:
+            raise CheckpointError(
+                f"The run learned from logs with the fingerprint {state['fingerprint'][:12]}, and {self.logs.where} "
+                f"has {self.logs.fingerprint[:12]}: give it what it was trained with."
+            )
+        self.acted = state["acted"]

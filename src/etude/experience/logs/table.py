@@ -1,0 +1,123 @@
+"""Logs as a table: what every format is read into, and what is learned from once nothing is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[Any]
+
+NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "times")
+"""What the columns of logs are called here, whatever a format calls them."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Columns as they were read, nothing checked.
+
+    Shapes: observations and next_observations [N, ...], actions [N, A] or [N], everything else [N].
+
+    Args:
+        columns: by the names of `NAMES`; those that the format had.
+        called: what the file calls a column, where that is another name.
+        spaces: of observations and actions, where the format keeps them.
+        own_ends: whether the format itself says where episodes end, so that no column has to.
+        starts: [E] the rows that episodes begin with, where the format says so.
+    """
+
+    where: Path
+    columns: Mapping[str, Numbers]
+    called: Mapping[str, str] = field(default_factory=dict)
+    spaces: tuple[Any, Any] | None = None
+    starts: Numbers | None = None
+
+    def name(self, column: str) -> str:
+        """What the file calls a column."""
+        return self.called.get(column, column)
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What an environment shows and takes: Gymnasium's spaces.
+
+    Args:
+        said_by: whose they are, for people.
+    """
+
+    observation_space: Any
+    action_space: Any
+    said_by: str
+
+
+@dataclass(frozen=True)
+class Logs:
+    """Steps of whole episodes, one after another, with nothing wrong in them.
+
+    Shapes: observations, next_observations [N, D] float32, actions [N, A] float32 as the environment takes them,
+    rewards [N] float32, terminated, truncated [N] bool. The last row of each episode is one of the two.
+
+    Args:
+        dropped: rows that were read and are not here, with the reason.
+        changed: when the files were last changed, by path.
+    """
+
+    where: Path
+    spaces: Spaces
+    observations: Numbers
+    actions: Numbers
+    rewards: Numbers
+    terminated: Numbers
+    truncated: Numbers
+    next_observations: Numbers
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    changed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return len(self.rewards)
+
+    @cached_property
+    def ends(self) -> Numbers:
+        """[E] the last row of every episode."""
+        return np.flatnonzero(self.terminated | self.truncated)
+
+    @property
+    def episodes(self) -> int:
+        """How many there are."""
+        return len(self.ends)
+
+    @cached_property
+    def returns(self) -> Numbers:
+        """[E] sums of rewards."""
+        starts = np.concatenate([[0], self.ends[:-1] + 1])
+        return np.add.reduceat(self.rewards.astype(np.float64), starts)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of every number, whatever format it came in."""
+        sha = hashlib.sha256()
+        for column in (self.observations, self.actions, self.rewards, self.terminated, self.truncated):
+            sha.update(np.ascontiguousarray(column).tobytes())
+        sha.update(np.ascontiguousarray(self.next_observations).tobytes())
+        return sha.hexdigest()
+
+    def sentence(self) -> str:
+        """What there is, for people."""
+        lost = "".join(f"; {n:,} rows left out, {why}" for why, n in self.dropped.items() if n)
+        low, middle, high = (float(x) for x in np.quantile(self.returns, (0.0, 0.5, 1.0)))
+        return (
+            f"{self.where}: {self.rows:,} steps of {self.episodes:,} episodes, returns {low:.4g} to {high:.4g}, half "
+            f"of them above {middle:.4g}{lost}. {self._spaces()}"
+        )
+
+    def _spaces(self) -> str:
+        seen, done = self.spaces.observation_space, self.spaces.action_space
+        return f"Observations {list(seen.shape)}, actions {done}, as {self.spaces.said_by} says."

@@ -1,0 +1,67 @@
+"""What is done to logs once before they are learned from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from etude.core.errors import ConfigError
+from etude.core.fields import Positive
+from etude.core.log_slots import LogTransform
+from etude.core.population import Population
+from etude.core.step_slots import Observations
+from etude.experience.logs.table import Logs
+from etude.policies.control.leaves import Leaves
+
+
+class Standard(nn.Module):
+    """(x - mean) / deviation, with numbers [P, 1, D] that stay as they are."""
+
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", torch.zeros(members, 1, width))
+        self.register_buffer("deviation", torch.ones(members, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.deviation
+
+
+class StandardizeObservations(LogTransform, Observations):
+    """Observations with mean 0 and deviation 1 over all rows of the logs (arXiv:2106.06860, section 4).
+
+        (s - mean) / (deviation + epsilon)
+
+    Both are numbers of the policy: learned from, acted and exported through.
+
+    Shapes: observations [P, N, D] -> the same.
+
+    >>> from types import SimpleNamespace as Logs
+    >>> from etude.core.population import Member
+    >>> part = StandardizeObservations(epsilon=1e-9)
+    >>> module, shape = part.build((1,), Population([Member(0)]))
+    >>> part.fit(module, Logs(observations=np.array([[1.0], [3.0]])))  # mean 2, deviation 1
+    >>> module(torch.tensor([[[4.0]]])).tolist()
+    [[[2.0]]]
+    """
+
+    epsilon: Positive = 1e-3
+
+    def build(self, shape: tuple[int, ...], population: Population) -> tuple[nn.Module, tuple[int, ...]]:
+        if isinstance(shape, Leaves) or len(shape) != 1:
+            raise ConfigError(f"StandardizeObservations is for vectors, and observations are {list(shape)}.")
+        return Standard(population.size, shape[0]), shape
+
+    @torch.no_grad()
+    def fit(self, module: nn.Module, logs: Any) -> None:
+        assert isinstance(module, Standard)
+        values = logs.observations.astype(np.float64)
+        for buffer, found in ((module.mean, values.mean(0)), (module.deviation, values.std(0) + self.epsilon)):
+            buffer.copy_(torch.from_numpy(found).to(buffer))
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        return f"every observation has mean 0 and deviation 1 over them (+ {self.epsilon:g}), for the policy too"

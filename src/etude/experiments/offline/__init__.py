@@ -1,0 +1,1 @@
+"""Experiments of methods that learn from logs."""

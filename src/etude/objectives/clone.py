@@ -1,0 +1,182 @@
+"""Drawing a policy to actions that are given: which, how much each counts, and how far it is from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.core.critic_slots import Reduction
+from etude.core.fields import NonNegative, Positive
+from etude.core.log_slots import Baseline, CloneError, CloneWeight, QScale, Towards
+from etude.core.replay_slots import ActorTerm, ReplayReading
+from etude.objectives.reductions import Min
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
+
+class AsRecorded(Towards):
+    """The actions that were done.
+
+    Shapes: [P, N, A].
+    """
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        return read.batch.actions
+
+
+class Ones(CloneWeight):
+    """Every row counts the same.
+
+    Shapes: [P, N].
+    """
+
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        return torch.ones_like(read.batch.rewards)
+
+
+class OfState(Baseline):
+    """What the method's `value` says of the state.
+
+    Shapes: [P, N].
+    """
+
+    def objection(self, method: Method) -> str | None:
+        if method.slots()["value"] is None:
+            return "asks what states are worth, and nobody says it: set value=value-function."
+        return None
+
+    def __call__(self, read: ReplayReading, over: Reduction) -> Tensor:
+        return read.worth("here")
+
+
+class OfPolicy(Baseline):
+    """What the critic says of what the policy would do there, once.
+
+    Shapes: [P, N].
+    """
+
+    def __call__(self, read: ReplayReading, over: Reduction) -> Tensor:
+        choice = read.policy()
+        if choice.chances is None:
+            return over(read.values(read.outputs("here", choice.actions)), read)
+        values = over(read.values(read.outputs("here")), read)
+        return (choice.chances * values).sum(-1)
+
+
+class ExpAdvantage(CloneWeight):
+    """min(exp(beta (Q(s, a) - V(s))), cap): actions count by how much better they are than what is usual there.
+
+    Q is what the critics say, of their slow copies where `slow`, as one value by `over` (arXiv:2110.06169, eq. 7).
+
+    Args:
+        beta: 1 / the temperature.
+        cap: the largest weight.
+        baseline: V.
+
+    Shapes: [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(outputs=lambda at, a, copy: torch.tensor([[[[3.0]], [[2.0]]]]), values=lambda x: x.squeeze(-1),
+    ...             worth=lambda at: torch.tensor([[1.0]]))
+    >>> [round(ExpAdvantage(beta=b)(read, None).item(), 4) for b in (0.0, 1.0, 100.0)]
+    [1.0, 2.7183, 100.0]
+    """
+
+    beta: NonNegative = 3.0
+    cap: Positive = 100.0
+    over: Reduction = Min()
+    baseline: Baseline = OfState()
+    slow: bool = True
+
+    def objection(self, method: Method) -> str | None:
+        if method.slots()["critic"] is None:
+            return "asks what actions are worth, and there is no critic: set critic=q-functions."
+        return None
+
+    @torch.no_grad()
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        values = self.over(read.values(read.outputs("here", actions, copy=self.slow)), read)
+        advantages = values - self.baseline(read, self.over)
+        return (self.beta * advantages).exp().clamp(max=self.cap)
+
+
+class SquaredDistance(CloneError):
+    """mean_k (pi(s)_k - a_k)^2, in units, of what the policy does, by chance if that is how it acts.
+
+    Shapes: actions [P, N, A] -> [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(policy=lambda: Rows(actions=torch.tensor([[[1.0, 0.0]]]), chances=None))
+    >>> SquaredDistance()(read, torch.tensor([[[0.0, 2.0]]])).tolist()
+    [[2.5]]
+    """
+
+    def objection(self, method: Method) -> str | None:
+        policy = method.slots()["policy"]
+        if policy is not None and policy.of_choices:
+            return f"is between numbers, and {type(policy).__name__} makes choices: set its error to likelihood."
+        return None
+
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        return (read.policy().actions - actions).square().mean(-1)
+
+
+class Likelihood(CloneError):
+    """-log pi(a|s), in nats, of densities in units.
+
+    Shapes: actions [P, N, A] -> [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> Likelihood()(Rows(logp=lambda actions: torch.tensor([[-0.5]])), None).tolist()
+    [[0.5]]
+    """
+
+    of_chance: ClassVar[bool] = True
+
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        return -read.logp(actions)
+
+
+class Clone(ActorTerm):
+    """scale weight(s, a) error(pi(s), a) for the actions a that `towards` names: behaviour cloning, weighed or not.
+
+    Args:
+        towards: which actions. weight: how much each counts. error: how far the policy is from it.
+        scale: of the whole term, beside others.
+
+    Shapes: [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(batch=Rows(actions=torch.tensor([[[0.5]]]), rewards=torch.zeros(1, 1)),
+    ...             policy=lambda: Rows(actions=torch.tensor([[[1.0]]])))
+    >>> Clone()(read).tolist()
+    [[0.25]]
+    """
+
+    towards: Towards = AsRecorded()
+    weight: CloneWeight = Ones()
+    error: CloneError = SquaredDistance()
+    scale: NonNegative = 1.0
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        actions = self.towards(read)
+        return self.scale * (self.weight(read, actions) * self.error(read, actions))
+
+
+class MeanAbs(QScale):
+    """alpha / mean |Q| over the batch of each member: values of any size weigh alike (arXiv:2106.06860, eq. 5).
+
+    Shapes: [P, N] -> [P, 1].
+
+    >>> MeanAbs(alpha=2.5)(torch.tensor([[4.0, -6.0]])).tolist()
+    [[0.5]]
+    """
+
+    alpha: Positive = 2.5
+
+    @torch.no_grad()
+    def __call__(self, values: Tensor) -> Tensor:
+        return self.alpha / values.abs().mean(1, keepdim=True)

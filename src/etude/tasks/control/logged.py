@@ -1,0 +1,136 @@
+"""Logs as a task: an environment, if there is one, and the steps that others took in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from etude.core.control import ControlTask, Step, VectorEnvironment
+from etude.core.errors import ConfigError, DataError
+from etude.core.fields import Count
+from etude.experience.logs.reading import open_logs
+from etude.experience.logs.replays import read_replay
+from etude.experience.logs.table import Logs, Raw, Spaces
+
+OPENED: dict[str, Logs] = {}
+"""The logs that were read last, by what they were read as."""
+
+
+class LoggedTask(ControlTask):
+    """Logs, and the environment that they were taken in, where it can be played.
+
+    Args:
+        data: a file or folder: .npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, or a run folder with a replay.
+        columns: what the columns of a table are, as in 'obs=x1,x2 action=u reward=r episode=id done=end'.
+        episode_length: rows of an episode, where nothing in the file says where one ends.
+        skip_bad_rows: leave out whole episodes in which something is wrong.
+        allow: faults that are meant, by the names that their sentences end with.
+        environment: where returns are played; without one, spaces come from the data, and nothing is.
+    """
+
+    data: str = ""
+    columns: str = ""
+    episode_length: Count | None = None
+    skip_bad_rows: bool = False
+    allow: tuple[str, ...] = ()
+    environment: ControlTask | None = None
+    steps: ClassVar[int] = 50_000
+
+    @property
+    def id(self) -> str:  # type: ignore[override]  # depends on a field
+        """The environment's, else what the file is called."""
+        return Path(self.data).stem if self.environment is None else self.environment.id
+
+    @property
+    def runs_on(self) -> str:
+        return "nothing" if self.environment is None else self.environment.runs_on
+
+    @property
+    def rendered(self) -> str:  # type: ignore[override]  # as the environment's
+        """Gymnasium's id of the environment."""
+        return "" if self.environment is None else self.environment.rendered
+
+    def needs_reward(self) -> str | None:
+        return None if self.environment is not None else "There is no environment to play in: give --task."
+
+    def logs(self) -> Logs:
+        """The steps, read and checked once. Raises DataError with all faults of the file."""
+        path = Path(self.data)
+        key = repr((self.fields(), path.resolve(), path.stat().st_mtime_ns if path.exists() else 0))
+        if key not in OPENED:
+            found = open_logs(
+                path, self.columns, self.episode_length, self.skip_bad_rows, self.allow, self._spaces(),
+                lambda folder: read_replay(folder, self._of_run),
+            )  # fmt: skip
+            OPENED.clear()
+            OPENED[key] = found
+        return OPENED[key]
+
+    def _spaces(self) -> Spaces | None:
+        return None if self.environment is None else spaces_of(self.environment)
+
+    def _of_run(self, config: Mapping[str, Any]) -> Spaces:
+        """The spaces in which the steps of a run were taken."""
+        if self.environment is not None:
+            return spaces_of(self.environment)
+        from etude.tasks import resolve_task
+
+        task = resolve_task(str(config["task"]))
+        if not isinstance(task, ControlTask):
+            raise DataError(f"{self.data} is a run on {config['task']}, which is no task of control.")
+        return spaces_of(task)
+
+    def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
+        if self.environment is not None:
+            return self.environment.make(seeds, count, purpose)
+        return NoEnvironment(self.logs().spaces)
+
+    def single(self, **arguments: object) -> Any:
+        """One environment of Gymnasium, to draw pictures of."""
+        single = getattr(self.environment, "single", None)
+        if single is None:
+            raise ConfigError(f"{self.id} draws no pictures.")
+        return single(**arguments)
+
+
+def spaces_of(task: ControlTask) -> Spaces:
+    """What a task shows and takes."""
+    environment = task.make([0], 1, "spaces")
+    try:
+        return Spaces(environment.observation_space, environment.action_space, task.id)
+    finally:
+        environment.close()
+
+
+class NoEnvironment:
+    """Spaces without anything behind them."""
+
+    def __init__(self, spaces: Spaces) -> None:
+        self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
+
+    def _nothing(self) -> ConfigError:
+        return ConfigError("There are logs and no environment, so nothing can be played: give --task.")
+
+    def reset(self) -> np.ndarray:
+        """Raises ConfigError."""
+        raise self._nothing()
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Raises ConfigError."""
+        raise self._nothing()
+
+    def state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+__all__ = ["LoggedTask", "Raw", "spaces_of"]

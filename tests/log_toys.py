@@ -1,0 +1,88 @@
+"""Logs of a pendulum, small methods that learn from them, and every such method: what tests of several rooms share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.experience.logged import Logged
+from etude.tasks.control.cartpole import CartPoleArrays, cartpole
+from etude.tasks.control.logged import LoggedTask
+from etude.tasks.control.pendulum import PendulumArrays, pendulum
+from replay_toys import KIND, acts_in_boxes, narrow
+
+OFFLINE = {name: m for name, m in KIND.items() if m.experience is not None and not m.experience.acts}
+"""Every method that learns from logs alone."""
+Columns = dict[str, Any]
+
+
+def pendulum_columns(episodes: int = 4, length: int = 200, seed: int = 0, following: bool = False) -> Columns:
+    """What chance did, in episodes of at most 200 steps that a limit ends."""
+    rng, environment = np.random.default_rng(seed), PendulumArrays([seed], episodes, "logs")
+    seen, rows = environment.reset()[0], []
+    for t in range(length):
+        actions = rng.uniform(-2, 2, (episodes, 1)).astype(np.float32)
+        step = environment.step(actions[None])
+        led = step.observations[0]
+        if step.final is not None:
+            led = step.final
+        rows.append((seen, actions, step.rewards[0], np.zeros(episodes), np.full(episodes, t == length - 1), led))
+        seen = step.observations[0]
+    return _columns(rows, following)
+
+
+def cartpole_columns(steps: int = 300, seed: int = 0, following: bool = True) -> Columns:
+    """What chance did; episodes terminate, and the last is cut."""
+    rng, environment = np.random.default_rng(seed), CartPoleArrays([seed], 1, "logs")
+    seen, rows = environment.reset()[0], []
+    for t in range(steps):
+        actions = rng.integers(0, 2, (1, 1))
+        step = environment.step(actions[None].astype(np.float32))
+        led = step.observations[0] if step.final is None else step.final
+        cut = step.truncated[0] | (~step.terminated[0] & (t == steps - 1))
+        rows.append((seen, actions, step.rewards[0], step.terminated[0], cut, led))
+        seen = step.observations[0]
+    found = _columns(rows, following)
+    found["actions"] = found["actions"][:, 0].astype(np.int64)
+    return found
+
+
+def _columns(rows: list[Any], following: bool) -> Columns:
+    """One episode after another."""
+    names = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+    found = {k: np.concatenate(np.stack(x, 1)) for k, x in zip(names, zip(*rows, strict=True), strict=True)}
+    found |= {k: found[k].astype(bool) for k in ("terminals", "timeouts")}
+    return found if following else {k: v for k, v in found.items() if k != "next_observations"}
+
+
+def written(path: Path, columns: Columns) -> Path:
+    """The columns as a `.npz` file."""
+    np.savez(path, **columns)
+    return path
+
+
+def logged_task(folder: Path, boxes: bool = True) -> LoggedTask:
+    """Logs of a pendulum, or of a cart and its pole, with the environment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if boxes:
+        return LoggedTask(data=str(written(folder / "swing.npz", pendulum_columns())), environment=pendulum)
+    columns = cartpole_columns()
+    path = written(folder / "pole.npz", columns)
+    return LoggedTask(data=str(path), environment=cartpole, allow=("constant-rewards",))
+
+
+def small_logged(name: str) -> Any:
+    """The method with networks of 8 and 5 and batches of 6."""
+    method: Any = OFFLINE[name]
+    parts = {
+        k: narrow(getattr(method, k), 8, 5) for k in ("policy", "critic", "value") if getattr(method, k) is not None
+    }
+    parts["learners"] = tuple(narrow(part, 8, 5) for part in method.learners)
+    return method.replace(**parts, sampling=method.sampling.replace(batch=6), experience=Logged())
+
+
+def in_boxes(name: str) -> bool:
+    """Whether its actions are numbers."""
+    return acts_in_boxes(OFFLINE[name])

@@ -1,0 +1,219 @@
+"""Updates of methods that learn from logs, against the same written with torch's own layers and optimizers.
+
+Everything but the random numbers is computed anew from the papers, one member after another: what is seen, losses,
+Adam, slow copies. To 1e-5 in float32 and 1e-9 in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from etude.core.edit import set_value
+from etude.core.population import Member
+from etude.experience.stretches import Stretches
+from etude.learners.value import Expectile
+from etude.loops.off_policy import OffPolicyLoop
+from etude.objectives.clone import MeanAbs, Ones
+from log_toys import in_boxes, logged_task, small_logged
+
+GAMMA, UPDATES, MEMBERS = 0.99, 4, 2
+torch.set_num_threads(1)
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def tolerance(request: pytest.FixtureRequest) -> Iterator[float]:
+    """How near numbers of this type have to be, while all new ones are of it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(request.param)
+    yield 1e-5 if request.param is torch.float32 else 1e-9
+    torch.set_default_dtype(before)
+
+
+def net(tensors: dict[str, Tensor], name: str, row: int) -> nn.Sequential:
+    """Two hidden layers with rectifiers, of one network among the rows [P M, ...] of a checkpoint."""
+    layers: list[nn.Module] = []
+    for key in ("body.layers.0", "body.layers.1", "head"):
+        weight, bias = tensors[f"{name}.{key}.weight"][row], tensors[f"{name}.{key}.bias"][row, 0]
+        layer = nn.Linear(*weight.shape)
+        layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def flat(network: nn.Module) -> Tensor:
+    return torch.cat([(p.T if p.dim() == 2 else p).detach().reshape(-1) for p in network.parameters()])
+
+
+class Learner:
+    """Networks with one Adam over all of them."""
+
+    def __init__(self, lr: float, *networks: nn.Module, free: tuple[nn.Parameter, ...] = ()) -> None:
+        self.networks, self.losses = networks, list[float]()
+        self.adam = torch.optim.Adam([*free, *(p for n in networks for p in n.parameters())], lr)
+
+    def step(self, loss: Tensor) -> None:
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        self.losses.append(loss.item())
+
+
+class Own:
+    """One member, from the weights before any update; a learner for each name of `order`."""
+
+    def __init__(self, tensors: dict[str, Tensor], k: int) -> None:
+        self.policy = net(tensors, "policy", k)
+        self.log_std = nn.Parameter(tensors["policy.log_std"][k, 0].clone()) if "policy.log_std" in tensors else None
+        self.learners = {"policy": Learner(3e-4, self.policy, free=() if self.log_std is None else (self.log_std,))}
+        if "critic.head.weight" in tensors:
+            self.critics = [net(tensors, "critic", 2 * k + i) for i in range(2)]
+            self.slow, self.slow_policy = copy.deepcopy(self.critics), copy.deepcopy(self.policy)
+            self.learners["critic"] = Learner(3e-4, *self.critics)
+        if "value.head.weight" in tensors:
+            self.value = net(tensors, "value", k)
+            self.learners["value"] = Learner(3e-4, self.value)
+
+
+def q(critic: nn.Module, s: Tensor, a: Tensor) -> Tensor:
+    found: Tensor = critic(torch.cat([s, a], -1))[:, 0]
+    return found
+
+
+def follow(slow: list[nn.Module], fast: list[nn.Module]) -> None:
+    with torch.no_grad():
+        for old, new in zip(slow, fast, strict=True):
+            for x, y in zip(old.parameters(), new.parameters(), strict=True):
+                x.copy_(0.995 * x + 0.005 * y)
+
+
+def standard(loop: OffPolicyLoop, values: Tensor) -> Tensor:
+    """What the policy sees of observations: standardised by all rows of the logs."""
+    seen = loop.collector.store.rows[:, :3].double()
+    found = (values.double() - seen.mean(0)) / (seen.std(0, correction=0) + 1e-3)
+    return found.to(values.dtype)
+
+
+def bc(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    own.learners["policy"].step(((torch.tanh(own.policy(rows["s"])) - rows["a"]) ** 2).mean())
+
+
+def bc_discrete(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    own.learners["policy"].step(functional.cross_entropy(own.policy(rows["s"]), rows["a"][:, 0].long()))
+
+
+def td3_bc(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    s, a, following = rows["s"], rows["a"], rows["next"]
+    with torch.no_grad():
+        then = (torch.tanh(own.slow_policy(following)) + (0.2 * noise).clamp(-0.5, 0.5)).clamp(-1, 1)
+        worth = torch.minimum(*(q(critic, following, then) for critic in own.slow))
+        y = rows["r"] + GAMMA * rows["live"] * worth
+    own.learners["critic"].step(sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
+    if n % 2:
+        return
+    done = torch.tanh(own.policy(s))
+    values = q(own.critics[0], s, done)
+    weight = 2.5 / values.abs().mean().detach()
+    own.learners["policy"].step(-weight * values.mean() + functional.mse_loss(done, a))
+    follow([*own.slow, own.slow_policy], [*own.critics, own.policy])
+
+
+def iql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    s, a = rows["s"], rows["a"]
+    with torch.no_grad():
+        worth = torch.minimum(*(q(critic, s, a) for critic in own.slow))
+    u = worth - own.value(s)[:, 0]
+    own.learners["value"].step(((0.7 - (u < 0).to(u.dtype)).abs() * u**2).mean())
+    with torch.no_grad():
+        weight = (3.0 * (worth - own.value(s)[:, 0])).exp().clamp(max=100.0)
+    assert own.log_std is not None
+    normal = torch.distributions.Normal(torch.tanh(own.policy(s)), own.log_std.clamp(-5, 2).exp())
+    own.learners["policy"].step(-(weight * normal.log_prob(a).sum(-1)).mean())
+    with torch.no_grad():
+        y = rows["r"] + GAMMA * rows["live"] * own.value(rows["next"])[:, 0]
+    own.learners["critic"].step(sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
+    follow(own.slow, own.critics)
+
+
+METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
+    "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: Path) -> None:
+    method = small_logged(name)
+    members = [Member(3 + k) for k in range(MEMBERS)]
+    loop = OffPolicyLoop(method, logged_task(tmp_path, in_boxes(name)), members, 2, UPDATES)
+    owns = [Own({n: v.clone() for n, v in loop.policy_tensors().items()}, k) for k in range(MEMBERS)]
+    stretches, store = Stretches(loop.population, "learn"), loop.collector.store
+    for n in range(1, UPDATES + 1):
+        batch = method.sampling.draw(store, stretches.at(n - 1))
+        noise = stretches.at(n - 1)("smoothing", lambda g, times: torch.randn(times, 6, 1, generator=g))
+        assert batch.next_observations is not None
+        for k, own in enumerate(owns):
+            rows = {
+                "s": batch.observations[k], "a": batch.actions[k], "r": batch.rewards[k],
+                "next": batch.next_observations[k], "live": (~batch.terminated[k]).to(batch.rewards.dtype),
+            }  # fmt: skip
+            if method.transforms:
+                rows |= {key: standard(loop, rows[key]) for key in ("s", "next")}
+            METHODS[name](own, rows, noise[k], n)
+    reported = loop.step().members
+    tensors = loop.policy_tensors()
+    for k, own in enumerate(owns):
+        for learner, part in own.learners.items():
+            count = len(part.networks)
+            for i, mine in enumerate(part.networks):
+                theirs = flat(net(tensors, learner, count * k + i))
+                torch.testing.assert_close(theirs, flat(mine), atol=tolerance, rtol=tolerance)
+            mean = sum(part.losses) / len(part.losses)
+            assert reported[f"{learner}_loss"][k] == pytest.approx(mean, abs=tolerance, rel=10 * tolerance)
+        if own.log_std is not None:
+            torch.testing.assert_close(tensors["policy.log_std"][k, 0], own.log_std.detach(), atol=tolerance, rtol=0)
+
+
+# Limits of the formulas
+
+
+def weights_after(method: Any, folder: Path) -> Tensor:
+    loop = OffPolicyLoop(method, logged_task(folder), [Member(3)], 2, 3)
+    loop.step()
+    return loop.updater.trainers["policy"].parameters.values.clone()
+
+
+def test_iql_without_preference_is_cloning(tmp_path: Path) -> None:
+    """beta = 0 weighs every action by 1: the policy is that of `bc` with the same likelihood."""
+    iql = set_value(small_logged("iql"), "actor.clone.weight.beta=0")
+    plain = iql.replace(actor=(iql.actor[0].replace(weight=Ones()),))
+    assert torch.equal(weights_after(iql, tmp_path), weights_after(plain, tmp_path))
+    assert not torch.equal(weights_after(small_logged("iql"), tmp_path), weights_after(plain, tmp_path))
+
+
+def test_the_size_of_rewards_does_not_move_the_balance_of_td3_bc() -> None:
+    """lambda Q has mean |.| of alpha whatever the size of Q."""
+    values = torch.randn(3, 50)
+    for size in (1.0, 1e-3, 1e4):
+        scaled = MeanAbs(alpha=2.5)(size * values) * size * values
+        torch.testing.assert_close(scaled.abs().mean(1), torch.full((3,), 2.5))
+
+
+def test_an_expectile_of_a_half_is_half_the_square() -> None:
+    u = torch.linspace(-2, 2, 9)
+    assert torch.equal(Expectile(tau=0.5)(torch.zeros(9), u), 0.5 * u**2)
+    high = torch.randn(2000).sort().values  # the expectile tends to the largest of all
+    tau, value = Expectile(tau=0.999), torch.zeros(1, requires_grad=True)
+    for _ in range(400):
+        (gradient,) = torch.autograd.grad(tau(value.expand(2000), high).mean(), value)
+        value = (value - 0.5 * gradient / (0.001 + 0.998 * float((high > value).float().mean()))).detach()
+        value.requires_grad_()
+    above = (high - value).clamp(min=0).sum() * 0.999
+    below = (value - high).clamp(min=0).sum() * 0.001
+    torch.testing.assert_close(above, below, rtol=1e-2, atol=1e-2)
