@@ -107,7 +107,7 @@ class Worker:
         if isinstance(self.loop, OnPolicyLoop):
             return 0
         experience = cast(Any, self.loop.method.experience)
-        self.loop.collector.elsewhere = others * experience.steps * experience.environments
+        cast(Any, self.loop.collector).elsewhere = others * experience.steps * experience.environments
         self.loop.updater.updates = self.updates + others
         return self.loop.updater.updates
 

@@ -56,7 +56,7 @@ def _cut(path: Path, error: Exception) -> DataError:
 def _hdf5(path: Path) -> Iterator[Any]:
     """An open HDF5 file. Raises DataError for one that is cut short."""
     try:
-        import h5py  # type: ignore[import-untyped]
+        import h5py
     except ImportError:
         raise MissingExtraError(f"HDF5 ({path})", "data") from None
     try:
