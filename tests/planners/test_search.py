@@ -18,7 +18,7 @@ from etude.core.streams import Stream
 from etude.evaluation.language import evaluate_split
 from etude.evaluation.searched import search_split
 from etude.experience.groups import Groups
-from etude.planners.guides import Guide, Likelihood, Lookahead, Paid, Verifier
+from etude.planners.guides import Guide, Lookahead, MeanLikelihood, Paid, Verifier
 from etude.planners.search import Beam, BestOf, MajorityVote, Search, TreeSearch, back_up, below
 from etude.planners.trees import Node, Trees
 from etude.policies.language import LanguagePolicy
@@ -112,7 +112,7 @@ def greedy(trees: Trees, guide: Guide, branch: int) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("guide", [Likelihood(), Lookahead(samples=2, of=Likelihood())])
+@pytest.mark.parametrize("guide", [MeanLikelihood(), Lookahead(samples=2, of=MeanLikelihood())])
 def test_a_beam_of_width_one_is_greedy_over_steps(guide: Guide) -> None:
     policy, task = random_policy(), Toy(max_tokens=9)
     search = Beam(width=1, branch=3, separator="\x00never", step_tokens=2, guide=guide)
@@ -128,7 +128,7 @@ def test_a_beam_that_is_wide_enough_drops_nothing() -> None:
     for root, chosen in zip(trees.roots, best):
         leaves = [n for n in below(root) if not n.children]
         assert all(n.ended for n in leaves)
-        assert Likelihood().values([chosen], trees)[0] == max(Likelihood().values(leaves, trees))
+        assert MeanLikelihood().values([chosen], trees)[0] == max(MeanLikelihood().values(leaves, trees))
 
 
 def test_what_is_said_twice_stands_once(tiny: LanguagePolicy) -> None:

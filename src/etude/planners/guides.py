@@ -35,12 +35,12 @@ class Guide(Part, abstract=True):
             node.value = value
 
 
-class Likelihood(Guide):
+class MeanLikelihood(Guide):
     """The policy's own word: the geometric mean of the probabilities of what was said, 1 for nothing.
 
     >>> from etude.core.draws import Draw
     >>> node = Node(0, Draw(0), 0, tokens=[5, 6], logp=[math.log(0.5), math.log(0.125)])
-    >>> round(Likelihood().values([node], None)[0], 4)
+    >>> round(MeanLikelihood().values([node], None)[0], 4)
     0.25
     """
 

@@ -12,7 +12,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative
 from etude.core.part import Part
 from etude.core.worlds import World
-from etude.planners.guides import Guide, Likelihood, Lookahead
+from etude.planners.guides import Guide, Lookahead, MeanLikelihood
 from etude.planners.trees import Node, Trees
 from etude.policies.sampling import Sampling
 
@@ -50,7 +50,7 @@ class StepSearch(Search, abstract=True):
 
     separator: str = "\n"
     step_tokens: Count = 64
-    guide: Guide = Likelihood()
+    guide: Guide = MeanLikelihood()
 
     def check(self) -> None:
         if not self.separator:
@@ -75,7 +75,7 @@ class BestOf(Search):
     """
 
     samples: Count = 8
-    guide: Guide = Likelihood()
+    guide: Guide = MeanLikelihood()
 
     @property
     def rows(self) -> int:

@@ -23,7 +23,7 @@ def search_of(said: str | Part) -> Search:
         fields that contradict each other.
 
     >>> search_of("beam:2,branch=3,separator=,")
-    Beam(separator=',', step_tokens=64, guide=Likelihood(), width=2, branch=3)
+    Beam(separator=',', step_tokens=64, guide=MeanLikelihood(), width=2, branch=3)
     """
     if isinstance(said, Search):
         return said
