@@ -32,6 +32,8 @@ REFUSED = {
 """Numbers that a member cannot have of its own, and what is said."""
 ELSEWHERE = {
     "OffPolicyMaxAtK": "is for tasks of enumerable and language, and a RolloutMethod is for those of control",
+    "TurnSurrogate": "is for tasks of language, and a RolloutMethod is for those of control",
+    "TrajectorySurrogate": "is for tasks of enumerable and language, and a RolloutMethod is for those of control",
     "GaussNewton": "is for learners of values",
     "ObGD": "needs estimate, which the loop of a RolloutMethod does not compute",
     "AdaptiveObGD": "needs estimate, which the loop of a RolloutMethod does not compute",

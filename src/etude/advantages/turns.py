@@ -100,6 +100,20 @@ class TurnWeights(TokenAdvantages):
         of: the credit A' of tokens, mostly the same for a whole episode.
         factors: g and f.
         centred: whether the mean is subtracted.
+
+    Two turns of one token each, of an episode worth 1, the first of which counts three times as much:
+
+    >>> from etude.core.episodes import Episode, Segment
+    >>> from etude.core.rows import to_batch
+    >>> turn = lambda token: Segment("assistant", "", [token], [1], [0.0])
+    >>> episode = Episode(None, [Segment("user", "", [5], [0], [0.0]), turn(6), turn(7)])
+    >>> class Credit(TokenAdvantages, abstract=True):
+    ...     def __call__(self, batch): return torch.ones(1, 3)
+    >>> class ThreeToOne(TurnFactors, abstract=True):
+    ...     def __call__(self, batch, turns): return torch.tensor([1.5, 0.5]), torch.zeros(2)
+    >>> weights = TurnWeights(of=Credit(), factors=ThreeToOne(), centred=False)
+    >>> weights(to_batch([episode], 0, 1.0, torch.device("cpu"))).tolist()
+    [[1.0, 1.5, 0.5]]
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})

@@ -21,6 +21,10 @@ class AsRecorded(Towards):
     """The actions that were done.
 
     Shapes: [P, N, A].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> AsRecorded()(Rows(batch=Rows(actions=torch.tensor([[[0.5]]])))).tolist()
+    [[[0.5]]]
     """
 
     def __call__(self, read: ReplayReading) -> Tensor:
@@ -31,6 +35,10 @@ class Ones(CloneWeight):
     """Every row counts the same.
 
     Shapes: [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> Ones()(Rows(batch=Rows(rewards=torch.tensor([[3.0, -1.0]]))), None).tolist()
+    [[1.0, 1.0]]
     """
 
     def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
@@ -41,6 +49,10 @@ class OfState(Baseline):
     """What the method's `value` says of the state.
 
     Shapes: [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> OfState()(Rows(worth=lambda at: torch.tensor([[2.0]])), None).tolist()
+    [[2.0]]
     """
 
     def objection(self, method: Method) -> str | None:
@@ -56,6 +68,14 @@ class OfPolicy(Baseline):
     """What the critic says of what the policy would do there, once.
 
     Shapes: [P, N].
+
+    Two choices, worth 1 and 3, of which the policy takes the second three times of four:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(policy=lambda: Rows(chances=torch.tensor([[[0.25, 0.75]]])), outputs=lambda at: None,
+    ...             values=lambda outputs: torch.tensor([[[1.0, 3.0]]]))
+    >>> OfPolicy()(read, lambda values, read: values).tolist()
+    [[2.5]]
     """
 
     def __call__(self, read: ReplayReading, over: Reduction) -> Tensor:
