@@ -39,7 +39,9 @@ def test_methods_json(cli: Cli) -> None:
     changed = {e["id"]: e["changes"] for e in entries}
     assert [c["name"] for e in entries if e["id"] == "ppo" for c in e["claims"]] == ["ppo", "ppo/control"]
     assert changed["dr-grpo"] == ["advantages", "aggregation"]
-    assert [e["id"] for e in entries if e["claim"] is None] == ["clip-cov", "rft", "planning-q-learning", "spo-tree"]
+    assert [e["id"] for e in entries if e["claim"] is None] == [
+        "bc-discrete", "clip-cov", "rft", "planning-q-learning", "qwenlong-l1-phase", "rlpt-text", "spo-tree",
+    ]  # fmt: skip
 
 
 def test_tasks_json(cli: Cli) -> None:
@@ -58,7 +60,7 @@ def test_every_method_is_shown(cli: Cli, method: str) -> None:
     found = etude.method(method)
     assert answer.code == 0
     assert found.title in answer.out
-    slot = {ReplayMethod: "critic", Recipe: "runs"}.get(type(found), "optimizer")
+    slot = {ReplayMethod: "policy", Recipe: "runs"}.get(type(found), "optimizer")
     held = found.slots()[slot]
     assert f"{slot:<14} {type(held[0] if isinstance(held, tuple) else held).__name__}(" in answer.out
     assert found.claim is None or found.claim.statement in answer.out

@@ -186,7 +186,7 @@ def test_rounds_of_resampling_say_something_else(monkeypatch: pytest.MonkeyPatch
 
 def test_rows_know_their_draw(policy: LanguagePolicy) -> None:
     loop = make_loop(grpo.replace(problems=2, experience=Groups(size=3)), Toy(max_tokens=6), policy)
-    batch = loop._assess(loop.method, 2, loop.stream.split("step", 0))
+    batch = loop._assess(loop.method, 2, 0, loop.stream.split("step", 0))
     assert batch.draw.dtype == torch.int64 and batch.draw.tolist() == [e.draw.key for e in batch.episodes]
     assert batch.rows(torch.tensor([4, 1])).draw.tolist() == [batch.episodes[i].draw.key for i in (4, 1)]
 

@@ -5,9 +5,11 @@ What a world has no use for is refused instead. A slot that is added needs a lin
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -31,6 +33,7 @@ from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
 from etude.experience.second_look import AllProblems, LookAgain
 from etude.experience.shown import AttemptAndCritique
+from etude.experience.transforms import StandardizeObservations
 from etude.experience.vector import Rollouts
 from etude.filters.informative import InformativeGroups
 from etude.learners.fitted import FittedValue, squared_error
@@ -56,6 +59,7 @@ from etude.tasks.control.pendulum import pendulum
 from etude.tasks.tabular.enumerable import Enumerable
 from etude.token_weights.entropy import HighEntropyTokens
 from language_toys import Toy, make_loop
+from log_toys import logged_task, small_logged
 from replay_toys import small as small_replay
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -88,6 +92,8 @@ SMALL: Any = {
 PPO: Any = get_method("ppo", "control").replace(**SMALL)
 SAC: Any = small_replay(get_method("sac"), warmup=200, random=200, capacity=300)
 """Learns from the end of the first episode on."""
+IQL: Any = small_logged("iql")
+TD3_BC: Any = small_logged("td3-bc").replace(transforms=())
 COUNTED: Any = SAC.replace(learners=(), order=("critic", ("policy", "counting-temperature")))
 """Without the learner whose place it has."""
 WHOLE: dict[type[Method], Any] = {TokenMethod: GRPO, RolloutMethod: PPO, ReplayMethod: SAC}
@@ -212,6 +218,8 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "actor": [Filling(SAC, Entropy(), "__call__"), Filling(SAC, MaximizeQ(over=Min()), "__call__")],
         "learners": [Filling(COUNTED, SAC.learners[0], verb) for verb in ("build", "loss", "offers")],
         "stages": [Filling(SAC, Phase(), "apply")],
+        "transforms": [Filling(TD3_BC, StandardizeObservations(), verb) for verb in ("__call__", "fit", "sentence")],
+        "value": [Filling(IQL, IQL.value, verb) for verb in ("build", "loss", "worth")],
     },
 }
 """For each kind what is called; without worlds: in all in which the slot is not refused."""
@@ -247,6 +255,12 @@ def with_part(method: Method, slot: str, part: Part) -> Method:
     return method.replace(**{slot: (*held, part) if isinstance(held, tuple) else part})
 
 
+@cache
+def swings() -> Any:
+    """Logs of a pendulum."""
+    return logged_task(Path(tempfile.mkdtemp()))
+
+
 def run(method: Method, world: World, steps: int = 2) -> torch.Tensor:
     """All weights after some steps, flat."""
     if world is World.LANGUAGE:
@@ -255,8 +269,10 @@ def run(method: Method, world: World, steps: int = 2) -> torch.Tensor:
         check(method, TASKS[world])
         loop = EnumerableLoop(method, TASKS[world], seeds=[5], steps=steps)
     elif isinstance(method, ReplayMethod):
-        check(method, pendulum)
-        loop = OffPolicyLoop(method, pendulum, [Member(5), Member(6)], steps, block=210)
+        acts = method.experience is not None and method.experience.acts
+        task = pendulum if acts else swings()
+        check(method, task)
+        loop = OffPolicyLoop(method, task, [Member(5), Member(6)], steps, block=210 if acts else 4)
     else:
         loop = control_loop(method, [5, 6], steps)
     for _ in range(steps):

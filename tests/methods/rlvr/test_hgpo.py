@@ -326,7 +326,7 @@ def test_without_alpha_the_choice_is_not_learned() -> None:
     optimizer = hgpo.optimizer.replace(lr=1e-2)  # type: ignore[union-attr]
     credit = BetweenAndWithin(alpha=0.0)
     loop = make_loop(small(problems=2, optimizer=optimizer, advantages=credit), Choosing(), policy, steps=5)
-    batch = loop._assess(loop.method, 2, Stream(0))
+    batch = loop._assess(loop.method, 2, 0, Stream(0))
     found = credit(batch)
     first = found[torch.arange(len(batch)), batch.action_mask.int().argmax(1)]
     assert first.view(2, 2, 2).sum(-1).abs().max() < 1e-5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -75,7 +76,8 @@ class NetworkPolicy(ReplayPolicy, abstract=True):
     def actor(
         self, method: Method, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population
     ) -> Actor:
-        own = self.replace(observations=(*seen_through(method), *self.observations))
+        own = copy(self)
+        own.settle("observations", (*seen_through(method), *self.observations))  # members may have numbers of their own
         return own.build(shape, actions, population, encoder_of(method))
 
     def watch(self, environment: VectorEnvironment) -> VectorEnvironment:
