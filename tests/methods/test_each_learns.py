@@ -343,11 +343,11 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 
 ELSEWHERE = {
-    "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlpt-text",
+    "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlp",
+    "rlpt-text",
 }  # fmt: skip
-"""They need a curriculum, a reward model, a graph, answers, or steps with verdicts: `test_learning.py`, own tests."""
-ELSEWHERE = {"open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "rlanything", "rlp"}
-"""They need a curriculum, a reward model, a graph, steps with verdicts, text: `test_learning.py`, their own tests."""
+"""They need a curriculum, a reward model, a graph, thoughts, answers, or steps with verdicts: `test_learning.py` and
+their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:
