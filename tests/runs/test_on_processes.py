@@ -22,6 +22,7 @@ from etude.experience.samplers import Sampler, Samplers
 from etude.loops.language import LanguageLoop
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
+from etude.rewards.judged import FinalAnswer
 from etude.rewards.model import RewardModel
 from etude.runs.samplers import check, sampler_arguments
 from etude.runs.training import Options
@@ -105,7 +106,11 @@ def complete(method: Any, scorer: str) -> Any:
     if isinstance(method.curriculum, Replicated):
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
-    rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    rewards: Any = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    if (
+        method.id == "rlpt-text"
+    ):  # answers are judged: the shipped model never says between marks what a text goes on with
+        rewards = tuple(p.replace(sees=FinalAnswer()) for p in rewards)
     return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
 
 
