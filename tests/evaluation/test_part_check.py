@@ -196,8 +196,12 @@ def test_what_is_wrong_is_said(part: Any, sentence: str) -> None:
     assert any(sentence in s for s in found), found
 
 
-GIVEN = ("function-reward", "callable-reward", "learning", "own-module")
-"""Parts that cannot be made without a function, an optimizer or a module."""
+GIVEN = (
+    "function-reward", "callable-reward", "learning", "own-module",
+    "information-gain", "process-reward",
+)  # fmt: skip
+"""Parts that cannot be made without a function, an optimizer or a module; and rewards that refuse, in a sentence, what
+is no thought (`rlp`), or no exercise about a worked answer (`mr-rlvr`)."""
 SHIPPED = [c for c in part_classes().values() if c.slot != "task" and c.name not in GIVEN]
 
 

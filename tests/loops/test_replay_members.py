@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def cases() -> dict[str, tuple[str, str]]:
     for name, method in REPLAY.items():
         for path, part in method.parts().items():
             for field, hint in hints(type(part)).items():
-                if real(hint) and not part_types(hint)[0]:
+                if real(hint) and get_origin(hint) is not tuple and not part_types(hint)[0]:
                     found.setdefault(f"{type(part).__name__}.{field}", (name, f"{path}.{field}"))
     return found
 

@@ -113,13 +113,6 @@ class Paid(Guide):
 
     reward: Reward = RewardModel()
 
-    def check(self) -> None:
-        if isinstance(self.reward, RewardModel) and not self.reward.model:
-            raise ConfigError(
-                "Paid.reward has no model to ask: name what `etude train reward-model` made, as in "
-                "guide.reward.model=RUN."
-            )
-
     def values(self, nodes: Sequence[Node], trees: Trees) -> list[float]:
         paid = self.reward.score(trees.episodes(nodes), trees.context)
         if any(x is None for x in paid):

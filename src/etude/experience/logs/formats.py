@@ -26,7 +26,7 @@ OTHER = {
 def read_npz(path: Path) -> Raw:
     """Arrays of a `.npz` file by name. Raises DataError for a file that is cut short, or that holds Python objects."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened) as file:
             return _raw(path, {name: file[name] for name in file.files})
     except ValueError as error:
         raise DataError(f"{path} holds what is no array of numbers ({error}): save plain arrays.") from None

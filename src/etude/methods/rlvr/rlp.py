@@ -76,7 +76,7 @@ class InformationGain(Reward):
         return None
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
-        asked = [(_context(e), e.info[THOUGHT], context.policy.encode(_next(e))) for e in episodes]
+        asked = [(_context(e), _thought(e), context.policy.encode(_next(e))) for e in episodes]
         room = [sum(map(len, parts)) <= context.policy.context for parts in asked]
         if not any(room):
             return [None] * len(episodes)
@@ -96,6 +96,14 @@ def information_gain(
     """
     thought = logp(CurrentPolicy(), [[*c, *t] for c, t in zip(contexts, thoughts)], texts, policy)
     return (thought.double() - logp(baseline, contexts, texts, policy).double()).sum(1)
+
+
+def _thought(episode: Episode) -> list[int]:
+    """The tokens of the thought. Raises DataError for an episode without one."""
+    if THOUGHT not in episode.info:
+        raise DataError(f"What was said of problem {episode.problem.id!r} is no thought: set experience=thoughts.")
+    found: list[int] = episode.info[THOUGHT]
+    return found
 
 
 def _context(episode: Episode) -> list[int]:

@@ -29,6 +29,9 @@ class LoggedTask(ControlTask):
         skip_bad_rows: leave out whole episodes in which something is wrong.
         allow: faults that are meant, by the names that their sentences end with.
         environment: where returns are played; without one, spaces come from the data, and nothing is.
+
+    >>> LoggedTask(data="logs/week-12.npz").id, LoggedTask.steps
+    ('week-12', 50000)
     """
 
     data: str = ""

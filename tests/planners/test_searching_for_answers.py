@@ -269,7 +269,6 @@ def test_a_search_is_named_with_its_fields() -> None:
         ("beam:2,with=3", "field of Beam named 'with'.*'width'"),
         ("beam,guide=verifier", "says nothing of the beginning of an answer"),
         ("beam,separator=", "must be the text that ends a step"),
-        ("best-of,guide=paid", "has no model to ask"),
         ("best-of,guide=lookahed", "Did you mean 'lookahead'"),
     ],
 )
