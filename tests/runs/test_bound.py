@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -33,8 +34,9 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def files_of_weights() -> set[Path]:
-    return {path for room in ("/dev/shm", "/tmp") for path in Path(room).glob(f"{PREFIX}*")}
+def files_of_weights(owner: int) -> set[Path]:
+    """Those of a process: others test beside this one."""
+    return {path for room in ("/dev/shm", "/tmp") for path in Path(room).glob(f"{PREFIX}{owner}-*")}
 
 
 # The same numbers again
@@ -44,7 +46,6 @@ def files_of_weights() -> set[Path]:
 def test_samplers_beside_the_learner_are_the_run_of_one_process_with_old_weights(
     ranks: int, bound: int, tmp_path: Path
 ) -> None:
-    before = files_of_weights()
     here, there = (
         etude.train("grpo", "compose", on=f"{on}:{ranks}", bound=bound, out=str(tmp_path / on), **SMALL)
         for on in ("local", "processes")
@@ -53,7 +54,7 @@ def test_samplers_beside_the_learner_are_the_run_of_one_process_with_old_weights
     assert [m["lag"] for m in there.metrics] == [min(k, bound) for k in range(4)]
     assert all(m["too_old"] == 0 and m["logp_gap"] <= m["logp_gap_bound"] for m in there.metrics)
     assert json.loads((there.folder / "config.json").read_text())["bound"] == bound
-    assert files_of_weights() <= before
+    assert not files_of_weights(os.getpid())
     again = etude.train(config=str(there.folder / "run.toml"), out=str(tmp_path / "again"), quiet=True)
     assert outcome(again) == outcome(there)
 
@@ -143,7 +144,6 @@ def test_after_too_many_restarts_an_asynchronous_run_stops_saved(
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
 @pytest.mark.parametrize(("signals", "code"), [("INT", 130), ("INT INT", 130), ("KILL", -9)])
 def test_however_an_asynchronous_run_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_path: Path) -> None:
-    before = files_of_weights()
     run = processes.etude(
         tmp_path, "train", "grpo", "--steps", "5000", "--evaluate", "0", "--on", "processes:2", "--bound", "1",
         "--out", "run", "--set", "problems=2", "--set", "experience.size=2", "--no-preset",
@@ -161,7 +161,7 @@ def test_however_an_asynchronous_run_is_stopped_no_sampler_is_left(signals: str,
         time.sleep(0.05)
     assert not left
     if signals != "KILL":
-        assert files_of_weights() <= before
+        assert not files_of_weights(run.pid)
         assert any((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
