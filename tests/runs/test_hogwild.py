@@ -23,7 +23,7 @@ from etude.runs.hogwild import seed_of
 from etude.runs.kinds import run_of
 from etude.runs.samplers import check as check_samplers
 from etude.runs.training import Options, compose_method
-from etude.runtime.common import MEMORY, Common, Count
+from etude.runtime.common import MEMORY, PREFIX, Common, Count
 from etude.tasks import resolve_task
 from replay_toys import REPLAY
 
@@ -188,7 +188,6 @@ etude.train("a3c", "cartpole", out=sys.argv[1], on="hogwild:2", steps=10_000_000
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C: checkpoint first. Killed: the workers notice. No process and no shared memory is left."""
-    before = {p.name for p in MEMORY.glob("etude-hogwild-*")} if MEMORY.is_dir() else set()
     run = tmp_path / "run"
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(run)], stderr=subprocess.DEVNULL)
     pids: list[int] = []
@@ -198,6 +197,7 @@ def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path)
             time.sleep(0.1)
         pids = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         assert len(pids) == 2
+        assert not MEMORY.is_dir() or len(list(MEMORY.glob(f"{PREFIX}{process.pid}-*"))) == 2
         process.send_signal(number)
         process.wait(timeout=60)
         until = time.monotonic() + 10
@@ -207,8 +207,7 @@ def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path)
     finally:
         process.kill()
         process.wait()
-    if MEMORY.is_dir():
-        assert {p.name for p in MEMORY.glob("etude-hogwild-*")} <= before
+    assert not list(MEMORY.glob(f"{PREFIX}{process.pid}-*"))
     if number == signal.SIGINT:
         steps = [int(p.name.removeprefix("step-")) for p in (run / "checkpoints").iterdir()]
         assert max(steps) == metrics(run)[-1]["step"]

@@ -14,6 +14,8 @@ from torch import Tensor
 
 MEMORY = Path("/dev/shm")
 """Where files are memory, if the system has it; else they are in the folder of temporary files."""
+PREFIX = "etude-hogwild-"
+"""How their names begin; whose they are follows."""
 
 
 class Common:
@@ -42,7 +44,8 @@ class Common:
     @staticmethod
     def create(sizes: Mapping[str, int]) -> str:
         """A file of zeros for so many numbers, and one beside it for a `Count`."""
-        handle, path = tempfile.mkstemp(prefix="etude-hogwild-", dir=MEMORY if MEMORY.is_dir() else None)
+        place = MEMORY if MEMORY.is_dir() else None
+        handle, path = tempfile.mkstemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place)
         with os.fdopen(handle, "wb") as file:
             file.truncate(4 * sum(sizes.values()))
         Path(path + Count.SUFFIX).write_bytes((0).to_bytes(8, "little"))
