@@ -22,8 +22,6 @@ from etude.experience.samplers import Sampler, Samplers
 from etude.loops.language import LanguageLoop
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
-from etude.rewards.judged import FinalAnswer
-from etude.rewards.model import RewardModel
 from etude.runs.samplers import check, sampler_arguments
 from etude.runs.training import Options
 from etude.runtime.executors.places import Place, place_of
@@ -36,15 +34,28 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 3
 PROBLEMS = {"ghpo": 4, "hgpo": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
-METHODS = {
-    m.id: m
-    for name in sorted(files("methods"))
-    for m in compositions(name)
-    if isinstance(m, TokenMethod) and m.experience is not None and m.experience.samples
-}
-"""Every token method that samples. They keep all kinds of state: in curricula, experiences, second looks, learners."""
 TASKS = {"planning-q-learning": "paths", "supo": "attr-20q"}
 """Of methods that are for another than `compose`."""
+SAMPLING = ("experience", "curriculum", "second_look", "stages", "critic")
+"""Slots whose parts ask for episodes or keep a state that decides what is asked for."""
+
+
+def kinds_of_sampling() -> dict[str, TokenMethod]:
+    """For each part of those slots the first method that has it: what the others change, samplers never see."""
+    found, seen = {}, set()
+    for name in sorted(files("methods")):
+        for method in compositions(name):
+            if not isinstance(method, TokenMethod) or method.experience is None or not method.experience.samples:
+                continue
+            parts = {(slot.split(".")[0], type(part)) for slot, part in method.parts().items()}
+            new = {(slot, part) for slot, part in parts if slot in SAMPLING} - seen
+            if new or method.id in TASKS:
+                found[method.id] = method
+                seen |= new
+    return found
+
+
+METHODS = kinds_of_sampling()
 TIMINGS = ("seconds", "tokens_per_second")
 SMALL: dict[str, Any] = {
     "steps": STEPS, "evaluate": 0, "quiet": True, "preset": False, "threads": 1,
@@ -91,27 +102,12 @@ def kept(one_thread: None) -> Iterator[Callable[[str], Processes]]:
         executor.close()
 
 
-@pytest.fixture(scope="module")
-def scorer(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A reward model that has taken two steps, for methods that are rewarded by one."""
-    loop = loop_of(get_method("reward-model").replace(problems=4), resolve_task("preferences"))
-    loop.step(), loop.step()
-    folder = tmp_path_factory.mktemp("scorer")
-    loop.policy.save(folder)
-    return str(folder)
-
-
-def complete(method: Any, scorer: str) -> Any:
+def small(method: TokenMethod) -> TokenMethod:
     """The method with what a user has to name, and little to do in a step."""
     if isinstance(method.curriculum, Replicated):
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
-    rewards: Any = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
-    if (
-        method.id == "rlpt-text"
-    ):  # answers are judged: the shipped model never says between marks what a text goes on with
-        rewards = tuple(p.replace(sees=FinalAnswer()) for p in rewards)
-    return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
+    return method.replace(problems=PROBLEMS.get(method.id, 2))
 
 
 def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:
@@ -120,11 +116,11 @@ def loop_of(method: Any, task: Any, executor: Processes | None = None) -> Langua
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 def test_with_one_sampler_a_method_comes_to_the_same(
-    name: str, kept: Callable[[str], Processes], scorer: str, tmp_path: Path
+    method: TokenMethod, kept: Callable[[str], Processes], tmp_path: Path
 ) -> None:
-    method, task = complete(METHODS[name], scorer), TASKS.get(name, "compose")
+    method, task = small(method), TASKS.get(method.id, "compose")
     found = []
     for executor in (None, kept(task)):
         loop, folder = loop_of(method, resolve_task(task), executor), tmp_path / str(len(found))
