@@ -24,6 +24,7 @@ def test_a_run_stops_when_it_is_good_enough(cli: Cli) -> None:
     ("flags", "message"),
     [
         (("--stop-when", "pass@1"), "must be a metric, one of"),
+        (("--stop-when", "test/pas@1 > 0.5", "--evaluate-every", 1), "Did you mean 'test/pass@1'"),
         (("--stop-when", "test/pass@1 > 0.5"), "say how often with --evaluate-every"),
         (("--stop-when", "rewrd > 0.5"), "Did you mean 'reward'"),
         (("--minutes", "0"), "minutes"),

@@ -99,6 +99,7 @@ def _train(
 
     kind, steps = run_of(method), progress.steps
     evaluated = options.evaluate != 0 and kind.acts(method) and not task.needs_reward()
+    stopping = _stopping(task, options, options.until and kind.training_steps(method, options.until))
     if evaluated and folder.checkpoint is None:
         callbacks.evaluated(_evaluate(folder, loop, task, options, "before"))
     if folder.step < steps:
@@ -114,8 +115,7 @@ def _train(
     done = Run(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
         look=look if evaluated else None, look_every=every,
-        stopping=_stopping(task, options, options.until and kind.training_steps(method, options.until)),
-        callbacks=callbacks, keep=options.keep, keep_best=options.keep_best,
+        stopping=stopping, callbacks=callbacks, keep=options.keep, keep_best=options.keep_best,
     ).execute()  # fmt: skip
     if evaluated and "after" not in _load_evaluation(folder.path):
         try:
@@ -153,7 +153,8 @@ def best_evaluation(folder: Path, stop_when: str | None) -> Best | None:
 
 
 def _stopping(task: Task, options: Options, until: int | None = None) -> Stopping:
-    """When the run ends before its last step. Raises ConfigError for an evaluation that is not made on the way."""
+    """When the run ends before its last step. Raises ConfigError for an evaluation that is not made on the way, and for
+    a metric that none has."""
     when = None if options.stop_when is None else parse_stop(options.stop_when)
     metrics, (split, *others) = world_of(task).measured(task, options)
     evaluated = {f"{split}/{metric}" for metric in metrics}
@@ -161,6 +162,9 @@ def _stopping(task: Task, options: Options, until: int | None = None) -> Stoppin
         raise ConfigError(
             f"Evaluations in between are of {split}: stop at {split}/..., or --evaluate-split {elsewhere}."
         )
+    if when is not None and when.name.startswith(f"{split}/") and when.name not in evaluated:
+        known = sorted(evaluated)
+        raise UnknownNameError("metric to stop at", when.name, known, f"Evaluations have: {', '.join(known)}.")
     if when is not None and when.name in evaluated and options.evaluate_every is None:
         raise ConfigError(f"{when.name} is known after an evaluation: say how often with --evaluate-every N.")
     return Stopping(when, options.minutes, evaluated if options.evaluate_every else (), until)
