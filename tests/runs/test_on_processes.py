@@ -61,6 +61,7 @@ SMALL: dict[str, Any] = {
     "steps": STEPS, "evaluate": 0, "quiet": True, "preset": False, "threads": 1,
     "set": ["problems=3", "experience.size=4"],
 }  # fmt: skip
+STAT = Path("/proc/self/stat")
 ONCE: dict[str, Any] = {"fault": "die once", "at": 1}
 
 
@@ -198,17 +199,23 @@ def children(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
-@pytest.mark.parametrize(("signals", "code"), [("INT", 130), ("INT INT", 130), ("TERM", 143), ("KILL", -9)])
-def test_however_it_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_path: Path) -> None:
+def sampling(folder: Path, *where: str) -> processes.Process:
+    """A long run in a process of its own that has taken a step."""
     run = processes.etude(
-        tmp_path, "train", "grpo", "--steps", "5000", "--evaluate", "0", "--on", "processes:2", "--out", "run",
-        "--set", "problems=2", "--set", "experience.size=2", "--no-preset",
+        folder, "train", "grpo", "--steps", "5000", "--evaluate", "0", "--out", "run", "--set", "problems=2",
+        "--set", "experience.size=2", "--no-preset", *where,
     )  # fmt: skip
-    log, due = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    log, due = folder / "run" / "metrics.jsonl", time.monotonic() + 120
     while not (log.is_file() and log.stat().st_size) and run.running and time.monotonic() < due:
         time.sleep(0.05)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STAT.exists(), reason="counts processes in /proc")
+@pytest.mark.parametrize(("signals", "code"), [("INT INT", 130), ("TERM", 143), ("KILL", -9)])
+def test_however_it_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_path: Path) -> None:
+    run = sampling(tmp_path, "--on", "processes:2")
     samplers = children(run.pid)
     assert len(samplers) == 2, run.said.read_text()
     for name in signals.split():
