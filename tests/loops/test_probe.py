@@ -13,6 +13,7 @@ from torch import Tensor
 
 import etude
 from etude.core.control import ControlTask
+from etude.core.edit import set_values
 from etude.core.kernels import LATE, requested
 from etude.core.method import Method
 from etude.core.population import Member
@@ -52,7 +53,7 @@ def seeing() -> Method:
 
 RUNS: dict[str, tuple[Method, ControlTask]] = {
     "ppo": (method(), cartpole),
-    "ppo-continuous": (get_method("ppo-continuous"), pendulum),
+    "ppo-continuous": (set_values(get_method("ppo-continuous"), {"experience.steps": 256}), pendulum),
     "trpo": (method("trpo"), pendulum),
     "gae": (method("gae"), cartpole),
     "recurrent": (remembering(), cartpole),
