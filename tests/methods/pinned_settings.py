@@ -69,6 +69,12 @@ OFF_LOGS: Settings = {
     "critic.error": "squared", "critic.learning.optimizer.lr": 3e-4, "policy.learning.optimizer.lr": 3e-4,
     "critic.learning.target.rate": 0.005,
 }  # fmt: skip
+SOFT_OFF_LOGS: Settings = {
+    **OFF_LOGS, "transforms": (), "policy": "squashed-policy", "learners.0.start": 1.0,
+    "learners.0.entropy.nats": -1.0, "policy.learning.target": None, "critic.backup.reduce": "min",
+    "critic.backup.rule": "from-policy", "order": ("critic", ("policy", "temperature")),
+    "actor": ("maximize-q", "entropy"), "actor.0.over": "min",
+}  # fmt: skip
 SOFT: Settings = {
     **WIDE, "policy": "squashed-policy", "exploration": "sampled", "policy.least": -20.0, "policy.most": 2.0,
     "learners.0.start": 1.0, "learners.0.entropy.nats": -1.0, "learners.0.learning.optimizer.lr": 3e-4,
@@ -132,6 +138,18 @@ SETTINGS: dict[str, Settings] = {
     "chain-traversal-rl": PLAIN,
     "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
     "copg": {**PAIRS, "experience": "scored-answers", "experience.most": 8, "reference": "frozen"},
+    "cql": {
+        **SOFT_OFF_LOGS, "critic.backup.entropy": False, "critic.penalties": ("conservative-q",),
+        "critic.penalties.0.actions": "drawn-actions", "critic.penalties.0.actions.count": 10,
+        "critic.penalties.0.floor": None, "critic.penalties.0.weight": 5.0, "policy.learning.optimizer.lr": 1e-4,
+        "learners.0.learning.optimizer.lr": 1e-4,
+    },
+    "cql-discrete": {
+        **{k: v for k, v in VALUES.items() if not k.startswith("exp")}, "exploration": None,
+        "critic.backup.rule.double": True, "critic.error": "huber",
+        "critic.penalties": ("conservative-q",), "critic.penalties.0.actions": "every-choice",
+        "critic.penalties.0.weight": 1.0,
+    },
     "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
     "ddpg": {
         "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "policy.last.limit": 3e-3,

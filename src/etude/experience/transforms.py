@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from etude.core.complete import critic_gamma
 from etude.core.errors import ConfigError
 from etude.core.fields import Positive
 from etude.core.log_slots import LogTransform
-from etude.core.population import Population
+from etude.core.population import PerMember, Population
 from etude.core.step_slots import Observations
-from etude.experience.logs.table import Logs
+from etude.experience.logs.table import Logs, Numbers
 from etude.policies.control.leaves import Leaves
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
+
+class ReturnsToGo(LogTransform):
+    """What every row's episode went on to earn, from its own reward on: sum gamma^k r_k, to the last row that is there.
+
+    gamma is that of the critic's horizon. An episode that was truncated went on to earn more than that.
+
+    Shapes: rewards [N] -> `offers["returns_to_go"]` [P, B].
+
+    >>> earned(np.array([1.0, 2.0, 4.0, 8.0]), ends=np.array([2, 3]), gamma=0.5).tolist()
+    [3.0, 4.0, 4.0, 8.0]
+    """
+
+    adds: ClassVar[str] = "returns_to_go"
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        gamma = critic_gamma(method)
+        if isinstance(gamma, PerMember):
+            raise ConfigError(
+                "ReturnsToGo adds one column that all members share, and their gamma differ: compare runs instead."
+            )
+        found = earned(logs.rewards.astype(np.float64), logs.ends, gamma)
+        return replace(logs, returns_to_go=found.astype(np.float32))
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        found = after.returns_to_go
+        assert found is not None
+        low, high = float(found.min()), float(found.max())
+        return f"every row says what its episode went on to earn, {low:.4g} to {high:.4g}"
+
+
+def earned(rewards: Numbers, ends: Numbers, gamma: float) -> Numbers:
+    """Discounted sums from each row [N] to the last of its episode; ends [E] are the last rows."""
+    sums, lengths = rewards.copy(), np.diff(ends, prepend=-1)
+    for back in range(1, int(lengths.max())):
+        at = ends[lengths > back] - back
+        sums[at] += gamma * sums[at + 1]
+    return sums
 
 
 class Standard(nn.Module):
