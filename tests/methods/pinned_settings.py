@@ -75,6 +75,12 @@ SOFT_OFF_LOGS: Settings = {
     "critic.backup.rule": "from-policy", "order": ("critic", ("policy", "temperature")),
     "actor": ("maximize-q", "entropy"), "actor.0.over": "min",
 }  # fmt: skip
+CONSERVATIVE: Settings = {
+    **SOFT_OFF_LOGS, "critic.backup.entropy": False, "critic.penalties": ("conservative-q",),
+    "critic.penalties.0.actions": "drawn-actions", "critic.penalties.0.actions.count": 10,
+    "critic.penalties.0.weight": 5.0, "policy.learning.optimizer.lr": 1e-4,
+    "learners.0.learning.optimizer.lr": 1e-4,
+}  # fmt: skip
 SOFT: Settings = {
     **WIDE, "policy": "squashed-policy", "exploration": "sampled", "policy.least": -20.0, "policy.most": 2.0,
     "learners.0.start": 1.0, "learners.0.entropy.nats": -1.0, "learners.0.learning.optimizer.lr": 3e-4,
@@ -138,12 +144,10 @@ SETTINGS: dict[str, Settings] = {
     "chain-traversal-rl": PLAIN,
     "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
     "copg": {**PAIRS, "experience": "scored-answers", "experience.most": 8, "reference": "frozen"},
-    "cql": {
-        **SOFT_OFF_LOGS, "critic.backup.entropy": False, "critic.penalties": ("conservative-q",),
-        "critic.penalties.0.actions": "drawn-actions", "critic.penalties.0.actions.count": 10,
-        "critic.penalties.0.floor": None, "critic.penalties.0.weight": 5.0, "policy.learning.optimizer.lr": 1e-4,
-        "learners.0.learning.optimizer.lr": 1e-4,
+    "cal-ql": {
+        **CONSERVATIVE, "transforms": ("returns-to-go",), "critic.penalties.0.floor": "recorded-returns",
     },
+    "cql": {**CONSERVATIVE, "critic.penalties.0.floor": None},
     "cql-discrete": {
         **{k: v for k, v in VALUES.items() if not k.startswith("exp")}, "exploration": None,
         "critic.backup.rule.double": True, "critic.error": "huber",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +18,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from etude.core.critic_slots import Weighed, WeighedActions
+from etude.core.critic_slots import PenaltyFloor, Weighed, WeighedActions
 from etude.core.edit import set_values
 from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.core.replay_slots import Choice
 from etude.experience.logged import Logged
 from etude.experience.stretches import Stretches
+from etude.experience.transforms import ReturnsToGo
 from etude.learners.backups import Bootstrap, FromPolicy
-from etude.learners.penalties import ConservativeQ, DrawnActions
+from etude.learners.penalties import ConservativeQ, DrawnActions, RecordedReturns
 from etude.loops.off_policy import OffPolicyLoop
 from etude.objectives.reductions import Min
 from etude.tasks.control.logged import LoggedTask
@@ -54,7 +57,7 @@ def drift_columns(episodes: int = 6, length: int = 30, seed: int = 0) -> dict[st
         for t in range(length + episode):
             action, last = rng.uniform(-1, 1, WIDTH), t == length + episode - 1
             led = 0.9 * seen + 0.3 * np.array([action[0], action[1], action.sum()]) + 0.1 * rng.normal(size=3)
-            rows.append((seen, action, -float(seen @ seen), last and episode % 2 == 0, last and episode % 2 == 1, led))
+            rows.append((seen, action, 0.2 * float(seen[0]), last and episode % 2 == 0, last and episode % 2 == 1, led))
             seen = led
     names = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
     found = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
@@ -145,8 +148,12 @@ def conservative(own: Own, rows: Any, drawn: Numbers, n: int, floor: Tensor | No
     follow(own.slow, own.critics)
 
 
+def calibrated(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
+    conservative(own, rows, drawn, n, floor=rows["returns_to_go"])
+
+
 METHODS: dict[str, tuple[Callable[[Own, Any, Numbers, int], None], dict[str, Any]]] = {
-    "cql": (conservative, {"policy_lr": 1e-4}),
+    "cql": (conservative, {"policy_lr": 1e-4}), "cal-ql": (calibrated, {"policy_lr": 1e-4}),
 }  # fmt: skip
 """By method: an update, and the rates and the critics that are not the usual ones."""
 
@@ -238,6 +245,55 @@ def test_cql_without_its_penalty_is_sac_on_logs(tmp_path: Path) -> None:
     none = set_values(small, {**told, "critic.penalties.conservative-q.weight": 0.0})
     assert alike(weights_after(none, tmp_path), weights_after(sac, tmp_path))
     assert not alike(weights_after(set_values(small, told), tmp_path), weights_after(sac, tmp_path))
+
+
+class Low(PenaltyFloor):
+    """No floor at all."""
+
+    def __call__(self, read: Any) -> Tensor:
+        return torch.full_like(read.batch.rewards, -math.inf)
+
+
+def test_cal_ql_with_nothing_below_is_cql(tmp_path: Path) -> None:
+    small = small_logged("cal-ql")
+    (penalty,) = small.critic.penalties
+    low = small.replace(critic=small.critic.replace(penalties=(penalty.replace(floor=Low()),)))
+    cql = weights_after(small_logged("cql"), tmp_path)
+    assert alike(weights_after(low, tmp_path), cql)
+    high = set_values(small, {"sampling.horizon.gamma": 0.1})  # returns near 0, above what a new critic says
+    assert not alike(
+        weights_after(high, tmp_path), weights_after(set_values(low, {"sampling.horizon.gamma": 0.1}), tmp_path)
+    )
+
+
+def test_the_floor_is_of_the_policys_actions_alone() -> None:
+    """Three actions worth 0 of density 1, floor 2: log(1 + 2 e^2) for one uniform and two of the policy."""
+    drawn = Choice(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1))
+    read: Any = SimpleNamespace(
+        several=lambda count, at: drawn, anything=lambda count: drawn, values=lambda x: x[..., 0],
+        outputs=lambda at, a: 0 * a[:, None], batch=SimpleNamespace(offers={"returns_to_go": torch.full((1, 1), 2.0)}),
+    )  # fmt: skip
+    penalty = ConservativeQ(actions=DrawnActions(count=1), floor=RecordedReturns(), weight=1.0)
+    assert penalty(read, torch.zeros(1, 1, 1, 1)).item() == pytest.approx(math.log(1 + 2 * math.exp(2)))
+
+
+def test_returns_to_go_are_sums_to_the_end_of_each_episode(tmp_path: Path) -> None:
+    """Row by row from the file, with the critic's gamma; members whose gamma differ share no column."""
+    task, method = drift_task(tmp_path), get_method("cal-ql")
+    logs, changed = task.logs(), set_values(method, {"sampling.horizon.gamma": 0.9})
+    found, wanted, after = ReturnsToGo()(logs, changed), np.zeros(logs.rows), 0.0
+    for row in reversed(range(logs.rows)):
+        after = float(logs.rewards[row]) + (0.0 if logs.terminated[row] or logs.truncated[row] else 0.9 * after)
+        wanted[row] = after
+    np.testing.assert_allclose(found.returns_to_go, wanted, rtol=1e-5)
+    store = OffPolicyLoop(small_logged("cal-ql"), task, [Member(3), Member(4)], 2, 1).collector.store
+    index = torch.tensor([[0, 7], [9, 1]])
+    assert torch.equal(
+        store.offers(index)["returns_to_go"], torch.from_numpy(ReturnsToGo()(logs, method).returns_to_go)[index]
+    )
+    members = [Member(3, {"sampling.horizon.gamma": 0.9}), Member(4, {"sampling.horizon.gamma": 0.8})]
+    with pytest.raises(ConfigError, match="one column that all members share, and their gamma differ"):
+        OffPolicyLoop(small_logged("cal-ql"), task, members, 2, 1)
 
 
 class Grid(WeighedActions):
