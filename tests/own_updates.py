@@ -49,6 +49,7 @@ class Own:
     ) -> None:
         self.policy = net(tensors, "policy", k)
         self.log_std = nn.Parameter(tensors["policy.log_std"][k, 0].clone()) if "policy.log_std" in tensors else None
+        self.slow_log_std = None if self.log_std is None else self.log_std.detach().clone()
         free = () if self.log_std is None else (self.log_std,)
         self.learners = {"policy": Learner(policy_lr, self.policy, free=free)}
         if "critic.head.weight" in tensors:

@@ -152,15 +152,80 @@ def calibrated(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
     conservative(own, rows, drawn, n, floor=rows["returns_to_go"])
 
 
+def plain(own: Own, s: Tensor, least: float, most: float) -> torch.distributions.Normal:
+    """A normal with a squashed mean and deviations of its own."""
+    assert own.log_std is not None
+    return torch.distributions.Normal(torch.tanh(own.policy(s)), own.log_std.clamp(least, most).exp())
+
+
+def awac(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
+    s, a = rows["s"], rows["a"]
+    with torch.no_grad():
+        then = plain(own, rows["next"], -6, 0)
+        following = then.mean + then.stddev * drawn("policy next")
+        worth = torch.minimum(*(q(critic, rows["next"], following) for critic in own.slow))
+        y = rows["r"] + GAMMA * rows["live"] * worth
+    own.learners["critic"].step(sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
+    now = plain(own, s, -6, 0)
+    with torch.no_grad():
+        tried = now.mean + now.stddev * drawn("policy here")
+        good, usual = (torch.minimum(*(q(critic, s, x) for critic in own.critics)) for x in (a, tried))
+        weight = (good - usual).exp() / (good - usual).exp().mean()
+    own.learners["policy"].step(-(weight * now.log_prob(a).sum(-1)).mean())
+    follow(own.slow, own.critics)
+
+
+def crr(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
+    """With copies that are made in every second update."""
+    s, a, (critic,), (slow,) = rows["s"], rows["a"], own.critics, own.slow
+    with torch.no_grad():
+        assert own.log_std is not None and own.slow_log_std is not None
+        mean = torch.tanh(own.slow_policy(rows["next"]))
+        following = mean + own.slow_log_std.clamp(-6, 0).exp() * drawn("policy next")
+        y = rows["r"] + GAMMA * rows["live"] * q(slow, rows["next"], following)
+    own.learners["critic"].step(functional.mse_loss(q(critic, s, a), y))
+    now = plain(own, s, -6, 0)
+    with torch.no_grad():
+        tried = [now.mean + now.stddev * drawn("policy here 4 times")[:, i] for i in range(4)]
+        usual = sum((q(critic, s, action) for action in tried), torch.zeros(())) / 4
+        weight = (q(critic, s, a) - usual).exp().clamp(max=20.0)
+    own.learners["policy"].step(-(weight * now.log_prob(a).sum(-1)).mean())
+    if n % 2 == 0:
+        slow.load_state_dict(critic.state_dict())
+        own.slow_policy.load_state_dict(own.policy.state_dict())
+        own.slow_log_std = own.log_std.detach().clone()
+
+
+def ensemble(own: Own, rows: Any, drawn: Numbers, n: int, eta: float = 0.0) -> None:
+    """SAC with the smallest of all; for EDAC with the cosines of all pairs of slopes, one pair after another."""
+    s, a, y = rows["s"], rows["a"].clone().requires_grad_(), soft_target(own, rows, drawn("policy next"), entropy=True)
+    loss = sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(()))
+    slopes = [torch.autograd.grad(q(c, s, a).sum(), a, create_graph=True)[0] for c in own.critics]
+    for i, first in enumerate(slopes):
+        for j, second in enumerate(slopes):
+            if i != j and eta:
+                loss = loss + eta / (len(slopes) - 1) * functional.cosine_similarity(first, second, dim=-1).mean()
+    own.learners["critic"].step(loss)
+    sac_policy(own, s, drawn("policy here"))
+    follow(own.slow, own.critics)
+
+
+def edac(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
+    ensemble(own, rows, drawn, n, eta=1.0)
+
+
 METHODS: dict[str, tuple[Callable[[Own, Any, Numbers, int], None], dict[str, Any]]] = {
     "cql": (conservative, {"policy_lr": 1e-4}), "cal-ql": (calibrated, {"policy_lr": 1e-4}),
+    "awac": (awac, {}), "crr": (crr, {"count": 1}),
+    "sac-n": (ensemble, {"count": 10}), "edac": (edac, {"count": 10}),
 }  # fmt: skip
 """By method: an update, and the rates and the critics that are not the usual ones."""
+SOONER: dict[str, dict[str, Any]] = {"crr": {f"{k}.learning.target.every": 2 for k in ("policy", "critic")}}
 
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: Path) -> None:
-    method, (update, sizes) = small_logged(name), METHODS[name]
+    method, (update, sizes) = set_values(small_logged(name), SOONER.get(name, {})), METHODS[name]
     members = [Member(3 + k) for k in range(MEMBERS)]
     loop = OffPolicyLoop(method, drift_task(tmp_path), members, 2, UPDATES)
     owns = [Own({n: v.clone() for n, v in loop.policy_tensors().items()}, k, **sizes) for k in range(MEMBERS)]
@@ -188,6 +253,8 @@ def same(own: Own, k: int, tensors: dict[str, Tensor], reported: Any, tolerance:
             torch.testing.assert_close(theirs, flat(mine), atol=tolerance, rtol=tolerance)
         mean = sum(part.losses) / len(part.losses)
         assert reported[f"{learner}_loss"][k] == pytest.approx(mean, abs=tolerance, rel=10 * tolerance)
+    if own.log_std is not None:
+        torch.testing.assert_close(tensors["policy.log_std"][k, 0], own.log_std.detach(), atol=tolerance, rtol=0)
     if "temperature" in own.learners:
         assert abs(tensors["temperature.numbers"][k, 0].item() - own.log_alpha.item()) < tolerance
 
@@ -245,6 +312,16 @@ def test_cql_without_its_penalty_is_sac_on_logs(tmp_path: Path) -> None:
     none = set_values(small, {**told, "critic.penalties.conservative-q.weight": 0.0})
     assert alike(weights_after(none, tmp_path), weights_after(sac, tmp_path))
     assert not alike(weights_after(set_values(small, told), tmp_path), weights_after(sac, tmp_path))
+
+
+def test_edac_without_eta_is_sac_n_and_two_critics_are_sac(tmp_path: Path) -> None:
+    sac_n, edac = small_logged("sac-n"), small_logged("edac")
+    none = set_values(edac, {"critic.penalties.alike-slopes.weight": 0.0})
+    assert alike(weights_after(none, tmp_path), weights_after(sac_n, tmp_path))
+    assert not alike(weights_after(edac, tmp_path), weights_after(sac_n, tmp_path))
+    sac: Any = get_method("sac").replace(experience=Logged(), exploration=None, sampling=sac_n.sampling)
+    sac = sac.replace(policy=sac_n.policy, critic=sac.critic.replace(network=sac_n.critic.network))
+    assert alike(weights_after(set_values(sac_n, {"critic.count": 2}), tmp_path), weights_after(sac, tmp_path))
 
 
 class Low(PenaltyFloor):
@@ -335,10 +412,11 @@ def test_the_thirty_actions_are_rows_of_one_product(tmp_path: Path) -> None:
             "is for choices, and SquashedPolicy makes nu",
         ),
         ("cql", ["critic.penalties.conservative-q.floor=recorded-returns"], "set transforms=returns-to-go"),
+        ("edac", ["critic.count=1"], "compares what several critics say of actions"),
         ("cql-discrete", ["critic.penalties.conservative-q.actions=drawn-actions"], "draws numbers by their density"),
     ],
 )
 def test_what_cannot_be_penalised_is_said(name: str, changes: list[str], sentence: str) -> None:
-    assert in_boxes(name) == (name == "cql")
+    assert in_boxes(name) == (name != "cql-discrete")
     with pytest.raises(ConfigError, match=sentence):
         check(set_values(get_method(name), changes))

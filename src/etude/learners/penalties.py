@@ -9,7 +9,7 @@ from torch import Tensor
 
 from etude.core.critic_slots import CriticPenalty, PenaltyFloor, Weighed, WeighedActions
 from etude.core.fields import Count, NonNegative
-from etude.core.replay_slots import ReplayReading
+from etude.core.replay_slots import ReplayReading, encoder_of
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -143,3 +143,38 @@ class ConservativeQ(CriticPenalty):
             values = torch.where(chosen, torch.maximum(values, self.floor(read)[:, None, :, None]), values)
         gap = (values - logp).logsumexp(-1) - read.values(outputs)
         return self.weight * gap.sum(1)
+
+
+class AlikeSlopes(CriticPenalty):
+    """How alike the critics' gradients in the action are, where one was done (EDAC, arXiv:2110.01548, section 4).
+
+        weight / (M - 1) sum_{i != j} <g_i, g_j>,    g_i = grad_a Q_i(s, a) / |grad_a Q_i(s, a)|
+
+    Args:
+        weight: eta.
+
+    Shapes: outputs [P, M, N, K] -> [P, N]. Two critics whose slopes are at right angles, then two with one slope:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> slopes = torch.tensor([[[[3.0, 0.0], [0.0, 1.0]], [[0.0, 2.0], [0.0, 5.0]]]])
+    >>> AlikeSlopes(weight=0.5)(Rows(slopes=lambda: slopes), None).tolist()
+    [[0.0, 1.0]]
+    """
+
+    weight: NonNegative = 1.0
+
+    def objection(self, method: Method) -> str | None:
+        critic, encoder = method.slots()["critic"], encoder_of(method)
+        if critic is not None and (critic.of_states or critic.count < 2):
+            return "compares what several critics say of actions: set critic=q-functions with critic.count above 1."
+        if method.slots()["policy"] is not None and method.slots()["policy"].of_choices:
+            return "goes by slopes in actions, and choices have none: leave it out."
+        if encoder is not None:
+            return f"goes by slopes in actions, and {encoder.name} stands before the critic: leave one of them out."
+        return None
+
+    def __call__(self, read: ReplayReading, outputs: Tensor) -> Tensor:
+        slopes = read.slopes()
+        units = slopes / (torch.linalg.vector_norm(slopes, dim=-1, keepdim=True) + 1e-10)
+        pairs: Tensor = units.sum(1).square().sum(-1) - units.square().sum((1, 3))
+        return self.weight * (pairs / (slopes.shape[1] - 1))
