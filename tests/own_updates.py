@@ -15,7 +15,13 @@ def net(tensors: dict[str, Tensor], name: str, row: int) -> nn.Sequential:
         weight, bias = tensors[f"{name}.{key}.weight"][row], tensors[f"{name}.{key}.bias"][row, 0]
         layer = nn.Linear(*weight.shape)
         layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
-        layers += [layer, nn.ReLU()]
+        layers.append(layer)
+        if (norm := key.replace("layers", "norms")) != key and f"{name}.{norm}.scale" in tensors:
+            scale = nn.LayerNorm(weight.shape[1])
+            scale.weight.data = tensors[f"{name}.{norm}.scale"][row, 0].clone()
+            scale.bias.data = tensors[f"{name}.{norm}.shift"][row, 0].clone()
+            layers.append(scale)
+        layers.append(nn.ReLU())
     return nn.Sequential(*layers[:-1])
 
 

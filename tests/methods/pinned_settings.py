@@ -414,6 +414,16 @@ SETTINGS: dict[str, Settings] = {
         "advantages.factor": 0.5,
     },
     "rpg-kl": {**PLAIN, **IN_FOUR, "filters.0.resample": True, "objective.low": 0.2, "objective.dual": 10.0},
+    "rebrac": {
+        **{k: v for k, v in DELAYED.items() if not k.startswith("exp")}, **OFF_LOGS, "sampling.batch": 1024,
+        "transforms": ("next-actions",), "order": ("critic", "policy"), "critic.backup.rule": "near-next",
+        "critic.backup.rule.weight": 0.01, "policy.network.hidden": (256, 256, 256),
+        "critic.network.hidden": (256, 256, 256), "policy.network.layer_norm": False,
+        "critic.network.layer_norm": True, "critic.learning.optimizer.lr": 1e-3,
+        "policy.learning.optimizer.lr": 1e-3, "actor": ("maximize-q", "clone"), "actor.0.over": "min",
+        "actor.0.scale": "mean-abs", "actor.0.scale.alpha": 1.0, "actor.1.weight": "ones",
+        "actor.1.error": "squared-norm", "actor.1.scale": 0.001,
+    },
     "sac": SOFT,
     "sac-n": {**ENSEMBLE, "critic.penalties": ()},
     "sac-discrete": {

@@ -27,10 +27,11 @@ from etude.core.registry import get_method
 from etude.core.replay_slots import Choice
 from etude.experience.logged import Logged
 from etude.experience.stretches import Stretches
-from etude.experience.transforms import ReturnsToGo
+from etude.experience.transforms import NextActions, ReturnsToGo
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.penalties import ConservativeQ, DrawnActions, RecordedReturns
 from etude.loops.off_policy import OffPolicyLoop
+from etude.objectives.actor import MaximizeQ
 from etude.objectives.reductions import Min
 from etude.tasks.control.logged import LoggedTask
 from log_toys import in_boxes, logged_task, small_logged, written
@@ -214,10 +215,28 @@ def edac(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
     ensemble(own, rows, drawn, n, eta=1.0)
 
 
+def rebrac(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
+    s, a, following = rows["s"], rows["a"], rows["next"]
+    with torch.no_grad():
+        then = (torch.tanh(own.slow_policy(following)) + (0.2 * drawn("smoothing")).clamp(-0.5, 0.5)).clamp(-1, 1)
+        away = ((then - torch.where(rows["live"][:, None] > 0, rows["next_actions"], then)) ** 2).sum(-1)
+        worth = torch.minimum(*(q(critic, following, then) for critic in own.slow)) - 0.01 * away
+        y = rows["r"] + GAMMA * rows["live"] * worth
+    own.learners["critic"].step(sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
+    if n % 2:
+        return
+    done = torch.tanh(own.policy(s))
+    values = torch.minimum(*(q(critic, s, done) for critic in own.critics))
+    cloned = 0.001 * ((done - a) ** 2).sum(-1).mean()
+    own.learners["policy"].step(cloned - values.mean() / values.abs().mean().detach())
+    follow([*own.slow, own.slow_policy], [*own.critics, own.policy])
+
+
 METHODS: dict[str, tuple[Callable[[Own, Any, Numbers, int], None], dict[str, Any]]] = {
     "cql": (conservative, {"policy_lr": 1e-4}), "cal-ql": (calibrated, {"policy_lr": 1e-4}),
     "awac": (awac, {}), "crr": (crr, {"count": 1}),
     "sac-n": (ensemble, {"count": 10}), "edac": (edac, {"count": 10}),
+    "rebrac": (rebrac, {"lr": 1e-3, "policy_lr": 1e-3}),
 }  # fmt: skip
 """By method: an update, and the rates and the critics that are not the usual ones."""
 SOONER: dict[str, dict[str, Any]] = {"crr": {f"{k}.learning.target.every": 2 for k in ("policy", "critic")}}
@@ -324,6 +343,42 @@ def test_edac_without_eta_is_sac_n_and_two_critics_are_sac(tmp_path: Path) -> No
     assert alike(weights_after(set_values(sac_n, {"critic.count": 2}), tmp_path), weights_after(sac, tmp_path))
 
 
+def test_rebrac_without_penalties_is_td3(tmp_path: Path) -> None:
+    """beta = 0 in actor and critic, values as they are: td3 that climbs the smaller Q."""
+    rebrac = small_logged("rebrac")
+    none = set_values(
+        rebrac, {"critic.backup.rule.weight": 0.0, "actor.clone.scale": 0.0, "actor.maximize-q.scale": "none"}
+    )
+    td3: Any = get_method("td3").replace(experience=Logged(), exploration=None, transforms=rebrac.transforms)
+    rule = FromPolicy(noise=rebrac.critic.backup.rule.noise)
+    critic = rebrac.critic.replace(backup=Bootstrap(rule, reduce=Min()))
+    td3 = td3.replace(policy=rebrac.policy, critic=critic, sampling=rebrac.sampling, actor=(MaximizeQ(over=Min()),))
+    assert alike(weights_after(none, tmp_path), weights_after(td3, tmp_path))
+    for path in ("critic.backup.rule.weight", "actor.clone.scale"):
+        one = set_values(none, {path: 1.0})
+        assert not alike(weights_after(one, tmp_path), weights_after(td3, tmp_path))
+
+
+def test_next_actions_are_those_of_the_next_row_of_the_episode(tmp_path: Path) -> None:
+    """Of six episodes three are truncated, and lose their last row; the row before it ends them then."""
+    task, method = drift_task(tmp_path), get_method("rebrac")
+    logs = task.logs()
+    found = NextActions()(logs, method)
+    assert found.rows == logs.rows - 3 and found.episodes == 6 and found.truncated.sum() == 3
+    kept = np.flatnonzero(~logs.truncated)
+    np.testing.assert_array_equal(found.observations, logs.observations[kept])
+    for row, source in enumerate(kept):
+        if logs.terminated[source]:
+            assert np.isnan(found.next_actions[row]).all() and found.terminated[row]
+        else:
+            np.testing.assert_array_equal(found.next_actions[row], logs.actions[source + 1])
+    store = OffPolicyLoop(small_logged("rebrac"), task, [Member(3)], 2, 1).collector.store
+    index = torch.arange(found.rows - 1)[None]
+    given, units = store.offers(index)["next_actions"][0], store.read(index + 1).actions[0]
+    inside = torch.from_numpy(~(found.terminated | found.truncated)[:-1])
+    assert torch.equal(given[inside], units[inside])  # in units, as what was done
+
+
 class Low(PenaltyFloor):
     """No floor at all."""
 
@@ -412,6 +467,8 @@ def test_the_thirty_actions_are_rows_of_one_product(tmp_path: Path) -> None:
             "is for choices, and SquashedPolicy makes nu",
         ),
         ("cql", ["critic.penalties.conservative-q.floor=recorded-returns"], "set transforms=returns-to-go"),
+        ("rebrac", ["transforms=none"], "asks what was done next, which no row says: set transforms=next-actions"),
+        ("rebrac", ["sampling.horizon=n-step"], "asks what was done after one step"),
         ("edac", ["critic.count=1"], "compares what several critics say of actions"),
         ("cql-discrete", ["critic.penalties.conservative-q.actions=drawn-actions"], "draws numbers by their density"),
     ],

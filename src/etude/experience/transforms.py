@@ -60,6 +60,44 @@ def earned(rewards: Numbers, ends: Numbers, gamma: float) -> Numbers:
     return sums
 
 
+class NextActions(LogTransform):
+    """What was done after every row; rows after which nobody saw anything done, of truncated episodes, are left out.
+
+    Where the episode terminated nothing was done, which is NaN.
+
+    Shapes: actions [N, A] -> `offers["next_actions"]` [P, B, A] in units.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> following(np.array([[1.0], [2.0], [3.0]]), ended=np.array([False, True, True])).flatten().tolist()
+    [2.0, nan, nan]
+    """
+
+    adds: ClassVar[str] = "next_actions"
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        ended, kept = logs.terminated | logs.truncated, ~logs.truncated
+        lasts = np.append(logs.truncated[1:], False) & ~ended
+        columns: dict[str, Any] = {
+            "observations": logs.observations, "actions": logs.actions, "rewards": logs.rewards,
+            "terminated": logs.terminated, "truncated": lasts, "next_observations": logs.next_observations,
+            "next_actions": following(logs.actions.astype(np.float32), ended), "returns_to_go": logs.returns_to_go,
+        }  # fmt: skip
+        return replace(logs, **{name: column[kept] for name, column in columns.items() if column is not None})
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        return (
+            "every row says what was done next; where an episode was truncated nobody saw it, and its last row is out"
+        )
+
+
+def following(actions: Numbers, ended: Numbers) -> Numbers:
+    """What was done after each row, [N, A]; NaN where its episode ended."""
+    found = np.full(actions.shape, np.nan, actions.dtype)
+    found[:-1] = actions[1:]
+    found[ended] = np.nan
+    return found
+
+
 class Standard(nn.Module):
     """(x - mean) / deviation, with numbers [P, 1, D] that stay as they are."""
 

@@ -212,7 +212,17 @@ class Gate(CloneWeight):
         return (values > self.baseline(read, self.over)).to(values.dtype)
 
 
-class SquaredDistance(CloneError):
+class BetweenNumbers(CloneError, abstract=True):
+    """How far what the policy does is from actions, by chance if that is how it acts, in units."""
+
+    def objection(self, method: Method) -> str | None:
+        policy = method.slots()["policy"]
+        if policy is not None and policy.of_choices:
+            return f"is between numbers, and {type(policy).__name__} makes choices: set its error to likelihood."
+        return None
+
+
+class SquaredDistance(BetweenNumbers):
     """mean_k (pi(s)_k - a_k)^2, in units, of what the policy does, by chance if that is how it acts.
 
     Shapes: actions [P, N, A] -> [P, N].
@@ -223,14 +233,23 @@ class SquaredDistance(CloneError):
     [[2.5]]
     """
 
-    def objection(self, method: Method) -> str | None:
-        policy = method.slots()["policy"]
-        if policy is not None and policy.of_choices:
-            return f"is between numbers, and {type(policy).__name__} makes choices: set its error to likelihood."
-        return None
-
     def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
         return (read.policy().actions - actions).square().mean(-1)
+
+
+class SquaredNorm(BetweenNumbers):
+    """sum_k (pi(s)_k - a_k)^2: a tenth action counts as much as the first.
+
+    Shapes: actions [P, N, A] -> [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(policy=lambda: Rows(actions=torch.tensor([[[1.0, 0.0]]]), chances=None))
+    >>> SquaredNorm()(read, torch.tensor([[[0.0, 2.0]]])).tolist()
+    [[5.0]]
+    """
+
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        return (read.policy().actions - actions).square().sum(-1)
 
 
 class Likelihood(CloneError):
