@@ -71,7 +71,7 @@ class Own:
 
 
 def q(critic: nn.Module, s: Tensor, a: Tensor) -> Tensor:
-    found: Tensor = critic(torch.cat([s, a], -1))[:, 0]
+    found: Tensor = critic(torch.cat([s, a], -1))[..., 0]
     return found
 
 

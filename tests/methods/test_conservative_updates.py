@@ -126,16 +126,15 @@ def soft_target(own: Own, rows: Any, noise: Tensor, entropy: bool) -> Tensor:
 
 
 def gap(own: Own, rows: Any, drawn: Numbers, critic: Any, floor: Tensor | None) -> Tensor:
-    """log of the integral of exp(Q) as thirty actions say it, minus Q of what was done: [N], one action at a time."""
-    s, terms = rows["s"], []
-    for i in range(10):
-        terms.append(q(critic, s, drawn("anything 10 times")[:, i]) - WIDTH * math.log(0.5))
-        for at, seen in (("here", s), ("next", rows["next"])):
-            with torch.no_grad():
-                action, logp = squashed(own.policy(seen), drawn(f"policy {at} 10 times")[:, i])
-            value = q(critic, s, action)
-            terms.append((value if floor is None else torch.maximum(value, floor)) - logp)
-    return torch.stack(terms).exp().sum(0).log() - q(critic, s, rows["a"])
+    """log of the integral of exp(Q) as thirty actions say it, minus Q of what was done: [N]."""
+    s = rows["s"][:, None].expand(-1, 10, -1)
+    terms = [q(critic, s, drawn("anything 10 times")) - WIDTH * math.log(0.5)]
+    for at, seen in (("here", rows["s"]), ("next", rows["next"])):
+        with torch.no_grad():
+            actions, logp = squashed(own.policy(seen)[:, None].expand(-1, 10, -1), drawn(f"policy {at} 10 times"))
+        values = q(critic, s, actions)
+        terms.append((values if floor is None else torch.maximum(values, floor[:, None])) - logp)
+    return torch.cat(terms, 1).exp().sum(1).log() - q(critic, rows["s"], rows["a"])
 
 
 def conservative(own: Own, rows: Any, drawn: Numbers, n: int, floor: Tensor | None = None) -> None:
@@ -235,13 +234,17 @@ def rebrac(own: Own, rows: Any, drawn: Numbers, n: int) -> None:
 METHODS: dict[str, tuple[Callable[[Own, Any, Numbers, int], None], dict[str, Any]]] = {
     "cql": (conservative, {"policy_lr": 1e-4}), "cal-ql": (calibrated, {"policy_lr": 1e-4}),
     "awac": (awac, {}), "crr": (crr, {"count": 1}),
-    "sac-n": (ensemble, {"count": 10}), "edac": (edac, {"count": 10}),
+    "sac-n": (ensemble, {"count": 3}), "edac": (edac, {"count": 3}),
     "rebrac": (rebrac, {"lr": 1e-3, "policy_lr": 1e-3}),
 }  # fmt: skip
 """By method: an update, and the rates and the critics that are not the usual ones."""
-SOONER: dict[str, dict[str, Any]] = {"crr": {f"{k}.learning.target.every": 2 for k in ("policy", "critic")}}
+SOONER: dict[str, dict[str, Any]] = {
+    "crr": {f"{k}.learning.target.every": 2 for k in ("policy", "critic")},
+    **{name: {"critic.count": 3} for name in ("sac-n", "edac")},
+}
 
 
+@pytest.mark.first("float32-cql")
 @pytest.mark.parametrize("name", list(METHODS))
 def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: Path) -> None:
     method, (update, sizes) = set_values(small_logged(name), SOONER.get(name, {})), METHODS[name]
@@ -309,7 +312,7 @@ def test_a_discrete_update_is_that_of_the_paper(tolerance: float, tmp_path: Path
 # Limits of the formulas
 
 
-def weights_after(method: Any, folder: Path, steps: int = 3) -> dict[str, Tensor]:
+def weights_after(method: Any, folder: Path, steps: int = 2) -> dict[str, Tensor]:
     loop = OffPolicyLoop(method, drift_task(folder), [Member(3)], 2, steps)
     loop.step()
     return {name: v.clone() for name, v in loop.policy_tensors().items()}
@@ -319,6 +322,7 @@ def alike(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(v, second[k]) for k, v in first.items())
 
 
+@pytest.mark.slow
 def test_cql_without_its_penalty_is_sac_on_logs(tmp_path: Path) -> None:
     """weight = 0, with the entropy in the target and one rate: what sac does with `experience=logged`."""
     sac: Any = get_method("sac").replace(experience=Logged(), exploration=None)
@@ -333,8 +337,9 @@ def test_cql_without_its_penalty_is_sac_on_logs(tmp_path: Path) -> None:
     assert not alike(weights_after(set_values(small, told), tmp_path), weights_after(sac, tmp_path))
 
 
+@pytest.mark.slow
 def test_edac_without_eta_is_sac_n_and_two_critics_are_sac(tmp_path: Path) -> None:
-    sac_n, edac = small_logged("sac-n"), small_logged("edac")
+    sac_n, edac = (set_values(small_logged(name), {"critic.count": 3}) for name in ("sac-n", "edac"))
     none = set_values(edac, {"critic.penalties.alike-slopes.weight": 0.0})
     assert alike(weights_after(none, tmp_path), weights_after(sac_n, tmp_path))
     assert not alike(weights_after(edac, tmp_path), weights_after(sac_n, tmp_path))
@@ -343,6 +348,7 @@ def test_edac_without_eta_is_sac_n_and_two_critics_are_sac(tmp_path: Path) -> No
     assert alike(weights_after(set_values(sac_n, {"critic.count": 2}), tmp_path), weights_after(sac, tmp_path))
 
 
+@pytest.mark.slow
 def test_rebrac_without_penalties_is_td3(tmp_path: Path) -> None:
     """beta = 0 in actor and critic, values as they are: td3 that climbs the smaller Q."""
     rebrac = small_logged("rebrac")
@@ -386,6 +392,7 @@ class Low(PenaltyFloor):
         return torch.full_like(read.batch.rewards, -math.inf)
 
 
+@pytest.mark.slow
 def test_cal_ql_with_nothing_below_is_cql(tmp_path: Path) -> None:
     small = small_logged("cal-ql")
     (penalty,) = small.critic.penalties
@@ -438,16 +445,17 @@ class Grid(WeighedActions):
         return Weighed(read.values(read.outputs("here", actions)), logp[:, None], None)
 
 
+@pytest.mark.slow
 def test_drawn_actions_say_the_integral(tmp_path: Path) -> None:
-    """The mean of exp(Q) / p over 30,000 drawn actions of each row is the integral over all, within their noise."""
+    """The mean of exp(Q) / p over 9,000 drawn actions of each row is the integral over all, within their noise."""
     loop = OffPolicyLoop(small_logged("cql"), logged_task(tmp_path), [Member(3)], 2, 1)
     loop.updater.updates = 1
     read = loop.updater._drawn("critic", 0, loop.collector.store)
     with torch.no_grad():
         outputs = read.outputs("here", read.batch.actions)
-        drawn = ConservativeQ(actions=DrawnActions(count=10_000), weight=1.0)(read, outputs) - 2 * math.log(30_000)
+        drawn = ConservativeQ(actions=DrawnActions(count=3_000), weight=1.0)(read, outputs) - 2 * math.log(9_000)
         whole = ConservativeQ(actions=Grid(), weight=1.0)(read, outputs) - 2 * math.log(200)
-    torch.testing.assert_close(drawn, whole, atol=0.02, rtol=0)
+    torch.testing.assert_close(drawn, whole, atol=0.04, rtol=0)
 
 
 def test_the_thirty_actions_are_rows_of_one_product(tmp_path: Path) -> None:
