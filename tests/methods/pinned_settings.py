@@ -69,6 +69,25 @@ OFF_LOGS: Settings = {
     "critic.error": "squared", "critic.learning.optimizer.lr": 3e-4, "policy.learning.optimizer.lr": 3e-4,
     "critic.learning.target.rate": 0.005,
 }  # fmt: skip
+SOFT_OFF_LOGS: Settings = {
+    **OFF_LOGS, "transforms": (), "policy": "squashed-policy", "learners.0.start": 1.0,
+    "learners.0.entropy.nats": -1.0, "policy.learning.target": None, "critic.backup.reduce": "min",
+    "critic.backup.rule": "from-policy", "order": ("critic", ("policy", "temperature")),
+    "actor": ("maximize-q", "entropy"), "actor.0.over": "min",
+}  # fmt: skip
+ENSEMBLE: Settings = {
+    **SOFT_OFF_LOGS,
+    "critic.backup.entropy": True,
+    "critic.count": 10,
+    "learners.0.learning.optimizer.lr": 3e-4,
+    **{f"{k}.network.hidden": (256, 256, 256) for k in ("policy", "critic")},
+}
+CONSERVATIVE: Settings = {
+    **SOFT_OFF_LOGS, "critic.backup.entropy": False, "critic.penalties": ("conservative-q",),
+    "critic.penalties.0.actions": "drawn-actions", "critic.penalties.0.actions.count": 10,
+    "critic.penalties.0.weight": 5.0, "policy.learning.optimizer.lr": 1e-4,
+    "learners.0.learning.optimizer.lr": 1e-4,
+}  # fmt: skip
 SOFT: Settings = {
     **WIDE, "policy": "squashed-policy", "exploration": "sampled", "policy.least": -20.0, "policy.most": 2.0,
     "learners.0.start": 1.0, "learners.0.entropy.nats": -1.0, "learners.0.learning.optimizer.lr": 3e-4,
@@ -123,6 +142,13 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer.beta2": 0.999, "learners.0.start": 0.07, "learners.0.learning": None,
         "order": (("policy", "critic"),), "critic.scale": "return-scale", "rewards": (),
     },
+    "awac": {
+        **OFF_LOGS, "sampling.batch": 1024, "policy": "squashed-mean-policy", "policy.least": -6.0, "policy.most": 0.0,
+        "policy.learning.target": None, "critic.backup.rule": "from-policy", "critic.backup.reduce": "min",
+        "critic.backup.entropy": False, "learners": (), "order": ("critic", "policy"), "actor": ("clone",),
+        "actor.0.weight": "softmax-advantage", "actor.0.weight.temperature": 1.0, "actor.0.weight.over": "min",
+        "actor.0.weight.baseline": "of-policy", "actor.0.error": "likelihood",
+    },
     "bc": {**CLONED, "policy": "deterministic-policy", "actor.0.error": "squared-distance"},
     "bc-discrete": {**CLONED, "policy": "softmax-policy", "actor.0.error": "likelihood"},
     "bilevel-mle": {**PLAIN, "experience.size": 5},
@@ -132,6 +158,24 @@ SETTINGS: dict[str, Settings] = {
     "chain-traversal-rl": PLAIN,
     "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
     "copg": {**PAIRS, "experience": "scored-answers", "experience.most": 8, "reference": "frozen"},
+    "cal-ql": {
+        **CONSERVATIVE, "transforms": ("returns-to-go",), "critic.penalties.0.floor": "recorded-returns",
+    },
+    "cql": {**CONSERVATIVE, "critic.penalties.0.floor": None},
+    "crr": {
+        **OFF_LOGS, "sampling.batch": 100, "policy.least": -6.0, "policy.most": 0.0,
+        "critic.count": 1, "critic.learning.target.rate": 1.0, "critic.learning.target.every": 100,
+        "policy.learning.target.rate": 1.0, "policy.learning.target.every": 100, "critic.backup.entropy": False,
+        "learners": (), "actor": ("clone",), "actor.0.weight": "exp-advantage", "actor.0.weight.beta": 1.0,
+        "actor.0.weight.cap": 20.0, "actor.0.weight.slow": False, "actor.0.weight.baseline": "of-several",
+        "actor.0.weight.baseline.count": 4, "actor.0.error": "likelihood",
+    },
+    "cql-discrete": {
+        **{k: v for k, v in VALUES.items() if not k.startswith("exp")}, "exploration": None,
+        "critic.backup.rule.double": True, "critic.error": "huber",
+        "critic.penalties": ("conservative-q",), "critic.penalties.0.actions": "every-choice",
+        "critic.penalties.0.weight": 1.0,
+    },
     "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
     "ddpg": {
         "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "policy.last.limit": 3e-3,
@@ -146,6 +190,7 @@ SETTINGS: dict[str, Settings] = {
     "dqn": {**CARTPOLE, "critic.error": "huber", "critic.error.delta": 1.0},
     "dr-grpo": PLAIN,
     "dueling-dqn": {**CARTPOLE, "critic.backup.rule.double": True, "critic.head": "dueling"},
+    "edac": {**ENSEMBLE, "critic.penalties": ("alike-slopes",), "critic.penalties.0.weight": 1.0},
     "dump": {**SAMPLED, **ONCE, "curriculum": "learnability-bandit", "curriculum.window": 300, "curriculum.tau": 0.1,
              "curriculum.credit.scale": None, "reference": "frozen"},
     "forking-tokens": {**PLAIN, "filters.0.resample": True, "token_weights.0.complement": False,
@@ -369,7 +414,18 @@ SETTINGS: dict[str, Settings] = {
         "advantages.factor": 0.5,
     },
     "rpg-kl": {**PLAIN, **IN_FOUR, "filters.0.resample": True, "objective.low": 0.2, "objective.dual": 10.0},
+    "rebrac": {
+        **{k: v for k, v in DELAYED.items() if not k.startswith("exp")}, **OFF_LOGS, "sampling.batch": 1024,
+        "transforms": ("next-actions",), "order": ("critic", "policy"), "critic.backup.rule": "near-next",
+        "critic.backup.rule.weight": 0.01, "policy.network.hidden": (256, 256, 256),
+        "critic.network.hidden": (256, 256, 256), "policy.network.layer_norm": False,
+        "critic.network.layer_norm": True, "critic.learning.optimizer.lr": 1e-3,
+        "policy.learning.optimizer.lr": 1e-3, "actor": ("maximize-q", "clone"), "actor.0.over": "min",
+        "actor.0.scale": "mean-abs", "actor.0.scale.alpha": 1.0, "actor.1.weight": "ones",
+        "actor.1.error": "squared-norm", "actor.1.scale": 0.001,
+    },
     "sac": SOFT,
+    "sac-n": {**ENSEMBLE, "critic.penalties": ()},
     "sac-discrete": {
         **{k: v for k, v in SOFT.items() if not k.endswith(("least", "most", "nats"))}, "policy": "softmax-policy",
         "learners.0.entropy.share": 0.98,

@@ -10,6 +10,7 @@ from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+    from etude.core.population import Number
     from etude.core.replay_slots import ReplayExperience, ReplayPolicy, Sampling
     from etude.core.slots import Curriculum, TokenExperience, TokenObjective, TokenOptimizer
     from etude.core.step_slots import Policy, StepAdvantages, StepExperience, StepObjective, StepOptimizer
@@ -65,6 +66,16 @@ def samplings(method: Method) -> Iterator[Sampling]:
     learners = (slots["critic"], slots["value"], *slots["learners"])
     drawn = (slots["sampling"], *(part.sampling for part in learners if part is not None))
     return (part for part in drawn if isinstance(part, Sampling))
+
+
+def critic_gamma(method: Method) -> Number:
+    """The discount that the critic of a method learns with, which learns from what is stored."""
+    from etude.core.replay_slots import Sampling
+
+    critic, sampling = method.slots()["critic"], method.slots()["sampling"]
+    own = (critic and critic.sampling) or sampling
+    gamma: Number = (own.horizon if isinstance(own, Sampling) else own).gamma
+    return gamma
 
 
 def _check(method: Method, kind: type[Method]) -> None:

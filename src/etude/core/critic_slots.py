@@ -133,6 +133,51 @@ class Backup(Part, abstract=True):
         return largest
 
 
+class Weighed(NamedTuple):
+    """What a critic says of C actions at each of N rows, with gradient, and how likely it was to ask about them.
+
+    values: [P, M, N, C]. logp: [P, 1, N, C], logarithms of the densities that actions were drawn from; 0 where all that
+    there are stand here. chosen: [C], where it is the policy that chose the action; None: nobody drew any.
+    """
+
+    values: Tensor
+    logp: Tensor
+    chosen: Tensor | None
+
+
+class WeighedActions(Part, abstract=True):
+    """Actions at rows over which a penalty adds up exp(Q)."""
+
+    slot = "actions"
+
+    def __call__(self, read: ReplayReading) -> Weighed:
+        raise NotImplementedError
+
+
+class PenaltyFloor(Part, abstract=True):
+    """What values of the policy's actions count at least in a penalty."""
+
+    slot = "floor"
+
+    def __call__(self, read: ReplayReading) -> Tensor:
+        """[P, N], without gradient."""
+        raise NotImplementedError
+
+
+class CriticPenalty(Part, abstract=True):
+    """What a critic minimises beside its error."""
+
+    slot = "penalties"
+
+    def __call__(self, read: ReplayReading, outputs: Tensor) -> Tensor:
+        """[P, N], added up over the critics, weight included.
+
+        Args:
+            outputs: [P, M, N, K] what the critic says of what was done, with gradient.
+        """
+        raise NotImplementedError
+
+
 class TargetNoise(Part, abstract=True):
     """What is added to the actions of a backup."""
 

@@ -25,8 +25,10 @@ class LogTransform(Part, abstract=True):
     """
 
     slot = "transforms"
+    adds: ClassVar[str] = ""
+    """The column that it adds to every row, by its name in `Transitions.offers`; empty: none."""
 
-    def __call__(self, logs: Any) -> Any:
+    def __call__(self, logs: Any, method: Method) -> Any:
         """The logs to learn from (`experience/logs/table.py`) in the place of these."""
         return logs
 

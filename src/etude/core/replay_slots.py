@@ -67,6 +67,15 @@ class ReplayReading(Protocol):
         """What the policy does, or its slow copy where it has one."""
         ...
 
+    def several(self, count: int, at: At = "here") -> Choice:
+        """What the policy does in so many tries at each row, without gradient: [P, N, C, A], log-probabilities
+        [P, N, C]."""
+        ...
+
+    def anything(self, count: int) -> Choice:
+        """So many uniform actions at each row, [P, N, C, A], and the logarithms of their density, [P, N, C]."""
+        ...
+
     def parameters(self, at: At = "here", copy: bool = False) -> Tensor:
         """What the policy's network says, [P, N, K], of which its distribution makes actions."""
         ...
@@ -89,10 +98,16 @@ class ReplayReading(Protocol):
     ) -> Tensor:  # fmt: skip
         """What the critic says of actions [P, M, N, K], or of every choice [P, M, N, A, K] where none are given.
 
+        Of C actions at each row, [P, N, C, A], it says [P, M, N, C, K], as rows of the same product.
+
         Args:
             copy: its slow copy. frozen: its weights without gradient, for those who learn from it through the actions.
             first: the first of its M alone; M is 1 then.
         """
+        ...
+
+    def slopes(self) -> Tensor:
+        """d Q_m / d a of every critic at what was done, [P, M, N, A], with gradient to the critics."""
         ...
 
     def state_outputs(self, at: At = "here", copy: bool = False) -> Tensor:

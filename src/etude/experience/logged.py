@@ -64,15 +64,17 @@ class Logged(ReplayExperience):
         """Updates that are due once a member has come to `after` of its budget, from `before`."""
         return after - before
 
-    def reader(self, logs: Logs, actor: Actor, members: int, transforms: Sequence[LogTransform]) -> LoggedReader:
-        """What is learned from, once the transforms are through with it; they also learn what the policy sees through.
+    def reader(self, logs: Logs, actor: Actor, members: int, method: Method) -> LoggedReader:
+        """What is learned from, once the method's transforms are through with it; they also learn what the policy sees
+        through.
 
         Raises: ConfigError if nothing is left.
         """
         modules: Iterator[Any] = iter(actor.transforms)
         source, lines = logs, list[str]()
+        transforms: Sequence[LogTransform] = method.slots()["transforms"]
         for part in transforms:
-            before, logs = logs, part(logs)
+            before, logs = logs, part(logs, method)
             if isinstance(part, Observations):
                 part.fit(next(modules), logs)
             lines.append(f"{before.rows:,} rows -> {logs.rows:,}: {part.sentence(before, logs)}")
@@ -102,6 +104,11 @@ class LoggedStore(Store):
         self.device = device if self._fits(device) else CPU
         self.rows = self.rows.to(self.device)
         self.largest = float(abs(logs.rewards).max())
+        self.beside = {}
+        if logs.returns_to_go is not None:
+            self.beside["returns_to_go"] = _tensor(logs.returns_to_go).to(self.device)
+        if logs.next_actions is not None:
+            self.beside["next_actions"] = spread.inside(_tensor(logs.next_actions)).to(self.device)
 
     @property
     def bytes(self) -> int:
@@ -121,6 +128,9 @@ class LoggedStore(Store):
 
     def _place(self, index: Tensor) -> Tensor:
         return index
+
+    def offers(self, index: Tensor) -> dict[str, Tensor]:
+        return {name: column[index] for name, column in self.beside.items()}
 
     def save(self, folder: Path) -> None:
         """Nothing: the logs stay where they are."""

@@ -183,7 +183,11 @@ class UniformRows(Sampling):
         def words(generator: Generator, count: int) -> Tensor:
             return torch.randint(WORDS, (count, self.batch), generator=generator)
 
-        return self.augmented(self.horizon.read(store, draw("rows", words).to(store.device) % store.size), draw)
+        index = draw("rows", words).to(store.device) % store.size
+        found = self.horizon.read(store, index)
+        if offers := store.offers(index):
+            found = found.replace(offers={**offers, **found.offers})
+        return self.augmented(found, draw)
 
     def augmented(self, batch: Transitions, draw: Drawing) -> Transitions:
         if self.augment is None:

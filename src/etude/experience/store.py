@@ -145,6 +145,10 @@ class Store:
         """The rows at `index` [P, ...] of every member."""
         return self._columns_of(index)
 
+    def offers(self, index: Tensor) -> dict[str, Tensor]:
+        """What else is known of the rows at `index` [P, N], by name."""
+        return {}
+
     def _columns_of(self, index: Tensor) -> Rows:
         found = self.rows.index_select(0, self._place(index).flatten()).view(*index.shape, -1)
         observations, actions, following, *numbers = found.split(self.widths, -1)

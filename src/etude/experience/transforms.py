@@ -2,19 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from etude.core.complete import critic_gamma
 from etude.core.errors import ConfigError
 from etude.core.fields import Positive
 from etude.core.log_slots import LogTransform
-from etude.core.population import Population
+from etude.core.population import PerMember, Population
 from etude.core.step_slots import Observations
-from etude.experience.logs.table import Logs
+from etude.experience.logs.table import Logs, Numbers
 from etude.policies.control.leaves import Leaves
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+
+
+class ReturnsToGo(LogTransform):
+    """What every row's episode went on to earn, from its own reward on: sum gamma^k r_k, to the last row that is there.
+
+    gamma is that of the critic's horizon. An episode that was truncated went on to earn more than that.
+
+    Shapes: rewards [N] -> `offers["returns_to_go"]` [P, B].
+
+    >>> earned(np.array([1.0, 2.0, 4.0, 8.0]), ends=np.array([2, 3]), gamma=0.5).tolist()
+    [3.0, 4.0, 4.0, 8.0]
+    """
+
+    adds: ClassVar[str] = "returns_to_go"
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        gamma = critic_gamma(method)
+        if isinstance(gamma, PerMember):
+            raise ConfigError(
+                "ReturnsToGo adds one column that all members share, and their gamma differ: compare runs instead."
+            )
+        found = earned(logs.rewards.astype(np.float64), logs.ends, gamma)
+        return replace(logs, returns_to_go=found.astype(np.float32))
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        found = after.returns_to_go
+        assert found is not None
+        low, high = float(found.min()), float(found.max())
+        return f"every row says what its episode went on to earn, {low:.4g} to {high:.4g}"
+
+
+def earned(rewards: Numbers, ends: Numbers, gamma: float) -> Numbers:
+    """Discounted sums from each row [N] to the last of its episode; ends [E] are the last rows."""
+    sums, lengths = rewards.copy(), np.diff(ends, prepend=-1)
+    for back in range(1, int(lengths.max())):
+        at = ends[lengths > back] - back
+        sums[at] += gamma * sums[at + 1]
+    return sums
+
+
+class NextActions(LogTransform):
+    """What was done after every row; rows after which nobody saw anything done, of truncated episodes, are left out.
+
+    Where the episode terminated nothing was done, which is NaN.
+
+    Shapes: actions [N, A] -> `offers["next_actions"]` [P, B, A] in units.
+
+    >>> from types import SimpleNamespace as Rows
+    >>> following(np.array([[1.0], [2.0], [3.0]]), ended=np.array([False, True, True])).flatten().tolist()
+    [2.0, nan, nan]
+    """
+
+    adds: ClassVar[str] = "next_actions"
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        ended, kept = logs.terminated | logs.truncated, ~logs.truncated
+        lasts = np.append(logs.truncated[1:], False) & ~ended
+        columns: dict[str, Any] = {
+            "observations": logs.observations, "actions": logs.actions, "rewards": logs.rewards,
+            "terminated": logs.terminated, "truncated": lasts, "next_observations": logs.next_observations,
+            "next_actions": following(logs.actions.astype(np.float32), ended), "returns_to_go": logs.returns_to_go,
+        }  # fmt: skip
+        return replace(logs, **{name: column[kept] for name, column in columns.items() if column is not None})
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        return (
+            "every row says what was done next; where an episode was truncated nobody saw it, and its last row is out"
+        )
+
+
+def following(actions: Numbers, ended: Numbers) -> Numbers:
+    """What was done after each row, [N, A]; NaN where its episode ended."""
+    found = np.full(actions.shape, np.nan, actions.dtype)
+    found[:-1] = actions[1:]
+    found[ended] = np.nan
+    return found
 
 
 class Standard(nn.Module):

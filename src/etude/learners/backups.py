@@ -9,7 +9,7 @@ from torch import Tensor
 from etude.core.critic_slots import Backup, Following, QHead, Reduction, Rule, TargetNoise
 from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative
-from etude.core.replay_slots import ReplayReading
+from etude.core.replay_slots import Choice, ReplayReading
 from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class FromPolicy(Rule):
     Shapes: outputs [P, M, N, K], log-probabilities [P, N].
 
     >>> import torch
-    >>> from etude.core.replay_slots import Choice
     >>> class Rows:
     ...     def policy(self, at, copy): return Choice(torch.full((1, 2, 1), 0.5), None)
     ...     def outputs(self, at, actions, copy): return actions[:, None] * 10
@@ -61,8 +60,56 @@ class FromPolicy(Rule):
             raise ConfigError("FromPolicy adds noise to actions, and the policy's are choices: leave out its noise.")
         if choice.chances is not None:
             return Following(read.outputs("next", copy=True), choice.logp, choice.chances)
-        actions = choice.actions if self.noise is None else self.noise(choice.actions, read)
+        return self.of_actions(choice.actions if self.noise is None else self.noise(choice.actions, read), choice, read)
+
+    def of_actions(self, actions: Tensor, choice: Choice, read: ReplayReading) -> Following:
+        """What actions [P, N, A] are worth that the policy chose, noise included."""
         return Following(read.outputs("next", actions, copy=True), choice.logp)
+
+
+class NearNext(FromPolicy):
+    """What the policy would do next, worth less the further that is from what was done next (arXiv:2305.09836, eq. 5).
+
+        Q'(s', a') - weight sum_k (a'_k - next_a_k)^2,   in units, noise included
+
+    Nothing is taken off where nobody saw anything done next (NaN).
+
+    Args:
+        weight: beta of the critic.
+
+    Shapes: outputs [P, M, N, K].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> batch = Rows(offers={"next_actions": torch.tensor([[[0.0, 1.5], [torch.nan, torch.nan]]])})
+    >>> read = Rows(policy=lambda at, copy: Choice(torch.full((1, 2, 2), 0.5), None), batch=batch,
+    ...             outputs=lambda at, actions, copy: torch.full((1, 1, 2, 1), 10.0))
+    >>> NearNext(weight=2.0)(read).outputs.flatten().tolist()
+    [7.5, 10.0]
+    """
+
+    weight: NonNegative = 0.01
+
+    def objection(self, method: Method) -> str | None:
+        policy, sampling, critic = (method.slots()[slot] for slot in ("policy", "sampling", "critic"))
+        if policy is not None and policy.of_choices:
+            return f"goes by distances between numbers, and {type(policy).__name__} makes choices: set another rule."
+        if critic is not None and critic.head.says != "numbers":
+            return f"takes something off a value, and the critic says {critic.head.says}: set critic.head=scalar."
+        if sampling is None:
+            return None
+        if sampling.horizon.length > 1:
+            return "asks what was done after one step: set sampling.horizon=one-step."
+        if not sampling.horizon.beyond and not any(
+            part.adds == "next_actions" for part in method.slots()["transforms"]
+        ):
+            return "asks what was done next, which no row says: set transforms=next-actions."
+        return None
+
+    def of_actions(self, actions: Tensor, choice: Choice, read: ReplayReading) -> Following:
+        outputs, logp, _ = super().of_actions(actions, choice, read)
+        away = (actions - read.batch.offers["next_actions"]).square().sum(-1).nan_to_num(0.0)
+        return Following(outputs - (self.weight * away)[:, None, :, None], logp)
 
 
 class Argmax(Rule):

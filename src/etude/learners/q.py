@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from etude.core.critic_slots import Backup, Error, ErrorScale, ParameterNoise, QHead
+from etude.core.critic_slots import Backup, CriticPenalty, Error, ErrorScale, ParameterNoise, QHead
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.learners import Learning, Target
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Critics(Plain):
     """M critics of every member: what is seen [P, N, D], and actions [P, N, A] in units unless they are choices.
 
-    Returns [P, M, N, K], or [P, M, N, A, K] of all A choices.
+    Returns [P, M, N, K], or [P, M, N, A, K] of all A choices. Actions may be each critic's own, [P, M, N, A].
 
     How many there are follows from the rows of the weights: `FlatParameters.shared` may leave some out.
 
@@ -48,11 +48,17 @@ class Critics(Plain):
 
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]
+        own = actions is not None and actions.dim() == 4
+        if own:
+            assert actions is not None
+            seen = seen[:, None].expand(-1, actions.shape[1], -1, -1)
         x = seen if actions is None else torch.cat([seen, actions], -1)
         body, head = self._modules["body"], self._modules["head"]  # read directly: torch's way takes as long as a layer
         assert body is not None and head is not None
         count = networks_in(head) // members
-        if count > 1:
+        if own:
+            x = x.flatten(0, 1)
+        elif count > 1:
             x = x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1)
         said: Tensor = head(body(x))
         shape = (self.choices, self.size) if self.choices else (self.size,)
@@ -62,7 +68,8 @@ class Critics(Plain):
 class QFunctions(ReplayCritic):
     """Q(s, a) by `count` networks, each with random numbers of its own; of Discrete actions all values at once.
 
-    Its loss is the sum over the networks of each one's mean error against the target of `backup`.
+    Its loss is the sum over the networks of each one's mean error against the target of `backup`, and the means of the
+    `penalties`.
 
     Args:
         head: how a value is said. error: how far it is from the target. scale: what values are divided by before.
@@ -90,6 +97,7 @@ class QFunctions(ReplayCritic):
     error: Error = Squared()
     estimates: ClassVar[bool] = True
     scale: ErrorScale | None = None
+    penalties: tuple[CriticPenalty, ...] = ()
     last: Initializer = FanIn()
     noise: ParameterNoise | None = None
     learning: Learning = Learning(Adam(lr=3e-4), target=Target(rate=0.005))
@@ -105,11 +113,13 @@ class QFunctions(ReplayCritic):
         if self.scale is not None and self.head.says != "numbers":
             return f"says {self.head.says}, which {type(self.scale).__name__} cannot divide: leave out critic.scale."
         if Need.ESTIMATE in self.learning.optimizer.needs and (
-            self.count > 1 or self.head.size > 1 or not isinstance(self.error, Squared) or self.scale is not None
-        ):
+            self.count > 1 or self.head.size > 1 or not isinstance(self.error, Squared)
+            or self.scale is not None or self.penalties
+        ):  # fmt: skip
             return (
                 f"has one value for {type(self.learning.optimizer).__name__}, whose error is a difference: set "
-                "critic.count=1, critic.head=scalar and critic.error=squared, and leave out critic.scale."
+                "critic.count=1, critic.head=scalar and critic.error=squared, and leave out critic.scale and "
+                "critic.penalties."
             )
         return super().objection(method)
 
@@ -148,7 +158,7 @@ class QFunctions(ReplayCritic):
     def loss(self, read: ReplayReading) -> Tensor:
         with torch.no_grad():
             target = self.backup.target(read, self.head)
-        outputs = read.outputs("here", read.batch.actions)
+        outputs = said = read.outputs("here", read.batch.actions)
         if self.scale is not None:
             with torch.no_grad():
                 sigma = self.scale(read).to(target.dtype).view(-1, 1, 1)
@@ -157,7 +167,10 @@ class QFunctions(ReplayCritic):
         if read.wants_errors:
             read.tell(self._errors(outputs, target, each))
         importance = read.batch.offers.get("importance")
-        return (each if importance is None else each * importance[:, None]).mean(2).sum(1)
+        loss = (each if importance is None else each * importance[:, None]).mean(2).sum(1)
+        for penalty in self.penalties:
+            loss = loss + penalty(read, said).mean(1)
+        return loss
 
     def estimate(self, read: ReplayReading) -> Estimate:
         batch = read.batch

@@ -134,7 +134,7 @@ class OffPolicyLoop:
         experience: Any = self.method.experience
         if not experience.acts:
             logs = cast(Any, self.task).logs()
-            reader: LoggedReader = experience.reader(logs, self.actor, self.population.size, self.method.transforms)
+            reader: LoggedReader = experience.reader(logs, self.actor, self.population.size, self.method)
             return reader
         made: ReplayCollector = experience.collector(
             self.environment, self.actor, self.population, self.method.exploration, self.method.rewards

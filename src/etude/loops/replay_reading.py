@@ -161,6 +161,28 @@ class StoredReading:
         choice: Choice = self._once(("policy", at, slow), self._rests_on("policy", slow), chosen)
         return choice
 
+    @torch.no_grad()
+    def several(self, count: int, at: At = "here") -> Choice:
+        def chosen() -> Choice:
+            spread, said = in_units(self.updater.actor), self.parameters(at)
+
+            def noise(generator: Generator, times: int) -> Tensor:
+                return spread.noise((times, said.shape[1], count), generator)
+
+            return spread.chosen(said[:, :, None], self.draw(f"policy {at} {count} times", noise))
+
+        choice: Choice = self._once(("several", at, count), self._rests_on("policy", False), chosen)
+        return choice
+
+    def anything(self, count: int) -> Choice:
+        spread, rows = in_units(self.updater.actor), self.batch.rewards.shape[1]
+
+        def uniform(generator: Generator, times: int) -> Tensor:
+            return spread.anything((times, rows, count), generator)
+
+        actions = self.draw(f"anything {count} times", uniform)
+        return Choice(actions, torch.full_like(actions[..., 0], spread.anything_logp))
+
     def logp(self, actions: Tensor) -> Tensor:
         return in_units(self.updater.actor).logp(self.parameters(), actions)
 
@@ -209,11 +231,26 @@ class StoredReading:
     def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None, learns: bool) -> Tensor:
         self.updater.passes["critic"] += 1
         features = self.features(at, slow, learns)
+        several = actions is not None and actions.dim() == 4
+        if several:
+            assert actions is not None
+            features = features[:, :, None].expand(-1, -1, actions.shape[2], -1).flatten(1, 2)
+            count, actions = actions.shape[2], actions.flatten(1, 2)
         if self.updater.encoder is not None and actions is not None:
             features, actions = self._encoding(slow, learns).join(features, actions), None
         with noisy(network, self.draw, f"noise {at}{' copy' if slow else ''}"):
             said: Tensor = network(features, actions)
-        return said
+        return said.unflatten(2, (-1, count)) if several else said
+
+    def slopes(self) -> Tensor:
+        network, features = self.updater.module("critic", slow=False), self.features("here", copy=False, learns=True)
+        count, members = self._critic.count, features.shape[0]
+        actions = self.batch.actions[:, None].expand(members, count, -1, -1).clone().requires_grad_()
+        self.updater.passes["critic"] += 1
+        with noisy(network, self.draw, "noise here"):
+            values = self.values(network(features, actions))
+        (found,) = torch.autograd.grad(values.sum(), actions, create_graph=True)
+        return found
 
     def values(self, outputs: Tensor) -> Tensor:
         found: Tensor = cast(Any, self._critic).head.mean(outputs)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from etude.core.complete import critic_gamma
 from etude.core.critic_slots import QHead
 from etude.core.population import CPU, Number, PerMember, Population
-from etude.core.replay_slots import Horizon, Sampling
 from etude.experience.logged import LoggedStore
 from etude.experience.stretches import Stretches
 from etude.loops.replay_reading import StoredReading
@@ -79,7 +79,7 @@ class ReplayWatch:
             return
         read = StoredReading(updater, method.sampling, batch, self.stretches.at(updater.updates))
         sizes = read.values(read.outputs("here", batch.actions)).abs().flatten(1).median(1).values.cpu()
-        gamma = each(gamma_of(method), len(sizes))
+        gamma = each(critic_gamma(method), len(sizes))
         most = method.critic.counts(self.largest.to(batch.rewards.device), read).cpu()
         bound = most * torch.minimum(1 / (1 - gamma), torch.tensor(float(taken)))
         beyond = (sizes > LARGER * bound) & (most > 0)
@@ -99,7 +99,7 @@ class ReplayWatch:
         self, path: str, bounds: Tensor, method: CompleteReplayMethod, store: Store, steps: int
     ) -> float:  # fmt: skip
         """Count the episodes that ended in these steps with returns beyond what the head at `path` can say."""
-        gamma = each(gamma_of(method), store.members)[:, None, None]
+        gamma = each(critic_gamma(method), store.members)[:, None, None]
         ahead = min(LONGEST, AHEAD / max(1e-9, 1 - float(gamma.max())))
         rewards, end = newest(store, min(store.size // store.environments, steps + int(ahead)))
         sums, last = returns(rewards.double(), end, gamma), last_steps(end)
@@ -137,13 +137,6 @@ def said_by_heads(method: CompleteReplayMethod) -> dict[str, Tensor]:
     parts = {path: part for path, part in method.parts().items() if path.startswith("critic.")}
     heads = {path: part.bounds() for path, part in parts.items() if isinstance(part, QHead)}
     return {path: bounds.cpu() for path, bounds in heads.items() if bounds is not None}
-
-
-def gamma_of(method: CompleteReplayMethod) -> Number:
-    """The discount that the critic learns with."""
-    own: Sampling | Horizon = (method.critic and method.critic.sampling) or method.sampling
-    horizon = own.horizon if isinstance(own, Sampling) else own
-    return horizon.gamma
 
 
 def each(number: Number, members: int) -> Tensor:

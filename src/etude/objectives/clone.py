@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from etude.core.critic_slots import Reduction
-from etude.core.fields import NonNegative, Positive
+from etude.core.fields import Count, NonNegative, Positive
 from etude.core.log_slots import Baseline, CloneError, CloneWeight, QScale, Towards
 from etude.core.replay_slots import ActorTerm, ReplayReading
 from etude.objectives.reductions import Min
@@ -86,6 +86,33 @@ class OfPolicy(Baseline):
         return (choice.chances * values).sum(-1)
 
 
+class OfSeveral(Baseline):
+    """The mean of what the critic says of so many actions that the policy draws there (CRR, arXiv:2006.15134).
+
+    Args:
+        count: C.
+
+    Shapes: [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(several=lambda count: Rows(actions=torch.tensor([[[[1.0], [4.0]]]])), values=lambda x: x[..., 0],
+    ...             outputs=lambda at, a: a[:, None])
+    >>> OfSeveral(count=2)(read, lambda values, read: values[:, 0]).tolist()
+    [[2.5]]
+    """
+
+    count: Count = 4
+
+    def objection(self, method: Method) -> str | None:
+        policy = method.slots()["policy"]
+        if policy is not None and policy.of_choices:
+            return "draws actions, and of choices all chances are known: set its baseline to of-policy."
+        return None
+
+    def __call__(self, read: ReplayReading, over: Reduction) -> Tensor:
+        return over(read.values(read.outputs("here", read.several(self.count).actions)), read).mean(-1)
+
+
 class ExpAdvantage(CloneWeight):
     """min(exp(beta (Q(s, a) - V(s))), cap): actions count by how much better they are than what is usual there.
 
@@ -112,9 +139,7 @@ class ExpAdvantage(CloneWeight):
     slow: bool = True
 
     def objection(self, method: Method) -> str | None:
-        if method.slots()["critic"] is None:
-            return "asks what actions are worth, and there is no critic: set critic=q-functions."
-        return None
+        return _without_critic(method)
 
     @torch.no_grad()
     def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
@@ -123,7 +148,81 @@ class ExpAdvantage(CloneWeight):
         return (self.beta * advantages).exp().clamp(max=self.cap)
 
 
-class SquaredDistance(CloneError):
+def _without_critic(method: Method) -> str | None:
+    if method.slots()["critic"] is None:
+        return "asks what actions are worth, and there is no critic: set critic=q-functions."
+    return None
+
+
+class SoftmaxAdvantage(CloneWeight):
+    """N softmax_n((Q(s_n, a_n) - V(s_n)) / temperature) over the N rows of a batch: weights of mean 1.
+
+    As the author's code of AWAC has it (arXiv:2006.09359); its equation divides by no sum.
+
+    Args:
+        over: one value from those of several critics. baseline: V.
+
+    Shapes: [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(outputs=lambda at, a: torch.tensor([[[[3.0], [2.0]]]]), values=lambda x: x.squeeze(-1),
+    ...             worth=lambda at: torch.tensor([[1.0, 1.0]]))
+    >>> [round(x, 4) for x in SoftmaxAdvantage(baseline=OfState())(read, None).flatten().tolist()]
+    [1.4621, 0.5379]
+    """
+
+    temperature: Positive = 1.0
+    over: Reduction = Min()
+    baseline: Baseline = OfPolicy()
+
+    def objection(self, method: Method) -> str | None:
+        return _without_critic(method)
+
+    @torch.no_grad()
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        values = self.over(read.values(read.outputs("here", actions)), read)
+        advantages = values - self.baseline(read, self.over)
+        return advantages.shape[1] * (advantages / self.temperature).softmax(1)
+
+
+class Gate(CloneWeight):
+    """1 for actions that are worth more than what is usual there, 0 for others (CRR, arXiv:2006.15134).
+
+    Args:
+        over: one value from those of several critics. baseline: V.
+
+    Shapes: [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(outputs=lambda at, a: torch.tensor([[[[3.0], [1.0]]]]), values=lambda x: x.squeeze(-1),
+    ...             worth=lambda at: torch.tensor([[1.0, 1.0]]))
+    >>> Gate(baseline=OfState())(read, None).tolist()
+    [[1.0, 0.0]]
+    """
+
+    over: Reduction = Min()
+    baseline: Baseline = OfSeveral()
+
+    def objection(self, method: Method) -> str | None:
+        return _without_critic(method)
+
+    @torch.no_grad()
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        values = self.over(read.values(read.outputs("here", actions)), read)
+        return (values > self.baseline(read, self.over)).to(values.dtype)
+
+
+class BetweenNumbers(CloneError, abstract=True):
+    """How far what the policy does is from actions, by chance if that is how it acts, in units."""
+
+    def objection(self, method: Method) -> str | None:
+        policy = method.slots()["policy"]
+        if policy is not None and policy.of_choices:
+            return f"is between numbers, and {type(policy).__name__} makes choices: set its error to likelihood."
+        return None
+
+
+class SquaredDistance(BetweenNumbers):
     """mean_k (pi(s)_k - a_k)^2, in units, of what the policy does, by chance if that is how it acts.
 
     Shapes: actions [P, N, A] -> [P, N].
@@ -134,14 +233,23 @@ class SquaredDistance(CloneError):
     [[2.5]]
     """
 
-    def objection(self, method: Method) -> str | None:
-        policy = method.slots()["policy"]
-        if policy is not None and policy.of_choices:
-            return f"is between numbers, and {type(policy).__name__} makes choices: set its error to likelihood."
-        return None
-
     def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
         return (read.policy().actions - actions).square().mean(-1)
+
+
+class SquaredNorm(BetweenNumbers):
+    """sum_k (pi(s)_k - a_k)^2: a tenth action counts as much as the first.
+
+    Shapes: actions [P, N, A] -> [P, N].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> read = Rows(policy=lambda: Rows(actions=torch.tensor([[[1.0, 0.0]]]), chances=None))
+    >>> SquaredNorm()(read, torch.tensor([[[0.0, 2.0]]])).tolist()
+    [[5.0]]
+    """
+
+    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
+        return (read.policy().actions - actions).square().sum(-1)
 
 
 class Likelihood(CloneError):

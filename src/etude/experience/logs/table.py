@@ -66,6 +66,8 @@ class Logs:
     Args:
         dropped: rows that were read and are not here, with the reason.
         changed: when the files were last changed, by path.
+        returns_to_go: [N] float32 discounted sums of rewards from each row on, where a transform adds them.
+        next_actions: [N, A] float32 what was done after each row, where a transform adds it.
     """
 
     where: Path
@@ -78,6 +80,8 @@ class Logs:
     next_observations: Numbers
     dropped: Mapping[str, int] = field(default_factory=dict)
     changed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    returns_to_go: Numbers | None = None
+    next_actions: Numbers | None = None
 
     @property
     def rows(self) -> int:

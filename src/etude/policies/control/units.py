@@ -47,6 +47,11 @@ class Units(Distribution):
         """Uniform actions [*shape, A] in units."""
         raise NotImplementedError
 
+    @property
+    def anything_logp(self) -> float:
+        """The logarithm of the density, or of the chance, of what `anything` draws."""
+        raise NotImplementedError
+
     def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
         """Actions [..., A] in units with noise added, brought back among those that there are."""
         raise ConfigError(
@@ -82,6 +87,10 @@ class Bounded(Units):
 
     def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.rand(*shape, self.actions, generator=generator) * 2 - 1
+
+    @property
+    def anything_logp(self) -> float:
+        return -self.actions * math.log(2)
 
     def moved(self, actions: Tensor, noise: Tensor) -> Tensor:
         return (actions + noise).clamp(-1.0, 1.0)
@@ -243,6 +252,10 @@ class Indices(Units):
 
     def anything(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randint(self.count, (*shape, 1), generator=generator).float()
+
+    @property
+    def anything_logp(self) -> float:
+        return -math.log(self.count)
 
 
 class Best(Indices):
