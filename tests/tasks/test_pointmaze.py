@@ -188,7 +188,7 @@ def test_who_knows_the_way_arrives(layout: str) -> None:
         arrived, steps = arrived + int(step.terminated.sum()), steps + step.terminated.size
     assert steps / arrived < vector.limit / 5
     start = made(layout, [0], 10)
-    for t in range(vector.limit // 4):
+    for t in range(vector.limit // 4):  # noqa: B007  # asked for after it
         step = start.step(way(start.states[..., :2], start.states[..., 2:4], start.states[..., 4:]).astype(np.float32))
         if step.terminated.any():
             break

@@ -61,13 +61,13 @@ Layout = Literal["umaze", "medium", "large"]
 class Maze(NamedTuple):
     """A layout as arrays; x runs along a row, y down the rows, in cells from the upper left corner.
 
-    Shapes: walls [H, W] bool; middles [N, 2] of the cells that are free; index [H, W] which of them, -1 in walls; onward
-    [N, N] the cell that follows on the shortest way from one to another; start, goal: which cell.
+    Shapes: walls [H, W] bool; middles [N, 2] of the cells that are free; numbers [H, W] which of them, -1 in walls;
+    onward [N, N] the cell that follows on the shortest way from one to another; start, goal: which cell.
     """
 
     walls: np.ndarray
     middles: np.ndarray
-    index: np.ndarray
+    numbers: np.ndarray
     onward: np.ndarray
     start: int
     goal: int
@@ -75,7 +75,7 @@ class Maze(NamedTuple):
     def cell(self, places: np.ndarray) -> np.ndarray:
         """Which cell [...] places [..., 2] are in."""
         at = np.floor(places).astype(np.int64)
-        found: np.ndarray = self.index[at[..., 1], at[..., 0]]
+        found: np.ndarray = self.numbers[at[..., 1], at[..., 0]]
         return found
 
 
@@ -95,7 +95,7 @@ def _maze(plan: Sequence[str]) -> Maze:
     rows, columns = np.nonzero(~walls)
     index = np.full(walls.shape, -1)
     index[rows, columns] = np.arange(len(rows))
-    onward = np.stack([_towards(index, y, x) for y, x in zip(rows, columns)], 1)
+    onward = np.stack([_towards(index, int(y), int(x)) for y, x in zip(rows, columns)], 1)
     start, goal = (int(index[marks == mark][0]) for mark in "SG")
     return Maze(walls, np.stack([columns, rows], -1) + 0.5, index, onward, start, goal)
 
