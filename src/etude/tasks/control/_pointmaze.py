@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -233,6 +233,18 @@ class PointMaze(ControlTask, abstract=True):
     starts: Literal["fixed", "drawn"] = "fixed"
     goals: Literal["fixed", "drawn"] = "fixed"
     limit: Count | None = None
+
+    def controller(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The shortest way, by waypoints."""
+        maze = maze_of(self.layout)
+        centre, fixed, way = np.array(maze.walls.shape[::-1]) / 2, maze.middles[maze.goal], Waypoints(maze)
+
+        def pushes(seen: np.ndarray) -> np.ndarray:
+            shown = seen.astype(np.float64)
+            goals = shown[..., 4:] + centre if self.goals == "drawn" else np.broadcast_to(fixed, shown[..., :2].shape)
+            return way(shown[..., :2] + centre, shown[..., 2:4], goals)
+
+        return pushes
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
         return self._as(PointMazeArrays, seeds, count, purpose)
