@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.core.control import ControlTask
 from etude.core.errors import ConfigError, DataError, UnknownNameError
@@ -32,6 +33,8 @@ RUNGS = 20
 """How many stages of a behaviour are looked at, from its start to its end."""
 SCORED, COMPARED = 40, 200
 """Episodes that say how good a stage is; and what 0 and 100 are."""
+SURE = 3.0
+"""Standard errors that the expert returns more than chance, at least."""
 THIRD = 100 / 3
 """The score at which a behaviour is medium."""
 EPSILON = 0.05
@@ -141,18 +144,16 @@ def _recipe(
 def _behaviour(name: str, task: ControlTask) -> str:
     """Who acts, where 'auto' leaves that open. Raises ConfigError for a controller that is not there."""
     there = task.controller() is not None
-    if name == "controller" and not there:
-        raise ConfigError(f"{task.id} has no controller: leave --behaviour out, or name a method.")
-    if name not in ("auto", "controller"):
-        method: Any = get_method(name, World.CONTROL)
-        if not isinstance(method, ReplayMethod) or not method.slots()["experience"].acts:
-            raise ConfigError(
-                f"Data is made by methods that act and learn from a replay (sac, dqn), and {name} is none."
-            )
-        return name
+    if name == "auto":
+        return "controller" if there else "dqn" if choices_of(spaces_of(task).action_space) else "sac"
     if name == "controller":
+        if not there:
+            raise ConfigError(f"{task.id} has no controller: leave --behaviour out, or name a method.")
         return name
-    return "controller" if there else "dqn" if choices_of(spaces_of(task).action_space) else "sac"
+    method: Any = get_method(name, World.CONTROL)
+    if not isinstance(method, ReplayMethod) or not method.slots()["experience"].acts:
+        raise ConfigError(f"Data is made by methods that act and learn from a replay (sac, dqn), and {name} is none.")
+    return name
 
 
 class _Maker:
@@ -202,10 +203,12 @@ class _Maker:
         if "expert" in self.known:
             return
         say(f"How good {len(self.stages)} stages of the behaviour are, by {SCORED} episodes each.", self.quiet)
-        scores = [self._mean(stage, "stage", SCORED) for stage in self.stages]
+        scores = [float(self._returns(stage, "stage", SCORED).mean()) for stage in self.stages]
         best = max(range(len(scores)), key=lambda i: (scores[i], i))  # the last of those that are as good
-        low, high = self._mean(self._chance(), "chance", COMPARED), self._mean(self.stages[best], "expert", COMPARED)
-        if not high > low:
+        chance = self._returns(self._chance(), "chance", COMPARED)
+        expert = self._returns(self.stages[best], "expert", COMPARED)
+        low, high = float(chance.mean()), float(expert.mean())
+        if high - low <= SURE * np.sqrt((chance.var() + expert.var()) / COMPARED):
             raise DataError(
                 f"The behaviour did not learn: its best stage returns {high:.4g}, and chance {low:.4g}. Give it more "
                 "--steps, or another --behaviour."
@@ -216,10 +219,10 @@ class _Maker:
         self.known["stages"] = {s.label: round(score, 6) for s, score in zip(self.stages, scores)}
         self._save()
 
-    def _mean(self, behaviour: Behaviour, purpose: str, episodes: int) -> float:
-        """Mean return of so many episodes."""
+    def _returns(self, behaviour: Behaviour, purpose: str, episodes: int) -> NDArray[np.float64]:
+        """Of so many episodes."""
         found = record(behaviour, self.task, self.recipe.seed, f"data {purpose}", episodes=episodes)
-        return float(np.mean([e.rewards.sum(dtype=np.float64) for e in found]))
+        return np.array([e.rewards.sum(dtype=np.float64) for e in found])
 
     def _chance(self) -> Behaviour:
         return AnyAction(self.spaces.action_space)
