@@ -37,11 +37,6 @@ TINY = [
     "experience.every=2", "experience.updates=0.5", "exploration.over=300", "critic.learning.target.every=10",
 ]  # fmt: skip
 MAZE: dict[str, Any] = {"task": "pointmaze-umaze", "size": 150, "set": "task.limit=45", "quiet": True}
-    "task": "pointmaze-umaze",
-    "size": 150,
-    "set": ["task.limit=25", "task.dense=true"],
-    "quiet": True,
-}
 KNOWN: dict[str, Any] = {"task": "data_toys:known", "size": 90, "quiet": True}
 LEARNED: dict[str, Any] = {"task": "data_toys:side", "size": 120, "steps": 1_000, "set": TINY, "quiet": True}
 
