@@ -87,6 +87,11 @@ CONSERVATIVE: Settings = {
     "critic.penalties.0.actions": "drawn-actions", "critic.penalties.0.actions.count": 10,
     "critic.penalties.0.weight": 5.0, "policy.learning.optimizer.lr": 1e-4,
     "learners.0.learning.optimizer.lr": 1e-4,
+TD3_BC: Settings = {
+    **{k: v for k, v in DELAYED.items() if not k.startswith(("exp",))}, **OFF_LOGS,
+    "transforms": ("standardize-observations",), "transforms.0.epsilon": 1e-3, "order": ("critic", "policy"),
+    "actor": ("maximize-q", "clone"), "actor.0.scale": "mean-abs", "actor.0.scale.alpha": 2.5,
+    "actor.1.weight": "ones", "actor.1.error": "squared-distance", "actor.1.scale": 1.0,
 }  # fmt: skip
 SOFT: Settings = {
     **WIDE, "policy": "squashed-policy", "exploration": "sampled", "policy.least": -20.0, "policy.most": 2.0,
@@ -372,6 +377,7 @@ SETTINGS: dict[str, Settings] = {
         "minibatches": 32, "advantages.per_minibatch": True, "optimizer.lr": 3e-4,
     },
     "ppo-rlhf": {**SAMPLED, **TWICE, "reference": "frozen"},
+    "prdc": {**TD3_BC, "actor.1.towards": "nearest", "actor.1.towards.beta": 2.0},
     "r3l": {
         **PLAIN, "experience": "reflect-then-retry", "experience.pivotal": True, "experience.imitate": True,
         "advantages.full": None,
@@ -497,12 +503,7 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer.kappa": 2.0, "critic.backup.rule": "argmax", "critic.backup.rule.double": False,
     },
     "td3": DELAYED,
-    "td3-bc": {
-        **{k: v for k, v in DELAYED.items() if not k.startswith(("exp",))}, **OFF_LOGS,
-        "transforms": ("standardize-observations",), "transforms.0.epsilon": 1e-3, "order": ("critic", "policy"),
-        "actor": ("maximize-q", "clone"), "actor.0.scale": "mean-abs", "actor.0.scale.alpha": 2.5,
-        "actor.1.weight": "ones", "actor.1.error": "squared-distance", "actor.1.scale": 1.0,
-    },
+    "td3-bc": {**TD3_BC, "actor.1.towards": "as-recorded"},
     "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
     "v-mpo": {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 64, "epochs": 10,

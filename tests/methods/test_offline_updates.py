@@ -52,7 +52,7 @@ def bc_discrete(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     own.learners["policy"].step(functional.cross_entropy(own.policy(rows["s"]), rows["a"][:, 0].long()))
 
 
-def td3_bc(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+def td3_bc(own: Own, rows: Any, noise: Tensor, n: int, towards: Tensor | None = None) -> None:
     s, a, following = rows["s"], rows["a"], rows["next"]
     with torch.no_grad():
         then = (torch.tanh(own.slow_policy(following)) + (0.2 * noise).clamp(-0.5, 0.5)).clamp(-1, 1)
@@ -64,8 +64,18 @@ def td3_bc(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     done = torch.tanh(own.policy(s))
     values = q(own.critics[0], s, done)
     weight = 2.5 / values.abs().mean().detach()
-    own.learners["policy"].step(-weight * values.mean() + functional.mse_loss(done, a))
+    own.learners["policy"].step(-weight * values.mean() + functional.mse_loss(done, a if towards is None else towards))
     follow([*own.slow, own.slow_policy], [*own.critics, own.policy])
+
+
+def prdc(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    """TD3+BC towards the nearest of all rows, which a loop over them finds."""
+    s, everything = rows["s"], rows["all"]
+    nearest = []
+    for state, done in zip(s, torch.tanh(own.policy(s)).detach(), strict=True):
+        far = 4 * (everything["s"] - state).square().sum(-1) + (everything["a"] - done).square().sum(-1)
+        nearest.append(everything["a"][far.argmin()])
+    td3_bc(own, rows, noise, n, torch.stack(nearest))
 
 
 def iql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
@@ -86,7 +96,7 @@ def iql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
 
 
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
-    "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql,
+    "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc,
 }  # fmt: skip
 
 
@@ -108,6 +118,7 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
             }  # fmt: skip
             if method.transforms:
                 rows |= {key: standard(loop, rows[key]) for key in ("s", "next")}
+            rows["all"] = {"s": standard(loop, store.rows[:, :3]), "a": store.rows[:, 3:4]}
             METHODS[name](own, rows, noise[k], n)
     reported = loop.step().members
     tensors = loop.policy_tensors()

@@ -118,6 +118,10 @@ class ControlTask(Task, abstract=True):
         """Who steps it; the task itself, unless it says another."""
         return "built-in"
 
+    def controller(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Who knows what to do, observations [..., D] -> actions [..., A]; None where nobody does."""
+        return None
+
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
         """`count` environments for each member; other purposes ('test') have other random numbers."""
         raise NotImplementedError

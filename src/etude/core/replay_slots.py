@@ -63,6 +63,15 @@ class ReplayReading(Protocol):
         """The observations as networks see them, normalised, say: [P, N, ...], of windows [P, N, T, ...]."""
         ...
 
+    def look(self, shown: Tensor) -> Tensor:
+        """Any observations [P, N, ...] as networks see them."""
+        ...
+
+    @property
+    def stored(self) -> Any:
+        """All that the rows were drawn of: a store, `size` rows that `read` gives."""
+        ...
+
     def policy(self, at: At = "here", copy: bool = False) -> Choice:
         """What the policy does, or its slow copy where it has one."""
         ...
@@ -145,6 +154,10 @@ class ReplayReading(Protocol):
 
     def tell(self, errors: Tensor) -> None:
         """Say how far the critic was off on each row, [P, N]."""
+        ...
+
+    def note(self, name: str, values: Tensor) -> None:
+        """Have [P] reported under this name beside the loss of who reads."""
         ...
 
     @property

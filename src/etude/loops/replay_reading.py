@@ -27,6 +27,7 @@ from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
 
 if TYPE_CHECKING:
+    from etude.experience.store import Store
     from etude.loops.replay_update import ReplayUpdater
 
 
@@ -42,12 +43,14 @@ class StoredReading:
     """Rows as the learners of an update read them: `core.replay_slots.ReplayReading`.
 
     Args:
-        sampling: what drew them. draw: the random numbers of this update.
+        sampling: what drew them, of what is `stored`. draw: the random numbers of this update.
     """
 
-    def __init__(self, updater: ReplayUpdater, sampling: Sampling, batch: Transitions, draw: Drawing) -> None:
-        self.updater, self.sampling, self.batch, self.draw = updater, sampling, batch, draw
-        self.reader, self.errors = "", cast("Tensor | None", None)
+    def __init__(
+        self, updater: ReplayUpdater, sampling: Sampling, batch: Transitions, draw: Drawing, stored: Store | None = None
+    ) -> None:
+        self.updater, self.sampling, self.batch, self.draw, self.stored = updater, sampling, batch, draw, stored
+        self.reader, self.errors, self.noted = "", cast("Tensor | None", None), dict[str, Tensor]()
         self.known: dict[Any, Known] = {}
 
     @property
@@ -56,6 +59,13 @@ class StoredReading:
 
     def tell(self, errors: Tensor) -> None:
         self.errors = errors
+
+    def note(self, name: str, values: Tensor) -> None:
+        self.noted[name] = values.detach()
+
+    def look(self, shown: Tensor) -> Tensor:
+        seen: Tensor = self.updater.actor.look(shown)
+        return seen
 
     def finish(self) -> None:
         """Let what drew the rows know how far the critic was off on them."""
@@ -87,8 +97,8 @@ class StoredReading:
 
         def looked() -> Tensor:
             if self.batch.rewards.dim() == 2:
-                return self.updater.actor.look(shown)
-            windows: Tensor = self.updater.actor.look(shown.flatten(1, 2)).unflatten(1, shown.shape[1:3])
+                return self.look(shown)
+            windows: Tensor = self.look(shown.flatten(1, 2)).unflatten(1, shown.shape[1:3])
             return windows
 
         seen: Tensor = self._once(("seen", at), (), looked)

@@ -221,10 +221,11 @@ class ReplayUpdater:
             batch = read.replace(offers={**batch.offers, **read.offers})
         if store.device != self.device:
             batch = batch.to(self.device)
-        return StoredReading(self, sampling, batch, draw)
+        return StoredReading(self, sampling, batch, draw, store)
 
     def _differentiate(self, name: str, read: StoredReading, again: bool) -> None:
-        trainer, part, read.reader = self.trainers[name], self.parts[name], name
+        trainer, part = self.trainers[name], self.parts[name]
+        read.reader, read.noted = name, {}
         trainer.batch = read.batch
         if trainer.estimates:
             found = trainer.estimate = read.estimated(part)
@@ -233,7 +234,7 @@ class ReplayUpdater:
             return
         loss = read.minimised(part)
         trainer.parameters.differentiate(loss, again)
-        trainer.report = {"loss": loss.detach()}
+        trainer.report = {"loss": loss.detach(), **read.noted}
 
     def _follow(self, store: Store, reads: Mapping[str, StoredReading]) -> None:
         moved = False
