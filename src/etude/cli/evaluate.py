@@ -34,12 +34,15 @@ def evaluate(
     episodes: int = 100,
     video: str | None = None,
     member: int = 0,
+    data: str | None = None,
+    gamma: float | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
     of_task: TaskFields = NOTHING,
 ) -> None:
     """Unbiased pass@k, avg@k and maj@k of a run, a checkpoint or any causal language model, with intervals.
 
-    Of a run of control: the returns of sampled and of likeliest actions, interquartile means over its members.
+    Of a run of control: the returns of sampled and of likeliest actions, interquartile means over its members; with
+    --data what logs of others say that one of its policies earns.
 
     Parameters
     ----------
@@ -75,7 +78,13 @@ def evaluate(
     video
         Also write an animated picture (GIF) of one episode, in control.
     member
-        Whose episode that is.
+        Whose episode that is, or whose policy is judged from --data; the first by default.
+    data
+        Logs to judge a policy of control from, which it should not have learned from: all that `train --data` takes.
+        Estimates of its discounted return, each with an interval. Returns are played beside in --task, or in the
+        environment that the run was trained in.
+    gamma
+        The discount of what is estimated from --data; by default the method's own.
     json
         Print JSON.
     """
@@ -92,6 +101,7 @@ def evaluate(
     options = EvaluationOptions(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search,
         temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
+        data=data, gamma=gamma,
     )  # fmt: skip
     fields = [*shorthands.taken(of_task.given()), *set]
     found = evaluations_of([checkpoint, *others], task, options, fields)

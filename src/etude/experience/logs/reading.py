@@ -164,4 +164,5 @@ def _made(steps: Steps, spaces: Spaces, dropped: dict[str, int]) -> Logs:
     return Logs(
         steps.raw.where, spaces, column(steps.observations), column(actions), column(steps.rewards),
         column(terminated, bool), column(truncated, bool), column(following), dropped,
+        behaviour_logp=None if steps.logp is None else column(steps.logp),
     )  # fmt: skip

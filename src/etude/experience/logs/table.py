@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[Any]
 
-NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "times")
+NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "times",
+         "behaviour_logp")  # fmt: skip
 """What the columns of logs are called here, whatever a format calls them."""
 
 
@@ -64,6 +65,8 @@ class Logs:
     rewards [N] float32, terminated, truncated [N] bool. The last row of each episode is one of the two.
 
     Args:
+        behaviour_logp: [N] float32 log-probabilities of what was done (of numbers densities, as the environment takes
+            them), where the logs say so.
         dropped: rows that were read and are not here, with the reason.
         changed: when the files were last changed, by path.
     """
@@ -78,6 +81,7 @@ class Logs:
     next_observations: Numbers
     dropped: Mapping[str, int] = field(default_factory=dict)
     changed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    behaviour_logp: Numbers | None = None
 
     @property
     def rows(self) -> int:
