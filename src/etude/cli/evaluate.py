@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from etude.runs.evaluate import Evaluated
     from etude.runs.worlds import EvaluationOptions
 
+SHARES = ("action-distance", "beyond-logs")
+"""Metrics that are no returns but parts of 1."""
+
 
 def evaluate(
     checkpoint: str,
@@ -122,13 +125,23 @@ def _table(found: Mapping[str, Evaluated], options: EvaluationOptions) -> None:
 
     world, several = next(iter(found.values())).world, len(found) > 1
     about = f"{len(found)} models" if several else next(iter(found))
-    title = f"{about}: {world.about(options)}, 95% bootstrap intervals"
+    title = f"{about}: {world.about(options)}, 95% {'' if options.data else 'bootstrap '}intervals"
     table, digits = Table(title=title, title_justify="left"), world.WORDING.digits
-    for column in ("model",) * several + ("split", "metric", "value", "interval"):
+    weighted = ("effective episodes",) * (options.data is not None)
+    for column in ("model",) * several + ("split", "metric", "value", "interval", *weighted):
         table.add_column(column, overflow="fold")
+    reasons = []
     for name, one in found.items():
         for split, metrics in one.scores.items():
             for metric, i in metrics.items():
-                value, interval = f"{i.value:.{digits}f}", f"{i.low:.{digits}f} to {i.high:.{digits}f}"
-                table.add_row(*(name,) * several, split, metric, value, interval)
-    Console().print(table)
+                places = max(digits, 2) if metric in SHARES else digits
+                value, interval = f"{i.value:.{places}f}", f"{i.low:.{places}f} to {i.high:.{places}f}"
+                effective = getattr(i, "effective", None)
+                own = ("" if effective is None else f"{effective:.1f}",) * len(weighted)
+                table.add_row(*(name,) * several, split, metric, value, interval, *own)
+                if reason := getattr(i, "reason", ""):
+                    reasons.append(f"{f'{name}, ' * several}{metric}: {reason}.")
+    console = Console(highlight=False)
+    console.print(table)
+    for reason in reasons:
+        console.print(reason, markup=False, soft_wrap=True)

@@ -36,8 +36,7 @@ def play(
     longest: int | Sequence[int] | None = None,
     side_by_side: int | None = None,
     progress: Callable[[int], None] | None = None,
-    gamma: float = 1.0,
-    within: int | None = None,
+    counts: Callable[[NDArray[np.int64]], NDArray[Any]] | None = None,
 ) -> NDArray[np.float64]:
     """Returns [members, episodes] of the loop's policy: likeliest actions, or sampled ones.
 
@@ -51,8 +50,7 @@ def play(
             none is.
         side_by_side: environments of each member.
         progress: told how many more episodes are done.
-        gamma: the discount of a step.
-        within: steps of an episode whose rewards count; None: all.
+        counts: what a reward counts after so many steps of its episode, [P, E]; None: all count the same.
     """
     population, actor = loop.population, loop.actor
     wanted = np.broadcast_to(np.asarray(episodes), (population.size,))
@@ -75,7 +73,7 @@ def play(
             actions = actor.distribution.sample(parameters, noise.to(actor.device))
         step = environment.step(actions.cpu().numpy())
         observations = step.observations
-        running += step.rewards if gamma == 1 and within is None else step.rewards * _counts(age, gamma, within)
+        running += step.rewards if counts is None else step.rewards * counts(age)
         age += 1
         done = step.terminated | step.truncated
         if step.final is not None:
@@ -100,12 +98,6 @@ def play(
             "by then, and each environment played one.", task.id, cut, after,
         )  # fmt: skip
     return _rows(returns, rounds, wanted)
-
-
-def _counts(age: NDArray[np.int64], gamma: float, within: int | None) -> NDArray[np.float64]:
-    """What the reward of a step counts after so many."""
-    found: NDArray[np.float64] = gamma**age * (age < within if within is not None else True)
-    return found
 
 
 def _rows(

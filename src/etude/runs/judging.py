@@ -72,7 +72,7 @@ def _played(
     for name, deterministic in {"played": False, "played/deterministic": True}.items():
         returns = play(
             alone, task, options.episodes, deterministic=deterministic, purpose=f"evaluate {options.seed}",
-            longest=LATEST, gamma=gamma, within=horizon,
+            longest=LATEST, counts=lambda age: gamma**age * (age < horizon),
         )[0]  # fmt: skip
         found[name] = student(float(returns.mean()), returns)
     return found

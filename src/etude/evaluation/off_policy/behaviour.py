@@ -37,8 +37,8 @@ def behaviour_logp(task: LoggedTask, logs: Logs, seed: int) -> tuple[Numbers, st
         )
     if isinstance(logs.spaces.action_space, spaces.Discrete) and logs.behaviour_logp.max() > 1e-5:
         raise DataError(
-            f"{logs.where} has behaviour_logp up to {logs.behaviour_logp.max():.3g}, and the logarithm of a chance is at "
-            "most 0: give natural logarithms."
+            f"{logs.where} has behaviour_logp up to {logs.behaviour_logp.max():.3g}, and the logarithm of a chance is "
+            "at most 0: give natural logarithms."
         )
     return logs.behaviour_logp.astype(np.float64), "How likely the actions of the logs were is a column of them."
 

@@ -68,7 +68,7 @@ class Episodes:
     @property
     def horizon(self) -> int:
         """T: the steps of the longest."""
-        return self.rows.shape[1]
+        return int(self.rows.shape[1])
 
     @cached_property
     def known(self) -> Numbers:

@@ -3,9 +3,9 @@
     Q(s, a, t) <- r + gamma (1 - end) sum_a' pi(a'|s') Q(s', a', t + 1),   end: terminated, or t + 1 = T
 
 A population: member 0 learns from all episodes, every other from a resample of them, and how far these differ is the
-interval: what chance in the episodes and in the fit makes of it, not what a network of this size cannot say. Q is learned
-as the difference to b(t), what a step of the logs is worth on average when t steps are done, and targets come from a slow
-copy. A linear Q is not learned but solved for.
+interval: what chance in the episodes and in the fit makes of it, not what a network of this size cannot say. Q is
+learned as the difference to b(t), what a step of the logs is worth on average when t steps are done, and targets come
+from a slow copy. A linear Q is not learned but solved for.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Acts:
     """What a policy does in the states of logs, S actions in each with their chances: all choices, or some draws.
 
     Shapes: observations, following [N, D]; actions [N, A] those of the logs; now, then [N, S, A] what the policy does
-    there and in what followed, now_chances, then_chances [N, S]. Choices are vectors with a single 1, numbers in [-1, 1].
+    there and in what followed, now_chances, then_chances [N, S]. Choices are vectors with a single 1, numbers in
+    [-1, 1].
     """
 
     observations: Tensor
@@ -88,14 +89,14 @@ class FQE:
         resamples: of the episodes; with as many members and one more.
         updates, batch, rate: gradient steps of every member, their rows, and Adam's rate, which falls as a cosine.
         follow: how far the slow copy follows in an update.
-        ridge: where Q is linear in what the network makes of its inputs, of the solution, in parts of the mean square of
-            a feature.
+        ridge: of the solution, where Q is linear in what the network makes of its inputs, in parts of the mean square
+            of a feature.
     """
 
     network: Network = field(default_factory=lambda: MLP(hidden=(64, 64), activation="relu", initializer=FanIn()))
     resamples: int = 20
     updates: int = 3000
-    batch: int = 256
+    batch: int = 128
     rate: float = 3e-3
     follow: float = 0.05
     ridge: float = 1e-6
@@ -110,12 +111,14 @@ class FQE:
 
         Shapes: counts [P, E], at least one episode of each member.
         """
-        rows = _rows(episodes, acts, gamma)
+        rows = _rows(episodes, acts, *_baseline(episodes, gamma))
         members = Population([Member(stream.split("fqe", p).key) for p in range(len(counts))])
         network = QNetwork(self.network, members, rows.x.shape[1] + acts.actions.shape[1])
-        chances = torch.as_tensor(counts[:, episodes.episode], dtype=torch.float32)  # [P, N]
-        linear = next(network.body.parameters(), None) is None
-        (self._solve if linear else self._learn)(network, rows, chances, gamma, members)
+        if next(network.body.parameters(), None) is None:
+            rows = _rows(episodes, acts, np.zeros(episodes.horizon + 1), rows.scale)
+            self._solve(network, rows, episodes, counts, gamma)
+        else:
+            self._learn(network, rows, torch.as_tensor(counts[:, episodes.episode]).float(), gamma, members)
         return FittedQ(network, rows, episodes, counts, gamma)
 
     def _learn(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> None:
@@ -136,24 +139,23 @@ class FQE:
             behind.values.lerp_(parameters.values, self.follow)
 
     @torch.no_grad()
-    def _solve(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> None:
+    def _solve(self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float) -> None:
         """Where iterating over all rows would end, every row counting as often as a member has its episode:
 
         (F' W (F - gamma live F_then) + ridge) w = F' W r,   F_then the mean over what the policy does
+
+        The features F are the same for all members, so that they are summed up by episode once.
         """
-        count, width = members.size, network.width + 1
-        a = torch.zeros(count, width, width, dtype=torch.float64)
-        c = torch.zeros(count, width, 1, dtype=torch.float64)
-        squares = torch.zeros(count, dtype=torch.float64)
-        for part in _parts(len(rows.x), count * network.width * (1 + rows.acts.then.shape[1])):
-            here = _features(network, rows.x[part], rows.acts.actions[part, None], None)
-            then = _features(network, rows.y[part], rows.acts.then[part], rows.acts.then_chances[part])
-            weighted = (here * chances[:, part, None]).mT.double()
-            a += weighted @ (here - gamma * rows.live[part, None] * then).double()
-            c += weighted @ _reward(rows, gamma)[part, None].double()
-            squares += (weighted.mT * here).sum((1, 2))
-        eye = torch.eye(width, dtype=torch.float64) * (self.ridge * squares / width)[:, None, None]
-        found = torch.linalg.solve(a + eye, c).float()
+        here = _features(network, rows.x, rows.acts.actions[:, None], None, members=1)[0].double()
+        then = _features(network, rows.y, rows.acts.then, rows.acts.then_chances, members=1)[0].double()
+        ahead = torch.cat([here - gamma * rows.live[:, None] * then, _reward(rows, gamma)[:, None]], 1)
+        each = torch.zeros(episodes.count, here.shape[1], ahead.shape[1], dtype=torch.float64)
+        each.index_add_(0, torch.as_tensor(episodes.episode), here[:, :, None] * ahead[:, None])
+        sums = (torch.as_tensor(counts).double() @ each.flatten(1)).unflatten(1, each.shape[1:])
+        width = here.shape[1]
+        squares = (torch.as_tensor(counts).double() @ _by_episode(here.square(), episodes)).mean(1)
+        ridge = torch.eye(width, dtype=torch.float64) * (self.ridge * squares)[:, None, None]
+        found = torch.linalg.solve(sums[..., :width] + ridge, sums[..., width : width + 1]).float()
         network.head.weight.copy_(found[:, :-1])
         network.head.bias.copy_(found[:, -1:])
 
@@ -241,13 +243,12 @@ class FittedQ:
         return found
 
 
-def _rows(episodes: Episodes, acts: Acts, gamma: float) -> Rows:
+def _rows(episodes: Episodes, acts: Acts, line: Numbers, scale: float) -> Rows:
     """One table, scaled."""
     horizon, time = episodes.horizon, episodes.time
     terminated = np.zeros(len(time), bool)
     terminated[episodes.rows[:, -1]] = episodes.terminated
     live = ~terminated & (time + 1 < horizon)
-    line, scale = _baseline(episodes, gamma)
     mean, deviation = acts.observations.mean(0), acts.observations.std(0).clamp(min=1e-6)
 
     def seen(values: Tensor, t: Numbers) -> Tensor:
@@ -280,20 +281,29 @@ def _baseline(episodes: Episodes, gamma: float) -> tuple[Numbers, float]:
     return line, scale if scale > 1e-9 else max(1.0, float(np.abs(goes).max()))
 
 
+def _by_episode(numbers: Tensor, episodes: Episodes) -> Tensor:
+    """[E, K] sums of numbers [N, K]."""
+    found = numbers.new_zeros(episodes.count, numbers.shape[1])
+    return found.index_add_(0, torch.as_tensor(episodes.episode), numbers)
+
+
 def _reward(rows: Rows, gamma: float) -> Tensor:
     """[N] what a step adds above the line: r + gamma b(t + 1) - b(t)."""
     return rows.reward + gamma * rows.b_then - rows.b
 
 
-def _features(network: QNetwork, seen: Tensor, actions: Tensor, chances: Tensor | None, last: bool = False) -> Tensor:
+def _features(
+    network: QNetwork, seen: Tensor, actions: Tensor, chances: Tensor | None, last: bool = False, members: int = 0
+) -> Tensor:
     """[P, n, K + 1] what the last layer reads at seen [n, D] with actions [n, S, A], means by their chances [n, S].
 
     Args:
         last: what the last layer says of it instead, [P, n, 1].
+        members: P, where the body is the same for all of them.
     """
     rows, several = actions.shape[:2]
     x = torch.cat([seen[:, None].expand(-1, several, -1), actions], -1).flatten(0, 1)
-    members = network.head.weight.shape[0]
+    members = members or network.head.weight.shape[0]
     found: Tensor = network.body(x.expand(members, *x.shape)).view(members, rows, several, -1)
     mean = found[:, :, 0] if chances is None else (found * chances[..., None]).sum(2)
     if last:

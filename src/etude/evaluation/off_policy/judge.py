@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 
 from etude.core.errors import DataError
 from etude.core.method import Method
 from etude.core.population import PerMember
 from etude.core.streams import Stream
 from etude.evaluation.off_policy.distance import action_distance, beyond_logs
-from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers, returns_to_go, student
+from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers
 from etude.evaluation.off_policy.fqe import FQE, Acts, FittedQ
 from etude.evaluation.off_policy.importance import (
     cumulative_weights,
@@ -52,8 +53,7 @@ def judge(
     if episodes.count < FEWEST:
         raise DataError(f"{logs.where} has {episodes.count} episodes, and an estimate needs at least {FEWEST}.")
     on = judged.on(logs, stream.split("actions").torch)
-    logged = returns_to_go(episodes.rewards, gamma)[:, 0]
-    found = {"logged": student(float(logged.mean()), logged)}
+    found = {"logged": replace(per_decision(episodes, np.ones(episodes.rows.shape), gamma), effective=None)}
     sentences = [_what(logs, episodes, gamma)]
     q = _fit(fitted, episodes, on.acts, gamma, stream)
     found["fqe"] = q.estimate()
