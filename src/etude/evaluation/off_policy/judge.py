@@ -84,7 +84,7 @@ def _what(logs: Logs, episodes: Episodes, gamma: float) -> str:
     """What is estimated."""
     early = episodes.cut_early()
     cut = (
-        "" if not early else f" {early:,} of them were cut before that: what they would have earned then is not known."
+        "" if not early else f" Cut before that: {early:,} of them, and what they would have earned then is not known."
     )
     return (
         f"Estimated is the return of {episodes.horizon:,} steps, discounted by {gamma:g}, from {episodes.count:,} "
