@@ -69,6 +69,7 @@ class Logs:
             them), where the logs say so.
         dropped: rows that were read and are not here, with the reason.
         changed: when the files were last changed, by path.
+        notes: what was allowed of what may be wrong, a sentence each.
     """
 
     where: Path
@@ -82,6 +83,7 @@ class Logs:
     dropped: Mapping[str, int] = field(default_factory=dict)
     changed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     behaviour_logp: Numbers | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
