@@ -160,3 +160,20 @@ def test_a_file_that_changes_is_noticed(tmp_path: Path, columns: Columns) -> Non
     written(tmp_path / "a.npz", pendulum_columns(episodes=2, length=20))
     with pytest.raises(DataError, match=r"a\.npz changed while it was learned from"):
         check_unchanged(logs)
+
+
+def test_log_probabilities_of_what_was_done(tmp_path: Path, columns: Columns) -> None:
+    h5py = pytest.importorskip("h5py")
+    logp = np.linspace(-3, -1, 60)
+    logs = open_logs(written(tmp_path / "a.npz", {**columns, "behavior_logp": logp}))
+    assert logs.behaviour_logp is not None and logs.behaviour_logp[[0, 18, 19]] == pytest.approx(logp[[0, 18, 20]])
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name, values in {**columns, "behaviour_logp": logp}.items():
+            file[name] = values
+    np.testing.assert_array_equal(open_logs(tmp_path / "a.hdf5").behaviour_logp, logs.behaviour_logp)
+    assert open_logs(written(tmp_path / "b.npz", columns)).behaviour_logp is None
+    bad = {**columns, "behaviour_logp": np.where(np.arange(60) == 3, -np.inf, logp)}
+    with pytest.raises(DataError, match=r"behaviour_logp hold NaN or infinity in row 3 \(episode 0\)"):
+        open_logs(written(tmp_path / "c.npz", bad))
+    with pytest.raises(DataError, match="different lengths"):
+        open_logs(written(tmp_path / "d.npz", {**columns, "behaviour_logp": logp[:9]}))

@@ -21,7 +21,7 @@ VERBS = {
     "evaluate": ("etude.cli.evaluate:evaluate", "pass@k, avg@k and maj@k of a model, with intervals."),
     "compare": ("etude.cli.compare:compare", "Train what is missing, then compare methods with statistics."),
     "tune": ("etude.cli.tune:tune", "Look for better settings, by successive halving."),
-    "data": ("etude.cli.data:data", "Data to learn from: `data make ENV` records it."),
+    "data": ("etude.cli.data:data", "Data to learn from: `data make ENV` records it, `data info PATH` describes it."),
     "methods": ("etude.cli.methods:methods", "List the methods; `methods show ID` explains one."),
     "tasks": ("etude.cli.tasks:tasks", "List the tasks; `tasks show ID` gives examples of one."),
     "parts": ("etude.cli.parts:parts", "List what can fill each slot of a method."),

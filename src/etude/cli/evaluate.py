@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from etude.runs.evaluate import Evaluated
     from etude.runs.worlds import EvaluationOptions
 
+SHARES = ("action-distance", "beyond-logs")
+"""Metrics that are no returns but parts of 1."""
+
 
 def evaluate(
     checkpoint: str,
@@ -34,12 +37,15 @@ def evaluate(
     episodes: int = 100,
     video: str | None = None,
     member: int = 0,
+    data: str | None = None,
+    gamma: float | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
     of_task: TaskFields = NOTHING,
 ) -> None:
     """Unbiased pass@k, avg@k and maj@k of a run, a checkpoint or any causal language model, with intervals.
 
-    Of a run of control: the returns of sampled and of likeliest actions, interquartile means over its members.
+    Of a run of control: the returns of sampled and of likeliest actions, interquartile means over its members; with
+    --data what logs of others say that one of its policies earns.
 
     Parameters
     ----------
@@ -75,7 +81,13 @@ def evaluate(
     video
         Also write an animated picture (GIF) of one episode, in control.
     member
-        Whose episode that is.
+        Whose episode that is, or whose policy is judged from --data; the first by default.
+    data
+        Logs to judge a policy of control from, which it should not have learned from: all that `train --data` takes.
+        Estimates of its discounted return, each with an interval. Returns are played beside in --task, or in the
+        environment that the run was trained in.
+    gamma
+        The discount of what is estimated from --data; by default the method's own.
     json
         Print JSON.
     """
@@ -92,6 +104,7 @@ def evaluate(
     options = EvaluationOptions(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search,
         temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
+        data=data, gamma=gamma,
     )  # fmt: skip
     fields = [*shorthands.taken(of_task.given()), *set]
     found = evaluations_of([checkpoint, *others], task, options, fields)
@@ -112,13 +125,23 @@ def _table(found: Mapping[str, Evaluated], options: EvaluationOptions) -> None:
 
     world, several = next(iter(found.values())).world, len(found) > 1
     about = f"{len(found)} models" if several else next(iter(found))
-    title = f"{about}: {world.about(options)}, 95% bootstrap intervals"
+    title = f"{about}: {world.about(options)}, 95% {'' if options.data else 'bootstrap '}intervals"
     table, digits = Table(title=title, title_justify="left"), world.WORDING.digits
-    for column in ("model",) * several + ("split", "metric", "value", "interval"):
+    weighted = ("effective episodes",) * (options.data is not None)
+    for column in ("model",) * several + ("split", "metric", "value", "interval", *weighted):
         table.add_column(column, overflow="fold")
+    reasons = []
     for name, one in found.items():
         for split, metrics in one.scores.items():
             for metric, i in metrics.items():
-                value, interval = f"{i.value:.{digits}f}", f"{i.low:.{digits}f} to {i.high:.{digits}f}"
-                table.add_row(*(name,) * several, split, metric, value, interval)
-    Console().print(table)
+                places = max(digits, 2) if metric in SHARES else digits
+                value, interval = f"{i.value:.{places}f}", f"{i.low:.{places}f} to {i.high:.{places}f}"
+                effective = getattr(i, "effective", None)
+                own = ("" if effective is None else f"{effective:.1f}",) * len(weighted)
+                table.add_row(*(name,) * several, split, metric, value, interval, *own)
+                if reason := getattr(i, "reason", ""):
+                    reasons.append(f"{f'{name}, ' * several}{metric}: {reason}.")
+    console = Console(highlight=False)
+    console.print(table)
+    for reason in reasons:
+        console.print(reason, markup=False, soft_wrap=True)

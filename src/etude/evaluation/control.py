@@ -36,6 +36,7 @@ def play(
     longest: int | Sequence[int] | None = None,
     side_by_side: int | None = None,
     progress: Callable[[int], None] | None = None,
+    counts: Callable[[NDArray[np.int64]], NDArray[Any]] | None = None,
 ) -> NDArray[np.float64]:
     """Returns [members, episodes] of the loop's policy: likeliest actions, or sampled ones.
 
@@ -49,6 +50,7 @@ def play(
             none is.
         side_by_side: environments of each member.
         progress: told how many more episodes are done.
+        counts: what a reward counts after so many steps of its episode, [P, E]; None: all count the same.
     """
     population, actor = loop.population, loop.actor
     wanted = np.broadcast_to(np.asarray(episodes), (population.size,))
@@ -71,7 +73,7 @@ def play(
             actions = actor.distribution.sample(parameters, noise.to(actor.device))
         step = environment.step(actions.cpu().numpy())
         observations = step.observations
-        running += step.rewards
+        running += step.rewards if counts is None else step.rewards * counts(age)
         age += 1
         done = step.terminated | step.truncated
         if step.final is not None:

@@ -6,6 +6,7 @@ For charts inside a page, without matplotlib, see `svg_curve`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,6 +95,19 @@ def interval_bars(
     ax.set_ylim(len(intervals) - 0.5, -0.5)
     ax.grid(axis="x", color=LINE, linewidth=0.8)
     ax.set_xlabel(x_label)
+    return _save(figure, path_png)
+
+
+def draw_histogram(
+    counts: Sequence[int], edges: Sequence[float], path_png: Path, *, x_label: str, title: str = ""
+) -> Path:
+    """Bars of how many there are between edges, one more than counts."""
+    figure, (ax,) = _figure(3.0, [title])
+    widths = [b - a for a, b in itertools.pairwise(edges)]
+    ax.bar(edges[:-1], counts, width=widths, align="edge", color=_colour(0), edgecolor="white", linewidth=0.8)
+    ax.grid(axis="y", color=LINE, linewidth=0.8)
+    ax.set_xlabel(x_label)
+    ax.set_ylabel("episodes", color=INK)
     return _save(figure, path_png)
 
 
@@ -205,6 +219,6 @@ def _colour(index: int) -> str:
 
 
 __all__ = [
-    "Stretch", "draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve", "performance_profiles",
-    "schedules", "svg_curve",
+    "Stretch", "draw_histogram", "draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve",
+    "performance_profiles", "schedules", "svg_curve",
 ]  # fmt: skip

@@ -40,11 +40,13 @@ def evaluate(
         task: by default the one the run was trained on; all that `etude.train` takes.
         set: fields of the task, as in `{"task.levels": (3,)}`.
         options: see `etude.runs.worlds.EvaluationOptions`: k, problems, split, reward, temperature, episodes, ...
-            Also columns, answer, chat, ..., as in `etude.train`.
+            Also columns, answer, chat, ..., as in `etude.train`. With `data` a policy of control is judged from logs.
 
     Returns: {split: {metric: Interval}}; of several, that by checkpoint.
     """
+    data = options.pop("data", None)
     where, set = given.home(None), [*shorthands.taken(options), *assignments(set)]
+    options |= {} if data is None else {"data": str(data)}
     if isinstance(checkpoint, (list, tuple)):
         goal, names = None if task is None else given.task_of(task, where), [str(c) for c in checkpoint]
         found = evaluations_of(names, goal, options_of(EvaluationOptions, options), set)
@@ -104,7 +106,16 @@ def evaluation_of(
     if task is None:
         task, reward = config["task"], config.get("reward") if reward is None else reward
         fields = [*config.get("task_fields", ()), *fields]
+    if options.data is not None:
+        fields = [*_columns(config, fields), *fields, f"task.data={options.data}"]
     goal = compose_task(task, fields, reward)
     check_evaluation(options, goal)
     world = world_of(goal)
     return Evaluated(dict(world.evaluate(place, config, goal, replace(options, reward=reward))), world)
+
+
+def _columns(config: Mapping[str, Any], fields: Sequence[str]) -> list[str]:
+    """What a run called the columns of its logs, where nothing else is said: those of others are called the same."""
+    if any(field.startswith("task.columns=") for field in fields):
+        return []
+    return [field for field in config.get("task_fields", ()) if field.startswith("task.columns=")]

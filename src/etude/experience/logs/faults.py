@@ -70,6 +70,8 @@ def _endless(steps: Steps) -> Iterator[Fault]:
 def _not_finite(steps: Steps) -> Iterator[Fault]:
     columns = {"observations": steps.observations, "actions": steps.actions, "rewards": steps.rewards,
                "terminals": steps.terminals, "timeouts": steps.timeouts}  # fmt: skip
+    if steps.logp is not None:
+        columns["behaviour_logp"] = steps.logp
     if steps.following is not None:
         columns["next_observations"] = steps.following
     for name, values in columns.items():

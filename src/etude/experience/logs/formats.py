@@ -19,6 +19,7 @@ OTHER = {
     "obs": "observations", "states": "observations", "next_obs": "next_observations",
     "terminations": "terminals", "terminated": "terminals", "dones": "terminals",
     "truncations": "timeouts", "truncated": "timeouts",
+    "behavior_logp": "behaviour_logp", "logp": "behaviour_logp", "log_probs": "behaviour_logp",
 }  # fmt: skip
 """Other names that arrays of steps go by."""
 
@@ -90,13 +91,16 @@ def read_minari(path: Path) -> Raw:
     if about.get("data_format", "hdf5") != "hdf5":
         raise DataError(f"{path} keeps its episodes as {about['data_format']}: export it in the format hdf5.")
     spaces = tuple(_space(path, about[k]) for k in ("observation_space", "action_space"))
-    columns: dict[str, list[Numbers]] = {name: [] for name in NAMES[:6]}
+    columns: dict[str, list[Numbers]] = {name: [] for name in (*NAMES[:6], "behaviour_logp")}
     with _hdf5(data / "main_data.hdf5") as file:
         for group in sorted(file, key=lambda name: int(name.rpartition("_")[2])):
             _episode(path, file[group], columns)
     if not columns["rewards"]:
         raise DataError(f"{path} holds no episode.")
+    said = columns.pop("behaviour_logp")
     joined = {name: np.concatenate(pieces) for name, pieces in columns.items()}
+    if said and len(said) == len(columns["rewards"]):
+        joined["behaviour_logp"] = np.concatenate(said)
     starts = np.cumsum([0, *(len(x) for x in columns["rewards"])])[:-1]
     called = {"terminals": "terminations", "timeouts": "truncations"}
     return Raw(path, joined, called, (spaces[0], spaces[1]), starts)
@@ -120,6 +124,8 @@ def _episode(path: Path, group: Any, columns: dict[str, list[Numbers]]) -> None:
     columns["rewards"].append(group["rewards"][()])
     columns["terminals"].append(group["terminations"][()])
     columns["timeouts"].append(group["truncations"][()])
+    if "behaviour_logp" in group.get("infos", ()):
+        columns["behaviour_logp"].append(group["infos"]["behaviour_logp"][()].reshape(-1)[-count:])
 
 
 def _space(path: Path, text: Any) -> Any:

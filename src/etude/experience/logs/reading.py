@@ -40,8 +40,10 @@ def open_logs(
     own = raw.spaces and Spaces(*raw.spaces, said_by=str(path))
     known = spaces or own
     steps = steps_of(raw, None if known is None else choices_of(known.action_space), episode_length)
-    steps, dropped = _mended(steps, known, skip, allow)
-    return replace(_made(steps, spaces or _spaces(steps, own), dropped), changed=changed)
+    found = faults(steps, known)
+    notes = tuple(fault.sentence for fault in found if fault.meant and fault.meant in allow)
+    steps, dropped = _mended(steps, [f for f in found if not (f.meant and f.meant in allow)], skip)
+    return replace(_made(steps, spaces or _spaces(steps, own), dropped), changed=changed, notes=notes)
 
 
 def read(path: Path, columns: str, replay: Callable[[Path], Raw] | None) -> Raw:
@@ -88,11 +90,8 @@ def check_unchanged(logs: Logs) -> None:
             raise DataError(f"{path} changed while it was learned from: begin again with what is there now.")
 
 
-def _mended(
-    steps: Steps, spaces: Spaces | None, skip: bool, allow: Collection[str]
-) -> tuple[Steps, dict[str, int]]:  # fmt: skip
+def _mended(steps: Steps, found: list[Fault], skip: bool) -> tuple[Steps, dict[str, int]]:
     """Steps without episodes in which something is wrong, if these may be left out, and how many rows that were."""
-    found = [fault for fault in faults(steps, spaces) if not (fault.meant and fault.meant in allow)]
     names = sorted({f.meant for f in found if f.meant})
     which = np.unique(np.concatenate([f.episodes for f in found])) if found else np.zeros(0, np.int64)
     if not found or (skip and all(len(f.episodes) for f in found) and len(which) < len(steps.ends)):
@@ -164,4 +163,5 @@ def _made(steps: Steps, spaces: Spaces, dropped: dict[str, int]) -> Logs:
     return Logs(
         steps.raw.where, spaces, column(steps.observations), column(actions), column(steps.rewards),
         column(terminated, bool), column(truncated, bool), column(following), dropped,
+        behaviour_logp=None if steps.logp is None else column(steps.logp),
     )  # fmt: skip

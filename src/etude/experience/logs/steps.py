@@ -14,6 +14,7 @@ from etude.core.errors import DataError, nearest
 from etude.experience.logs.table import Numbers, Raw
 
 NEEDED = ("observations", "actions", "rewards")
+OPTIONAL = ("terminals", "timeouts", "next_observations", "behaviour_logp")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Steps:
         discrete: whether actions are choices.
         following: [N, D] what each row led to, where the file says so.
         cut: whether the last episode has no end in the file.
+        logp: [N] log-probabilities of what was done, where the file says so.
     """
 
     raw: Raw
@@ -39,6 +41,7 @@ class Steps:
     discrete: bool
     following: Numbers | None
     cut: bool
+    logp: Numbers | None = None
 
     @cached_property
     def episode(self) -> Numbers:
@@ -69,6 +72,7 @@ class Steps:
             self.raw, self.observations[keep], self.actions[keep], self.rewards[keep], self.terminals[keep],
             self.timeouts[keep], self.last[keep], self.discrete,
             None if self.following is None else self.following[keep], self.cut and bool(keep[-1]),
+            None if self.logp is None else self.logp[keep],
         )  # fmt: skip
 
 
@@ -96,11 +100,12 @@ def steps_of(raw: Raw, choices: bool | None, length: int | None) -> Steps:
         _limit(last, length)
     cut = not last[-1]
     last[-1] = True
-    following = columns.get("next_observations")
+    following, logp = columns.get("next_observations"), columns.get("behaviour_logp")
     return Steps(
         raw, _vectors(columns["observations"]), actions.reshape(count, -1).astype(np.float64),
         columns["rewards"].reshape(count).astype(np.float64), ends["terminals"], ends["timeouts"], last, discrete,
         None if following is None else _vectors(following), cut,
+        None if logp is None else logp.reshape(count).astype(np.float64),
     )  # fmt: skip
 
 
@@ -140,9 +145,7 @@ def _misnamed(raw: Raw) -> Iterator[str]:
 
 def _uneven(raw: Raw) -> Iterator[str]:
     """Columns of different length."""
-    known = {
-        k: v for k, v in raw.columns.items() if k in (*NEEDED, "terminals", "timeouts", "next_observations", "times")
-    }
+    known = {k: v for k, v in raw.columns.items() if k in (*NEEDED, *OPTIONAL, "times")}
     lengths = {k: len(v) if v.ndim else 0 for k, v in known.items()}
     if len(set(lengths.values())) > 1:
         yield (
@@ -157,7 +160,7 @@ def _uneven(raw: Raw) -> Iterator[str]:
 def _mistyped(raw: Raw) -> Iterator[str]:
     """Numbers that are none, images, and shapes that no action has."""
     for name, values in raw.columns.items():
-        if name in (*NEEDED, "terminals", "timeouts", "next_observations") and values.dtype.kind not in "fiub":
+        if name in (*NEEDED, *OPTIONAL) and values.dtype.kind not in "fiub":
             yield f"Column {raw.name(name)} holds {values.dtype}, and must hold numbers."
     seen, count = raw.columns["observations"], len(raw.columns["rewards"])
     if seen.ndim > 2 and seen.dtype != np.uint8:
@@ -167,7 +170,7 @@ def _mistyped(raw: Raw) -> Iterator[str]:
         )
     elif seen.ndim > 2:
         yield f"Observations are images {list(seen.shape[1:])}, and logs hold vectors: encode them first."
-    for name in ("rewards", "terminals", "timeouts"):
+    for name in ("rewards", "terminals", "timeouts", "behaviour_logp"):
         if name in raw.columns and raw.columns[name].size != count:
             yield f"Column {raw.name(name)} has the shape {list(raw.columns[name].shape)}, and must be a number a row."
     following = raw.columns.get("next_observations")

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[Any]
 
-NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "times")
+NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "times",
+         "behaviour_logp")  # fmt: skip
 """What the columns of logs are called here, whatever a format calls them."""
 
 
@@ -64,10 +65,13 @@ class Logs:
     rewards [N] float32, terminated, truncated [N] bool. The last row of each episode is one of the two.
 
     Args:
+        behaviour_logp: [N] float32 log-probabilities of what was done (of numbers densities, as the environment takes
+            them), where the logs say so.
         dropped: rows that were read and are not here, with the reason.
         changed: when the files were last changed, by path.
         returns_to_go: [N] float32 discounted sums of rewards from each row on, where a transform adds them.
         next_actions: [N, A] float32 what was done after each row, where a transform adds it.
+        notes: what was allowed of what may be wrong, a sentence each.
     """
 
     where: Path
@@ -82,6 +86,8 @@ class Logs:
     changed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     returns_to_go: Numbers | None = None
     next_actions: Numbers | None = None
+    behaviour_logp: Numbers | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

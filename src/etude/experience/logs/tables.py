@@ -14,6 +14,7 @@ from etude.experience.logs.table import Numbers, Raw
 ROLES = {
     "obs": "observations", "action": "actions", "reward": "rewards", "done": "terminals", "timeout": "timeouts",
     "next": "next_observations", "time": "times", "episode": "episode",
+    "logp": "behaviour_logp",
 }  # fmt: skip
 """What `--columns` may name, and what it is here."""
 SUFFIXES = (".csv", ".tsv", ".parquet")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from etude.core.errors import ConfigError
-from etude.core.fields import Count, check
+from etude.core.fields import Count, Probability, check
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.part import Part
@@ -55,6 +55,8 @@ class EvaluationOptions:
             (language).
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
         episodes: of each member (control).
+        data: logs that the policy of `member` is judged from, as `--data` of train takes them (control).
+        gamma: the discount of what is estimated from them; None: the one that the method learns with (control).
         video: a file for an animated picture (GIF) of one episode of `member` (control).
     """
 
@@ -71,11 +73,15 @@ class EvaluationOptions:
     episodes: int = 100
     video: str | None = None
     member: int = 0
+    data: str | None = None
+    gamma: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", (self.k,) if isinstance(self.k, int) else tuple(self.k))
         for name in ("problems", "episodes"):
             check(name, Count, getattr(self, name))
+        if self.gamma is not None:
+            check("gamma", Probability, self.gamma)
 
 
 class WorldOf(Protocol):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SEEDS = 10
 """Members of a population where nothing else is said."""
 READS = frozenset({"model", "seeds", "population", "device", "on"})
-EVALUATION_READS = frozenset({"seed", "episodes", "video", "member"})
+EVALUATION_READS = frozenset({"seed", "episodes", "video", "member", "data", "gamma"})
 WORDING = Wording(
     budget="environment steps each",
     counter="environment_steps",
@@ -279,13 +279,27 @@ def restore(checkpoint: str, config: Mapping[str, Any], task: ControlTask) -> Re
 def evaluate(
     checkpoint: str, config: Mapping[str, Any], task: ControlTask, options: EvaluationOptions
 ) -> dict[str, dict[str, Interval]]:
-    """Play whole episodes with every member of a trained run.
+    """Play whole episodes with every member of a trained run; with `data` judge one of them from logs too.
 
-    Returns: {'test': {'return' or 'return/deterministic', by setting if several: Interval over members}}.
+    Returns: {'test': {'return' or 'return/deterministic', by setting if several: Interval over members},
+        'logs': {estimator: Estimate of the member}}.
     """
-    if options.member and options.video is None:
-        raise ConfigError("--member says whose episode a picture shows: give --video too, or leave it out.")
-    policies = restore(checkpoint, config, task)
+    if options.member and options.video is None and options.data is None:
+        raise ConfigError(
+            "--member says whose episode a picture shows, or whom logs judge: give --video or --data too, or leave it "
+            "out."
+        )
+    if options.data is not None:
+        from etude.runs.judging import judged
+
+        return judged(checkpoint, config, task, options)
+    if options.gamma is not None:
+        raise ConfigError("--gamma is of what is estimated from logs: give --data too, or leave it out.")
+    return {"test": played_returns(restore(checkpoint, config, task), task, options)}
+
+
+def played_returns(policies: RestoredPolicies, task: ControlTask, options: EvaluationOptions) -> dict[str, Interval]:
+    """Returns of sampled and of likeliest actions."""
     if options.video is not None:
         from etude.evaluation.animation import animate
         from etude.runs.training import say
@@ -295,11 +309,13 @@ def evaluate(
     size = policies.population.size
     chosen = Plays([options.episodes] * size, [LATEST] * size)
     returns = _played(policies, task, chosen, f"evaluate {options.seed}", quiet=False)
-    return {"test": _intervals(policies, returns)}
+    return _intervals(policies, returns)
 
 
 def about(options: EvaluationOptions) -> str:
     """How many episodes."""
+    if options.data is not None:
+        return f"member {options.member} judged from {options.data}"
     return f"{options.episodes} episodes of each member"
 
 

@@ -1,0 +1,318 @@
+"""Fitted Q evaluation: what a policy earns by a Q that is fitted to logs of others (Le et al. 2019, arXiv:1903.08738).
+
+    Q(s, a, t) <- r + gamma (1 - end) sum_a' pi(a'|s') Q(s', a', t + 1),   end: terminated, or t + 1 = T
+
+A population: member 0 learns from all episodes, every other from a resample of them, and how far these differ is the
+interval: what chance in the episodes and in the fit makes of it, not what a network of this size cannot say. Q is
+learned as the difference to b(t), what a step of the logs is worth on average when t steps are done, and targets come
+from a slow copy. A linear Q is not learned but solved for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from etude.core.population import FlatParameters, Member, Population
+from etude.core.step_slots import Network
+from etude.core.streams import Stream
+from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers, returns_to_go, spread
+from etude.optimizers.adam import Adam
+from etude.optimizers.schedules import Cosine
+from etude.policies.control.initializers import FanIn
+from etude.policies.control.networks import MLP, Linear
+
+CHUNK = 1 << 19
+"""Numbers of a layer that are computed at a time."""
+
+
+@dataclass(frozen=True)
+class Acts:
+    """What a policy does in the states of logs, S actions in each with their chances: all choices, or some draws.
+
+    Shapes: observations, following [N, D]; actions [N, A] those of the logs; now, then [N, S, A] what the policy does
+    there and in what followed, now_chances, then_chances [N, S]. Choices are vectors with a single 1, numbers in
+    [-1, 1].
+    """
+
+    observations: Tensor
+    actions: Tensor
+    now: Tensor
+    now_chances: Tensor
+    following: Tensor
+    then: Tensor
+    then_chances: Tensor
+    choices: bool = False
+
+
+class QNetwork(nn.Module):
+    """Q(s, a, t) of every member, [P, N, D + 1 + A] -> [P, N]; in the units of `scale`, above `b`."""
+
+    def __init__(self, network: Network, population: Population, inputs: int) -> None:
+        super().__init__()
+        self.body, self.width = network.build((inputs,), population, "fqe")
+        self.head = Linear(population, "fqe.head", self.width, 1, start=FanIn())
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.body(x)).squeeze(-1)
+        return found
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Everything that is learned from, as one table.
+
+    Shapes: x, y [N, D + 1] what is seen, scaled, and t / T, there and in what followed; reward, live [N]; b [N] and
+    b_then [N] what is subtracted; all in units of `scale`.
+    """
+
+    acts: Acts
+    x: Tensor
+    y: Tensor
+    reward: Tensor
+    live: Tensor
+    b: Tensor
+    b_then: Tensor
+    scale: float
+
+
+@dataclass(frozen=True)
+class FQE:
+    """How Q is fitted.
+
+    Args:
+        network: reads observations, the time and an action.
+        resamples: of the episodes; with as many members and one more.
+        updates, batch, rate: gradient steps of every member, their rows, and Adam's rate, which falls as a cosine.
+        follow: how far the slow copy follows in an update.
+        ridge: of the solution, where Q is linear in what the network makes of its inputs, in parts of the mean square
+            of a feature.
+    """
+
+    network: Network = field(default_factory=lambda: MLP(hidden=(64, 64), activation="relu", initializer=FanIn()))
+    resamples: int = 20
+    updates: int = 3000
+    batch: int = 128
+    rate: float = 3e-3
+    follow: float = 0.05
+    ridge: float = 1e-6
+
+    def counts(self, episodes: int, stream: Stream) -> Numbers:
+        """[P, E] how often each member has each episode: all once, then resamples."""
+        drawn = stream.numpy.multinomial(episodes, np.full(episodes, 1 / episodes), self.resamples)
+        return np.concatenate([np.ones((1, episodes), np.int64), drawn])
+
+    def fit(self, episodes: Episodes, acts: Acts, counts: Numbers, gamma: float, stream: Stream) -> FittedQ:
+        """Q of every member.
+
+        Shapes: counts [P, E], at least one episode of each member.
+        """
+        rows = _rows(episodes, acts, *_baseline(episodes, gamma))
+        members = Population([Member(stream.split("fqe", p).key) for p in range(len(counts))])
+        network = QNetwork(self.network, members, rows.x.shape[1] + acts.actions.shape[1])
+        if next(network.body.parameters(), None) is None:
+            rows = _rows(episodes, acts, np.zeros(episodes.horizon + 1), rows.scale)
+            self._solve(network, rows, episodes, counts, gamma)
+        else:
+            self._learn(network, rows, torch.as_tensor(counts[:, episodes.episode]).float(), gamma, members)
+        return FittedQ(network, rows, episodes, counts, gamma)
+
+    def _learn(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> None:
+        """Gradient steps."""
+        parameters = FlatParameters({"q": network})
+        stepper = (optimizer := Adam(lr=self.rate, schedule=Cosine())).population(parameters)
+        slow = parameters.shared(network)
+        behind = FlatParameters({"q": slow})
+        behind.values.copy_(parameters.values)
+        places = chances.cumsum(1)
+        streams = [s.split("rows").torch for s in members.streams]
+        for update in range(self.updates):
+            drawn = torch.stack([torch.rand(2, self.batch, generator=g) for g in streams], 1)  # [2, P, B]
+            index = torch.searchsorted(places, drawn[0] * places[:, -1:], right=True).clamp_(max=len(rows.x) - 1)
+            stepper.step(
+                _Fit(parameters, network, slow, rows, index, drawn[1], gamma), optimizer.rate(update, self.updates)
+            )
+            behind.values.lerp_(parameters.values, self.follow)
+
+    @torch.no_grad()
+    def _solve(self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float) -> None:
+        """Where iterating over all rows would end, every row counting as often as a member has its episode:
+
+        (F' W (F - gamma live F_then) + ridge) w = F' W r,   F_then the mean over what the policy does
+
+        The features F are the same for all members, so that they are summed up by episode once.
+        """
+        here = _features(network, rows.x, rows.acts.actions[:, None], None, members=1)[0].double()
+        then = _features(network, rows.y, rows.acts.then, rows.acts.then_chances, members=1)[0].double()
+        ahead = torch.cat([here - gamma * rows.live[:, None] * then, _reward(rows, gamma)[:, None]], 1)
+        each = torch.zeros(episodes.count, here.shape[1], ahead.shape[1], dtype=torch.float64)
+        each.index_add_(0, torch.as_tensor(episodes.episode), here[:, :, None] * ahead[:, None])
+        sums = (torch.as_tensor(counts).double() @ each.flatten(1)).unflatten(1, each.shape[1:])
+        width = here.shape[1]
+        squares = (torch.as_tensor(counts).double() @ _by_episode(here.square(), episodes)).mean(1)
+        ridge = torch.eye(width, dtype=torch.float64) * (self.ridge * squares)[:, None, None]
+        found = torch.linalg.solve(sums[..., :width] + ridge, sums[..., width : width + 1]).float()
+        network.head.weight.copy_(found[:, :-1])
+        network.head.bias.copy_(found[:, -1:])
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A batch of every member, [P, B] rows, and which of what the policy does there is asked about."""
+
+    parameters: FlatParameters
+    network: QNetwork
+    slow: nn.Module
+    rows: Rows
+    index: Tensor
+    chance: Tensor
+    gamma: float
+    batch: None = None
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Put it where the optimizer reads it."""
+        rows, index = self.rows, self.index
+        which = (rows.acts.then_chances[index].cumsum(-1) < self.chance[..., None]).sum(-1)
+        which = which.clamp_(max=rows.acts.then.shape[1] - 1)
+        with torch.no_grad():
+            then = self.slow(torch.cat([rows.y[index], rows.acts.then[index, which]], -1))
+            target = _reward(rows, self.gamma)[index] + self.gamma * rows.live[index] * then
+        said = self.network(torch.cat([rows.x[index], rows.acts.actions[index]], -1))
+        self.parameters.differentiate((said - target).square().mean(1))
+        return {}
+
+
+class FittedQ:
+    """Q of every member, and what it says of the logs.
+
+    Args:
+        counts: [P, E] how often each member had each episode.
+    """
+
+    def __init__(self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float) -> None:
+        self.network, self.rows, self.episodes, self.counts, self.gamma = network, rows, episodes, counts, gamma
+
+    def starts(self) -> Numbers:
+        """[P, E] V where each episode begins."""
+        return self._values(self.rows.x, self.rows.acts.now, self.rows.acts.now_chances, self.rows.b,
+                            torch.as_tensor(self.episodes.rows[:, 0]))  # fmt: skip
+
+    def estimates(self) -> Numbers:
+        """[P] what the policy earns, by each member's Q at the starts of its own episodes."""
+        found: Numbers = (self.starts() * self.counts).sum(1) / self.counts.sum(1)
+        return found
+
+    def estimate(self) -> Estimate:
+        """Member 0's, with the interval that the other members make."""
+        each = self.estimates()
+        return spread(float(each[0]), float(np.std(each[1:], ddof=1)) if len(each) > 2 else np.inf, len(each) - 1)
+
+    def unseen(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Q(s_t, a_t), V(s_t) and V(s_{t+1}) [E, T], by those members that did not have the episode.
+
+        The mean over them; where a resample left out no episode, over all.
+        """
+        acts, rows = self.rows.acts, self.rows
+        without = self.counts == 0
+        without[:, ~without.any(0)] = True
+        share = torch.as_tensor(without / without.sum(0))[:, self.episodes.episode]  # [P, N]
+        one = torch.ones(len(rows.x), 1)
+        q = self._blend(share, lambda p: self._values(rows.x, acts.actions[:, None], one, rows.b, p))
+        now = self._blend(share, lambda p: self._values(rows.x, acts.now, acts.now_chances, rows.b, p))
+        then = self._blend(share, lambda p: self._values(rows.y, acts.then, acts.then_chances, rows.b_then, p))
+        then = then * rows.live.numpy()
+        place = self.episodes.rows
+        return q[place], now[place], then[place]
+
+    def _blend(self, share: Tensor, of: Callable[[Tensor], Numbers]) -> Numbers:
+        """[N] means over members with these shares [P, N] of what `of` says of rows [n] of each, [P, n]."""
+        many = len(share) * self.network.width * self.rows.acts.now.shape[1]
+        parts = [torch.arange(len(self.rows.x))[part] for part in _parts(len(self.rows.x), many)]
+        found: Numbers = np.concatenate([(of(part) * share[:, part].numpy()).sum(0) for part in parts])
+        return found
+
+    @torch.no_grad()
+    def _values(self, seen: Tensor, actions: Tensor, chances: Tensor, above: Tensor, index: Tensor) -> Numbers:
+        """[P, n] means over actions [N, S, A] by their chances, in the units of rewards."""
+        said = _features(self.network, seen[index], actions[index], chances[index], last=True)
+        found: Numbers = (said[..., 0] + above[index]).double().numpy() * self.rows.scale
+        return found
+
+
+def _rows(episodes: Episodes, acts: Acts, line: Numbers, scale: float) -> Rows:
+    """One table, scaled."""
+    horizon, time = episodes.horizon, episodes.time
+    terminated = np.zeros(len(time), bool)
+    terminated[episodes.rows[:, -1]] = episodes.terminated
+    live = ~terminated & (time + 1 < horizon)
+    mean, deviation = acts.observations.mean(0), acts.observations.std(0).clamp(min=1e-6)
+
+    def seen(values: Tensor, t: Numbers) -> Tensor:
+        return torch.cat([(values - mean) / deviation, torch.as_tensor(t / horizon).float()[:, None]], -1)
+
+    def number(values: Numbers) -> Tensor:
+        return torch.as_tensor(values / scale).float()
+
+    rewards = np.zeros(len(time))
+    rewards[episodes.rows[episodes.there]] = episodes.rewards[episodes.there]
+    return Rows(
+        acts, seen(acts.observations, time), seen(acts.following, time + 1), number(rewards),
+        torch.as_tensor(live).float(), number(line[time]), number(line[time + 1] * live), scale,
+    )  # fmt: skip
+
+
+def _baseline(episodes: Episodes, gamma: float) -> tuple[Numbers, float]:
+    """b(t) [T + 1], which is smooth in t, and how far returns are from it: least squares of returns to go on 1 and
+
+    1 + gamma + ... + gamma^(T - 1 - t)
+    """
+    left = returns_to_go(np.ones((1, episodes.horizon)), gamma)[0]
+    left = np.concatenate([left, [0.0]])
+    columns = np.stack([np.ones_like(left), left], 1)
+    goes = returns_to_go(episodes.rewards, gamma)[episodes.there]
+    at = np.nonzero(episodes.there)[1]
+    found = np.linalg.lstsq(columns[at], goes, rcond=None)[0]
+    line: Numbers = columns @ found
+    scale = float(np.std(goes - line[at]))
+    return line, scale if scale > 1e-9 else max(1.0, float(np.abs(goes).max()))
+
+
+def _by_episode(numbers: Tensor, episodes: Episodes) -> Tensor:
+    """[E, K] sums of numbers [N, K]."""
+    found = numbers.new_zeros(episodes.count, numbers.shape[1])
+    return found.index_add_(0, torch.as_tensor(episodes.episode), numbers)
+
+
+def _reward(rows: Rows, gamma: float) -> Tensor:
+    """[N] what a step adds above the line: r + gamma b(t + 1) - b(t)."""
+    return rows.reward + gamma * rows.b_then - rows.b
+
+
+def _features(
+    network: QNetwork, seen: Tensor, actions: Tensor, chances: Tensor | None, last: bool = False, members: int = 0
+) -> Tensor:
+    """[P, n, K + 1] what the last layer reads at seen [n, D] with actions [n, S, A], means by their chances [n, S].
+
+    Args:
+        last: what the last layer says of it instead, [P, n, 1].
+        members: P, where the body is the same for all of them.
+    """
+    rows, several = actions.shape[:2]
+    x = torch.cat([seen[:, None].expand(-1, several, -1), actions], -1).flatten(0, 1)
+    members = members or network.head.weight.shape[0]
+    found: Tensor = network.body(x.expand(members, *x.shape)).view(members, rows, several, -1)
+    mean = found[:, :, 0] if chances is None else (found * chances[..., None]).sum(2)
+    if last:
+        said: Tensor = network.head(mean)
+        return said
+    return torch.cat([mean, torch.ones_like(mean[..., :1])], -1)
+
+
+def _parts(rows: int, numbers: int) -> list[slice]:
+    """Slices of so many rows that no layer has more than `CHUNK` numbers."""
+    size = max(1, CHUNK // max(1, numbers))
+    return [slice(i, min(i + size, rows)) for i in range(0, rows, size)]

@@ -1,0 +1,102 @@
+"""Everything that logs say of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from etude.core.errors import DataError
+from etude.core.method import Method
+from etude.core.population import PerMember
+from etude.core.streams import Stream
+from etude.evaluation.off_policy.distance import action_distance, beyond_logs
+from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers
+from etude.evaluation.off_policy.fqe import FQE, Acts, FittedQ
+from etude.evaluation.off_policy.importance import (
+    cumulative_weights,
+    doubly_robust,
+    per_decision,
+    weighted_per_decision,
+)  # fmt: skip
+from etude.evaluation.off_policy.policies import Judged
+from etude.experience.logs.table import Logs
+
+USUAL = 0.99
+"""The discount of methods that say none."""
+FEWEST = 5
+"""Episodes without which nothing is estimated."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Estimates by name, of the return of so many steps; what has to be known about them, a sentence each."""
+
+    estimates: dict[str, Estimate]
+    sentences: list[str]
+    horizon: int
+
+
+def judge(
+    judged: Judged, logs: Logs, behaviour: Callable[[], tuple[Numbers, str]], gamma: float, seed: int,
+    fqe: FQE | None = None,
+) -> Judgement:  # fmt: skip
+    """What the policy earns, by all estimators, and how far it leaves the logs.
+
+    Args:
+        behaviour: log mu(a|s) [N], and where it comes from; asked only where it is needed.
+
+    Raises: DataError for fewer than five episodes, ConfigError for logs of other spaces.
+    """
+    episodes, stream, fitted = Episodes.of(logs), Stream(seed, ("judge",)), fqe or FQE()
+    if episodes.count < FEWEST:
+        raise DataError(f"{logs.where} has {episodes.count} episodes, and an estimate needs at least {FEWEST}.")
+    on = judged.on(logs, stream.split("actions").torch)
+    found = {"logged": replace(per_decision(episodes, np.ones(episodes.rows.shape), gamma), effective=None)}
+    sentences = [_what(logs, episodes, gamma)]
+    q = _fit(fitted, episodes, on.acts, gamma, stream)
+    found["fqe"] = q.estimate()
+    if on.logp is None:
+        sentences.append(
+            "The policy does one thing in each state, of which numbers have no density: nothing can be weighted by "
+            "importance, and FQE alone estimates."
+        )
+    else:
+        logp, said = behaviour()
+        weights = cumulative_weights(episodes, on.logp - logp)
+        found["importance-sampling"] = per_decision(episodes, weights, gamma)
+        found["weighted-importance-sampling"] = weighted_per_decision(episodes, weights, gamma)
+        found["doubly-robust"] = doubly_robust(episodes, weights, gamma, *q.unseen())
+        likeliest = judged.on(logs, stream.split("actions").torch, likeliest=True)
+        found["fqe/deterministic"] = _fit(fitted, episodes, likeliest.acts, gamma, stream).estimate()
+        sentences.append(said)
+    found["action-distance"] = action_distance(episodes, on.acts)
+    found["beyond-logs"] = beyond_logs(episodes, on.acts)
+    return Judgement(found, sentences, episodes.horizon)
+
+
+def _fit(fqe: FQE, episodes: Episodes, acts: Acts, gamma: float, stream: Stream) -> FittedQ:
+    return fqe.fit(episodes, acts, fqe.counts(episodes.count, stream.split("episodes")), gamma, stream)
+
+
+def _what(logs: Logs, episodes: Episodes, gamma: float) -> str:
+    """What is estimated."""
+    early = episodes.cut_early()
+    cut = (
+        "" if not early else f" Cut before that: {early:,} of them, and what they would have earned then is not known."
+    )
+    return (
+        f"Estimated is the return of {episodes.horizon:,} steps, discounted by {gamma:g}, from {episodes.count:,} "
+        f"episodes ({len(logs.rewards):,} rows) of {logs.where}.{cut}"
+    )
+
+
+def discount_of(method: Method, member: int) -> float | None:
+    """The discount that a method learns with; None where it says none."""
+    slots = method.slots()
+    for part in (getattr(slots.get("sampling"), "horizon", None), slots.get("advantages")):
+        gamma = getattr(part, "gamma", None)
+        if gamma is not None:
+            return float(gamma.numbers[member] if isinstance(gamma, PerMember) else gamma)
+    return None

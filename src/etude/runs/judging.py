@@ -1,0 +1,78 @@
+"""A policy of a run of control judged from logs, beside what it earns where it can be played."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from etude.core.control import ControlTask
+from etude.core.population import Population
+from etude.runs.training import compose_task, say
+from etude.runs.worlds import EvaluationOptions
+from etude.tasks.control.logged import LoggedTask
+
+if TYPE_CHECKING:
+    from etude.evaluation.intervals import Interval
+    from etude.evaluation.off_policy.episodes import Estimate
+    from etude.evaluation.restored import RestoredPolicies
+
+
+def judged(
+    checkpoint: str, config: Mapping[str, Any], task: ControlTask, options: EvaluationOptions
+) -> dict[str, dict[str, Interval]]:
+    """What `task`'s logs say of one member's policy, and where there is an environment what it earns there.
+
+    Returns: {'logs': {estimator: Estimate}, 'test': {'return', 'return/deterministic': as of all members}}; among the
+        estimators 'played' and 'played/deterministic', the same discounted return as it was played.
+
+    Raises: ConfigError for a policy or spaces that logs say nothing of, DataError for logs with faults.
+    """
+    from etude.evaluation.off_policy.behaviour import behaviour_logp
+    from etude.evaluation.off_policy.judge import USUAL, discount_of, judge
+    from etude.evaluation.off_policy.policies import Judged
+    from etude.runs.worlds.control import played_returns, restore
+
+    assert isinstance(task, LoggedTask)
+    policies = restore(checkpoint, config, task if task.environment is not None else _own(config, task))
+    policy, logs = Judged(policies, options.member), task.logs()
+    own = discount_of(policies.method, options.member)  # type: ignore[arg-type]  # of any kind
+    gamma = options.gamma if options.gamma is not None else USUAL if own is None else own
+    found = judge(policy, logs, lambda: behaviour_logp(task, logs, options.seed), gamma, options.seed)
+    for sentence in found.sentences:
+        say(sentence)
+    estimates: dict[str, Any] = dict(found.estimates)
+    if task.environment is None:
+        return {"logs": estimates}
+    alone = dataclasses.replace(
+        policies, population=Population([policies.population.members[options.member]]), actor=policy.actor
+    )
+    return {
+        "logs": {**estimates, **_played(alone, task, options, gamma, found.horizon)},
+        "test": played_returns(policies, task, options),
+    }
+
+
+def _own(config: Mapping[str, Any], task: LoggedTask) -> ControlTask:
+    """The task that the run was trained on, whose spaces its policy acts in; the logs', where that was no other."""
+    fields = config.get("task_fields", ())
+    own = compose_task(config["task"], fields)
+    return own if isinstance(own, ControlTask) else task
+
+
+def _played(
+    alone: RestoredPolicies, task: ControlTask, options: EvaluationOptions, gamma: float, horizon: int
+) -> dict[str, Estimate]:
+    """The return that is estimated, in the environment."""
+    from etude.evaluation.control import play
+    from etude.evaluation.off_policy.episodes import student
+    from etude.runs.playing import LATEST
+
+    found = {}
+    for name, deterministic in {"played": False, "played/deterministic": True}.items():
+        returns = play(
+            alone, task, options.episodes, deterministic=deterministic, purpose=f"evaluate {options.seed}",
+            longest=LATEST, counts=lambda age: gamma**age * (age < horizon),
+        )[0]  # fmt: skip
+        found[name] = student(float(returns.mean()), returns)
+    return found

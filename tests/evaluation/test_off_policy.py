@@ -1,0 +1,201 @@
+"""What logs say of a policy: identities, and whether intervals hold the truth where it is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from etude.core.population import Population
+from etude.core.step_slots import Network
+from etude.core.streams import Stream
+from etude.evaluation.off_policy.episodes import Episodes, Numbers, returns_to_go, student
+from etude.evaluation.off_policy.fqe import FQE, Acts
+from etude.evaluation.off_policy.importance import (
+    cumulative_weights,
+    doubly_robust,
+    effective_sample_size,
+    per_decision,
+    weighted_per_decision,
+)  # fmt: skip
+from etude.tasks.tabular.finite import FiniteMDP
+
+S, A, GAMMA = 3, 2, 0.9
+MOVES = np.array(
+    [[[0.7, 0.1, 0.0], [0.1, 0.7, 0.0]], [[0.3, 0.4, 0.1], [0.0, 0.2, 0.6]], [[0.2, 0.2, 0.3], [0.1, 0.1, 0.4]]]
+)
+"""[S, A, S]; what is missing to 1 ends the episode."""
+REWARDS = np.array([[0.0, 0.2], [0.5, -0.3], [1.0, 2.0]])
+POLICY = np.array([[0.3, 0.7], [0.4, 0.6], [0.2, 0.8]])
+BEHAVIOUR = np.array([[0.5, 0.5], [0.5, 0.5], [0.4, 0.6]])
+DATASETS, EACH, LONGEST = 100, 60, 60
+
+
+class OneHots(Network):
+    """Which state and action it is, out of S A: with a linear layer on it Q is a table."""
+
+    def build(self, shape: tuple[int, ...], population: Population, name: str) -> tuple[nn.Module, int]:
+        return _Pairs(), S * A
+
+
+class _Pairs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        states = (x[..., :S] > 0).to(x.dtype)  # standardised: above its mean only where it is 1
+        return (states[..., :, None] * x[..., None, S + 1 :]).flatten(-2)
+
+
+def rollout(episodes: int, seed: int) -> tuple[Episodes, Numbers, Numbers, Numbers]:
+    """Episodes, and states, actions and next states [N] of rewards with noise."""
+    rng = np.random.default_rng(seed)
+    states, on = np.zeros(episodes, int), np.ones(episodes, bool)
+    seen, done, led, earned, there = [], [], [], [], []
+    for _ in range(LONGEST):
+        actions = (rng.random(episodes) > BEHAVIOUR[states, 0]).astype(int)
+        edges = MOVES[states, actions].cumsum(1)
+        following = (rng.random(episodes)[:, None] > edges).sum(1)  # S: it ended
+        seen.append(states), done.append(actions), led.append(following), there.append(on.copy())
+        earned.append(np.where(on, REWARDS[states, actions] + 0.3 * rng.standard_normal(episodes), 0.0))
+        on &= following < S
+        states = np.where(on, following, states)
+    there_, place = np.stack(there, 1), np.zeros((episodes, LONGEST), int)
+    place[there_] = np.arange(there_.sum())
+    place = np.maximum.accumulate(place, 1)
+    columns = (np.stack(x, 1)[there_] for x in (seen, done, led))
+    return Episodes(place, there_, ~on, np.stack(earned, 1)), *columns  # type: ignore[return-value]
+
+
+def on_chain(states: Numbers, actions: Numbers, led: Numbers) -> Acts:
+    """The policy in the states of logs."""
+
+    def hot(index: Numbers, size: int) -> Tensor:
+        return nn.functional.one_hot(torch.as_tensor(np.minimum(index, size - 1)), size).float()
+
+    def chances(index: Numbers) -> Tensor:
+        return torch.as_tensor(POLICY[np.minimum(index, S - 1)]).float()
+
+    every = torch.eye(A).expand(len(states), -1, -1)
+    return Acts(hot(states, S), hot(actions, A), every, chances(states), hot(led, S), every, chances(led), True)
+
+
+def exact() -> tuple[float, Numbers, Numbers]:
+    """What the policy earns from state 0, and its Q and V."""
+    tables = (torch.as_tensor(x)[None] for x in (MOVES, REWARDS))
+    mdp = FiniteMDP(*tables, torch.eye(S, dtype=torch.float64)[0], GAMMA)
+    value = mdp.evaluate(torch.as_tensor(POLICY)[None])
+    return float(value[0, 0]), mdp.backup(value)[0].numpy(), value[0].numpy()
+
+
+def log_ratios(states: Numbers, actions: Numbers) -> Numbers:
+    found: Numbers = np.log(POLICY / BEHAVIOUR)[states, actions]
+    return found
+
+
+@pytest.fixture(scope="module")
+def logs() -> tuple[Episodes, Numbers, Numbers, Numbers]:
+    return rollout(EACH, 1)
+
+
+def test_where_the_policy_is_the_behaviour_importance_sampling_is_the_mean(logs) -> None:
+    episodes, states, *_ = logs
+    weights = cumulative_weights(episodes, np.zeros(len(states)))
+    mean = returns_to_go(episodes.rewards, GAMMA)[:, 0]
+    for estimator in (per_decision, weighted_per_decision):
+        found = estimator(episodes, weights, GAMMA)
+        assert found.value == pytest.approx(mean.mean(), rel=1e-12)
+        assert found.low == pytest.approx(student(mean.mean(), mean).low, rel=1e-9)
+        assert found.effective == pytest.approx(EACH) and not found.reason
+
+
+def test_doubly_robust_without_q_is_per_decision(logs) -> None:
+    episodes, states, actions, _ = logs
+    weights, nothing = cumulative_weights(episodes, log_ratios(states, actions)), np.zeros(episodes.rows.shape)
+    one, other = doubly_robust(episodes, weights, GAMMA, *[nothing] * 3), per_decision(episodes, weights, GAMMA)
+    assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), rel=1e-12)
+
+
+@pytest.mark.slow
+def test_the_correction_of_the_exact_q_is_zero_in_expectation() -> None:
+    episodes, states, actions, led = rollout(10_000, 3)
+    truth, q, value = exact()
+    weights, place = cumulative_weights(episodes, log_ratios(states, actions)), episodes.rows
+    own = (q[states, actions][place], value[states][place], np.append(value, 0.0)[led][place])
+    found, plain = doubly_robust(episodes, weights, GAMMA, *own), per_decision(episodes, weights, GAMMA)
+    assert found.low < truth < found.high and abs(found.value - value[0]) < (found.high - found.low) / 2
+    assert found.high - found.low < 0.8 * (plain.high - plain.low)
+    wrong = (own[0] + 3, own[1] + 3, np.append(value + 3, 0.0)[led][place])  # right weights are enough
+    also = doubly_robust(episodes, weights, GAMMA, *wrong)
+    assert also.low < truth < also.high
+
+
+def test_deterministic_exact_q_leaves_nothing_to_correct() -> None:
+    """One state that is left after two steps, whatever is done: V is the estimate of every episode."""
+    episodes = Episodes(np.array([[0, 1], [2, 3]]), np.ones((2, 2), bool), np.ones(2, bool), np.array([[1.0, 2.0]] * 2))
+    weights = cumulative_weights(episodes, np.log([0.5, 3.0, 2.0, 0.1]))
+    v = np.array([[1 + GAMMA * 2, 2.0]] * 2)
+    found = doubly_robust(episodes, weights, GAMMA, v, v, np.array([[2.0, 0.0]] * 2))
+    assert (found.value, found.low, found.high) == (pytest.approx(2.8), pytest.approx(2.8), pytest.approx(2.8))
+    assert found.effective == pytest.approx(1.7**2 / (1.5**2 + 0.2**2)) and "means nothing" in found.reason
+
+
+def test_weights_by_hand() -> None:
+    """Two episodes, of which one ends for good after a step: it keeps its weight and earns nothing."""
+    episodes = Episodes(
+        np.array([[0, 1], [2, 2]]), np.array([[True, True], [True, False]]), np.array([False, True]),
+        np.array([[1.0, 4.0], [3.0, 0.0]]),
+    )  # fmt: skip
+    weights = cumulative_weights(episodes, np.log([2.0, 0.5, 0.5]))
+    assert per_decision(episodes, weights, 0.5).value == pytest.approx((2 * 1 + 0.5 * 3) / 2 + 0.5 * (1 * 4) / 2)
+    by_weight = (2 * 1 + 0.5 * 3) / 2.5 + 0.5 * (1 * 4) / 1.5
+    assert weighted_per_decision(episodes, weights, 0.5).value == pytest.approx(by_weight)
+    cut = replace(episodes, terminated=np.zeros(2, bool))  # nobody saw what the other would have earned
+    assert per_decision(cut, weights, 0.5).value == pytest.approx(1.75 + 0.5 * 4) and cut.cut_early() == 1
+    assert effective_sample_size(np.array([3.0, 1.0])) == pytest.approx(1.6)
+
+
+def test_choices_that_the_policy_never_takes_weigh_nothing(logs) -> None:
+    episodes, _, actions, _ = logs
+    with np.errstate(divide="ignore"):
+        never = np.log(np.where(actions == 0, 0.0, 2.0))
+    found = per_decision(episodes, cumulative_weights(episodes, never), GAMMA)
+    assert np.isfinite([found.value, found.low, found.high]).all() and found.effective < EACH
+
+
+def test_a_table_is_solved_for_exactly(logs) -> None:
+    """FQE on features that are a table, against the linear system of the same counts."""
+    episodes, states, actions, led = logs
+    # no step of the longest episode is the last that counts: otherwise V would depend on the time
+    q = FQE(network=OneHots(), ridge=1e-12).fit(
+        episodes, on_chain(states, actions, led), np.ones((1, EACH), int), GAMMA, Stream(0)
+    )
+    rewards = np.zeros(len(states))
+    rewards[episodes.rows[episodes.there]] = episodes.rewards[episodes.there]
+    system, right = np.zeros((S * A, S * A)), np.zeros(S * A)
+    live = (led < S) & (episodes.time + 1 < episodes.horizon)
+    for s, a, s2, r, on in zip(states, actions, led, rewards, live, strict=True):
+        system[s * A + a, s * A + a] += 1
+        right[s * A + a] += r
+        if on:
+            system[s * A + a, s2 * A : s2 * A + A] -= GAMMA * POLICY[s2]
+    own = np.linalg.solve(system, right).reshape(S, A)
+    assert q.estimates()[0] == pytest.approx((own[0] * POLICY[0]).sum(), rel=1e-5)  # in float32
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_truth_of_a_hundred_datasets() -> None:
+    truth, *_ = exact()
+    fqe, held = FQE(network=OneHots()), {"fqe": 0, "doubly-robust": 0, "importance-sampling": 0}
+    for seed in range(DATASETS):
+        episodes, states, actions, led = rollout(EACH, 100 + seed)
+        stream = Stream(seed)
+        q = fqe.fit(episodes, on_chain(states, actions, led), fqe.counts(EACH, stream), GAMMA, stream)
+        weights = cumulative_weights(episodes, log_ratios(states, actions))
+        found = {
+            "fqe": q.estimate(), "doubly-robust": doubly_robust(episodes, weights, GAMMA, *q.unseen()),
+            "importance-sampling": per_decision(episodes, weights, GAMMA),
+        }  # fmt: skip
+        for name, one in found.items():
+            held[name] += one.low < truth < one.high
+    assert held["fqe"] >= 90 and held["doubly-robust"] >= 90, held
