@@ -6,7 +6,7 @@ Changes DPO in three places:
 2. what an answer is implicitly worth, u = log pi/ref (y | x), is held against a reference point z, and what it gains or
    loses is worth less the further it is from there:
 
-       loss = w_D (1 - sigmoid(beta (u - z))) of desirable rows, w_U (1 - sigmoid(beta (z - u))) of the others    (eq. 8)
+       loss = w_D (1 - sigmoid(beta (u - z))) of desirable rows, w_U (1 - sigmoid(beta (z - u))) of the others   (eq. 8)
 
 3. z is an estimate of KL(pi || ref), the same for all rows and without gradient: the mean of log pi/ref over prompts
    with answers to other prompts, at least 0. It costs a second pass over as many tokens, by the policy and by the
@@ -173,8 +173,8 @@ kto = dpo.replace(
     rewards=(*dpo.rewards, MismatchedKL()),
     objective=ProspectLoss(),
     claim=Claim(
-        statement="From answers that are each called good or bad, and never compared, as much is learned as by DPO from "
-        "the same answers in pairs.",
+        statement="From answers that are each called good or bad, and never compared, as much is learned as by DPO "
+        "from the same answers in pairs.",
         task="preferences",
         measures=(Measure(name="accuracy", margin=-0.02),),
         equal=("problems",),
