@@ -1,4 +1,4 @@
-"""P3O: whose gradient it has, on the policy and off it, with its clips and without, and what constants of prompts do."""
+"""P3O: whose gradient it has, on the policy and off it, with its clips and without; constants of prompts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_without_a_clip_there_is_no_bias_off_the_policy_and_with_one_there_is(ob
     """Enumerated for two behaviour policies far from pi; what a clip costs is measured, and more for a tighter one."""
     given = bandit()
     open_, loose, tight = (
-        away(expected_gradient(p3o(objective(epsilon=e)), given, 2, behaviour=tree(mu)), given) for e in (OPEN, 0.8, 0.2)
+        away(expected_gradient(p3o(objective(epsilon=e)), given, 2, behaviour=tree(mu)), given)
+        for e in (OPEN, 0.8, 0.2)
     )  # fmt: skip
     assert open_ < 1e-10
     assert tight > 0.1 and tight >= loose
@@ -76,7 +77,7 @@ def test_without_a_clip_there_is_no_bias_off_the_policy_and_with_one_there_is(ob
 
 @pytest.mark.slow
 def test_what_the_ratios_inside_the_weight_are_for() -> None:
-    """Without them V2 is biased however open its clip; V1 is not (r' is a baseline then), but it is another estimate."""
+    """Without them V2 is biased however open its clip; V1 is not (r' is a baseline), but another estimate."""
 
     class Separate(PairwiseSurrogate):
         def _weighing(self, log_ratio: Tensor) -> Tensor:

@@ -135,11 +135,13 @@ class Bed:
     made: Mapping[str, Start] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known = {**({"start": self.start} if self.start else {}), **self.made}
-        for name in (n for each in (self.set, self.baseline_set) for n in _named(each)):
-            _ordered(name, known, ())
-        for name in known:
-            _ordered(name, known, ())
+        for name in (*_named(self.set), *_named(self.baseline_set), *self.once):
+            _ordered(name, self.once, ())
+
+    @property
+    def once(self) -> dict[str, Start]:
+        """Every run that is done once, by the name that it is handed on by."""
+        return {**({"start": self.start} if self.start else {}), **self.made}
 
     @property
     def goal(self) -> Any:
@@ -207,7 +209,7 @@ def runs_of(
 
     Args:
         arm: a method, with parts stacked by '+'.
-        changes: fields set beside the bed's own.
+        changes: fields set beside the bed's own; `{NAME}` is what the bed's run of that name made.
     """
     set_ = _assigned(bed, {**bed.set, **(changes or {})}, root)
     flags = ["--evaluate", bed.test.problems, "--evaluate-every", bed.test.every]
@@ -246,7 +248,8 @@ def _filled(bed: Bed, texts: Sequence[str], root: Path) -> list[str]:
     """Texts in which each `{NAME}` is the folder of what the bed's run of that name made."""
 
     def folder(found: re.Match[str]) -> str:
-        return start_of(bed, root) if found[1] == "start" else _made(bed, bed.made[found[1]], root)
+        _ordered(found[1], bed.once, ())
+        return _made(bed, bed.once[found[1]], root)
 
     return [NAMED.sub(folder, text) for text in texts]
 

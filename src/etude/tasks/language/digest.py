@@ -89,7 +89,7 @@ class Digest(LanguageTask):
         return gold(words_of(problem), completion)
 
     def success(self, episode: Episode) -> bool:
-        return self.score(episode.problem, episode.completion) >= episode.problem.info["best"]
+        return self.score(episode.problem, episode.completion) >= float(episode.problem.info["best"])
 
     def _problem(self, split: str, index: int) -> Problem:
         random = Stream(self.seed).split("digest", split, index).numpy
