@@ -144,6 +144,21 @@ def copg(w: World) -> Tensor:
     return of_pairs(w, lambda i, j: (w.rewards[i] - w.rewards[j] - 0.1 * (gain[i] - gain[j])) ** 2 / 0.2)
 
 
+def p3o(w: World) -> Tensor:
+    """Each completion against every other of its problem; a twentieth of the distance from the reference is paid."""
+    worth = {i: w.rewards[i] - 0.05 * float((w.of("old", i) - w.of("ref", i)).sum()) for i in range(w.count)}
+    ratio = {i: (w.of("new", i) - w.of("old", i)).sum().exp() for i in worth}
+    each = []
+    for i in worth:
+        others = [j for j in w.group(i) if j != i]
+        terms = []
+        for j in others:
+            weight = (worth[i] - worth[j]) * ratio[j].detach()
+            terms.append(torch.minimum(weight * ratio[i], weight * ratio[i].clamp(0.8, 1.2)))
+        each.append(-sum(terms) / len(others))
+    return sum(each) / w.count
+
+
 def inpo(w: World) -> Tensor:
     """Every two answers of a problem are compared once; of equally many wins the last is best and the first worst."""
     drawn, wins = w.notes["preferred"], [0] * w.count
@@ -344,6 +359,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
+    "p3o": (plain, p3o),
     "rebel": (plain, rebel),
     "reinforce": (plain, reinforce),
     "relift": (plain, rlvr.relift),

@@ -390,6 +390,7 @@ SETTINGS: dict[str, Settings] = {
     },
     "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
+    "p3o": {**SAMPLED, **TWICE, "experience.size": 2, "critic": None, "reference": "frozen"},
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "redq": {
         **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,

@@ -328,6 +328,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "simpo": margin,
     "copg": scored_margin,
     "orpo": margin,
+    "kto": margin,
     "reward-model": preference,
 }
 

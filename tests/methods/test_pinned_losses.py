@@ -43,9 +43,10 @@ from etude.optimizers.adam import AdamW
 from etude.rewards.model import RewardModel
 
 ELSEWHERE = {
-    "planning-q-learning": "methods/rlvr/test_planning_pg_vs_q.py::test_the_loss_of_planning_q_learning_end_to_end"
+    "kto": "methods/test_kto.py::test_the_loss_of_kto_end_to_end",
+    "planning-q-learning": "methods/rlvr/test_planning_pg_vs_q.py::test_the_loss_of_planning_q_learning_end_to_end",
 }
-"""Methods whose loss needs more of a world than rows (a graph, and every logit), and the test that pins it."""
+"""Methods whose loss needs more of a world than rows (a graph, logits, other prompts), and the test that pins it."""
 METHODS = sorted(set(files("methods")) - set(ELSEWHERE))
 OF_TOKENS: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isinstance(m, TokenMethod)}
 OF_OTHERS: dict[str, Any] = {

@@ -73,6 +73,66 @@ def test_a_bed_that_is_not_there_is_answered_with_the_nearest() -> None:
         load_bed("enumerable/twins")
 
 
+MADE = """
+[start]
+method = "sft"
+model = "blank:1x32"
+steps = 3
+
+[made.proxy]
+method = "reward-model"
+model = "{start}"
+steps = 2
+set = { "task.size" = 20 }
+"""
+DIGEST = RECIPE.replace('"enumerable"', '"digest"').replace(
+    '"task.prompts" = 2', '"task.slips" = 0.5, "rewards.reward-model.model" = "{proxy}"'
+)
+
+
+@pytest.mark.slow
+def test_what_a_bed_makes_once_is_handed_on_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start, then the reward model that begins from it, then the runs that are scored with that; each once."""
+    made: list[Any] = []
+
+    def run(jobs: Any, workers: int) -> None:
+        for job in jobs:
+            if not job.folder.exists():
+                made.append(job)
+                (job.folder / "checkpoints" / f"step-{job.steps}" / "model").mkdir(parents=True)
+
+    monkeypatch.setattr(module, "run_jobs", run)
+    path = tmp_path / "small.toml"
+    path.write_text(DIGEST + MADE)
+    bed = load_bed(str(path))
+    jobs = [*runs_of(bed, "ppo-rlhf", 2, root=tmp_path / "runs"), *runs_of(bed, "rloo", 1, root=tmp_path / "runs")]
+    assert [(job.arm, job.steps, job.seed) for job in made] == [("sft", 3, 99), ("reward-model", 2, 99)]
+    start, proxy = (str(job.folder / "checkpoints" / f"step-{job.steps}" / "model") for job in made)
+    assert made[0].model == "blank:1x32" and made[0].fields == ("task.slips=0.5",)
+    assert made[1].model == start and made[1].fields == ("task.slips=0.5", "task.size=20")
+    assert len(jobs) == 3
+    for job in jobs:
+        assert job.model == start and f"rewards.reward-model.model={proxy}" in job.fields
+    with pytest.raises(UnknownNameError, match="no run of a bed named 'prox'"):
+        runs_of(bed, "rloo", 1, {"rewards.reward-model.model": "{prox}"}, root=tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("{proxy}", "{prox}"), "no run of a bed named 'prox'. Did you mean 'proxy'"),
+        (('model = "{start}"', 'model = "{proxy}"'), r"\[made.proxy\] waits for itself"),
+        (("steps = 2\nset", "stepz = 2\nset"), r"key of .*small.toml, \[made.proxy\] named 'stepz'"),
+        (("[start]", "[made.other]"), "no run of a bed named 'start'"),
+    ],
+)
+def test_what_a_bed_cannot_make_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text((DIGEST + MADE).replace(*change))
+    with pytest.raises(ConfigError, match=message):
+        load_bed(str(path))
+
+
 def test_what_a_bed_sets_on_its_baseline_no_other_arm_gets(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a contest, and in claims whose baseline it is; what a claim sets goes over it."""
     Path(recipe).write_text(RECIPE + "\n[baseline_set]\nepochs = 3\n" + '"optimizer.lr" = 0.5\n')

@@ -282,7 +282,7 @@ class PairLoss(TokenObjective):
 
     def _compared(self, batch: TokenBatch, policy: TokenLogProbs) -> Compared:
         value = self.of(batch, policy)
-        (value, scores, group), number, whose = _episodes(batch, value, batch.scores, batch.group)
+        (value, scores, group), number, whose = answers_of(batch, value, batch.scores, batch.group)
         pairs = self.choice(scores, group, number)
         gap = (scores[pairs.better] - scores[pairs.worse]).to(value)
         place = pairs.whose if whose is None else pairs.whose[whose]
@@ -290,7 +290,7 @@ class PairLoss(TokenObjective):
 
     def _of_best(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[G] mean -log pi per token of each group's best answer; 0 where all are equally good."""
-        (mean, scores, group), number, _ = _episodes(batch, mean_logp(batch, policy), batch.scores, batch.group)
+        (mean, scores, group), number, _ = answers_of(batch, mean_logp(batch, policy), batch.scores, batch.group)
         pairs = extremes(scores, group, number)
         return torch.where(scores[pairs.better] > scores[pairs.worse], -mean[pairs.better], 0.0)
 
@@ -312,7 +312,7 @@ class Compared(NamedTuple):
         return total / size.clamp(min=1)
 
 
-def _episodes(batch: TokenBatch, *values: Tensor) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
+def answers_of(batch: TokenBatch, *values: Tensor) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
     """Values [B] of rows as values [E] of their episodes, the episodes' numbers [E], and the episode [B] of every row.
 
     The last is None where every row is an episode, and so are the numbers where none are known.

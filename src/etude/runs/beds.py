@@ -25,6 +25,11 @@ A recipe says what is trained on, from where, how long, and what is measured:
     steps = 100
     set = { "optimizer.lr" = 1e-3 }
 
+    [made.proxy]                         # a further run that is done once, here a reward model: `set`, above, hands it
+    method = "reward-model"              # on by its name in braces, as in "rewards.reward-model.model" = "{proxy}"
+    model = "{start}"
+    steps = 60
+
 What was measured on it is its card, `<name>.json` beside the recipe (`cards.py`). Runs are kept below `runs/beds/` and
 shared by all that is compared on the bed, as long as recipe, code, processor and kernels are the same.
 """
@@ -32,6 +37,7 @@ shared by all that is compared on the bed, as long as recipe, code, processor an
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -47,6 +53,7 @@ from etude.core.edit import assignments, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber
 from etude.core.method import Method
+from etude.core.recipe import NAMED
 from etude.core.registry import ROOT, get_method
 from etude.core.worlds import World
 from etude.runs.code import code_of, text_hash
@@ -67,9 +74,10 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A run that is done once, and that every arm begins from. It has a seed that no arm has.
+    """A run that is done once, and that every arm begins from, or is handed. It has a seed that no arm has.
 
     Args:
+        model: what it begins from; `{NAME}` is what another such run of the bed made, `{start}` the bed's start.
         set: fields of its method and task; the task is the bed's, with its own fields.
     """
 
@@ -107,6 +115,8 @@ class Bed:
         baseline_set: fields of the baseline alone, wherever it is trained on the bed.
         metric: what is compared; `bounds` are its floor and ceiling.
         sweep: values of each field that the baseline is tuned over; the best by the area under its curve is taken.
+        made: further runs that are done once. `{NAME}` in a value of `set`, `baseline_set` or of another such run's
+            `set` is the folder of its model.
     """
 
     name: str
@@ -122,6 +132,16 @@ class Bed:
     bounds: tuple[float | None, float | None] = (0.0, 1.0)
     set: Fields = field(default_factory=dict)
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    made: Mapping[str, Start] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (*_named(self.set), *_named(self.baseline_set), *self.once):
+            _ordered(name, self.once, ())
+
+    @property
+    def once(self) -> dict[str, Start]:
+        """Every run that is done once, by the name that it is handed on by."""
+        return {**({"start": self.start} if self.start else {}), **self.made}
 
     @property
     def goal(self) -> Any:
@@ -167,9 +187,12 @@ def load_bed(name: str) -> Bed:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
     label = name if path == known.get(name) else path.stem
-    inner: Fields = {
+    inner: dict[str, Any] = {
         key: made(kind, f"{path}, [{key}]", recipe.pop(key)) for key, kind in PARTS.items() if key in recipe
     }
+    if "made" in recipe:
+        runs = recipe.pop("made")
+        inner["made"] = {key: made(Start, f"{path}, [made.{key}]", each) for key, each in runs.items()}
     return made(Bed, str(path), {"name": label, **recipe, **inner})
 
 
@@ -186,9 +209,9 @@ def runs_of(
 
     Args:
         arm: a method, with parts stacked by '+'.
-        changes: fields set beside the bed's own.
+        changes: fields set beside the bed's own; `{NAME}` is what the bed's run of that name made.
     """
-    set_ = tuple(assignments({**bed.set, **(changes or {})}))
+    set_ = _assigned(bed, {**bed.set, **(changes or {})}, root)
     flags = ["--evaluate", bed.test.problems, "--evaluate-every", bed.test.every]
     together = bed.goal.together
     flags += [] if together else ["--evaluate-samples", bed.test.samples, "--evaluate-split", bed.split]
@@ -200,17 +223,49 @@ def runs_of(
 
 def start_of(bed: Bed, root: Path = RUNS) -> str:
     """The model that the bed's runs begin from: a name, or the folder of its start, which is trained if need be."""
-    if bed.start is None:
-        return bed.model
-    start = bed.start
+    return bed.model if bed.start is None else _made(bed, bed.start, root)
+
+
+def _made(bed: Bed, start: Start, root: Path) -> str:
+    """The folder of the model that such a run makes; it is trained if need be, after those that it names."""
     task = {k: v for k, v in bed.set.items() if k.startswith("task.")}
+    (model,) = _filled(bed, [start.model], root)
     (job,) = jobs_for(
-        start.method, bed.task, start.model, 1, start.steps, tuple(assignments({**task, **start.set})),
+        start.method, bed.task, model, 1, start.steps, _assigned(bed, {**task, **start.set}, root),
         _home(root / "starts", start.method, bed), start.seed, flags=("--evaluate", "0"),
     )  # fmt: skip
     run_jobs([job], workers=1)
     (newest,) = sorted((job.folder / "checkpoints").glob("step-*"), key=lambda p: int(p.name.split("-")[1]))[-1:]
     return str(newest / "model")
+
+
+def _assigned(bed: Bed, values: Fields, root: Path) -> tuple[str, ...]:
+    """Fields with their values as `--set` has them, those that are made filled in."""
+    return tuple(_filled(bed, assignments(values), root))
+
+
+def _filled(bed: Bed, texts: Sequence[str], root: Path) -> list[str]:
+    """Texts in which each `{NAME}` is the folder of what the bed's run of that name made."""
+
+    def folder(found: re.Match[str]) -> str:
+        _ordered(found[1], bed.once, ())
+        return _made(bed, bed.once[found[1]], root)
+
+    return [NAMED.sub(folder, text) for text in texts]
+
+
+def _named(values: Fields) -> list[str]:
+    return [name for value in values.values() if isinstance(value, str) for name in NAMED.findall(value)]
+
+
+def _ordered(name: str, known: Mapping[str, Start], waiting: tuple[str, ...]) -> None:
+    """Raise ConfigError if a run that is to be done once is not there, or waits for itself."""
+    if name not in known:
+        raise UnknownNameError("run of a bed", name, known, f"[made.{name}] would make it.")
+    if name in waiting:
+        raise ConfigError(f"[made.{name}] waits for itself, by {' and '.join(waiting)}: one has to begin without.")
+    for other in _named({**known[name].set, "model": known[name].model}):
+        _ordered(other, known, (*waiting, name))
 
 
 def _home(root: Path, arm: str, bed: Bed) -> Path:

@@ -65,8 +65,10 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether the run is there, with this many steps."""
-        needed = [self.folder / name for name in ("FINISHED", "evaluation.json", "config.json")]
-        return all(p.is_file() for p in needed) and json.loads(needed[2].read_text())["steps"] == self.steps
+        evaluated = ("--evaluate", "0") not in zip(self.flags, self.flags[1:])
+        needed = ["FINISHED", "config.json", *(["evaluation.json"] if evaluated else [])]
+        there = all((self.folder / name).is_file() for name in needed)
+        return there and json.loads((self.folder / "config.json").read_text())["steps"] == self.steps
 
     @property
     def target(self) -> int:
