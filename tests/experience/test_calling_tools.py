@@ -40,7 +40,7 @@ TAGS = (  # as Mistral's: words between brackets, which are ordinary text
     "{% else %} {{ m.content }}<|end|>{% endif %}{% endfor %}"
 )
 REFUSES = (
-    "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('no ' + m.role) }}{% endif %}"
+    "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('no') }}{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -123,9 +123,9 @@ def test_what_was_sampled_is_never_rewritten(policy: Any, name: str) -> None:
 @pytest.mark.slow
 def test_without_a_template_answers_stand_between_tags(policy: Any) -> None:
     episode = played(policy, None, [CALL, "5"], "<|end|>")
-    assert text(policy, episode.tokens).endswith(
-        f"2+3?{CALL}<|end|><tool_response>\n5\n</tool_response>5<|end|>"
-    ), text(policy, episode.tokens)
+    assert text(policy, episode.tokens).endswith(f"2+3?{CALL}<|end|><tool_response>\n5\n</tool_response>5<|end|>"), (
+        text(policy, episode.tokens)
+    )
 
 
 def test_the_next_turn_begins_where_the_last_ended(policy: Any) -> None:
@@ -214,7 +214,7 @@ def answers(says: list[str], **fields: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ('{"name": "ad", "arguments": {}}', "Error: There is no tool 'ad'. Did you mean 'add'? There are: add, find, mi"),
+        ('{"name": "ad", "arguments": {}}', "Error: There is no tool 'ad'. Did you mean 'add'? There are: add, find"),
         ('{"name": "add"}', "Error: add needs the argument 'a', which must be an integer."),
         ('{"name": "add", "arguments": {"a": "2"}}', "Error: The argument 'a' of add must be an integer, got '2'."),
         ('{"name": "add", "arguments": {"a": true}}', "Error: The argument 'a' of add must be an integer, got True."),
@@ -222,11 +222,11 @@ def answers(says: list[str], **fields: Any) -> list[str]:
         ('{"name": "add", "arguments": [1]}', "Error: The arguments of add must be an object, got [1]."),
         ("{'name': 'add'}", "Error: The call is no JSON (Expecting property name enclosed in double quotes): {'name'"),
         ("", "Error: The call is no JSON (Expecting value): "),
-        ('{"name": "find", "arguments": {"where": "x", "kinds": ["a", 1]}}', "Error: The argument 'kinds' of find must be"
-         " a list whose entries are each a text, got ['a', 1]."),
+        ('{"name": "find", "arguments": {"where": "x", "kinds": ["a", 1]}}', "Error: The argument 'kinds' of find"
+         " must be a list whose entries are each a text, got ['a', 1]."),
         ('{"name": "find", "arguments": {"where": "x", "kinds": ["a"], "how": null}}', '{"a": "x"}'),
-        ('{"name": "find", "arguments": {"where": "x", "kinds": ["a"], "how": "so"}}', "Error: The argument 'how' of find"
-         " must be one of 'fast', 'well', got 'so'."),
+        ('{"name": "find", "arguments": {"where": "x", "kinds": ["a"], "how": "so"}}', "Error: The argument 'how' of"
+         " find must be one of 'fast', 'well', got 'so'."),
         ('{"name": "add", "parameters": {"a": 1}}\n{"name": "nope"}', "2"),
     ],
 )  # fmt: skip
@@ -260,7 +260,9 @@ def test_how_calls_are_read(form: CallForm, said: str, expected: list[Call | Non
 def test_schemas_are_those_of_transformers() -> None:
     from transformers.utils import get_json_schema
 
-    def look(city: str, days: int, exact: bool, factors: list[float], table: dict[str, int], how: str | None = None) -> str:
+    def look(
+        city: str, days: int, exact: bool, factors: list[float], table: dict[str, int], how: str | None = None
+    ) -> str:
         """Look at the weather.
 
         Args:
@@ -268,7 +270,7 @@ def test_schemas_are_those_of_transformers() -> None:
                 by name.
             days: how many.
             exact: whether it matters.
-            factors: some.
+            some: some.
             table: of numbers.
             how: in words.
 
@@ -280,7 +282,7 @@ def test_schemas_are_those_of_transformers() -> None:
     theirs = get_json_schema(look)["function"]
     theirs.pop("return", None)
     assert described(look).schema == {"type": "function", "function": theirs}
-    assert objection(described(look), {"city": "x", "days": 1, "exact": False, "factors": [1], "table": {"a": 1}}) == ""
+    assert objection(described(look), {"city": "x", "days": 1, "exact": False, "some": [1], "table": {"a": 1}}) == ""
 
 
 def undocumented(a: int) -> int:

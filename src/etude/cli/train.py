@@ -222,8 +222,9 @@ def train(
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS
-    of_task = {"data": data, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat,
-               "system": system, "template_arguments": template_arguments, "stream": stream, "tools": tools}  # fmt: skip
+    of_task = {"data": data, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows,
+               "chat": chat, "system": system, "template_arguments": template_arguments, "tools": tools,
+               "stream": stream}  # fmt: skip
     options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")

@@ -70,7 +70,7 @@ class TaggedCalls(CallForm):
 
     def check(self) -> None:
         if not self.open.strip() or not self.close.strip():
-            raise ConfigError("TaggedCalls.open and TaggedCalls.close must be tags, as in <tool_call> and </tool_call>.")
+            raise ConfigError("TaggedCalls: open and close must be tags, as in <tool_call> and </tool_call>.")
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class LineCalls(CallForm):
 class NamedCalls(CallForm):
     """`name: text` on a line: the rest of the line is the tool's first argument.
 
-    >>> tool = Tool("search", "", {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]})
+    >>> tool = Tool("search", "", {"properties": {"query": {"type": "string"}}})
     >>> NamedCalls().read("Hm: well.\\nsearch: the moon", {"search": tool})
     [Call(name='search', arguments={'query': 'the moon'})]
     """

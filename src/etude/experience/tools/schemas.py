@@ -16,8 +16,8 @@ from etude.core.errors import ConfigError, nearest
 
 KINDS: dict[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 PYTHON: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
-    "null": (NoneType,),
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,),
+    "object": (dict,),
 }  # fmt: skip
 Schema = dict[str, Any]
 
@@ -119,14 +119,14 @@ def _schema(hint: object, where: str) -> Schema:
         if len(kinds) == 1 and "" not in kinds:
             return {"type": kinds.pop(), "enum": list(inside)}
     if origin in (Union, UnionType):
-        kinds = [_schema(a, where) for a in inside if a is not NoneType]
-        made: Schema = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+        options = [_schema(a, where) for a in inside if a is not NoneType]
+        made: Schema = options[0] if len(options) == 1 else {"anyOf": options}
         return {**made, "nullable": True} if NoneType in inside else made
     if hint is Any:
         return {}
     raise ConfigError(
-        f"The type of {where} must be one that JSON has (str, int, float, bool, list, dict, Literal, or these with None), "
-        f"got {hint!r}."
+        f"The type of {where} must be one that JSON has (str, int, float, bool, list, dict, Literal, or these with "
+        f"None), got {hint!r}."
     )
 
 
@@ -195,7 +195,8 @@ def wanted(schema: Schema) -> str:
 def from_text(text: str, schema: Schema) -> Any:
     """What a text means as an argument: itself, or a number or truth value where that is asked for.
 
-    >>> from_text(" 3 ", {"type": "integer"}), from_text("three", {"type": "integer"}), from_text("3", {"type": "string"})
+    >>> whole = {"type": "integer"}
+    >>> from_text(" 3 ", whole), from_text("three", whole), from_text("3", {"type": "string"})
     (3, 'three', '3')
     """
     text = text.strip()

@@ -66,8 +66,8 @@ def functions_of(source: str) -> dict[str, Callable[..., Any]]:
         known = ", ".join(BUILT_IN)
         raise NotLoaded(f"Tools are named as file.py, file.py:name or module:name, or one of {known}; got {source!r}.")
     module = _module(source)
-    own = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
-    public = {n: f for n, f in own.items() if not n.startswith("_")}
+    functions = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
+    public: dict[str, Callable[..., Any]] = {n: f for n, f in functions.items() if not n.startswith("_")}
     if not public:
         raise NotLoaded(f"{source} has no function whose name does not begin with an underscore.")
     return public
