@@ -1,9 +1,9 @@
 """Finding and loading causal language models: `tiny`, a local folder, or a name on the Hugging Face hub.
 
 A name like `blank:1x120`, or `blank:2x64x4` with four heads, is a model that has learned nothing: a Llama-type decoder
-of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run. `blank:2x128@tools`
-has a token for each word of a family of tasks instead (`word_tokenizer.py`). Names like
-`two-matrices:30` are models small enough to be read, see `readable.py`.
+of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run, or with a token
+for each word of a family of tasks, as `blank:2x128@tools` (`word_tokenizer.py`). Names like `two-matrices:30` are
+models small enough to be read, see `readable.py`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ TOOLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "wrap_gift": ("wrap", ("item", "color", "person")),
 }
 """What asks for each tool, and its parameters."""
-_JSON = ('{"name": "', '", "parameters": {"', '": "', '": ', '", "', ', "', '"}}', "}}")
+_KEYS = tuple(f'{key}": ' if key == "number" else f'{key}": "' for key in VALUES)
+"""A key with all that comes before its value, so that the token before a value says what it must be."""
+_JSON = ('{"name": "', '", "parameters": {"', *_KEYS, '", "', ', "', '"}}', "}}")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<response>", "</response>")
 
 

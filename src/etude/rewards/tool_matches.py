@@ -27,7 +27,7 @@ def calls_in(text: str) -> list[dict[str, Any]] | None:
     >>> calls_in("<tool_call>\\n</tool_call>"), calls_in("no call")
     (None, None)
     """
-    before, opened, rest = text.partition(OPEN)
+    _, opened, rest = text.partition(OPEN)
     if not opened:
         return None
     try:

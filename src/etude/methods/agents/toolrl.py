@@ -15,11 +15,11 @@ Changes GRPO in three places:
 3. four completions of each problem.
 
 The paper is a study of rewards, and its others are here too. `rewards.1=exact-calls` pays 3 only for exactly the calls
-wanted, else -3 (coarse); `strict-matches` has equality in J's place (refined); `whole-calls` counts calls that are right
-as a whole (intermediate; how these are summed is ours: their share of the calls wanted, times the overlap of names where
-more were made). `rewards.1.scale=1` gives both rewards the same largest value; `rewards.1.later=...` and
-`rewards.1.switch=30` change the scale at a step, `rewards.1.until=150` along a line, with `rewards.0.later`
-likewise for the format. `--with thought-length` pays for long thoughts, which did not help.
+wanted, else -3 (coarse); `strict-matches` has equality in J's place (refined); `whole-calls` counts calls that are
+right as a whole (intermediate; how these are summed is ours: their share of the calls wanted, times the overlap of
+names). `rewards.1.scale=1` gives both rewards the same largest value; `rewards.1.later=...` with `rewards.1.switch=30`
+changes the scale at a step, with `rewards.1.until=150` along a line; `rewards.0.later` likewise for the format.
+`--with thought-length` pays for long thoughts, which did not help.
 
 As in the released code: an empty `<tool_call>` is no list but an error of JSON, so -3 and, in the right format, -2 in
 total; `<think>` may be there more than once; a text behind a missing closing tag is read to its end; the bonus for

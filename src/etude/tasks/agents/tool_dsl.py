@@ -10,9 +10,9 @@ The first line lists what can be called, with its parameters; the second asks fo
     {"name": "ship_item", "parameters": {"item": "lamp", "city": "oslo"}}
     </tool_call>
 
-Each verb asks for one tool, and each value says by its type which parameter it is; values come in any order. Numbers are
-written without quotes. Combinations of tools are never in both splits, so that at test calls have to be put together
-that were learned one by one.
+Each verb asks for one tool, and each value says by its type which parameter it is; values come in any order. Numbers
+are written without quotes. Combinations of tools are never in both splits, so that at test calls have to be put
+together that were learned one by one.
 """
 
 from __future__ import annotations
