@@ -196,18 +196,19 @@ def test_a_small_model_learns_which_value_is_right() -> None:
 
     policy = LanguagePolicy.load("blank:1x32@tools", device="cpu")
     sft: Any = get_method("sft").replace(problems=6)
-    warm = LanguageLoop(sft.replace(optimizer=sft.optimizer.replace(lr=2e-2)), Shown(), policy, seed=0, steps=40)
-    for _ in range(40):
+    warm = LanguageLoop(sft.replace(optimizer=sft.optimizer.replace(lr=2e-2)), Shown(), policy, seed=0, steps=60)
+    for _ in range(60):
         warm.step()
-    method = TOOLRL.replace(problems=3, optimizer=TOOLRL.optimizer.replace(lr=1e-2))
-    loop = LanguageLoop(method, Few(), policy, seed=0, steps=8)
+    method = TOOLRL.replace(problems=3, experience=Groups(size=8), optimizer=TOOLRL.optimizer.replace(lr=3e-3))
+    loop = LanguageLoop(method, Few(), policy, seed=0, steps=12)
 
     def right() -> float:
         context = Context(Few(), policy, Stream(7), max_tokens=40)
-        episodes = Groups(size=16).collect(Few().problems("train"), context)
+        episodes = Groups(size=32).collect(Few().problems("train"), context)
         return sum(e.reward for e in episodes) / len(episodes)
 
     before = right()
-    for _ in range(8):
+    for _ in range(12):
         loop.step()
-    assert 0.2 < before < 0.8 and right() > before + 0.15
+    assert 0.2 < before < 0.8
+    assert right() > before + 0.1
