@@ -320,7 +320,7 @@ def test_functions_that_are_no_tools(function: Callable[..., object], sentence: 
     ("functions", "sentence"),
     [
         ("nothing.py", "nothing.py"),
-        ("abacus", "or one of calculator"),
+        ("abacus", "or one of calculator, search:FOLDER"),
         (f"{FILE}:subtract", "no attribute|There is no"),
         ("", "has no tools to call: name functions"),
     ],

@@ -19,6 +19,8 @@ from etude.runtime.workers import Worker
 
 BUILT_IN = {"calculator": "etude.experience.tools.calculator:calculator"}
 """Tools that come with etude, by name."""
+SEARCH = "search:"
+"""What comes before the corpus of the tool `search`."""
 NAMED = re.compile(r"[^\s:]+:[A-Za-z_]\w*")
 
 
@@ -30,7 +32,7 @@ class ToolServer:
     """Serves tools: a message is a call's name and arguments, and how long its answer may be, in characters.
 
     Args:
-        sources: 'file.py' (its public functions), 'file.py:name', 'module:name', or the name of a tool of etude's.
+        sources: 'file.py' (its public functions), 'file.py:name', 'module:name', 'calculator', or 'search:CORPUS'.
     """
 
     def __init__(self, sources: Sequence[str]) -> None:
@@ -57,13 +59,15 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], longest: 
 
 def functions_of(source: str) -> dict[str, Callable[..., Any]]:
     """The functions that a name stands for. Raises NotLoaded for one that stands for none."""
+    if source.startswith(SEARCH):
+        return {"search": _search(source.removeprefix(SEARCH))}
     if source in BUILT_IN or NAMED.fullmatch(source):
         found = load(BUILT_IN.get(source, source))
         if not inspect.isroutine(found):
             raise NotLoaded(f"{source} must be a function, got {type(found).__name__}.")
         return {found.__name__: found}
     if not source.endswith(".py"):
-        known = ", ".join(BUILT_IN)
+        known = ", ".join((*BUILT_IN, f"{SEARCH}FOLDER"))
         raise NotLoaded(f"Tools are named as file.py, file.py:name or module:name, or one of {known}; got {source!r}.")
     module = _module(source)
     functions = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
@@ -71,6 +75,16 @@ def functions_of(source: str) -> dict[str, Callable[..., Any]]:
     if not public:
         raise NotLoaded(f"{source} has no function whose name does not begin with an underscore.")
     return public
+
+
+def _search(path: str) -> Callable[..., Any]:
+    from etude.core.errors import DataError
+    from etude.experience.tools.search import searcher
+
+    try:
+        return searcher(path)
+    except DataError as error:
+        raise NotLoaded(str(error)) from None
 
 
 def _module(source: str) -> Any:
