@@ -346,8 +346,8 @@ ELSEWHERE = {
     "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlp",
     "rlpt-text", "toolrl",
 }  # fmt: skip
-"""They need a curriculum, a reward model, a graph, thoughts, answers, calls, steps with verdicts: `test_learning.py` and
-their own tests."""
+"""They need a curriculum, a reward model, a graph, thoughts, answers, calls, or steps with verdicts: `test_learning.py`
+and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:
