@@ -59,13 +59,14 @@ def test_the_commands_of_the_page_train_with_calls_in_the_report(folder: Path) -
     first = json.loads(Path("shop_calls.jsonl").read_text().splitlines()[0])
     Path("shop_calls.jsonl").write_text(json.dumps({**first, "id": "a"}) + "\n" + json.dumps({**first, "id": "b"}))
     shown, run = command("sft"), command("grpo --task shop.jsonl --tools shop_tools.py:price")
-    quick = ("optimizer.lr=2e-2", "problems=2", "task.test_fraction=0")
-    etude.train(**{**shown, "set": [*shown["set"], *quick], "steps": 40, "model": "blank:1x64", "quiet": True})
-    told = {**run, "set": [*run["set"], "experience.size=2", "problems=1"], "steps": 1, "evaluate": 0, "quiet": True}
+    quick = ("optimizer.lr=6e-3", "problems=2", "task.test_fraction=0")
+    etude.train(**{**shown, "set": [*shown["set"], *quick], "steps": 80, "model": "blank:1x64x2", "quiet": True})
+    told = {**run, "set": [*run["set"], "problems=1"], "steps": 1, "evaluate": 0, "quiet": True}
     etude.train(**told)
-    (episode, *_) = [json.loads(line) for line in Path("run/episodes.jsonl").read_text().splitlines()]
-    turns = [(s["role"], s["text"]) for s in episode["segments"][1:3]]
-    assert turns == [("assistant", "price(item='lamp')"), ("tool", "7")] and episode["reward"] >= 0.1
+    episodes = [json.loads(line) for line in Path("run/episodes.jsonl").read_text().splitlines()]
+    told = [(e["reward"], [(s["role"], s["text"]) for s in e["segments"][1:3]]) for e in episodes]
+    called = [r for r, turns in told if turns == [("assistant", "price(item='lamp')"), ("tool", "7")]]
+    assert len(called) >= 4 and min(called) >= 0.1
     report = Path("run/report.html").read_text()
     assert "<small>tool</small>" in report and "price(item=&#x27;lamp&#x27;)" in report
     assert "shop_tools.py" in json.loads(Path("run/inputs.json").read_text())["python"], "and it is kept with the run"

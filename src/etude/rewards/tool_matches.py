@@ -77,4 +77,4 @@ def same_name(call: Written, other: Written) -> bool:
 def _likeness(call: Written, other: Written) -> float:
     wanted, given = call["parameters"], other["parameters"]
     equal = sum(k in given and given[k] == v for k, v in wanted.items())
-    return overlap(list(wanted), list(given)) + equal
+    return float(overlap(list(wanted), list(given)) + equal)

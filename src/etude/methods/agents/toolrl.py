@@ -239,7 +239,8 @@ def well_formed(completion: str, answer: str) -> bool:
 
 def _strict(call: Written, other: Written) -> float:
     wanted, given = call["parameters"], other["parameters"]
-    return (sorted(wanted) == sorted(given)) + sum(k in given and given[k] == v for k, v in wanted.items())
+    equal = sum(k in given and given[k] == v for k, v in wanted.items())
+    return float(sorted(wanted) == sorted(given)) + float(equal)
 
 
 def _thought(text: str) -> int:
