@@ -379,6 +379,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "supo": (plain, agents.supo),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
+    "toolrl": (worlds.called, agents.toolrl),
 }
 """By method: the batch, and the loss on it."""
 BETWEEN: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {

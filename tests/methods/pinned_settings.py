@@ -468,6 +468,10 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, "epochs": 2, "minibatches": 8, "problems": 40, "experience.size": 6, "reference": None,
         "critic": None, "optimizer.clip_norm": 0.1, "optimizer.weight_decay": 0.01, "filters.0.least": 0.01,
     },
+    "toolrl": {
+        **PLAIN, "experience.size": 4, "rewards": ("call-format", "call-matches"), "rewards.0.scale": 1.0,
+        "rewards.1.scale": 3.0, "rewards.0.later": None, "rewards.1.later": None,
+    },
     "supo": {
         **PLAIN, "experience.view": "summary-at", "experience.view.limit": 64, "experience.view.most": 4,
         "experience.view.tokens": 24, "filters": ("answered-episodes",),

@@ -70,6 +70,8 @@ class World:
         self.values_now = (self.values + 0.4 * noise()).requires_grad_(True)
         self.marks, self.levels = ("", ""), dict[int, str]()
         """What stands around a completion; levels of problems that have one."""
+        self.answer, self.said = "3", list[str]()
+        """What is right; what completions say, if not what `text` makes up."""
         self.notes: dict[str, Any] = {}
         """What parts drew at random while the batch was scored."""
 
@@ -96,6 +98,8 @@ class World:
 
     def text(self, row: int) -> str:
         """What a completion says: without an answer, garbled, or a step and an answer."""
+        if self.said:
+            return self.said[row]
         return {0: "nothing", 6: "a\ufffd=1"}.get(row, "a,b=3" if row % 2 else "b=3").join(self.marks)
 
 
@@ -125,6 +129,21 @@ def segments() -> World:
     """Predictions between brackets; of the second problem they are of a segment in the middle."""
     world = plain()
     world.marks, world.levels = ("[", "]"), {1: "middle"}
+    return world
+
+
+def called() -> World:
+    """Calls of tools: those wanted, one with a wrong value, without a thought, none, no grammar, turned round."""
+    add, other, neg = (
+        f'{{"name": "{name}", "parameters": {{{values}}}}}'
+        for name, values in (("add", '"a": 1, "b": 2'), ("add", '"a": 1, "b": 3'), ("neg", '"x": 3'))
+    )
+    world, thought = plain(), "<think>so</think>\n"
+    right = f"<tool_call>\n{add}\n{neg}\n</tool_call>"
+    bodies = [f"{add}\n{neg}", other, "", f"{neg}\n{add}"]
+    whole, wrong, none, turned = (f"{thought}<tool_call>\n{body}\n</tool_call>" for body in bodies)
+    kinds = [whole, wrong, right, none, "b=3", turned]
+    world.answer, world.said = right, [kinds[(i + i // 5) % 6] for i in range(world.count)]
     return world
 
 

@@ -345,10 +345,10 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 ELSEWHERE = {
     "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlp",
-    "rlpt-text",
+    "rlpt-text", "toolrl",
 }  # fmt: skip
-"""They need a curriculum, a reward model, a graph, thoughts, answers, or steps with verdicts: `test_learning.py` and
-their own tests."""
+"""They need a curriculum, a reward model, a graph, thoughts, answers, calls, or steps with verdicts: `test_learning.py`
+and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

@@ -33,10 +33,12 @@ from etude.core.worlds import World
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
+from etude.methods.agents.toolrl import CallFormat
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.rewards.judged import FinalAnswer, JudgeReward, Predicted
 from etude.rewards.model import RewardModel
+from etude.rewards.patterns import RepetitionPenalty
 from etude.runs.beds import Bed, load_bed
 from etude.runs.training import compose_method
 from etude.runs.tuning import combinations
@@ -138,6 +140,8 @@ def complete(method: Method, scorer: str) -> Method:
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
+    if any(isinstance(p, CallFormat) for p in rewards):  # the shipped model never writes a call
+        rewards += (RepetitionPenalty(size=1),)
     return method.replace(rewards=rewards)
 
 

@@ -150,7 +150,7 @@ def episode(world: World, i: int) -> Episode:
         stop, said.reward = StopReason.PAUSED, 0.0
     group = world.groups[i]
     marks = {"auxiliary": i in world.imitated, "info": dict(world.info[i])}
-    problem = Problem(f"p{group}", "?", "3", world.levels.get(group, ""), {"following": ("b=3;", "c=4;")})
+    problem = Problem(f"p{group}", "?", world.answer, world.levels.get(group, ""), {"following": ("b=3;", "c=4;")})
     return Episode(problem, [asked, said], group, stop=stop, **marks)
 
 

@@ -27,6 +27,9 @@ class TaskFields:
         A file with the system's message.
     template_arguments
         What the chat template is given besides, as in enable_thinking=false.
+    tools
+        What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, or search:FOLDER of texts;
+        several with commas.
     """
 
     columns: str | None = None
@@ -35,6 +38,7 @@ class TaskFields:
     chat: str | None = None
     system: str | None = None
     template_arguments: str | None = None
+    tools: str | None = None
 
     def given(self) -> dict[str, Any]:
         """Those that were said, by name."""

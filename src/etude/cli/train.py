@@ -44,6 +44,7 @@ def train(
     chat: str | None = None,
     system: str | None = None,
     template_arguments: str | None = None,
+    tools: str | None = None,
     resume: str | None = None,
     accept_changes: Flag = False,
     adapter: str | None = None,
@@ -128,6 +129,9 @@ def train(
         A file with the system's message.
     template_arguments
         What the chat template is given besides, as in enable_thinking=false.
+    tools
+        What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, or search:FOLDER of texts;
+        several with commas.
     resume
         Go on with a run that was stopped; only --steps, --until, --accept-changes, --callback, --quiet go with it.
     accept_changes
@@ -219,8 +223,9 @@ def train(
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS
-    of_task = {"data": data, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows, "chat": chat,
-               "system": system, "template_arguments": template_arguments, "stream": stream}  # fmt: skip
+    of_task = {"data": data, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows,
+               "chat": chat, "system": system, "template_arguments": template_arguments, "tools": tools,
+               "stream": stream}  # fmt: skip
     options |= {name: value for name, value in of_task.items() if value}
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from etude.core.episodes import Episode, Message, Problem, Segment, StopReason
+from etude.core.fields import Count
 from etude.core.part import Part
 from etude.core.worlds import World
 
@@ -73,6 +74,27 @@ class Task(Part, abstract=True):
         return []
 
 
+class Toolbox(Part, abstract=True):
+    """What can be called in a task's episodes besides what its environments answer by themselves.
+
+    Args:
+        turns: turns of an episode of a task that would end after one: calls, and what is said in the end.
+    """
+
+    slot = "tools"
+
+    turns: Count = 6
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of what is called that may be the user's own Python, as 'file.py' or 'file.py:name'."""
+        return ()
+
+    def around(self, environment: Environment, task: LanguageTask) -> Environment:
+        """The environment with these tools in reach."""
+        raise NotImplementedError
+
+
 class LanguageTask(Task, abstract=True):
     """A task whose episodes are text.
 
@@ -85,12 +107,14 @@ class LanguageTask(Task, abstract=True):
             if it has one; 'always', or stop; 'never', as plain text.
         system: a file whose text is the system's message, before all others.
         template_arguments: what the chat template is given besides, as in 'enable_thinking=false'.
+        tools: what the policy can call (`--tools my_tools.py`).
     """
 
     add_bos: bool | None = field(default=None, kw_only=True)
     chat: Literal["auto", "always", "never"] = field(default="auto", kw_only=True)
     system: str | None = field(default=None, kw_only=True)
     template_arguments: tuple[str, ...] = field(default=(), kw_only=True)
+    tools: Toolbox | None = field(default=None, kw_only=True)
 
     max_tokens: ClassVar[int] = 64
     """Default limit of one completion."""
@@ -112,6 +136,11 @@ class LanguageTask(Task, abstract=True):
     answers take very different times. The clock then decides who is sampled with whom, so that a run comes to the same
     numbers again to rounding only."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tools is not None and self.max_turns == 1:
+            object.__setattr__(self, "max_turns", self.tools.turns)
+
     @property
     def prompt_limit(self) -> int | None:
         """Longest prompt in tokens; None: what the model's context leaves. Fields of this name take its place."""
@@ -125,6 +154,11 @@ class LanguageTask(Task, abstract=True):
     def environment(self) -> Environment:
         """A fresh environment for one episode."""
         return SingleTurn(self)
+
+    def played_in(self) -> Environment:
+        """A fresh environment for one episode, with the task's tools in reach: what loops play in."""
+        made = self.environment()
+        return made if self.tools is None else self.tools.around(made, self)
 
     def score(self, problem: Problem, completion: str) -> float:
         """Reward of one completion."""
@@ -190,6 +224,6 @@ class SingleTurn:
 
 
 __all__ = [
-    "Environment", "Episode", "LanguageTask", "Problem", "SingleTurn", "StepResult", "StopReason", "Task", "plain",
-    "spoken",
+    "Environment", "Episode", "LanguageTask", "Problem", "SingleTurn", "StepResult", "StopReason", "Task", "Toolbox",
+    "plain", "spoken",
 ]  # fmt: skip

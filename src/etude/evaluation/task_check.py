@@ -134,7 +134,7 @@ def _leaks(pools: Mapping[str, Sequence[Problem]]) -> Iterator[Finding]:
 def _language(task: LanguageTask, split: str, problems: Sequence[Problem]) -> Iterator[Finding]:
     """Prompts, scores, worked answers and the environment of a few problems."""
     try:
-        single = isinstance(task.environment(), SingleTurn)
+        single = isinstance(task.played_in(), SingleTurn)
     except Exception as error:
         yield _fault("environment", f"environment() raised {_named(error)}.")
         return
@@ -203,7 +203,7 @@ def _scores(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
 def _environment(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
     """reset, and what follows it."""
     try:
-        environment = task.environment()
+        environment = task.played_in()
         shown = environment.reset(problem, 0)
     except Exception as error:
         yield _fault("environment", f"reset raised {_named(error)} for {problem.id!r}.")
@@ -223,7 +223,7 @@ def _elsewhere(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
     try:
         with worlds_of(task, [episode]) as worlds:
             (answer,) = worlds.reset([0])
-        here = task.environment().reset(problem, episode.seed)
+        here = task.played_in().reset(problem, episode.seed)
     except Exception as error:
         yield _fault("workers", str(error) if isinstance(error, EtudeError) else f"reset raised {_named(error)}.")
         return
@@ -246,7 +246,7 @@ def _played(task: LanguageTask, problem: Problem, environment: Any, shown: Seque
         environment.restore(saved)
         if _outcome(again := _step(environment)) != _outcome(first):
             yield _fault("environment", f"After restore(snapshot()) step gives {again}, and gave {first} before.")
-    other = task.environment()
+    other = task.played_in()
     if [s.text for s in other.reset(problem, 0)] != [s.text for s in shown]:
         yield _fault("environment", "reset shows something else for the same problem and seed: draw from the seed.")
         return

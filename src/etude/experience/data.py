@@ -109,7 +109,9 @@ def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:
 
 
 def _opening(problem: Problem, context: Context) -> list[Segment]:
-    return shown(SingleTurn(context.task).reset(problem, 0), context.task, context.policy)
+    task, begun = context.task, SingleTurn(context.task)
+    world = begun if task.tools is None else task.tools.around(begun, task)
+    return shown(world.reset(problem, 0), task, context.policy)
 
 
 def _answer(problem: Problem, which: str, text: str) -> Segment:

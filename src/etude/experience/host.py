@@ -67,7 +67,7 @@ class Host:
     def _ask(self, message: Mapping[str, Any]) -> object:
         number = message["number"]
         if "problem" in message:
-            world = self.worlds[number] = self.task.environment()
+            world = self.worlds[number] = self.task.played_in()
             return world.reset(Problem(**unpacked(message["problem"])), message["seed"])
         return self.worlds[number].step(Segment(**unpacked(message["segment"])))
 

@@ -141,7 +141,7 @@ class LookAgain(SecondLook):
     def lacks(self, task: Task) -> str | None:
         if not isinstance(task, LanguageTask):
             return None
-        if not isinstance(task.environment(), SingleTurn):
+        if not isinstance(task.played_in(), SingleTurn):
             return (
                 f"LookAgain writes what it shows into the prompt, and the environment of task {task.id!r} says what is "
                 "seen: choose a task of one turn."

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from etude.core.episodes import Episode, Role, Segment, StopReason
 from etude.core.slots import Context
-from etude.policies.chat import arguments, conversational, opening, reply
+from etude.experience.tools.outputs import broken
+from etude.policies.chat import arguments, conversational, opening, reply, worded
+from etude.policies.guarding import turn_marks
 from etude.policies.sampling import Completion
 
 
@@ -25,11 +28,20 @@ class Texts:
 
     def reply(self, segments: Sequence[Segment], episode: Episode, stop: StopReason) -> list[list[int]]:
         """Tokens of each segment that answers: through the chat template in a conversation, else as they are."""
+        for segment in segments:
+            if segment.role == "tool":
+                segment.text = broken(segment.text, self.marks)
         if not conversational(episode.segments):
-            return self._once(tuple(s.text for s in segments), lambda: [self.policy.encode(s.text) for s in segments])
+            texts = tuple(map(worded, segments))
+            return self._once(texts, lambda: [self.policy.encode(text) for text in texts])
         closed, given = stop is StopReason.END_OF_TEXT, arguments(episode.segments)
         key = (closed, repr(given), *_identity(segments))
         return self._once(key, lambda: reply(segments, self.policy, closed, given))
+
+    @cached_property
+    def marks(self) -> frozenset[str]:
+        """What no tool may say."""
+        return turn_marks(self.policy.tokenizer)
 
     def text(self, tokens: list[int]) -> str:
         """What tokens say."""

@@ -94,7 +94,7 @@ class Here:
 
     def __init__(self, task: LanguageTask, episodes: Sequence[Episode]) -> None:
         self.task, self.episodes = task, episodes
-        self.worlds = [task.environment() for _ in episodes]
+        self.worlds = [task.played_in() for _ in episodes]
         self.told: list[tuple[int, Segment]] = []
 
     def reset(self, which: Sequence[int]) -> Iterator[Answer]:

@@ -86,7 +86,7 @@ class Trees:
     def _opening(self, start: Start) -> list[Segment]:
         """What the policy sees at first, with its tokens."""
         task, policy = self.context.task, self.context.policy
-        seen = shown(task.environment().reset(start.problem, blank(start).seed), task, policy)
+        seen = shown(task.played_in().reset(start.problem, blank(start).seed), task, policy)
         for segment, tokens in zip(seen, opening(seen, policy, task.add_bos)):
             segment.tokens, segment.action_mask = tokens, [0] * len(tokens)
             segment.behaviour_logp = [0.0] * len(tokens)

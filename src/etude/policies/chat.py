@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from etude.core.episodes import Message, Segment
 from etude.core.errors import ConfigError
+from etude.policies.guarding import takes_tools
 from etude.policies.templates import EMPTY, WORDS, after_words, beginning, first_special, render
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def reply(
     if not segments:
         return []
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": WORDS}]
-    after = after_words(render([*messages, *_messages(segments)], policy.tokenizer, True, given))
+    after = after_words(render([*messages, *_answers(segments, policy)], policy.tokenizer, True, given))
     if closed:
         alone = after_words(render(messages, policy.tokenizer, False, given))
         after = after.removeprefix(alone[: _past_end_mark(alone, policy)])
@@ -107,6 +108,29 @@ def arguments(segments: Sequence[Segment]) -> Mapping[str, Any]:
 
 def _messages(segments: Sequence[Segment]) -> list[Message]:
     return [s.info.get("said") or {"role": s.role, "content": s.text} for s in segments]
+
+
+def _answers(segments: Sequence[Segment], policy: LanguagePolicy) -> list[Message]:
+    """Messages of what answers a turn; what tools returned as the user's where the template knows no such message."""
+    tools = [s.role == "tool" and not s.info.get("said") for s in segments]
+    if not any(tools):
+        return _messages(segments)
+    if takes_tools(policy.tokenizer):
+        named = [{"name": s.info["tool"]} if s.info.get("tool") else {} for s in segments]
+        return [{**m, **more} for m, more in zip(_messages(segments), named)]
+    made: list[Message] = []
+    for segment, of_tool, before in zip(segments, tools, [False, *tools]):
+        if of_tool and before:
+            made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{worded(segment)}"}
+        else:
+            made += [{"role": "user", "content": worded(segment)}] if of_tool else _messages([segment])
+    return made
+
+
+def worded(segment: Segment) -> str:
+    """A segment's text with what stands around it where no chat template shows what it is."""
+    before, after = segment.info.get("around", ("", ""))
+    return f"{before}{segment.text}{after}"
 
 
 def _past_end_mark(text: str, policy: LanguagePolicy) -> int:

@@ -29,7 +29,7 @@ def prompt_lengths(problems: Sequence[Problem], task: LanguageTask, policy: Spea
     def count() -> list[int]:
         return [size(problem, task, policy) for problem in problems]
 
-    if len(problems) < FEW or type(task.environment()) is not SingleTurn:
+    if len(problems) < FEW or type(task.played_in()) is not SingleTurn:
         return count()
     tokenizer = _fingerprint(policy.tokenizer)
     if tokenizer is None:
@@ -39,7 +39,7 @@ def prompt_lengths(problems: Sequence[Problem], task: LanguageTask, policy: Spea
 
 def size(problem: Problem, task: LanguageTask, policy: Speaker) -> int:
     """Tokens of what the policy is shown of a problem."""
-    segments = shown(task.environment().reset(problem, 0), task, policy)
+    segments = shown(task.played_in().reset(problem, 0), task, policy)
     return sum(map(len, opening(segments, policy, task.add_bos)))
 
 

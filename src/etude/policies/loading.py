@@ -1,8 +1,9 @@
 """Finding and loading causal language models: `tiny`, a local folder, or a name on the Hugging Face hub.
 
 A name like `blank:1x120`, or `blank:2x64x4` with four heads, is a model that has learned nothing: a Llama-type decoder
-of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run. Names like
-`two-matrices:30` are models small enough to be read, see `readable.py`.
+of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run, or with a token
+for each word of a family of tasks, as `blank:2x128@tools` (`word_tokenizer.py`). Names like `two-matrices:30` are
+models small enough to be read, see `readable.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.core.errors import ConfigError
 from etude.policies import adapters, quantized
+from etude.policies.word_tokenizer import build_word_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 HUB_TIMEOUT = 5.0
 """Seconds that the hub has to answer before only models on this machine are looked for."""
 BUILT_IN = {"tiny": Path(__file__).parent / "tiny"}
-BLANK = re.compile(r"blank:([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?")
-"""Layers, width and heads (one if not given) of a model without pre-training."""
+BLANK = re.compile(r"blank:([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?(?:@(\w+))?")
+"""Layers, width, heads (one if not given) and family of words (if any) of a model without pre-training."""
 READABLE = {"two-matrices": 30, "path-table": 30, "linear-attention": 8}
 """Models small enough to be read, each with the number of nodes that its task has by default."""
 READABLE_TYPE = "etude-readable"
@@ -55,6 +57,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         readable: PreTrainedTokenizerBase = _readable().readable_tokenizer(name)
         return readable
     if is_blank(name):
+        if family := _family(name):
+            return build_word_tokenizer(family, BLANK_POSITIONS)
         name = "tiny"
     tokenizer: PreTrainedTokenizerBase = _load(AutoTokenizer.from_pretrained, name, "a tokenizer")
     if tokenizer.eos_token_id is None:
@@ -136,10 +140,16 @@ def is_blank(name: str) -> bool:
     asked = name == "blank" or name.startswith("blank:")
     if asked and not BLANK.fullmatch(name):
         raise ConfigError(
-            "A model without pre-training is called blank:LAYERSxWIDTH or blank:LAYERSxWIDTHxHEADS, as in blank:1x120; "
-            f"got {name!r}."
+            "A model without pre-training is called blank:LAYERSxWIDTH or blank:LAYERSxWIDTHxHEADS, as in blank:1x120, "
+            f"with @FAMILY for a family's words; got {name!r}."
         )
     return asked
+
+
+def _family(name: str) -> str:
+    """The family whose words a model without pre-training reads; '' for tiny's tokenizer."""
+    match = BLANK.fullmatch(name)
+    return (match[4] if match else None) or ""
 
 
 def blank(name: str) -> LlamaForCausalLM:
@@ -152,10 +162,10 @@ def blank(name: str) -> LlamaForCausalLM:
 
     match = BLANK.fullmatch(name)
     assert match is not None
-    layers, width, heads = (int(x or 1) for x in match.groups())
+    layers, width, heads = (int(x or 1) for x in match.groups()[:3])
     if width % (2 * heads):
         raise ConfigError(f"{name!r} has {heads} heads of {width / heads:g}: each must be an even number wide.")
-    tokenizer = load_tokenizer("tiny")
+    tokenizer = load_tokenizer(name)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=BLANK_POSITIONS,

@@ -50,7 +50,7 @@ def play(
     generator: Generator,
 ) -> list[Episode]:
     """One whole episode per problem; all of them advance together, turn by turn."""
-    worlds = [task.environment() for _ in problems]
+    worlds = [task.played_in() for _ in problems]
     episodes = [Episode(p, w.reset(p, i)) for i, (p, w) in enumerate(zip(problems, worlds))]
     views = [[t for s in e.segments for t in tokenizer.encode(s.text)] for e in episodes]
     active = list(range(len(problems)))

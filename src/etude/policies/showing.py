@@ -38,12 +38,17 @@ def shown(segments: Sequence[Segment], task: LanguageTask, policy: Speaker) -> l
     if task.chat == "always" and not template:
         raise ConfigError(f"chat=always needs a chat template, and the model's tokenizer has none. {_HOW}")
     given = {**_parsed(task.template_arguments), **arguments(segments)}
+    tools = next((s.info.pop("tools") for s in segments if "tools" in s.info), None)
     if not (talks or (template and task.chat == "auto") or task.chat == "always"):
         _refuse_unused(task, given)
-        return list(segments)
+        return _told(list(segments), tools)
     made = [s if s.role == "assistant" else _message(s) for s in segments]
     if task.system is not None:
         made = [_system(task.system, made), *made]
+    if tools is not None and template and uses(policy.tokenizer, "tools"):
+        given["tools"] = [*given.get("tools", ()), *tools["schemas"]]
+    else:
+        made = _told(made, tools)
     if template:
         _check(made, given, policy.tokenizer)
     if given:
@@ -68,6 +73,18 @@ def _system(path: str, segments: Sequence[Segment]) -> Segment:
             "leave one of them out."
         )
     return Segment("system", system_text(path), info={"message": TEXT})
+
+
+def _told(segments: list[Segment], tools: Mapping[str, Any] | None) -> list[Segment]:
+    """The segments with words about what can be called, where no template says it: before the first that has text."""
+    if tools is None:
+        return segments
+    first = segments[0]
+    if first.info.get("said"):  # more than text
+        return [Segment("user", tools["text"], info={"message": TEXT}), *segments]
+    pair = (first.text, tools["text"]) if first.role == "system" else (tools["text"], first.text)
+    first.text = "\n\n".join(pair)
+    return segments
 
 
 def system_text(path: str) -> str:

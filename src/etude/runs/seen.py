@@ -37,7 +37,7 @@ def seen(task: Task, model: str, split: str | None = None) -> Iterator[str]:
         raise ConfigError(f"{task.id} is a task of {task.world}, where nothing is shown as text: leave --model out.")
     words = Words(model)
     problem = task.problems(split or task.splits()[0])[0]
-    segments = shown(task.environment().reset(problem, 0), task, words)
+    segments = shown(task.played_in().reset(problem, 0), task, words)
     tokens = [t for part in opening(segments, words, task.add_bos) for t in part]
     how = "through its chat template" if conversational(segments) else "as plain text"
     yield f"\nWhat {model} sees of problem {problem.id}, {how}, {len(tokens)} tokens:"

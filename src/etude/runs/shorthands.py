@@ -10,9 +10,11 @@ from etude.core.errors import UnknownNameError
 
 FIELDS = {
     "columns": "columns", "answer": "extractor", "skip_bad_rows": "skip_bad_rows", "chat": "chat", "system": "system",
-    "template_arguments": "template_arguments", "stream": "stream", "data": "data",
+    "template_arguments": "template_arguments", "stream": "stream", "data": "data", "tools": "tools.functions",
 }  # fmt: skip
 """The field that each name stands for."""
+PARTS = {"tools": "task.tools=tool-calls"}
+"""What fills the slot that such a field is in."""
 NAMES = tuple(FIELDS)
 
 
@@ -24,9 +26,13 @@ def taken(told: MutableMapping[str, Any]) -> list[str]:
     (['task.columns=prompt=question', 'task.chat=never'], {'steps': 3})
     """
     given = {name: told.pop(name) for name in NAMES if name in told}
-    return [
-        f"task.{FIELDS[name]}={text(value)}" for name, value in given.items() if value not in (None, False, (), [], {})
-    ]
+    said = {name: value for name, value in given.items() if value not in (None, False, (), [], {})}
+    fields = [[*_before(name), f"task.{FIELDS[name]}={text(value)}"] for name, value in said.items()]
+    return [assignment for each in fields for assignment in each]
+
+
+def _before(name: str) -> list[str]:
+    return [PARTS[name]] if name in PARTS else []
 
 
 def alone(told: Mapping[str, Any]) -> list[str]:

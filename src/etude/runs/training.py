@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from etude.core.control import ControlTask
-from etude.core.edit import assignments, set_values, stack
+from etude.core.edit import assignments, part_named, set_values, stack, with_field
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Ge, Positive, WholeNumber, check, parse
 from etude.core.method import Method
-from etude.core.part import hints
+from etude.core.part import Part, hints, part_types
 from etude.core.registry import compositions, files, get_method, not_for
 from etude.core.task import Task
 from etude.core.worlds import World
@@ -266,6 +266,10 @@ def compose_task(
         name, dot, key = name.partition(".")
         if name not in hints(type(composed)):
             raise UnknownNameError(f"field of task {composed.id}", name, hints(type(composed)))
+        if kinds := part_types(hints(type(composed))[name])[0]:
+            before = values.get(name, composed.fields()[name])
+            values[name] = _with_part(f"task.{name}", before, kinds[0], key, text)
+            continue
         if dot:
             values[name] = _with_entry(composed, values.get(name, composed.fields()[name]), name, key, text)
             continue
@@ -284,6 +288,16 @@ def _with_logs(task: Task, changes: Sequence[str]) -> Task:
     environment = compose_task(task, [c for c in changes if c not in own])
     assert isinstance(environment, ControlTask)
     return compose_task(LoggedTask(environment=environment), own)
+
+
+def _with_part(where: str, before: Part | None, kind: type[Part], key: str, text: str) -> Part | None:
+    """A part that a task holds: another one, or none, or with one of its fields set."""
+    if not key:
+        return None if text == "none" else part_named(text, kind, where)
+    if before is None:
+        raise ConfigError(f"{where} is empty, so it has no field {key!r}; set the part first, as in {where}=NAME.")
+    edited: Part = with_field(before, f"{key}={text}")
+    return edited
 
 
 def _with_entry(task: Task, before: object, name: str, key: str, text: str) -> dict[str, Any]:

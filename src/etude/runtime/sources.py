@@ -134,7 +134,8 @@ def named(method: Method, task: Task) -> tuple[list[str], list[str]]:
     kinds = [type(method), *map(type, parts)]
     classes = [f"{c.__module__}:{c.__qualname__}" for c in kinds if not c.__module__.startswith("etude.")]
     texts = [v for p in parts for k, v in p.fields().items() if isinstance(v, str) and hints(type(p))[k] in _TEXT]
-    return classes, texts
+    tools = getattr(task, "tools", None)
+    return classes, [*texts, *(tools.sources if tools is not None else ())]
 
 
 _TEXT = (str, str | None)
