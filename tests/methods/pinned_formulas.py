@@ -306,6 +306,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "clip-cov": (plain, rlvr.clip_cov),
     "copg": (worlds.scored, copg),
     "dapo": (plain, dapo),
+    "deepsearch": (worlds.searched, rlvr.deepsearch),
     "derl": (plain, derl),
     "dpo": (worlds.pairs, dpo),
     "dr-grpo": (plain, dr_grpo),

@@ -140,6 +140,13 @@ SETTINGS: dict[str, Settings] = {
         "exploration": "ornstein-uhlenbeck", "exploration.rate": 0.15, "exploration.scale": 0.2, "critic.count": 1,
         "sampling.horizon.gamma": 0.99, "experience.capacity": 1_000_000,
     },
+    "deepsearch": {
+        **PLAIN, "experience": "searched-groups", "experience.width": 8, "experience.depth": 64,
+        "experience.exploration": 2.0, "experience.greedy": False, "experience.onward": "global-frontier",
+        "experience.onward.quality": 0.4, "experience.onward.entropy": 0.0, "experience.onward.depth": 0.01,
+        "experience.least": 0.1, "experience.incomplete": -1.0, "experience.replayed": 0.25,
+        "curriculum": "seldom-solved", "curriculum.below": 0.25,
+    },
     "derl": {**PLAIN, "rewards.0.size": 4, "rewards.0.inner": 5, "rewards.0.window": 2, "rewards.0.writer.kl": 0.001},
     "double-dqn": {**CARTPOLE, "critic.backup.rule.double": True},
     "dpo": {**PAIRS, "reference": "frozen", "objective.label_smoothing": 0.0},

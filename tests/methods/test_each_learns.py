@@ -312,6 +312,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "t-ppo": solved,
     "kimi-k1-5": solved,
     "hpt": solved,
+    "deepsearch": solved,
     "ghpo": solved,
     "spo": solved,
     "spo-tree": solved,
