@@ -359,6 +359,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "sasr": (plain, rlvr.sasr),
     "sft": (worlds.demonstrations, sft),
     "simpo": (worlds.pairs, simpo),
+    "sparkle": (worlds.cooled, rlvr.sparkle),
     "spo": (worlds.forked, rlvr.spo),
     "spo-tree": (worlds.nodes, rlvr.spo_tree),
     "supo": (plain, agents.supo),

@@ -383,6 +383,10 @@ SETTINGS: dict[str, Settings] = {
     },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
     "simpo": {**PAIRS, "reference": None},
+    "sparkle": {
+        **SAMPLED, **ONCE, "experience": "scaffolded-groups", "experience.size": 32, "experience.temperature": 0.6,
+        "experience.blocks": 4, "experience.shown": (0, 1, 2, 3, 4), "reference": "frozen", "critic": None,
+    },
     "spo": {
         **SAMPLED, "experience": "forks", "experience.temperature": 0.6, "experience.rollouts": 9,
         "experience.splitter": "low-probability-cuts", "experience.splitter.below": 0.9,

@@ -314,6 +314,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "hpt": solved,
     "deepsearch": solved,
     "ghpo": solved,
+    "sparkle": solved,
     "spo": solved,
     "spo-tree": solved,
     "hgpo": solved,

@@ -178,15 +178,15 @@ deepsearch = dapo.replace(
     advantages=TreeValueAdvantage(centre=GroupMean(), temperature=1.0, largest=1.0),
     claim=Claim(
         statement="Of as many generated tokens, answers that a tree search found teach more than going on with DAPO.",
-        bed="language/countdown-hard",
+        bed="language/countdown-medium",
         baseline="dapo",
-        changes={"problems": 24, "experience.width": 4, "experience.depth": 4, "experience.step_tokens": 4},
+        changes={"problems": 12, "experience.width": 4, "experience.depth": 4, "experience.step_tokens": 3},
         baseline_changes={"problems": 24, "experience.size": 16},
         measures=(
             Measure(name="end"),
             Measure(name="area", role="mechanism"),
             Measure(
-                name="mean:sampled_tokens", role="mechanism", direction="equal", smallest=600.0, bounds=(0.0, None)
+                name="mean:sampled_tokens", role="mechanism", direction="equal", smallest=150.0, bounds=(0.0, None)
             ),
         ),
         equal=("steps", "updates"),
