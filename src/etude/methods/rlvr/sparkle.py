@@ -123,6 +123,7 @@ sparkle = grpo.replace(
     id="sparkle",
     title="Beyond Accuracy: Dissecting Mathematical Reasoning for LLMs Under Reinforcement Learning",
     paper="arXiv:2506.04723",
+    row="analysis",
     experience=ScaffoldedGroups(size=32, temperature=0.6, blocks=4, shown=(0, 1, 2, 3, 4)),
     rewards=(GradedReward(right=2.0, malformed=1.0, wrong=-1.0),),
     regularizers=(KLToReference(coefficient=0.01, estimator="k3"),),
