@@ -61,6 +61,21 @@ class Sums(LanguageTask):
         """What follows the last comma."""
         return completion.rpartition(",")[2].strip()
 
+    def solution_steps(self, completion: str) -> list[str]:
+        """The running totals."""
+        return completion.split(",")
+
+    def given_solutions(self, problem: Problem) -> list[tuple[list[str], int]]:
+        """The worked answer, and the same with one total off by 1 to 3, and with it those after it."""
+        worked = self.demonstration(problem)
+        if worked is None:
+            return []
+        totals = self.solution_steps(worked)
+        random = Stream(self.seed).split("wrong", problem.id).numpy
+        place, off = int(random.integers(len(totals))), int(random.choice([-3, -2, -1, 1, 2, 3]))
+        wrong = [total if i < place else str(int(total) + off) for i, total in enumerate(totals)]
+        return [(totals, -1), (wrong, place)]
+
     def _problem(self, split: str, index: int) -> Problem:
         random = Stream(self.seed).split("sums", split, index).numpy
         count = int(random.choice(self.terms))
