@@ -189,6 +189,13 @@ SETTINGS: dict[str, Settings] = {
         "exploration": "ornstein-uhlenbeck", "exploration.rate": 0.15, "exploration.scale": 0.2, "critic.count": 1,
         "sampling.horizon.gamma": 0.99, "experience.capacity": 1_000_000,
     },
+    "deepsearch": {
+        **PLAIN, "experience": "searched-groups", "experience.width": 8, "experience.depth": 64,
+        "experience.exploration": 2.0, "experience.greedy": False, "experience.onward": "global-frontier",
+        "experience.onward.quality": 0.4, "experience.onward.entropy": 0.0, "experience.onward.depth": 0.01,
+        "experience.least": 0.1, "experience.incomplete": -1.0, "experience.replayed": 0.25,
+        "curriculum": "seldom-solved", "curriculum.below": 0.25,
+    },
     "derl": {**PLAIN, "rewards.0.size": 4, "rewards.0.inner": 5, "rewards.0.window": 2, "rewards.0.writer.kl": 0.001},
     "double-dqn": {**CARTPOLE, "critic.backup.rule.double": True},
     "dpo": {**PAIRS, "reference": "frozen", "objective.label_smoothing": 0.0},
@@ -439,6 +446,10 @@ SETTINGS: dict[str, Settings] = {
     },
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
     "simpo": {**PAIRS, "reference": None},
+    "sparkle": {
+        **SAMPLED, **ONCE, "experience": "scaffolded-groups", "experience.size": 32, "experience.temperature": 0.6,
+        "experience.blocks": 4, "experience.shown": (0, 1, 2, 3, 4), "reference": "frozen", "critic": None,
+    },
     "spo": {
         **SAMPLED, "experience": "forks", "experience.temperature": 0.6, "experience.rollouts": 9,
         "experience.splitter": "low-probability-cuts", "experience.splitter.below": 0.9,

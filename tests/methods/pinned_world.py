@@ -253,3 +253,13 @@ def nodes() -> World:
     lengths, skip = [4, 4, 3, 9, 6, 5, 8, 7, 4, 6, 9], [0, 0, 0, 4, 4, 4, 4, 0, 0, 4, 4]
     info = [{"node": number, "above": before} for number, before in enumerate(above)]
     return World([0] * 7 + [1] * 4, lengths, rewards, skip=skip, info=info, going=(0, 1, 8), temperature=0.6)
+
+
+def searched() -> World:
+    """Answers that a search found, with what their steps are worth; the last of each problem was sampled as it is."""
+    worth = [[0.25, 0.75, 1.0], [-1.0], [0.25, -0.5, -1.0], [-0.5, -1.0], None] * 2
+    lengths, info = [6, 9, 8, 10, 4, 7, 5, 9, 3, 6], list[dict]()
+    for length, q in zip(lengths, worth):
+        step = [t * len(q) // length for t in range(length)] if q else []
+        info.append({"worth": q, "said": {"step": step}} if q else {})
+    return World([0] * 5 + [1] * 5, lengths, [1.0, 0, 0, 0, 1] * 2, cut=(3,), info=info)

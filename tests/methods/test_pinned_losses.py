@@ -29,6 +29,7 @@ from etude.core.method import Method
 from etude.core.part import Part
 from etude.core.recipe import Recipe
 from etude.core.registry import compositions, files
+from etude.core.rows import _step
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.transitions import ActionLogProbs, Transitions
@@ -96,6 +97,7 @@ class Policy:
     """Says of every row what the world says, as leaves that a gradient arrives at."""
 
     shadow = autocast = share_prompts = False
+    version = 0
 
     def __init__(self, world: World) -> None:
         self.world, self.tokenizer = world, Tokens()
@@ -145,6 +147,7 @@ def episode(world: World, i: int) -> Episode:
     asked = Segment("user", "?", [1] * PROMPT, [0] * PROMPT, [0.0] * PROMPT)
     mask, tokens = [0] * skip + [1] * (size - skip), world.tokens[i, :size].tolist()
     said = Segment("assistant", world.text(i), tokens, mask, [0.0] * size, reward=world.rewards[i])
+    said.info |= world.info[i].get("said", {})
     stop = StopReason.MAX_TOKENS if i in world.cut else StopReason.END_OF_TEXT
     if i in world.going:
         stop, said.reward = StopReason.PAUSED, 0.0
@@ -165,14 +168,16 @@ def batch_of(world: World) -> TokenBatch:
     going = torch.tensor([i in world.going for i in rows])
     earlier = real & (places >= PROMPT) & ~action
     away = set(rows) if world.elsewhere is None else world.elsewhere
+    episodes = [episode(world, i) for i in rows]
     return TokenBatch(
         tokens=padded(world.tokens) * real, attention_mask=real, action_mask=action,
         behaviour_logp=padded(world.old) * action, rewards=torch.zeros(real.shape, dtype=torch.float64),
         group=torch.tensor(world.groups), weights=row + 1, scores=row,
         truncated=torch.tensor([i in world.cut for i in rows]), solved=torch.tensor(world.solved),
         written=torch.tensor([i in world.written for i in rows]), elsewhere=torch.tensor([i in away for i in rows]),
-        reference_logp=padded(world.ref) * action, episodes=[episode(world, i) for i in rows],
-        draw=torch.arange(world.count), episode=torch.arange(world.count), temperature=world.temperature,
+        reference_logp=padded(world.ref) * action, episodes=episodes,
+        step=_step(episodes, action.numpy(), row.device), draw=torch.arange(world.count),
+        episode=torch.arange(world.count), temperature=world.temperature,
         unfinished=going if world.going else None, earlier=earlier if world.going else None,
     )  # fmt: skip
 

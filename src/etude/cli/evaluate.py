@@ -31,6 +31,8 @@ def evaluate(
     set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     search: str | None = None,
+    axes: str | None = None,
+    judge: str | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
@@ -70,6 +72,12 @@ def evaluate(
     search
         Look for one answer to each problem: best-of:16, majority-vote:16, beam:4 or tree-search:32, with fields after
         commas, as in beam:4,branch=2,guide=lookahead. `etude parts search` lists them.
+    axes
+        How much more often answers are right with something in view, paired: plan, knowledge, subproblems, or several
+        with commas. Problems have it in columns of these names.
+    judge
+        Let the model judge solutions, given ones (F1 of the first wrong step) and its own (Self-PRM beside votes and
+        pass@k): plain, or self-ref with a solution of its own in view.
     temperature
         Logits are divided by it; 0 for one greedy completion of each problem, whose metrics are named pass@1/greedy.
     top_p
@@ -102,9 +110,9 @@ def evaluate(
     if min(ks) < 1:
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     options = EvaluationOptions(
-        k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search,
-        temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video, member=member,
-        data=data, gamma=gamma,
+        k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search, axes=axes,
+        judge=judge, temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes, video=video,
+        member=member, data=data, gamma=gamma,
     )  # fmt: skip
     fields = [*shorthands.taken(of_task.given()), *set]
     found = evaluations_of([checkpoint, *others], task, options, fields)

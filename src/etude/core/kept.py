@@ -60,6 +60,14 @@ class Kept:
         taken, self.state["items"] = self.state["items"][:count], self.state["items"][count:]
         return [restored(item) for item in taken]
 
+    def of(self, problem: str) -> list[Episode]:
+        """Those of the problem with this id; they stay."""
+        return [restored(item) for item in self.state["items"] if item["problem"]["id"] == problem]
+
+    def forget(self, problem: str) -> None:
+        """Let go what is kept of the problem with this id."""
+        self.state["items"] = [item for item in self.state["items"] if item["problem"]["id"] != problem]
+
     def ages(self) -> list[int]:
         """Of each, in the order in which they are taken, how many steps ago it was kept."""
         return [self.state["now"] - item["step"] for item in self.state["items"]]

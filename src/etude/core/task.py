@@ -182,6 +182,18 @@ class LanguageTask(Task, abstract=True):
         worked = problem.info.get("demonstration")
         return None if worked is None else str(worked)
 
+    def solution_steps(self, completion: str) -> list[str]:
+        """The steps of a solution, as a judge sees them: its lines."""
+        return completion.strip().splitlines()
+
+    def given_solutions(self, problem: Problem) -> list[tuple[list[str], int]]:
+        """Solutions that a judge is tried on: their steps, and the number of the first wrong one from 0, -1 for none.
+
+        `info` has one as `steps` and `label`.
+        """
+        steps, label = problem.info.get("steps"), problem.info.get("label")
+        return [] if steps is None or label is None else [([str(step) for step in steps], int(label))]
+
 
 def spoken(message: Message) -> Segment:
     """A message as a segment: its text, and in `info` that it is a message, whole where it is more than its text."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.core.episodes import Episode
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import RewardError
 from etude.core.slots import Context, Reward, TokenReward
 from etude.core.streams import Stream
@@ -96,6 +96,20 @@ def evaluate_split(
 
     Raises: RewardError if that leaves no problem.
     """
+    pool = task.problems(split)
+    chosen = [pool[i] for i in range(min(problems, len(pool)))]
+    return evaluate_problems(
+        policy, task, chosen, split, samples=samples, seed=seed, experience=experience, temperature=temperature,
+        rewards=rewards,
+    )  # fmt: skip
+
+
+def evaluate_problems(
+    policy: LanguagePolicy, task: LanguageTask, chosen: Sequence[Problem], split: str, *, samples: int = 8,
+    seed: int = 0, experience: Groups | None = None, temperature: float | None = None,
+    rewards: Sequence[Reward | TokenReward] = (),
+) -> Evaluation:  # fmt: skip
+    """As `evaluate_split`, of these problems; a problem's id says which random numbers it is sampled with."""
     from etude.core.rows import to_batch
     from etude.experience.groups import Groups
     from etude.experience.rollout import fresh, rollout
@@ -103,8 +117,6 @@ def evaluate_split(
 
     how, greedy = experience or Groups(), temperature == 0
     samples = 1 if greedy else samples
-    pool = task.problems(split)
-    chosen = [pool[i] for i in range(min(problems, len(pool)))]
     stream = Stream(seed).split("evaluation", split)
     context = Context(task, policy, stream, max_tokens=how.max_tokens or task.max_tokens)
     starts, sampling = fresh(chosen, samples, stream), how.sampling(context)

@@ -62,7 +62,7 @@ class SolutionInPrompt(Shown):
         _check_room(self.text, "SolutionInPrompt.text", "the beginning of the answer")
 
     def lacks(self, task: Task) -> str | None:
-        return _without_answers(task)
+        return without_answers(task)
 
     @property
     def stages(self) -> int:
@@ -136,7 +136,7 @@ class FirstWrongStep(Critic):
         _check_room(self.wrong, "FirstWrongStep.wrong", "the number of the step")
 
     def lacks(self, task: Task) -> str | None:
-        return _without_answers(task)
+        return without_answers(task)
 
     def sentence(self, attempt: str, answer: str) -> str:
         """What is said of an attempt at a problem with this worked answer."""
@@ -240,7 +240,7 @@ def _again(attempt: Episode, prompt: Prompt, stage: int, what: str = "look") -> 
     return Start(problem, attempt.group, attempt.draw.child(what, stage), seed=attempt.seed)
 
 
-def _without_answers(task: Task) -> str | None:
+def without_answers(task: Task) -> str | None:
     if not isinstance(task, LanguageTask) or task.demonstration(task.problems("train")[0]) is not None:
         return None
     return (

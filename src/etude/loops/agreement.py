@@ -75,9 +75,15 @@ class Noise:
         self.sums = DECAY * self.sums + sums
 
 
-def gap_sums(batch: TokenBatch, policy: TokenLogProbs, truncated: bool) -> Tensor:
-    """[4] count, sum, sum of squares and largest of the |gaps| of action tokens that were sampled where they stand."""
+def of_version(batch: TokenBatch, version: int) -> Tensor:
+    """[B, T] True on action tokens that this version of the policy sampled where they stand."""
     mask = batch.action_mask & batch.on_policy[:, None]
+    return mask if batch.version is None else mask & (batch.version == version)
+
+
+def gap_sums(batch: TokenBatch, policy: TokenLogProbs, truncated: bool, version: int) -> Tensor:
+    """[4] count, sum, sum of squares and largest of the |gaps| of tokens that this version sampled where they stand."""
+    mask = of_version(batch, version)
     gaps = policy.logp.detach().double() - batch.behaviour_logp.double()
     # what top-p or top-k leaves is likelier than under the policy; only the other way round is it a fault
     gaps = torch.where(mask, gaps.clamp(min=0) if truncated else gaps.abs(), 0.0)
@@ -104,7 +110,8 @@ def probe(
     with held(policy, older.tensors()):
         for piece in micro_batches(policy, rows, budget):
             micro = rows.rows(piece, trim=True)
-            found.append(gap_sums(micro, policy.evaluate(micro), method.experience.truncates_distribution))
+            truncated = method.experience.truncates_distribution
+            found.append(gap_sums(micro, policy.evaluate(micro), truncated, older.version))
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from etude.core.batches import TokenBatch
-from etude.core.episodes import Episode, Problem, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.core.pools import Streamed
 from etude.core.rows import to_batch
@@ -108,12 +108,19 @@ class Gatherer:
         """Invariant 3: what is trained on is what the sampler emitted, token for token."""
         for e in episodes:
             for s in e.segments:
-                if (
-                    s.version == version
-                    and any(s.action_mask)
-                    and hash(tuple(s.tokens[s.info.get("begun", 0) :])) not in emitted
-                ):
+                asked = s.version == version and any(s.action_mask)
+                if asked and any(hash(piece) not in emitted for piece in sampled_pieces(s)):
                     raise InvariantError(
                         f"A completion for problem {e.problem.id!r} has tokens that the sampler never emitted "
                         f"({s.text!r}): it was decoded and encoded again, or edited, after sampling."
                     )
+
+
+def sampled_pieces(segment: Segment) -> list[tuple[int, ...]]:
+    """The tokens of a segment as they were sampled: `info["pieces"]` has the lengths of several."""
+    begin = segment.info.get("begun", 0)
+    found = []
+    for length in segment.info.get("pieces", (len(segment.tokens) - begin,)):
+        found.append(tuple(segment.tokens[begin : begin + length]))
+        begin += length
+    return found

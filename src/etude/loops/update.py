@@ -14,7 +14,7 @@ from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import split_groups
 from etude.core.stages import OWN
 from etude.core.streams import Stream
-from etude.loops.agreement import Noise, comparable, compare, gap_sums, probe
+from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_version, probe
 from etude.loops.language_report import divergences
 from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.loops.movement import LEAST, Movement, still
@@ -157,7 +157,8 @@ class Updater:
             micro = part.rows(piece, trim=True)
             out = self.learners.said(self.policy.evaluate(micro, needs))
             if fresh and comparable(method):
-                self.gaps.append(gap_sums(micro, out, method.experience.truncates_distribution))
+                truncated = method.experience.truncates_distribution
+                self.gaps.append(gap_sums(micro, out, truncated, self.policy.version))
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
         return done
@@ -217,7 +218,8 @@ class Updater:
         known = {"entropy": batch.entropy, "hidden": batch.hidden}
         recorded = {k: v for k, v in known.items() if k in wanted and v is not None}
         own = method.experience.samples and not method.experience.truncates_distribution
-        own = own and torch.equal(batch.on_policy, batch.sampled)
+        sampled = batch.action_mask & batch.sampled[:, None]
+        own = own and torch.equal(of_version(batch, self.policy.version), sampled)
         if fresh and own and recorded.keys() == wanted:
             return TokenLogProbs(
                 batch.behaviour_logp, recorded.get("entropy"), hidden=recorded.get("hidden"), head=batch.head

@@ -31,6 +31,7 @@ class Node:
         parent: the step before; None: it is the root, at which nothing was said.
         tokens, logp: of the whole answer so far, [n] each, as they were sampled.
         ended: whether nothing comes after it.
+        stop: why it ended, where it did so in a step.
         times: how often its parent said it.
         value: what a guide says of it; None: none was asked.
         visits, total: of a search, how often it came by, and the sum of what it found.
@@ -43,6 +44,7 @@ class Node:
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     ended: bool = False
+    stop: StopReason | None = None
     times: int = 1
     value: float | None = None
     visits: int = 0
@@ -53,6 +55,11 @@ class Node:
     def prior(self) -> float:
         """The share of what its parent said that was this; 1 for the root."""
         return 1.0 if self.parent is None else self.times / sum(n.times for n in self.parent.children)
+
+    @property
+    def path(self) -> list[Node]:
+        """The steps from the first of the answer to this one; none for the root."""
+        return [] if self.parent is None else [*self.parent.path, self]
 
     @property
     def mean(self) -> float:
@@ -96,19 +103,35 @@ class Trees:
 
     def expand(self, nodes: Sequence[Node], count: int) -> None:
         """Say a next step `count` times after each node; what was said already stands once, and is counted."""
+        for node, made in zip(nodes, self._steps(nodes, count)):
+            for step in made:
+                same = next((n for n in node.children if n.tokens == step.tokens), None)
+                if same is None:
+                    node.children.append(step)
+                else:
+                    same.times += 1
+                    self.talk.close([step.row])
+
+    def branch(self, nodes: Sequence[Node], count: int) -> list[list[Node]]:
+        """Say a next step `count` times after each node, each a child of its own, whatever others say; those made."""
+        found = self._steps(nodes, count)
+        for node, made in zip(nodes, found):
+            node.children += made
+        return found
+
+    def _steps(self, nodes: Sequence[Node], count: int) -> list[list[Node]]:
+        """`count` next steps of each node."""
         pairs = [(node, number) for node in nodes for number in range(count)]
         draws = [node.draw.child("step", sum(n.times for n in node.children) + number) for node, number in pairs]
         said = self._say([node for node, _ in pairs], draws, self.step)
+        made = []
         for (node, _), draw, (row, completion) in zip(pairs, draws, said):
             tokens = [*node.tokens, *completion.tokens]
-            same = next((n for n in node.children if n.tokens == tokens), None)
-            if same is not None:
-                same.times += 1
-                self.talk.close([row])
-                continue
-            made = Node(node.tree, draw, row, node, tokens, [*node.logp, *completion.logp])
-            made.ended = self._ends(completion, len(tokens))
-            node.children.append(made)
+            step = Node(node.tree, draw, row, node, tokens, [*node.logp, *completion.logp])
+            step.stop = self._stop(completion, step)
+            step.ended = step.stop is not None
+            made.append(step)
+        return [made[i : i + count] for i in range(0, len(made), count)]
 
     def complete(self, nodes: Sequence[Node], count: int) -> list[list[Node]]:
         """`count` whole answers that go on from each node, the likeness of leaves; they are not made its children.
@@ -148,12 +171,17 @@ class Trees:
             self.generated[node.tree] += len(found[i].tokens)
         return [(row, found[i]) for i, row in enumerate(rows)]
 
-    def _ends(self, completion: Completion, length: int) -> bool:
-        """Whether an answer of this length is over with a step."""
+    def _stop(self, completion: Completion, node: Node) -> StopReason | None:
+        """Why an answer is over with this step of it; None: it goes on."""
         if completion.stop in (StopReason.END_OF_TEXT, StopReason.CONTEXT_OVERFLOW):
-            return True
+            return completion.stop
         text = self.context.policy.decode(completion.tokens)
-        return length >= self.sampling.max_tokens or any(s in text for s in self.sampling.stop)
+        if any(s in text for s in self.sampling.stop):
+            return StopReason.STOP_STRING
+        if len(node.tokens) >= self.sampling.max_tokens:
+            return StopReason.MAX_TOKENS
+        full = len(self.talk.tokens(node.row)) >= self.context.policy.context
+        return StopReason.CONTEXT_OVERFLOW if full else None
 
     # What answers are worth
 

@@ -41,6 +41,39 @@ class FormatReward(Reward):
         return [self.weight * formed(e, self.pattern, context) for e in episodes]
 
 
+class GradedReward(Reward):
+    """`right` for a success, `malformed` for one that has not the form of an answer, `wrong` for all else.
+
+    Args:
+        pattern: as of `FormatReward`.
+
+    Raises: ConfigError if `pattern` is no regular expression.
+
+    >>> from types import SimpleNamespace as Run
+    >>> from etude.core.episodes import Problem, Segment
+    >>> said = [Episode(Problem("sum/1", "1+1="), [Segment("assistant", text)]) for text in ("(2)", "2", "3")]
+    >>> run = Run(task=Run(success=lambda episode: "2" in episode.completion))
+    >>> GradedReward(right=2.0, malformed=1.0, wrong=-1.0, pattern="[(].*[)]").score(said, run)
+    [2.0, 1.0, -1.0]
+    """
+
+    right: float = 1.0
+    malformed: float = 1.0
+    wrong: float = -1.0
+    pattern: str = ""
+
+    def check(self) -> None:
+        _checked(self, self.pattern)
+
+    def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
+        return [self._grade(e, context) for e in episodes]
+
+    def _grade(self, episode: Episode, context: Context) -> float:
+        if not context.task.success(episode):
+            return self.wrong
+        return self.right if formed(episode, self.pattern, context) else self.malformed
+
+
 class FormatGate(TokenReward):
     """Takes away what the parts before it paid for a completion that was cut, or that has not the form of an answer.
 

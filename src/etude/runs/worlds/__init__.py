@@ -53,6 +53,9 @@ class EvaluationOptions:
         reward: what scores, as in `train`; None: the run's own, if the task is the run's (language).
         search: how one answer to each problem is found, as in 'beam:4', or an `etude.planners.search.Search`
             (language).
+        axes: what is shown of problems, of 'plan', 'knowledge', 'subproblems' with commas or in a list (language).
+        judge: whether it judges solutions, its own and given ones: 'plain', or 'self-ref' with its own in view
+            (language).
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
         episodes: of each member (control).
         data: logs that the policy of `member` is judged from, as `--data` of train takes them (control).
@@ -67,6 +70,8 @@ class EvaluationOptions:
     seed: int = 0
     reward: Scoring | None = None
     search: str | Part | None = None
+    axes: str | Sequence[str] | None = None
+    judge: str | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int | None = None

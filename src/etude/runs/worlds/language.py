@@ -26,6 +26,7 @@ from etude.runtime.looks import Look
 if TYPE_CHECKING:
     from etude.core.episodes import Episode
     from etude.evaluation.intervals import Interval
+    from etude.evaluation.judging import Judging
     from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop
     from etude.planners.search import Search
@@ -41,7 +42,8 @@ READS = frozenset({
     "evaluate_split", "evaluate_temperature", "on", "bound",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
-    "k", "problems", "samples", "split", "seed", "reward", "search", "temperature", "top_p", "max_tokens",
+    "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "temperature", "top_p",
+    "max_tokens",
 })  # fmt: skip
 WORDING = Wording(unread=("seeds", "population"))
 
@@ -242,12 +244,16 @@ def _bits(config: Mapping[str, Any]) -> int | None:
 def evaluate(
     checkpoint: str, config: Mapping[str, Any], task: LanguageTask, options: EvaluationOptions
 ) -> dict[str, dict[str, Interval]]:
-    """pass@k, avg@k, maj@k and reward, over problems; with a search how often its answer is right, and its tokens."""
+    """pass@k, avg@k, maj@k and reward, over problems; with a search how often its answer is right, and its tokens.
+
+    With axes how often answers are right with something in view, and by how much more often. With a judge how well it
+    judges solutions, and what choosing by its word comes to.
+    """
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
     from etude.rewards.several import reward_parts
 
-    search = _search(options, task)
+    search, axes, judging = _search(options, task), _axes(options, task), _judging(options, task)
     ks, count = (_greedy(options), 1) if options.temperature == 0 else _counted(options)
     how = Groups(temperature=options.temperature or 1.0, top_p=options.top_p, max_tokens=options.max_tokens)
     splits = [options.split] if options.split else list(evaluation_splits(task))
@@ -264,6 +270,26 @@ def evaluate(
             split: search_split(
                 policy, task, split, search, problems=options.problems, seed=options.seed, experience=how
             ).summary()
+            for split in splits
+        }  # fmt: skip
+    if axes:
+        from etude.evaluation.axes import evaluate_axes
+
+        return {
+            split: evaluate_axes(
+                policy, task, split, axes, problems=options.problems, samples=count, seed=options.seed, experience=how,
+                temperature=options.temperature,
+            ).summary()
+            for split in splits
+        }  # fmt: skip
+    if judging is not None:
+        from etude.evaluation.judging import evaluate_judging
+
+        return {
+            split: evaluate_judging(
+                policy, task, split, judging, problems=options.problems, samples=count, seed=options.seed,
+                experience=how,
+            ).summary(ks)
             for split in splits
         }  # fmt: skip
     measures = {}
@@ -294,6 +320,39 @@ def _search(options: EvaluationOptions, task: LanguageTask) -> Search | None:
             )
     check_searchable(task)
     return search_of(options.search)
+
+
+def _axes(options: EvaluationOptions, task: LanguageTask) -> Sequence[str]:
+    """What is shown. Raises ConfigError for what the task or another option does not go with."""
+    if options.axes is None:
+        return ()
+    from etude.evaluation.axes import check_axes
+
+    for flag, differs in {"--search": options.search is not None, "--reward": options.reward is not None}.items():
+        if differs:
+            raise ConfigError(f"--axes compares how often the task calls answers right: leave out {flag}.")
+    axes = options.axes.split(",") if isinstance(options.axes, str) else tuple(options.axes)
+    check_axes(axes, task)
+    return axes
+
+
+def _judging(options: EvaluationOptions, task: LanguageTask) -> Judging | None:
+    """How it judges. Raises ConfigError for what the task or another option does not go with."""
+    if options.judge is None:
+        return None
+    from etude.evaluation.judging import JUDGINGS, check_judging
+
+    for flag, differs in {
+        "--search": options.search is not None, "--axes": options.axes is not None,
+        "--reward": options.reward is not None, "--temperature 0": options.temperature == 0,
+    }.items():  # fmt: skip
+        if differs:
+            raise ConfigError(f"--judge chooses among samples by what the model says of them: leave out {flag}.")
+    check_judging(task)
+    for judging in JUDGINGS:
+        if options.judge == judging:
+            return judging
+    raise UnknownNameError("judge", options.judge, JUDGINGS)
 
 
 def _counted(options: EvaluationOptions) -> tuple[Sequence[int], int]:

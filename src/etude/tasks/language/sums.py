@@ -30,7 +30,8 @@ class Sums(LanguageTask):
         largest: numbers are drawn from 1 to this.
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
-    Splits: 'train' and 'test', which share no sum.
+    Splits: 'train' and 'test', which share no sum. What can be shown of a problem (`etude evaluate --axes`): the order
+    of the numbers, the additions that it takes, and one of them after the other.
 
     >>> problem = Problem("sums/1", "1+2+3=", "6")
     >>> Sums().score(problem, "3,6"), Sums().score(problem, "3,7")
@@ -60,6 +61,21 @@ class Sums(LanguageTask):
         """What follows the last comma."""
         return completion.rpartition(",")[2].strip()
 
+    def solution_steps(self, completion: str) -> list[str]:
+        """The running totals."""
+        return completion.split(",")
+
+    def given_solutions(self, problem: Problem) -> list[tuple[list[str], int]]:
+        """The worked answer, and the same with one total off by 1 to 3, and with it those after it."""
+        worked = self.demonstration(problem)
+        if worked is None:
+            return []
+        totals = self.solution_steps(worked)
+        random = Stream(self.seed).split("wrong", problem.id).numpy
+        place, off = int(random.integers(len(totals))), int(random.choice([-3, -2, -1, 1, 2, 3]))
+        wrong = [total if i < place else str(int(total) + off) for i, total in enumerate(totals)]
+        return [(totals, -1), (wrong, place)]
+
     def _problem(self, split: str, index: int) -> Problem:
         random = Stream(self.seed).split("sums", split, index).numpy
         count = int(random.choice(self.terms))
@@ -68,8 +84,15 @@ class Sums(LanguageTask):
             prompt = "+".join(map(str, numbers)) + "="
             if reserved(prompt) == (split == "test"):
                 break
-        trace = ",".join(map(str, list(accumulate(numbers))[1:]))
-        return Problem(f"sums/{split}/{index}", prompt, str(sum(numbers)), f"terms{count}", {"demonstration": trace})
+        totals = list(accumulate(numbers))
+        steps = [(f"{total}+{number}=", str(total + number)) for total, number in zip(totals, numbers[1:])]
+        info = {
+            "demonstration": ",".join(map(str, totals[1:])),
+            "plan": " then ".join(f"+{number}" for number in numbers[1:]),
+            "knowledge": [asked + answer for asked, answer in sorted(steps)],
+            "subproblems": [{"prompt": asked, "answer": answer} for asked, answer in steps],
+        }
+        return Problem(f"sums/{split}/{index}", prompt, str(sum(numbers)), f"terms{count}", info)
 
 
 sums = Sums()
