@@ -87,6 +87,7 @@ CONSERVATIVE: Settings = {
     "critic.penalties.0.actions": "drawn-actions", "critic.penalties.0.actions.count": 10,
     "critic.penalties.0.weight": 5.0, "policy.learning.optimizer.lr": 1e-4,
     "learners.0.learning.optimizer.lr": 1e-4,
+}  # fmt: skip
 TD3_BC: Settings = {
     **{k: v for k, v in DELAYED.items() if not k.startswith(("exp",))}, **OFF_LOGS,
     "transforms": ("standardize-observations",), "transforms.0.epsilon": 1e-3, "order": ("critic", "policy"),
