@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from etude.evaluation.task_check import check_task
     from etude.runs.acting import policy
     from etude.runs.comparing import compare
-    from etude.runs.evaluate import evaluate
     from etude.runs.data_make import make_data
+    from etude.runs.evaluate import evaluate
     from etude.runs.export import export
     from etude.runs.search import tune
     from etude.runs.train import resume, train
