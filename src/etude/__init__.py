@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from etude.evaluation.task_check import check_task
     from etude.runs.acting import policy
     from etude.runs.comparing import compare
+    from etude.runs.data_make import make_data
     from etude.runs.evaluate import evaluate
     from etude.runs.export import export
     from etude.runs.search import tune
@@ -37,6 +38,7 @@ _HOMES = {
     "train": "etude.runs.train",
     "resume": "etude.runs.train",
     "tune": "etude.runs.search",
+    "make_data": "etude.runs.data_make",
     "evaluate": "etude.runs.evaluate",
     "export": "etude.runs.export",
     "policy": "etude.runs.acting",
@@ -90,6 +92,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Callback", "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "method",
-    "methods", "policy", "resume", "task", "tasks", "train", "tune",
+    "Callback", "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "make_data",
+    "method", "methods", "policy", "resume", "task", "tasks", "train", "tune",
 ]  # fmt: skip

@@ -37,6 +37,74 @@ def tolerance(request: pytest.FixtureRequest) -> Iterator[float]:
     torch.set_default_dtype(before)
 
 
+BODY = ("body.layers.0", "body.layers.1", "head")
+BETWEEN = 0.74
+"""What is added to V at the start: about half of the recorded actions are better than usual then."""
+VAE = tuple(
+    (f"{half}.layers.0", f"{half}.layers.1", last) for half, last in (("encoder", "moments"), ("decoder", "last"))
+)
+
+
+def net(tensors: dict[str, Tensor], name: str, row: int, keys: tuple[str, ...] = BODY) -> nn.Sequential:
+    """Two hidden layers with rectifiers, of one network among the rows [P M, ...] of a checkpoint."""
+    layers: list[nn.Module] = []
+    for key in keys:
+        weight, bias = tensors[f"{name}.{key}.weight"][row], tensors[f"{name}.{key}.bias"][row, 0]
+        layer = nn.Linear(*weight.shape)
+        layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def flat(network: nn.Module) -> Tensor:
+    return torch.cat([(p.T if p.dim() == 2 else p).detach().reshape(-1) for p in network.parameters()])
+
+
+class Learner:
+    """Networks with one Adam over all of them."""
+
+    def __init__(self, lr: float, *networks: nn.Module, free: tuple[nn.Parameter, ...] = ()) -> None:
+        self.networks, self.losses = networks, list[float]()
+        self.adam = torch.optim.Adam([*free, *(p for n in networks for p in n.parameters())], lr)
+
+    def step(self, loss: Tensor) -> None:
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        self.losses.append(loss.item())
+
+
+class Own:
+    """One member, from the weights before any update; a learner for each name of `order`."""
+
+    def __init__(self, tensors: dict[str, Tensor], k: int) -> None:
+        self.policy = net(tensors, "policy", k)
+        self.log_std = nn.Parameter(tensors["policy.log_std"][k, 0].clone()) if "policy.log_std" in tensors else None
+        self.learners = {"policy": Learner(3e-4, self.policy, free=() if self.log_std is None else (self.log_std,))}
+        if "critic.head.weight" in tensors:
+            self.critics = [net(tensors, "critic", 2 * k + i) for i in range(2)]
+            self.slow, self.slow_policy = copy.deepcopy(self.critics), copy.deepcopy(self.policy)
+            self.learners["critic"] = Learner(3e-4, *self.critics)
+        if "value.head.weight" in tensors:
+            self.value = net(tensors, "value", k)
+            self.learners["value"] = Learner(3e-4, self.value)
+        if "action-vae.last.weight" in tensors:
+            self.encoder, self.decoder = (net(tensors, "action-vae", k, keys) for keys in VAE)
+            self.learners["action-vae"] = Learner(1e-3, self.encoder, self.decoder)
+
+
+def q(critic: nn.Module, s: Tensor, a: Tensor) -> Tensor:
+    found: Tensor = critic(torch.cat([s, a], -1))[:, 0]
+    return found
+
+
+def follow(slow: list[nn.Module], fast: list[nn.Module]) -> None:
+    with torch.no_grad():
+        for old, new in zip(slow, fast, strict=True):
+            for x, y in zip(old.parameters(), new.parameters(), strict=True):
+                x.copy_(0.995 * x + 0.005 * y)
+
+
 def standard(loop: OffPolicyLoop, values: Tensor) -> Tensor:
     """What the policy sees of observations: standardised by all rows of the logs."""
     seen = loop.collector.store.rows[:, :3].double()
@@ -95,8 +163,43 @@ def iql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     follow(own.slow, own.critics)
 
 
+def autoencoded(own: Own, s: Tensor, a: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions as they come back, and KL(q || N(0, 1)) of every number of z."""
+    mean, log_std = own.encoder(torch.cat([s, a], -1)).chunk(2, -1)
+    q = torch.distributions.Normal(mean, log_std.clamp(-4, 15).exp())
+    divergence = torch.distributions.kl_divergence(q, torch.distributions.Normal(torch.zeros(()), torch.ones(())))
+    return torch.tanh(own.decoder(torch.cat([s, mean + q.stddev * noise], -1))), divergence
+
+
+def a2pr(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    s, a, following = rows["s"], rows["a"], rows["next"]
+    with torch.no_grad():
+        then = (torch.tanh(own.slow_policy(following)) + (0.2 * noise).clamp(-0.5, 0.5)).clamp(-1, 1)
+        y = rows["r"] + GAMMA * rows["live"] * torch.minimum(*(q(critic, following, then) for critic in own.slow))
+    own.learners["critic"].step(sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
+    with torch.no_grad():
+        now = rows["r"] + GAMMA * rows["live"] * torch.minimum(*(q(critic, following, then) for critic in own.critics))
+        good = q(own.critics[0], s, a) > own.value(s)[:, 0]
+    back, divergence = autoencoded(own, s, a, rows["vae"])
+    each = good[:, None] * (back - a) ** 2
+    own.learners["value"].step(functional.mse_loss(own.value(s)[:, 0], torch.minimum(y, now)))
+    own.learners["action-vae"].step(each.mean() + 0.5 * divergence.mean())
+    if n % 2:
+        return
+    done = torch.tanh(own.policy(s))
+    values = q(own.critics[0], s, done)
+    likely, _ = autoencoded(own, s, done, rows["guide"])
+    with torch.no_grad():
+        of_likely, of_recorded = (q(own.critics[0], s, x) - own.value(s)[:, 0] for x in (likely, a))
+    guide = torch.where((of_likely >= of_recorded)[:, None], likely, a)
+    mask = ((of_likely >= 0) | (of_recorded > 0))[:, None]
+    weight = 2.5 / values.abs().mean().detach()
+    own.learners["policy"].step(-weight * values.mean() + (mask * (done - guide) ** 2).mean())
+    follow([*own.slow, own.slow_policy], [*own.critics, own.policy])
+
+
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
-    "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc,
+    "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
 }  # fmt: skip
 
 
@@ -105,11 +208,17 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
     method = small_logged(name)
     members = [Member(3 + k) for k in range(MEMBERS)]
     loop = OffPolicyLoop(method, logged_task(tmp_path, in_boxes(name)), members, 2, UPDATES)
+    if name == "a2pr":
+        with torch.no_grad():
+            loop.updater.networks["value"].head.bias.add_(BETWEEN)  # type: ignore[union-attr,operator]
     owns = [Own({n: v.clone() for n, v in loop.policy_tensors().items()}, k) for k in range(MEMBERS)]
     stretches, store = Stretches(loop.population, "learn"), loop.collector.store
     for n in range(1, UPDATES + 1):
         batch = method.sampling.draw(store, stretches.at(n - 1))
         noise = stretches.at(n - 1)("smoothing", lambda g, times: torch.randn(times, 6, 1, generator=g))
+        of_vae = {
+            x: stretches.at(n - 1)(x, lambda g, times: torch.randn(times, 6, 2, generator=g)) for x in ("vae", "guide")
+        }
         assert batch.next_observations is not None
         for k, own in enumerate(owns):
             rows = {
@@ -119,14 +228,15 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
             if method.transforms:
                 rows |= {key: standard(loop, rows[key]) for key in ("s", "next")}
             rows["all"] = {"s": standard(loop, store.rows[:, :3]), "a": store.rows[:, 3:4]}
-            METHODS[name](own, rows, noise[k], n)
+            METHODS[name](own, rows | {x: drawn[k] for x, drawn in of_vae.items()}, noise[k], n)
     reported = loop.step().members
     tensors = loop.policy_tensors()
     for k, own in enumerate(owns):
         for learner, part in own.learners.items():
             count = len(part.networks)
             for i, mine in enumerate(part.networks):
-                theirs = flat(net(tensors, learner, count * k + i))
+                halves = learner == "action-vae"
+                theirs = flat(net(tensors, learner, k, VAE[i]) if halves else net(tensors, learner, count * k + i))
                 torch.testing.assert_close(theirs, flat(mine), atol=tolerance, rtol=tolerance)
             mean = sum(part.losses) / len(part.losses)
             assert reported[f"{learner}_loss"][k] == pytest.approx(mean, abs=tolerance, rel=10 * tolerance)

@@ -160,6 +160,10 @@ class ReplayReading(Protocol):
         """Have [P] reported under this name beside the loss of who reads."""
         ...
 
+    def beside(self, name: str) -> nn.Module:
+        """The network of the learner of this name, its weights without gradient."""
+        ...
+
     @property
     def network(self) -> nn.Module:
         """Of the learner that reads."""

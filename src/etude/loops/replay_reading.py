@@ -60,6 +60,9 @@ class StoredReading:
     def tell(self, errors: Tensor) -> None:
         self.errors = errors
 
+    def beside(self, name: str) -> nn.Module:
+        return self.updater.module(name, slow=False, frozen=True)
+
     def note(self, name: str, values: Tensor) -> None:
         self.noted[name] = values.detach()
 
