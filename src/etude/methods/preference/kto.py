@@ -156,14 +156,20 @@ class ProspectLoss(TokenObjective):
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
         """`reference_point`: z, in nats. `labelled_right`: rows on the right side of it, that is above if desirable."""
         right = self._gained(batch, policy) > 0
-        return {"reference_point": batch.offers[MismatchedKL.name], "labelled_right": right.to(policy.logp)}
+        return {"reference_point": held_against(batch), "labelled_right": right.to(policy.logp)}
 
     def _gained(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[B] u - z of desirable rows, z - u of the others."""
         assert batch.reference_logp is not None
         u = episode_sum(sequence_sum(policy.logp - batch.reference_logp, batch), batch)
-        away = u - batch.offers[MismatchedKL.name].to(u)
+        away = u - held_against(batch).to(u)
         return torch.where(batch.scores > 0.5, away, -away)
+
+
+def held_against(batch: TokenBatch) -> Tensor:
+    """z [B] as it was marked; 0 on rows that nobody marked, of no training step."""
+    z = batch.offers.get(MismatchedKL.name)
+    return torch.zeros_like(batch.scores) if z is None else z
 
 
 kto = dpo.replace(
