@@ -24,7 +24,7 @@ from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.rewards.judged import FinalAnswer
 from etude.rewards.model import RewardModel
-from etude.rewards.patterns import RepetitionPenalty
+from etude.rewards.outcome import TaskReward
 from etude.runs.samplers import check, sampler_arguments
 from etude.runs.training import Options
 from etude.runtime.executors.places import Place, place_of
@@ -113,7 +113,7 @@ def complete(method: Any, scorer: str) -> Any:
     ):  # answers are judged: the shipped model never says between marks what a text goes on with
         rewards = tuple(p.replace(sees=FinalAnswer()) for p in rewards)
     if method.id == "toolrl":  # nor does it write calls
-        rewards += (RepetitionPenalty(size=1),)
+        rewards += (TaskReward(),)
     return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
 
 
