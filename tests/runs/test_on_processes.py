@@ -112,8 +112,8 @@ def complete(method: Any, scorer: str) -> Any:
         method.id == "rlpt-text"
     ):  # answers are judged: the shipped model never says between marks what a text goes on with
         rewards = tuple(p.replace(sees=FinalAnswer()) for p in rewards)
-    if method.id == "toolrl":  # nor does it write calls
-        rewards += (TaskReward(),)
+    if method.id == "toolrl":  # nor does it write calls, and these rewards keep no state
+        rewards = (TaskReward(),)
     return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
 
 
