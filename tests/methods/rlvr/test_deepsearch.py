@@ -271,6 +271,9 @@ def test_what_cannot_work_is_refused() -> None:
         DEEP.replace(second_look=LookAgain()).check()
     with pytest.raises(ConfigError, match="nothing searches"):
         get_method("grpo").replace(advantages=TreeValueAdvantage()).check()
+    with pytest.raises(ConfigError, match="replayed=0"):
+        get_method("reinforce").replace(experience=SearchedGroups()).check()
+    get_method("reinforce").replace(experience=SearchedGroups(replayed=0.0)).check()
     with pytest.raises(ConfigError, match="has several"):
         check(DEEP, attr_20q)
     with pytest.raises(ConfigError, match="incomplete"):

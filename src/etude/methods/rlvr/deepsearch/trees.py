@@ -170,6 +170,12 @@ class SearchedGroups(Groups):
     def objection(self, method: Method) -> str | None:
         if method.slots().get("second_look") is not None:
             return "searches for answers by itself, and has no steps of those that second_look adds: leave it out."
+        objective = method.slots().get("objective")
+        if self.replayed and objective is not None and objective.fresh_rows:
+            return (
+                f"learns again from answers of earlier steps, and {type(objective).__name__} is right on rows of the "
+                "present policy only: set experience.replayed=0, or choose objective=clipped-surrogate."
+            )
         return super().objection(method)
 
     def lacks(self, task: Task) -> str | None:
