@@ -7,11 +7,16 @@ import copy
 import torch
 from torch import Tensor, nn
 
+BODY = ("body.layers.0", "body.layers.1", "head")
+VAE = tuple(
+    (f"{half}.layers.0", f"{half}.layers.1", last) for half, last in (("encoder", "moments"), ("decoder", "last"))
+)
 
-def net(tensors: dict[str, Tensor], name: str, row: int) -> nn.Sequential:
+
+def net(tensors: dict[str, Tensor], name: str, row: int, keys: tuple[str, ...] = BODY) -> nn.Sequential:
     """Two hidden layers with rectifiers, of one network among the rows [P M, ...] of a checkpoint."""
     layers: list[nn.Module] = []
-    for key in ("body.layers.0", "body.layers.1", "head"):
+    for key in keys:
         weight, bias = tensors[f"{name}.{key}.weight"][row], tensors[f"{name}.{key}.bias"][row, 0]
         layer = nn.Linear(*weight.shape)
         layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
@@ -65,6 +70,9 @@ class Own:
         if "value.head.weight" in tensors:
             self.value = net(tensors, "value", k)
             self.learners["value"] = Learner(lr, self.value)
+        if "action-vae.last.weight" in tensors:
+            self.encoder, self.decoder = (net(tensors, "action-vae", k, keys) for keys in VAE)
+            self.learners["action-vae"] = Learner(1e-3, self.encoder, self.decoder)
         if "temperature.numbers" in tensors:
             self.log_alpha = nn.Parameter(tensors["temperature.numbers"][k, 0].clone())
             self.learners["temperature"] = Learner(policy_lr, free=(self.log_alpha,))

@@ -22,7 +22,7 @@ from etude.learners.value import Expectile
 from etude.loops.off_policy import OffPolicyLoop
 from etude.objectives.clone import MeanAbs, Ones
 from log_toys import in_boxes, logged_task, small_logged
-from own_updates import Own, flat, follow, net, q
+from own_updates import VAE, Own, flat, follow, net, q
 
 GAMMA, UPDATES, MEMBERS = 0.99, 4, 2
 torch.set_num_threads(1)
@@ -37,72 +37,8 @@ def tolerance(request: pytest.FixtureRequest) -> Iterator[float]:
     torch.set_default_dtype(before)
 
 
-BODY = ("body.layers.0", "body.layers.1", "head")
 BETWEEN = 0.74
 """What is added to V at the start: about half of the recorded actions are better than usual then."""
-VAE = tuple(
-    (f"{half}.layers.0", f"{half}.layers.1", last) for half, last in (("encoder", "moments"), ("decoder", "last"))
-)
-
-
-def net(tensors: dict[str, Tensor], name: str, row: int, keys: tuple[str, ...] = BODY) -> nn.Sequential:
-    """Two hidden layers with rectifiers, of one network among the rows [P M, ...] of a checkpoint."""
-    layers: list[nn.Module] = []
-    for key in keys:
-        weight, bias = tensors[f"{name}.{key}.weight"][row], tensors[f"{name}.{key}.bias"][row, 0]
-        layer = nn.Linear(*weight.shape)
-        layer.weight.data, layer.bias.data = weight.T.clone(), bias.clone()
-        layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def flat(network: nn.Module) -> Tensor:
-    return torch.cat([(p.T if p.dim() == 2 else p).detach().reshape(-1) for p in network.parameters()])
-
-
-class Learner:
-    """Networks with one Adam over all of them."""
-
-    def __init__(self, lr: float, *networks: nn.Module, free: tuple[nn.Parameter, ...] = ()) -> None:
-        self.networks, self.losses = networks, list[float]()
-        self.adam = torch.optim.Adam([*free, *(p for n in networks for p in n.parameters())], lr)
-
-    def step(self, loss: Tensor) -> None:
-        self.adam.zero_grad()
-        loss.backward()
-        self.adam.step()
-        self.losses.append(loss.item())
-
-
-class Own:
-    """One member, from the weights before any update; a learner for each name of `order`."""
-
-    def __init__(self, tensors: dict[str, Tensor], k: int) -> None:
-        self.policy = net(tensors, "policy", k)
-        self.log_std = nn.Parameter(tensors["policy.log_std"][k, 0].clone()) if "policy.log_std" in tensors else None
-        self.learners = {"policy": Learner(3e-4, self.policy, free=() if self.log_std is None else (self.log_std,))}
-        if "critic.head.weight" in tensors:
-            self.critics = [net(tensors, "critic", 2 * k + i) for i in range(2)]
-            self.slow, self.slow_policy = copy.deepcopy(self.critics), copy.deepcopy(self.policy)
-            self.learners["critic"] = Learner(3e-4, *self.critics)
-        if "value.head.weight" in tensors:
-            self.value = net(tensors, "value", k)
-            self.learners["value"] = Learner(3e-4, self.value)
-        if "action-vae.last.weight" in tensors:
-            self.encoder, self.decoder = (net(tensors, "action-vae", k, keys) for keys in VAE)
-            self.learners["action-vae"] = Learner(1e-3, self.encoder, self.decoder)
-
-
-def q(critic: nn.Module, s: Tensor, a: Tensor) -> Tensor:
-    found: Tensor = critic(torch.cat([s, a], -1))[:, 0]
-    return found
-
-
-def follow(slow: list[nn.Module], fast: list[nn.Module]) -> None:
-    with torch.no_grad():
-        for old, new in zip(slow, fast, strict=True):
-            for x, y in zip(old.parameters(), new.parameters(), strict=True):
-                x.copy_(0.995 * x + 0.005 * y)
 
 
 def standard(loop: OffPolicyLoop, values: Tensor) -> Tensor:

@@ -22,9 +22,6 @@ from etude.experience.samplers import Sampler, Samplers
 from etude.loops.language import LanguageLoop
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
-from etude.rewards.judged import FinalAnswer
-from etude.rewards.model import RewardModel
-from etude.rewards.outcome import TaskReward
 from etude.runs.samplers import check, sampler_arguments
 from etude.runs.training import Options
 from etude.runtime.executors.places import Place, place_of
@@ -112,14 +109,6 @@ def small(method: TokenMethod) -> TokenMethod:
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
     return method.replace(problems=PROBLEMS.get(method.id, 2))
-    rewards: Any = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
-    if (
-        method.id == "rlpt-text"
-    ):  # answers are judged: the shipped model never says between marks what a text goes on with
-        rewards = tuple(p.replace(sees=FinalAnswer()) for p in rewards)
-    if method.id == "toolrl":  # nor does it write calls, and these rewards keep no state
-        rewards = (TaskReward(),)
-    return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
 
 
 def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:
@@ -141,7 +130,7 @@ def test_with_one_sampler_a_method_comes_to_the_same(
         found.append((metrics, learned(folder)))
     assert found[1] == found[0]
     assert kept(task).faults == [0]
-    assert kept(task).pool.workers[0].starts <= 1  # deepsearch asks for none until it replays
+    assert kept(task).pool.workers[0].starts == 1
 
 
 # Whole runs
