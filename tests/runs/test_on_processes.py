@@ -130,7 +130,7 @@ def test_with_one_sampler_a_method_comes_to_the_same(
         found.append((metrics, learned(folder)))
     assert found[1] == found[0]
     assert kept(task).faults == [0]
-    assert kept(task).pool.workers[0].starts == 1
+    assert kept(task).pool.workers[0].starts <= 1  # deepsearch asks for none until it replays
 
 
 # Whole runs
