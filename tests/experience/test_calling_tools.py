@@ -360,6 +360,20 @@ def test_tools_of_the_environment_itself() -> None:
     assert world.step(Segment("assistant", "key")).reward == 1.0
 
 
+def test_tools_by_name() -> None:
+    from etude.runs.shorthands import taken
+    from etude.runs.training import compose_task
+
+    told = [*taken({"tools": "calculator"}), "task.tools.calls=line-calls", "task.tools.turns=3"]
+    task: Any = compose_task("sums", told)
+    assert task.tools == ToolCalls(functions="calculator", calls=LineCalls(), turns=3) and task.max_turns == 3
+    assert compose_task(task, ["task.tools=none"]).max_turns == 1  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"task\.tools is empty, so it has no field 'turns'; set the part first"):
+        compose_task("sums", ["task.tools.turns=3"])
+    with pytest.raises(ConfigError, match=r"tool-cals.*Did you mean 'tool-calls'"):
+        compose_task("sums", ["task.tools=tool-cals"])
+
+
 def test_a_task_of_one_turn_gets_more() -> None:
     assert Toy().max_turns == 1 and Toy(tools=ToolCalls(functions=FILE, turns=4)).max_turns == 4
     assert Toy(max_turns=9, tools=ToolCalls(functions=FILE)).max_turns == 9
