@@ -261,7 +261,7 @@ def test_schemas_are_those_of_transformers() -> None:
     from transformers.utils import get_json_schema
 
     def look(
-        city: str, days: int, exact: bool, factors: list[float], table: dict[str, int], how: str | None = None
+        city: str, days: int, exact: bool, some: list[float], table: dict[str, int], how: str | None = None
     ) -> str:
         """Look at the weather.
 
@@ -360,6 +360,7 @@ def test_tools_of_the_environment_itself() -> None:
     assert world.step(Segment("assistant", "key")).reward == 1.0
 
 
+@pytest.mark.slow
 def test_tools_by_name() -> None:
     from etude.runs.shorthands import taken
     from etude.runs.training import compose_task
