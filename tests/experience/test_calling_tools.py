@@ -261,7 +261,7 @@ def test_schemas_are_those_of_transformers() -> None:
     from transformers.utils import get_json_schema
 
     def look(
-        city: str, days: int, exact: bool, factors: list[float], table: dict[str, int], how: str | None = None
+        city: str, days: int, exact: bool, some: list[float], table: dict[str, int], how: str | None = None
     ) -> str:
         """Look at the weather.
 
@@ -358,6 +358,21 @@ def test_tools_of_the_environment_itself() -> None:
     said = [world.step(Segment("assistant", f"open(drawer='{d}')")).segments[0].text for d in ("top", "top", "stuck")]
     assert said == ["pen", "Error: open raised KeyError: 'top'", "Error: open did not return within 0.05 s."]
     assert world.step(Segment("assistant", "key")).reward == 1.0
+
+
+@pytest.mark.slow
+def test_tools_by_name() -> None:
+    from etude.runs.shorthands import taken
+    from etude.runs.training import compose_task
+
+    told = [*taken({"tools": "calculator"}), "task.tools.calls=line-calls", "task.tools.turns=3"]
+    task: Any = compose_task("sums", told)
+    assert task.tools == ToolCalls(functions="calculator", calls=LineCalls(), turns=3) and task.max_turns == 3
+    assert compose_task(task, ["task.tools=none"]).max_turns == 1  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"task\.tools is empty, so it has no field 'turns'; set the part first"):
+        compose_task("sums", ["task.tools.turns=3"])
+    with pytest.raises(ConfigError, match=r"tool-cals.*Did you mean 'tool-calls'"):
+        compose_task("sums", ["task.tools=tool-cals"])
 
 
 def test_a_task_of_one_turn_gets_more() -> None:

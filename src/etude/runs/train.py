@@ -64,7 +64,7 @@ def train(
         callbacks: objects or classes with `on_step`, `on_evaluation`, ... (`etude.Callback`), or 'my.py:Slack'.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
             that transformers loaded serves with its `tokenizer`. Also data (logs), columns, answer,
-            chat, system, template_arguments, skip_bad_rows and stream, which are fields of a task.
+            chat, system, template_arguments, tools, skip_bad_rows and stream, which are fields of a task.
 
     Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an
     environment of a notebook) is kept as its source, and `resume` asks for it.

@@ -137,6 +137,7 @@ def test_tasks_without_such_answers_are_refused() -> None:
 # The task
 
 
+@pytest.mark.slow
 def test_worked_answers_are_right_and_combinations_are_new() -> None:
     seen: dict[str, set[str]] = {}
     for split in ("train", "test"):
@@ -152,6 +153,7 @@ def test_worked_answers_are_right_and_combinations_are_new() -> None:
         ToolDSL(calls=(1,))
 
 
+@pytest.mark.slow
 def test_its_words_are_tokens() -> None:
     from etude.policies.loading import load_tokenizer
 
