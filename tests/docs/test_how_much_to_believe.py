@@ -13,6 +13,7 @@ import pytest
 
 import etude
 from etude.core.registry import import_source
+from etude.evaluation.off_policy import behaviour
 from etude.evaluation.off_policy import judge as judging
 from etude.evaluation.off_policy.fqe import FQE
 from etude.policies.control.networks import MLP
@@ -44,9 +45,11 @@ def test_the_page_step_by_step(
     data_info(Path(info[3]), columns=COLUMNS)
     assert "5,700 steps of 60 episodes" in capsys.readouterr().out
     monkeypatch.setattr(judging, "FQE", lambda: FQE(network=MLP(hidden=(4,)), resamples=2, updates=5))
+    monkeypatch.setattr(behaviour, "UPDATES", 250)
     assert evaluate[:2] == ["etude", "evaluate"] and evaluate[3] == "--data"
     found = etude.evaluate(evaluate[2], data=evaluate[4], episodes=1)["logs"]
-    assert all(line in PAGE for line in capsys.readouterr().err.splitlines() if "august.csv" in line)
+    said = [line.replace("(250 updates)", "(2,000 updates)") for line in capsys.readouterr().err.splitlines()]
+    assert len(own := [line for line in said if "august.csv" in line]) == 2 and all(line in PAGE for line in own)
     rows = set(re.findall(r"^\| \**`([a-z/-]+)`", PAGE, re.MULTILINE))
     assert rows | {"action-distance", "beyond-logs"} == set(found)
     shown = re.search(r"`logged` \| (\S+) \| (\S+) to (\S+) \|", PAGE)
