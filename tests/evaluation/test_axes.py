@@ -54,9 +54,9 @@ def test_differences_are_paired_and_said_by_level(monkeypatch: pytest.MonkeyPatc
     asked: list[list[Problem]] = []
 
     def right(policy: Any, task: Any, chosen: Sequence[Problem], split: str, **options: Any) -> Any:
-        """Plain problems never, with a plan those of four terms in one sample of two, questions by their number."""
+        """Three terms in one sample of two, with a plan four terms in the other one; questions by their number."""
         asked.append(list(chosen))
-        four = [[p.level == "terms4" and "then" in str(p.prompt), False] for p in chosen]
+        four = [[p.level == "terms4" and "then" in str(p.prompt), p.level == "terms3"] for p in chosen]
         questions = [[True, not p.id.endswith("/3")] for p in chosen]
         return SimpleNamespace(correct=np.array(questions if "/test/" in chosen[0].id and chosen[0].id.count("/") > 2
                                                 else four))  # fmt: skip
@@ -71,6 +71,7 @@ def test_differences_are_paired_and_said_by_level(monkeypatch: pytest.MonkeyPatc
     share = np.mean([p.level == "terms4" for p in plain])
     assert scores["plan/gain/terms4"].value == 0.5 and scores["plan/gain/terms3"].value == 0
     assert scores["plan/gain"].value == pytest.approx(0.5 * share) and scores["knowledge/gain"].value == 0
+    assert scores["right"].value == pytest.approx(0.5 * (1 - share)) and scores["subproblems/gain/terms3"].value == 0.5
     assert scores["subproblems/right"].value == pytest.approx(1 - 0.5 * share)  # four terms have a third question
 
 
