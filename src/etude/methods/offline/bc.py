@@ -22,14 +22,18 @@ TENTH = 100.0
 """Of the way from chance to swung up: the smallest difference that matters on the pendulum."""
 
 
-def over_cloning(statement: str, paper_effect: str) -> Claim:
-    """The claim of a method that it earns more than `bc` on logs of good and bad episodes."""
+def over_cloning(statement: str, paper_effect: str, also: str = "") -> Claim:
+    """The claim of a method that it earns more than `bc` on logs of good and bad episodes.
+
+    Args:
+        also: what its setting has besides.
+    """
     return Claim(
         statement=statement,
         task="pendulum",
         setting=(
             "50 logged episodes of a controller by hand, a third each with torques off by 0.3, 2 and 8 on average; "
-            "networks of 64-64, 5,000 updates, 20 episodes of likeliest actions"
+            f"networks of 64-64, 5,000 updates, 20 episodes of likeliest actions{also}"
         ),
         measures=(Measure(name="return", smallest=TENTH, bounds=(-2000.0, 0.0)),),
         equal=("updates",),
