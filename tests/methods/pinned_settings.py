@@ -123,11 +123,11 @@ SETTINGS: dict[str, Settings] = {
         "advantages.per_minibatch": False, "optimizer.lr": 3e-3,
     },
     "a2pr": {
-        **{k: v for k, v in TD3_BC.items() if k != "actor.1.weight"}, "actor.1.weight": "advantage-mask",
+        **{k: v for k, v in TD3_BC.items() if k != "actor.1.weight"}, "actor.1.weight": "gate", "actor.1.weight.over": "first", "actor.1.weight.baseline": "of-state",
         "actor.1.weight.baseline": "of-state", "actor.1.towards": "augmented-guide", "actor.1.towards.detach": False,
         "value": "cautious-value", "value.error": "squared", "value.of": "min", "value.noise.scale": 0.2,
         "value.noise.limit": 0.5, "value.learning.optimizer.lr": 3e-4, "value.learning.every": 1,
-        "learners": ("action-vae",), "learners.0.weight": "advantage-mask", "learners.0.latents": 2,
+        "learners": ("action-vae",), "learners.0.weight": "gate", "learners.0.latents": 2,
         "learners.0.kl": 0.5, "learners.0.network.hidden": (750, 750), "learners.0.learning.optimizer.lr": 1e-3,
         "learners.0.learning.every": 1, "order": ("critic", ("value", "action-vae"), "policy"),
     },

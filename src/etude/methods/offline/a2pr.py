@@ -27,7 +27,7 @@ from torch import Tensor
 
 from etude.core.claims import Claim, Measure
 from etude.core.critic_slots import Error, TargetNoise
-from etude.core.log_slots import Baseline, CloneWeight, Towards
+from etude.core.log_slots import Towards
 from etude.core.replay_slots import ReplayReading
 from etude.learners.backups import ClippedNoise
 from etude.learners.heads import Squared
@@ -36,7 +36,7 @@ from etude.learners.value import ValueFunction
 from etude.methods.offline.bc import TENTH
 from etude.methods.offline.td3_bc import td3_bc
 from etude.objectives.actor import MaximizeQ
-from etude.objectives.clone import Clone, MeanAbs, OfState
+from etude.objectives.clone import Clone, Gate, MeanAbs, OfState
 from etude.objectives.reductions import First
 
 if TYPE_CHECKING:
@@ -47,34 +47,6 @@ def first_value(read: ReplayReading, actions: Tensor) -> Tensor:
     """[P, N] what the first critic says of actions [P, N, A], without gradient."""
     with torch.no_grad():
         return read.values(read.outputs("here", actions, frozen=True, first=True))[:, 0]
-
-
-class AdvantageMask(CloneWeight):
-    """1 where the first critic says that an action is better than what is usual there, else 0.
-
-    Args:
-        baseline: what is usual.
-
-    Shapes: [P, N].
-
-    >>> from types import SimpleNamespace as Rows
-    >>> read = Rows(outputs=lambda at, a, frozen, first: torch.tensor([[[[3.0], [1.0], [2.0]]]]),
-    ...             values=lambda x: x.squeeze(-1), worth=lambda at: torch.tensor([[2.0, 2.0, 2.0]]))
-    >>> AdvantageMask()(read, None).tolist()
-    [[1.0, 0.0, 0.0]]
-    """
-
-    baseline: Baseline = OfState()
-
-    def objection(self, method: Method) -> str | None:
-        if method.slots()["critic"] is None:
-            return "asks what actions are worth, and there is no critic: set critic=q-functions."
-        return None
-
-    @torch.no_grad()
-    def __call__(self, read: ReplayReading, actions: Tensor) -> Tensor:
-        values = first_value(read, actions)
-        return (values > self.baseline(read, First())).to(values.dtype)
 
 
 class AugmentedGuide(Towards):
@@ -140,16 +112,19 @@ class CautiousValue(ValueFunction):
         return self.error(read.state_outputs("here"), target[:, None, :, None]).sum(-1).mean(2).sum(1)
 
 
+BETTER = Gate(over=First(), baseline=OfState())
+"""1 where the first critic says that an action is better than V(s), else 0."""
+
 a2pr = td3_bc.replace(
     id="a2pr",
     title="Adaptive Advantage-Guided Policy Regularization for Offline Reinforcement Learning",
     paper="arXiv:2405.19909",
     value=CautiousValue(),
-    learners=(ActionVAE(weight=AdvantageMask()),),
+    learners=(ActionVAE(weight=BETTER),),
     order=("critic", ("value", "action-vae"), "policy"),
     actor=(
         MaximizeQ(over=First(), scale=MeanAbs(alpha=2.5)),
-        Clone(towards=AugmentedGuide(), weight=AdvantageMask()),
+        Clone(towards=AugmentedGuide(), weight=BETTER),
     ),
     claim=Claim(
         statement="On logs of very bad and of good episodes A2PR earns more than TD3+BC.",

@@ -23,7 +23,11 @@ TENTH = 100.0
 
 
 def over_cloning(statement: str, paper_effect: str, also: str = "") -> Claim:
-    """The claim of a method that it earns more than `bc` on logs of good and bad episodes; `also` ends its setting."""
+    """The claim of a method that it earns more than `bc` on logs of good and bad episodes.
+
+    Args:
+        also: what its setting has besides.
+    """
     return Claim(
         statement=statement,
         task="pendulum",
