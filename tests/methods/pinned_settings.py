@@ -123,7 +123,7 @@ SETTINGS: dict[str, Settings] = {
         "advantages.per_minibatch": False, "optimizer.lr": 3e-3,
     },
     "a2pr": {
-        **{k: v for k, v in TD3_BC.items() if k != "actor.1.weight"}, "actor.1.weight": "gate", "actor.1.weight.over": "first", "actor.1.weight.baseline": "of-state",
+        **TD3_BC, "actor.1.weight": "gate", "actor.1.weight.over": "first",
         "actor.1.weight.baseline": "of-state", "actor.1.towards": "augmented-guide", "actor.1.towards.detach": False,
         "value": "cautious-value", "value.error": "squared", "value.of": "min", "value.noise.scale": 0.2,
         "value.noise.limit": 0.5, "value.learning.optimizer.lr": 3e-4, "value.learning.every": 1,
