@@ -75,7 +75,7 @@ def test_options_that_a_run_would_not_read_are_refused(task: str, option: dict[s
 def test_another_world_is_refused_with_the_methods_that_fit() -> None:
     with pytest.raises(ConfigError, match=r"^dapo learns in tasks of enumerable and language, and this is one of con"):
         get_method("dapo", "control")
-    with pytest.raises(ConfigError, match=r"There fit: a2c, a3c, avg, awac, bc, bc-discrete and \d+ more"):
+    with pytest.raises(ConfigError, match=r"There fit: a2c, a2pr, a3c, avg, awac, bc and \d+ more"):
         compose_method(get_method("dapo"), world=World.CONTROL)
     with pytest.raises(ConfigError, match=r'the one for control is etude.method\("ppo", world="control"\)'):
         compose_method(get_method("ppo").replace(epochs=4), world=World.CONTROL)
