@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from etude.core.encoder_slots import ReplayEncoder
 from etude.core.errors import ConfigError
 from etude.core.learners import Learning, Target
 from etude.core.population import Member, Population
-from etude.core.replay_slots import ReplayEncoder, ReplayReading
+from etude.core.replay_slots import ReplayReading
 from etude.evaluation.acting import TrainedPolicy
 from etude.evaluation.restored import restore_policies
 from etude.loops.off_policy import OffPolicyLoop

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.errors import NonFiniteError
-from etude.core.slots import TokenOptimizer
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.methods.rlvr.oblr_po.snr import SNRAdamW
 from etude.optimizers.adam import AdamW
 from etude.optimizers.model import Halves, ModelStepper

@@ -10,9 +10,10 @@ from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+    from etude.core.optimizer_slots import TokenOptimizer
     from etude.core.population import Number
     from etude.core.replay_slots import ReplayExperience, ReplayPolicy, Sampling
-    from etude.core.slots import Curriculum, TokenExperience, TokenObjective, TokenOptimizer
+    from etude.core.slots import Curriculum, TokenExperience, TokenObjective
     from etude.core.step_slots import Policy, StepAdvantages, StepExperience, StepObjective, StepOptimizer
 
     class CompleteTokenMethod(TokenMethod):

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
+from etude.core.encoder_slots import ReplayEncoder
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Positive
 from etude.core.learners import Critic, Joint, OwnCritic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.log_slots import LogTransform, ReplayValue
 from etude.core.method import Method
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need, Part, to_json
 from etude.core.recipe import Recipe
 from etude.core.replay_slots import (
     ActorTerm,
     Exploration,
     ReplayCritic,
-    ReplayEncoder,
     ReplayExperience,
     ReplayLearner,
     ReplayPolicy,
@@ -35,7 +36,6 @@ from etude.core.slots import (
     TokenAdvantages,
     TokenExperience,
     TokenObjective,
-    TokenOptimizer,
     TokenRegularizer,
     TokenReward,
     TokenWeights,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 from etude.core.batches import TokenBatch
 from etude.core.fields import Count, Interval, WholeNumber
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need, Part
-from etude.core.slots import TokenOptimizer
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 

@@ -359,40 +359,6 @@ class ReplayCritic(ReplayLearner, abstract=True):
         raise NotImplementedError
 
 
-class Encoding(Protocol):
-    """The network of an encoder.
-
-    `width` is that of its features, `joined` that of what it makes of them and an action; 0 where the critic says the
-    values of all choices, for which it reads features alone.
-    """
-
-    width: int
-    joined: int
-
-    def __call__(self, seen: Tensor) -> Tensor:
-        """What is seen [P, N, ...] -> features [P, N, width], which the policy reads."""
-        ...
-
-    def join(self, features: Tensor, actions: Tensor) -> Tensor:
-        """Features and actions [P, N, A] in units -> [P, N, joined], which the critic reads."""
-        ...
-
-
-class ReplayEncoder(ReplayLearner, abstract=True):
-    """What stands before policy and critic: they read what it makes of observations and actions.
-
-    Who acts has it too: its network, an `Encoding`, belongs to the actor.
-    """
-
-    by_critic: ClassVar[bool] = False
-    """Whether the gradient of the critic's loss reaches it (`ReplayReading.critic_loss`); the policy's never does."""
-
-
-def encoder_of(method: Method) -> ReplayEncoder | None:
-    """The learner of a method that is an encoder."""
-    return next((part for part in method.slots()["learners"] if isinstance(part, ReplayEncoder)), None)
-
-
 class ReplayPolicy(Policy, abstract=True):
     """What acts and, unless it is made of the critic, learns by the terms of `actor`."""
 
@@ -410,6 +376,8 @@ class ReplayPolicy(Policy, abstract=True):
         if "actor" not in method.slot_names():
             kind = type(method).__name__
             return f"learns by the terms of the slot actor, which a {kind} does not have: set policy=actor-policy."
+        from etude.core.encoder_slots import encoder_of
+
         encoder = encoder_of(method)
         if encoder is not None and not self.reads_features:
             return f"reads what is seen, and {encoder.name} stands before it: leave it out, or take another policy."

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude.core.fields import Count
+from etude.core.optimizer_slots import Optimizer
 from etude.core.part import Need, Part
-from etude.core.slots import Objective, Optimizer
+from etude.core.slots import Objective
 from etude.core.transitions import ActionLogProbs, Transitions
 
 if TYPE_CHECKING:

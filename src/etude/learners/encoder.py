@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from etude.core.encoder_slots import ReplayEncoder
 from etude.core.learners import Learning
 from etude.core.population import Population
-from etude.core.replay_slots import ReplayEncoder, ReplayReading
+from etude.core.replay_slots import ReplayReading
 from etude.core.step_slots import Network
 from etude.learners.q import action_sizes
 from etude.optimizers.adam import Adam

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from etude.core.critic_slots import CriticPenalty, PenaltyFloor, Weighed, WeighedActions
+from etude.core.encoder_slots import encoder_of
 from etude.core.fields import Count, NonNegative
-from etude.core.replay_slots import ReplayReading, encoder_of
+from etude.core.replay_slots import ReplayReading
 
 if TYPE_CHECKING:
     from etude.core.method import Method

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from etude.core.learners import Apart, Learning
-from etude.core.slots import TokenOptimizer
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.step_slots import StepOptimizer
 from etude.optimizers.learner import Weights, descend
 

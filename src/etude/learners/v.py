@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from etude.core.critic_slots import Backup
+from etude.core.encoder_slots import encoder_of
 from etude.core.population import Population
-from etude.core.replay_slots import encoder_of
 from etude.learners.backups import Bootstrap, FromValue
 from etude.learners.q import Critics, QFunctions
 

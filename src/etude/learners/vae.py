@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from etude.core.encoder_slots import encoder_of
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative
 from etude.core.learners import Learning
 from etude.core.log_slots import CloneWeight
 from etude.core.population import Population
-from etude.core.replay_slots import ReplayLearner, ReplayReading, encoder_of
+from etude.core.replay_slots import ReplayLearner, ReplayReading
 from etude.core.step_slots import Initializer, Network
 from etude.learners.q import action_sizes
 from etude.objectives.clone import Ones

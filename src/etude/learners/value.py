@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.critic_slots import Error, Reduction
+from etude.core.encoder_slots import encoder_of
 from etude.core.fields import Interval
 from etude.core.learners import Learning
 from etude.core.log_slots import ReplayValue
 from etude.core.population import Population
-from etude.core.replay_slots import ReplayReading, encoder_of
+from etude.core.replay_slots import ReplayReading
 from etude.core.step_slots import Initializer, Network
 from etude.learners.heads import Scalar
 from etude.learners.v import StateCritics

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch
 from etude.core.learners import OwnCritic
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.rows import split_groups
-from etude.core.slots import TokenOptimizer
 from etude.core.streams import Stream
 from etude.loops.states import below
 from etude.loops.trainer import Trainer

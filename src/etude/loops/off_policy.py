@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from etude.core import stages
 from etude.core.complete import complete_replay, samplings
 from etude.core.control import ControlTask, VectorEnvironment
+from etude.core.encoder_slots import encoder_of
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.population import CPU, Member, Population, settle
-from etude.core.replay_slots import encoder_of
 from etude.experience.spaces import observation_shape
 from etude.loops.block import Block
 from etude.loops.member_report import reported

@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Generator, Tensor, nn
 
+from etude.core.encoder_slots import Encoding, ReplayEncoder
 from etude.core.errors import ConfigError
-from etude.core.replay_slots import (
-    At,
-    Choice,
-    Drawing,
-    Encoding,
-    Estimate,
-    ReplayCritic,
-    ReplayEncoder,
-    ReplayLearner,
-    ReplayPolicy,
-    Sampling,
-)
+from etude.core.replay_slots import At, Choice, Drawing, Estimate, ReplayCritic, ReplayLearner, ReplayPolicy, Sampling
 from etude.core.transitions import Transitions
 from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units

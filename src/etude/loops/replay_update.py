@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from etude.core.encoder_slots import encoder_of
 from etude.core.errors import InvariantError
 from etude.core.learners import Learning
 from etude.core.part import Need
 from etude.core.population import FlatParameters, Number, PerMember, Population, per_member
-from etude.core.replay_slots import (
-    Estimate,
-    Horizon,
-    ReplayLearner,
-    ReplayPolicy,
-    Sampling,
-    encoder_of,
-)
+from etude.core.replay_slots import Estimate, Horizon, ReplayLearner, ReplayPolicy, Sampling
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.learners import TokenLearner, TokenReading
 from etude.core.method import Method
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need
 from etude.core.rows import split_groups
-from etude.core.slots import TokenOptimizer
 from etude.core.streams import Stream
 from etude.loops.critic_learning import CriticTrainer
 from etude.loops.states import below

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from etude.core.fields import Fraction, Interval, NonNegative, Positive, Probability
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import hints
 from etude.core.population import FlatParameters
-from etude.core.slots import TokenOptimizer
 from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import DecayingAdam, PopulationAdam
 from etude.optimizers.schedules import Constant, Schedule

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.errors import NonFiniteError
-from etude.core.slots import TokenOptimizer
+from etude.core.optimizer_slots import TokenOptimizer
 from etude.optimizers.population import MAX_FAILURES, Differentiable, Metrics, tensors_of
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from etude.core.encoder_slots import ReplayEncoder
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.method import Method
 from etude.core.part import Part
 from etude.core.population import Population
-from etude.core.replay_slots import ReplayEncoder
 from etude.core.step_slots import Network
 from etude.policies.control.actor import ActorPolicy
 from etude.policies.control.leaves import Leaf, Leaves

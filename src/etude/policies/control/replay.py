@@ -10,10 +10,11 @@ from gymnasium.spaces import Discrete
 from torch import Tensor, nn
 
 from etude.core.control import VectorEnvironment
+from etude.core.encoder_slots import Encoding, ReplayEncoder, encoder_of
 from etude.core.errors import ConfigError
 from etude.core.learners import Learning
 from etude.core.population import Population
-from etude.core.replay_slots import Encoding, ReplayEncoder, ReplayPolicy, encoder_of
+from etude.core.replay_slots import ReplayPolicy
 from etude.core.step_slots import Initializer, Network, Observations
 from etude.optimizers.adam import Adam
 from etude.policies.control.actor import Actor

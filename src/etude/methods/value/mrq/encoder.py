@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from etude.core.encoder_slots import ReplayEncoder
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative
 from etude.core.learners import Learning, Target
 from etude.core.population import Population
-from etude.core.replay_slots import Horizon, ReplayEncoder, ReplayReading, Sampling
+from etude.core.replay_slots import Horizon, ReplayReading, Sampling
 from etude.core.step_slots import Initializer, Network
 from etude.experience.sampling import Window
 from etude.learners.heads import CrossEntropy, TwoHot
