@@ -17,18 +17,18 @@ direction the gradient vanishes, also for bad rows that are wrongly labelled. Wi
 has w_D n_D / (w_U n_U) between 1 and 4/3.
 
 z is here that of all rows of a training step, by the policy as it is when the step begins; the authors' code and TRL
-take that of each minibatch, which is the same with one minibatch and one pass (TRL 1.16: losses and gradients equal,
-`tests/methods/test_kto.py`). Rows are mismatched with the answer that stands as many rows before as the largest group
-has, so that it is another problem's.
+take that of each minibatch, which is the same with one minibatch and one pass (equal to the loss of TRL 1.16 on the
+same weights and rows, `tests/methods/test_kto.py`). Rows are mismatched with the answer that stands as many rows before
+as the largest group has, so that it is another problem's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from etude.advantages.group import episode_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
@@ -93,29 +93,23 @@ def mismatched(batch: TokenBatch, pad: int) -> TokenBatch | None:
     sizes = torch.unique(batch.group, return_counts=True)[1]
     if len(sizes) < 2:
         return None
-    answers = torch.arange(len(batch)) - int(sizes.max())
-    found = [list(_joined(batch, i, j)) for i, j in enumerate(answers.tolist())]
-    shape = len(batch), max(len(row) for row in found)
-    tokens, real, action = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
-    tokens += pad
-    for i, row in enumerate(found):
-        tokens[i, : len(row)], action[i, : len(row)] = torch.tensor(row).T
-        real[i, : len(row)] = 1
-    device, zeros = batch.tokens.device, torch.zeros(shape)
+    others = (torch.arange(len(batch)) - int(sizes.max())).tolist()
+    starts, ends = batch.action_mask.int().argmax(1).tolist(), batch.lengths.tolist()
+    asked = [batch.tokens[i, : starts[i]] for i in range(len(batch))]
+    said = [batch.tokens[j, starts[j] : ends[j]] for j in others]
+    acted = [batch.action_mask[j, starts[j] : ends[j]] for j in others]
+    tokens = pad_sequence([torch.cat(pair) for pair in zip(asked, said)], batch_first=True, padding_value=pad)
+    action = pad_sequence(
+        [torch.cat([acts.new_zeros(len(x)), acts]) for x, acts in zip(asked, acted)], batch_first=True
+    )
+    lengths = torch.tensor([len(x) + len(y) for x, y in zip(asked, said)], device=tokens.device)
+    real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+    zeros, none = torch.zeros(tokens.shape), torch.zeros(len(batch))
     rows = TokenBatch(
-        tokens, real.bool(), action.bool(), zeros, zeros, torch.arange(len(batch)), torch.ones(len(batch)),
-        torch.zeros(len(batch)), torch.zeros(len(batch), dtype=torch.bool), temperature=batch.temperature,
+        tokens, real, action, zeros, zeros, torch.arange(len(batch)), none + 1, none, none.bool(),
+        temperature=batch.temperature,
     )  # fmt: skip
-    return rows.to(device)
-
-
-def _joined(batch: TokenBatch, prompt: int, answer: int) -> Iterator[tuple[int, int]]:
-    """Tokens of a row up to its first action, then those of another from there on, and whether each is an action."""
-    for row, ahead in ((prompt, True), (answer, False)):
-        start = int(batch.action_mask[row].int().argmax())
-        place = slice(0, start) if ahead else slice(start, int(batch.lengths[row]))
-        acted = torch.zeros(start, dtype=torch.bool) if ahead else batch.action_mask[row, place]
-        yield from zip(batch.tokens[row, place].tolist(), acted.long().tolist())
+    return rows.to(tokens.device)
 
 
 class ProspectLoss(TokenObjective):
