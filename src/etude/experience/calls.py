@@ -147,8 +147,8 @@ class NamedCalls(CallForm):
     """`name: text` on a line: the rest of the line is the tool's first argument.
 
     >>> tool = Tool("search", "", {"properties": {"query": {"type": "string"}}})
-    >>> NamedCalls().read("Hm: well.\\nsearch: the moon", {"search": tool})
-    [Call(name='search', arguments={'query': 'the moon'})]
+    >>> NamedCalls().read("Hm: well.\\nsearch: Apollo 11", {"search": tool})
+    [Call(name='search', arguments={'query': 'Apollo 11'})]
     """
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Reading:

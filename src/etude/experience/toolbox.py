@@ -44,8 +44,8 @@ class ToolCalls(Toolbox):
 
     Raises: ConfigError, when the first episode begins, for functions that cannot be loaded or described, or none.
 
-    >>> ToolCalls(functions="a.py, b.py:find").sources
-    ('a.py', 'b.py:find')
+    >>> ToolCalls(functions="calculator, tools_2.py:find").sources
+    ('calculator', 'tools_2.py:find')
     """
 
     functions: str = ""

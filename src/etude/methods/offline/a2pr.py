@@ -56,6 +56,19 @@ class AugmentedGuide(Towards):
         detach: whether the guide is a constant; else the policy's gradient also goes through the autoencoder.
 
     Shapes: [P, N, A] in units.
+
+    An autoencoder that says 0.5 whatever it is shown, beside recorded 0.9 and -0.9, where an action is its own worth:
+
+    >>> from types import SimpleNamespace as Rows
+    >>> class Half(torch.nn.Module):
+    ...     latents = 1
+    ...     def forward(self, seen, actions, noise): return torch.full_like(actions, 0.5)
+    >>> recorded = torch.tensor([[[0.9], [-0.9]]])
+    >>> read = Rows(batch=Rows(actions=recorded), policy=lambda: Rows(actions=torch.zeros(1, 2, 1)), values=lambda x: x,
+    ...             beside=lambda name: Half(), normal=lambda name, like: like, seen=lambda at: None,
+    ...             outputs=lambda at, actions, frozen, first: actions.transpose(1, 2))
+    >>> [round(x, 1) for x in AugmentedGuide()(read).flatten().tolist()]
+    [0.9, 0.5]
     """
 
     detach: bool = False

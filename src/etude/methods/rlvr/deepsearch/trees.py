@@ -149,6 +149,8 @@ class SearchedGroups(Groups):
         replayed: 0: nothing is.
         limit: most answers that are kept for that.
 
+    Shapes: an episode of l steps has `info["worth"]` [L], and each of its rows `step` [B, T].
+
     >>> part = SearchedGroups(size=8, width=4, depth=4)
     >>> part.rows_per_problem, [part.backed(q, gain) for q, gain in ((0.5, -1.0), (-0.3, 0.5), (-0.3, -0.5))]
     (8, [0.5, 0.5, -0.8])
