@@ -131,6 +131,8 @@ class LanguageTask(Task, abstract=True):
     workers: ClassVar[int] = 0
     """Processes that step its environments, so many at once: for slow ones, which compute for long or wait. 0: in this
     process, one after another. Changes no number."""
+    shows_how: ClassVar[bool] = True
+    """Whether its worked completions are right; False: they show how somebody writes, well or badly."""
     by_arrival: ClassVar[bool] = False
     """Whether an episode goes on as soon as its environment has answered, though others have not: for `workers` whose
     answers take very different times. The clock then decides who is sampled with whom, so that a run comes to the same

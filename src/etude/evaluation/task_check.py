@@ -193,7 +193,7 @@ def _scores(task: LanguageTask, problem: Problem) -> Iterator[Finding]:
     except Exception as error:
         yield _fault("demonstration", f"The demonstration of {problem.id!r} raised {_named(error)}.")
         return
-    if not solved and problem.answer is not None:  # what is graded, with no right answer, may show how somebody writes
+    if task.shows_how and not solved:
         yield _fault(
             "demonstration",
             f"The demonstration of {problem.id!r} scores {earned}, which is no success: {worked!r}.",

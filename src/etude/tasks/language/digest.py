@@ -73,6 +73,7 @@ class Digest(LanguageTask):
 
     id: ClassVar[str] = "digest"
     max_tokens: ClassVar[int] = LONGEST + 1
+    shows_how: ClassVar[bool] = False
 
     size: Count = 4000
     slips: Probability = 0.0
