@@ -58,6 +58,15 @@ def test_a_run_of_control_is_to_be_compared_with_its_parent(
     assert f"etude compare {other} {method} --task pendulum --seeds 10" in commands
 
 
+def test_a_run_from_logs_is_to_be_judged_by_others_and_compared_with_imitation(tmp_path: Path) -> None:
+    done = Result(tmp_path, "iql", "pendulum", 2, 1.0, tmp_path / "checkpoint", {}, [])
+    logged = {"task": "pendulum", "task_fields": ["task.data=my logs.npz"]}
+    judged, compared = (line for line, _ in control.suggestions(done, "iql", logged))
+    assert judged == f"etude evaluate {tmp_path} --data LOGS"
+    assert compared == "etude compare bc iql --task pendulum --data 'my logs.npz' --seeds 10"
+    assert [line for line, _ in control.suggestions(done, "iql", {**logged, "task": "logs"})] == [judged]
+
+
 def test_the_reward_of_a_function_stands_beside_the_accuracy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,17 @@ def test_kill_and_resume_are_exact(tmp_path: Path, logs: Path) -> None:
     assert weights(tmp_path / "whole") == weights(tmp_path / "halves")
 
 
+@pytest.mark.usefixtures("forked_workers")
+def test_methods_are_compared_on_the_same_logs(tmp_path: Path, logs: Path) -> None:
+    small = {k: v for k, v in SMALL.items() if not k.startswith("critic")}
+    found = etude.compare(["bc", "td3-bc"], "pendulum", data=str(logs), set=small, seeds=2, steps=250, evaluate=2,
+                          out=tmp_path, quiet=True)  # fmt: skip
+    runs = [json.loads(path.read_text())["data"]["path"] for path in tmp_path.rglob("environment.json")]
+    assert runs == [str(logs.resolve())] * 2 and found.comparison.table()
+    with pytest.raises(ConfigError, match="ppo"):
+        etude.compare(["bc", "ppo"], "pendulum", data=str(logs), steps=250, out=tmp_path, quiet=True)
+
+
 def test_other_data_is_refused_naming_both(tmp_path: Path, logs: Path) -> None:
     trained(logs, tmp_path / "run", until=250)
     other = written(tmp_path / "other.npz", pendulum_columns(episodes=3, seed=5))

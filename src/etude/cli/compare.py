@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -13,6 +13,7 @@ from etude.cli.task_fields import NOTHING, TaskFields
 def compare(
     *methods: str,
     task: str = "compose",
+    data: str | None = None,
     model: str = "tiny",
     seeds: int | None = None,
     steps: int | None = None,
@@ -33,6 +34,9 @@ def compare(
     ----------
     methods
         Names, file.py:name, or several stacked with +, as in grpo+kl-to-reference. The first is the baseline.
+    data
+        Logs that all of them learn from, which are played in --task ENVIRONMENT: .npz, D4RL's .hdf5, a Minari folder, a
+        table with --columns, or a run folder.
     seeds
         Runs of each, 3 by default; in control members of each, trained together, 10 by default.
     steps
@@ -60,6 +64,7 @@ def compare(
 
     from etude.runs.comparing import compare as run
 
+    logs: dict[str, Any] = {} if data is None else {"data": data}
     comparison = run(
         methods,
         task,
@@ -75,6 +80,7 @@ def compare(
         evaluate=evaluate,
         evaluate_every=evaluate_every,
         preset=preset,
+        **logs,
         **of_task.given(),
     )
     console = Console()

@@ -85,7 +85,8 @@ class Job:
         if not self.members or len(lines) < 2:
             return len(lines) - 1
         last = json.loads(lines[-2])
-        return int(last.get("environment_steps", last["step"]))
+        done = last.get("environment_steps", last.get("updates", last["step"]))  # from logs the budget is of updates
+        return int(min(done, self.target))
 
 
 def jobs_for(

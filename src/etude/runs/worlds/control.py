@@ -22,6 +22,7 @@ from etude.runs.playing import LATEST, Plays, plays
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, language, parent
 from etude.runtime.looks import Look
+from etude.tasks import LOGS
 from etude.tasks.control.logged import LoggedTask
 
 if TYPE_CHECKING:
@@ -343,12 +344,21 @@ def preview(task: ControlTask, split: str | None, count: int) -> Iterable[str]:
     environment.close()
 
 
+BESIDE_LOGS = {"bc": "td3-bc", "bc-discrete": "cql-discrete", "cql-discrete": "bc-discrete"}
+"""What a method that learns from logs is compared with; others with `bc`, which imitates them."""
+
+
 def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """More episodes, and a comparison with the method's parent, or with another where it has none."""
-    other = parent(done.folder, World.CONTROL, method) or ("ppo" if method == "a2c" else "a2c")
-    task = quote(str(config["task"]))
-    commands = [(f"etude evaluate {quote(str(done.folder))} --episodes 100", "how good it is over more episodes")]
-    if not task.startswith("'<"):
-        line = f"etude compare {other} {quote(method)} --task {task} --seeds {SEEDS}"
+    """More episodes, or what logs say, and a comparison with the method's parent, or with another where it has none."""
+    task, folder = quote(str(config["task"])), quote(str(done.folder))
+    data = next((f.partition("=")[2] for f in config.get("task_fields", ()) if f.startswith("task.data=")), "")
+    if data:
+        commands = [(f"etude evaluate {folder} --data LOGS", "what logs that it has not seen say that it earns")]
+        other, more = BESIDE_LOGS.get(method, "bc"), f" --data {quote(data)}"
+    else:
+        commands = [(f"etude evaluate {folder} --episodes 100", "how good it is over more episodes")]
+        other, more = parent(done.folder, World.CONTROL, method) or ("ppo" if method == "a2c" else "a2c"), ""
+    if task != LOGS and not task.startswith("'<"):
+        line = f"etude compare {other} {quote(method)} --task {task}{more} --seeds {SEEDS}"
         commands.append((line, "which of the two is better, with statistics"))
     return commands

@@ -91,11 +91,17 @@ class LoggedTask(ControlTask):
             return self.environment.make(seeds, count, purpose)
         return NoEnvironment(self.logs().spaces)
 
+    def pictured(self, seed: int, purpose: str) -> VectorEnvironment | None:
+        """One environment that draws where it is; None where the task's does not."""
+        pictured = getattr(self.environment, "pictured", None)
+        found: VectorEnvironment | None = None if pictured is None else pictured(seed, purpose)
+        return found
+
     def single(self, **arguments: object) -> Any:
         """One environment of Gymnasium, to draw pictures of."""
         single = getattr(self.environment, "single", None)
         if single is None:
-            raise ConfigError(f"{self.id} draws no pictures.")
+            raise ConfigError("its environment has none.")
         return single(**arguments)
 
 
