@@ -134,6 +134,18 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def forked_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of worker processes (`runtime/workers.py`): samplers, and workers that share their weights."""
+    import subprocess
+    from types import SimpleNamespace
+
+    own = SimpleNamespace(
+        Popen=processes.Served, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
+    )  # fmt: skip
+    monkeypatch.setattr("etude.runtime.workers.subprocess", own)
+
+
+@pytest.fixture
 def make_batch() -> Callable[..., TokenBatch]:
     """A float64 batch from an action mask [B, T] (nested lists of 0 and 1); every other field can be given."""
     import torch

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PRELOADED = (
     "etude.runs.train", "etude.runs.worlds.control", "etude.runs.worlds.language", "etude.runs.kinds.rollout",
@@ -82,6 +83,36 @@ class Worker:
         self.wait()
 
 
+class Served:
+    """A worker's process (`runtime/serving.py`), forked; as much of a `subprocess.Popen` as `runtime/workers.py` takes
+    it for."""
+
+    def __init__(self, command: Sequence[str], *, stdout: IO[bytes], pass_fds: Sequence[int], **more: Any) -> None:
+        ends = [Connection(os.dup(number)) for number in (*pass_fds, stdout.fileno())]
+        self._process: ForkServerProcess = CONTEXT.Process(target=_serve_role, args=ends)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        for end in ends:
+            end.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a forked worker", timeout or 0.0)
+        return self._process.exitcode
+
+
 def etude(folder: Path, *args: str) -> Process:
     """`etude ARGS` in this folder."""
     return Process(folder, _said(folder), _etude, args)
@@ -122,6 +153,16 @@ def _serve(orders: Connection, folder: Path) -> None:
     os.dup2(orders.fileno(), 1)
     sys.stdin = os.fdopen(0)
     worker.serve()
+
+
+def _serve_role(line: Connection, said: Connection) -> None:
+    from etude.runtime import serving
+
+    os.setsid()
+    for number in (1, 2):
+        os.dup2(said.fileno(), number)
+    serving._end_with = lambda parent: None  # type: ignore[assignment]  # its parent is who forked it
+    serving.main(os.dup(line.fileno()))
 
 
 def _called(folder: Path, said: Path, call: Callable[..., None], args: tuple[Any, ...]) -> None:

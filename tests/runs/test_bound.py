@@ -26,7 +26,7 @@ from etude.runtime.executors.processes import Processes
 from etude.tasks import resolve_task
 from slow_worlds import Slow
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("one_thread", "forked_roles"), pytest.mark.slow]
 SMALL: dict[str, Any] = {
     "steps": 4, "evaluate": 0, "quiet": True, "preset": False, "threads": 1,
     "set": ["problems=3", "experience.size=4", "objective=decoupled-surrogate"],

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import etude
+import processes
 from etude.core.errors import CheckpointError, ConfigError, WorkerError
 from etude.core.registry import get_method
 from etude.loops.hogwild import HogwildLoop, segments_of
@@ -27,7 +28,7 @@ from etude.runtime.common import MEMORY, PREFIX, Common, Count
 from etude.tasks import resolve_task
 from replay_toys import REPLAY
 
-pytestmark = [pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.usefixtures("one_thread", "forked_roles")]
 CLOCK = ("seconds", "steps_per_second", "seconds/experience", "seconds/update")
 
 
@@ -189,7 +190,7 @@ etude.train("a3c", "cartpole", out=sys.argv[1], on="hogwild:2", steps=10_000_000
 def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C: checkpoint first. Killed: the workers notice. No process and no shared memory is left."""
     run = tmp_path / "run"
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(run)], stderr=subprocess.DEVNULL)
+    process = processes.python(tmp_path, SCRIPT, str(run))
     pids: list[int] = []
     try:
         until = time.monotonic() + 120
@@ -197,15 +198,15 @@ def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path)
             time.sleep(0.1)
         pids = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         assert len(pids) == 2
-        process.send_signal(number)
-        process.wait(timeout=60)
+        process.signal(number)
+        process.end(60)
         until = time.monotonic() + 10
         while time.monotonic() < until and alive(pids):
             time.sleep(0.1)
         assert not alive(pids)
     finally:
         process.kill()
-        process.wait()
+        process.end()
     assert not list(MEMORY.glob(f"{PREFIX}{process.pid}-*"))
     if number == signal.SIGINT:
         steps = [int(p.name.removeprefix("step-")) for p in (run / "checkpoints").iterdir()]

@@ -30,7 +30,7 @@ from etude.tasks import resolve_task
 from language_toys import Toy
 from slow_worlds import Slow
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
 STEPS = 3
 PROBLEMS = {"ghpo": 4, "hgpo": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
