@@ -89,7 +89,7 @@ class Served:
 
     def __init__(self, command: Sequence[str], *, stdout: IO[bytes], pass_fds: Sequence[int], **more: Any) -> None:
         ends = [Connection(os.dup(number)) for number in (*pass_fds, stdout.fileno())]
-        self._process: ForkServerProcess = CONTEXT.Process(target=_serve_role, args=ends)
+        self._process: ForkServerProcess = CONTEXT.Process(target=_serve_role, args=(Path.cwd(), *ends))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -155,10 +155,11 @@ def _serve(orders: Connection, folder: Path) -> None:
     worker.serve()
 
 
-def _serve_role(line: Connection, said: Connection) -> None:
+def _serve_role(folder: Path, line: Connection, said: Connection) -> None:
     from etude.runtime import serving
 
     os.setsid()
+    os.chdir(folder)
     for number in (1, 2):
         os.dup2(said.fileno(), number)
     serving._end_with = lambda parent: None  # type: ignore[assignment]  # its parent is who forked it

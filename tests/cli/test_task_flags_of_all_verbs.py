@@ -41,6 +41,7 @@ def test_tasks_show_knows_where_answers_are(cli: Cli, data: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_compare_and_tune(cli: Cli, data: str) -> None:
     small: list[Any] = ["--task", data, "--columns", COLUMNS, "--evaluate", 2, "--workers", 1]
     small += ["--set", "problems=2", "--set", "experience.size=2", "--set", "experience.max_tokens=4"]

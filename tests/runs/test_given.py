@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 
 import etude
 from etude.core.errors import CheckpointError, ConfigError, DataError
@@ -113,15 +114,15 @@ def test_the_source_of_a_lambda_is_its_own_expression_and_of_a_partial_its_argum
 
 @pytest.mark.slow
 def test_a_lambda_that_is_written_elsewhere_resumes_and_evaluates(tmp_path: Path) -> None:
-    controlled(lambda: Corridor(3), "run")
+    controlled(lambda: TimeLimit(Corridor(3), 20), "run")
     with pytest.raises(CheckpointError, match=r"etude\.resume\('run', task=lambda: \.\.\.\)"):
         etude.resume("run", steps=64, quiet=True)
     with pytest.raises(ConfigError, match=r"etude\.evaluate\('run', task=lambda: \.\.\.\)"):
         etude.evaluate("run", episodes=1)
     with pytest.raises(CheckpointError, match="is not what run was trained with"):
-        etude.resume("run", task=lambda: Corridor(4), quiet=True)
-    assert etude.resume("run", steps=64, task=lambda: Corridor(3), quiet=True).steps == 4
-    assert etude.evaluate("run", task=lambda: Corridor(3), episodes=1)["test"]
+        etude.resume("run", task=lambda: TimeLimit(Corridor(4), 20), quiet=True)
+    assert etude.resume("run", steps=64, task=lambda: TimeLimit(Corridor(3), 20), quiet=True).steps == 4
+    assert etude.evaluate("run", task=lambda: TimeLimit(Corridor(3), 20), episodes=1)["test"]
 
 
 def test_what_gymnasium_made_is_called_by_its_id(tmp_path: Path) -> None:
