@@ -133,6 +133,17 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.get_context", lambda method: processes.CONTEXT)
 
 
+@pytest.fixture(params=["float32", "float64"])
+def tolerance(request: pytest.FixtureRequest) -> Iterator[float]:
+    """How near numbers of this type have to be, while all new ones are of it."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, request.param))
+    yield 1e-5 if request.param == "float32" else 1e-9
+    torch.set_default_dtype(before)
+
+
 @pytest.fixture
 def forked_roles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of worker processes (`runtime/workers.py`): samplers, and workers that share their weights."""

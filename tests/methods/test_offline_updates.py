@@ -6,7 +6,7 @@ Adam, slow copies. To 1e-5 in float32 and 1e-9 in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,6 @@ from own_updates import VAE, Own, flat, follow, net, q
 
 GAMMA, UPDATES, MEMBERS = 0.99, 4, 2
 torch.set_num_threads(1)
-
-
-@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
-def tolerance(request: pytest.FixtureRequest) -> Iterator[float]:
-    """How near numbers of this type have to be, while all new ones are of it."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(request.param)
-    yield 1e-5 if request.param is torch.float32 else 1e-9
-    torch.set_default_dtype(before)
 
 
 BETWEEN = 0.74
