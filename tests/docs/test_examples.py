@@ -160,7 +160,7 @@ def test_the_second_try_is_played_in_workers_as_in_this_process(folder: Path) ->
     """The page's commands, in small: the number of processes changes no number, and a run that was stopped goes on."""
     assert {finding.level for finding in etude.check_task("second_try.py")} == {"fact"}
     found = []
-    for workers in (0, 2):
+    for workers in (0, 1):
         small = {"problems": 4, "experience.size": 4, "task.workers": workers}
         result = etude.train("grpo", "second_try.py", steps=2, evaluate=4, set=small, out=f"run-{workers}", quiet=True)
         lines = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]

@@ -61,7 +61,6 @@ def scorer() -> LanguagePolicy:
     [
         ("reinforce", "compose", 6, 0.2),
         ("grpo", "compose", 6, 0.2),
-        ("dapo", "compose", 6, 0.2),
         ("ppo", "compose", 8, 0.2),
         ("sft", "compose", 8, 0.25),
         ("dpo", "preferences", 15, 0.12),

@@ -524,9 +524,10 @@ exec(sys.argv[3])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["pass", "os._exit(0)", "os.kill(os.getpid(), 9)"])
-@pytest.mark.parametrize("state", ["idle", "busy"])
-def test_the_process_ends_with_its_parent(source: Path, tmp_path: Path, ending: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "ending"), [("idle", "pass"), ("idle", "os._exit(0)"), ("busy", "os.kill(os.getpid(), 9)")]
+)
+def test_the_process_ends_with_its_parent(source: Path, tmp_path: Path, state: str, ending: str) -> None:
     words = (f"{source}:faulty", state, ending, str(tmp_path / "pid"))
     if ending == "pass":  # as Python ends by itself, which no forked process does
         done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=60)
