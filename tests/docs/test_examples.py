@@ -161,8 +161,8 @@ def test_the_second_try_is_played_in_workers_as_in_this_process(folder: Path) ->
     assert {finding.level for finding in etude.check_task("second_try.py")} == {"fact"}
     found = []
     for workers in (0, 1):
-        small = {"problems": 4, "experience.size": 4, "task.workers": workers}
-        result = etude.train("grpo", "second_try.py", steps=2, evaluate=4, set=small, out=f"run-{workers}", quiet=True)
+        small = {"problems": 2, "experience.size": 2, "task.workers": workers}
+        result = etude.train("grpo", "second_try.py", steps=2, evaluate=1, set=small, out=f"run-{workers}", quiet=True)
         lines = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
         found.append([{k: v for k, v in line.items() if "second" not in k and k != "time"} for line in lines])
     assert found[0] == found[1] and len(found[0]) == 2 and found[0][-1]["prefilled_tokens"] > 0
