@@ -16,7 +16,8 @@ COLUMNS = "prompt=question,answer=solution"
 
 
 @pytest.fixture
-def data() -> str:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
     rows = [{"question": f"{a}+{b}=", "solution": rf"\\boxed{{{a + b}}}"} for a in range(1, 6) for b in range(1, 6)]
     Path("data.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return "data.jsonl"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from etude.core.complete import complete_token
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, check
 from etude.core.method import Method
 from etude.core.slots import Reward
 from etude.core.stages import composed
@@ -21,15 +20,14 @@ from etude.rewards.several import only_python
 from etude.runs import samplers
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
+from etude.runs.worlds.asked import axes_asked, counted_asked, greedy_asked, judging_asked, search_asked
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
     from etude.core.episodes import Episode
     from etude.evaluation.intervals import Interval
-    from etude.evaluation.judging import Judging
     from etude.evaluation.language import Evaluation
     from etude.loops.language import LanguageLoop
-    from etude.planners.search import Search
     from etude.policies.language import LanguagePolicy
 
 SMALL = 20_000_000
@@ -253,8 +251,8 @@ def evaluate(
     from etude.experience.groups import Groups
     from etude.rewards.several import reward_parts
 
-    search, axes, judging = _search(options, task), _axes(options, task), _judging(options, task)
-    ks, count = (_greedy(options), 1) if options.temperature == 0 else _counted(options)
+    search, axes, judging = search_asked(options, task), axes_asked(options, task), judging_asked(options, task)
+    ks, count = (greedy_asked(options), 1) if options.temperature == 0 else counted_asked(options)
     how = Groups(temperature=options.temperature or 1.0, top_p=options.top_p, max_tokens=options.max_tokens)
     splits = [options.split] if options.split else list(evaluation_splits(task))
     for name in splits:
@@ -300,82 +298,6 @@ def evaluate(
         )  # fmt: skip
         measures[one.split] = dict(one.summary(ks, majority=True))
     return measures
-
-
-def _search(options: EvaluationOptions, task: LanguageTask) -> Search | None:
-    """The search that was asked for. Raises ConfigError for one that the task or another option does not go with."""
-    if options.search is None:
-        return None
-    from etude.evaluation.searched import check_searchable
-    from etude.runs.searching import search_of
-
-    usual = EvaluationOptions()
-    for flag, differs in {
-        "--k": options.k != usual.k, "--samples": options.samples is not None,
-        "--reward": options.reward is not None, "--temperature 0": options.temperature == 0,
-    }.items():  # fmt: skip
-        if differs:
-            raise ConfigError(
-                f"--search says itself how much is sampled, and what answers are worth: leave out {flag}."
-            )
-    check_searchable(task)
-    return search_of(options.search)
-
-
-def _axes(options: EvaluationOptions, task: LanguageTask) -> Sequence[str]:
-    """What is shown. Raises ConfigError for what the task or another option does not go with."""
-    if options.axes is None:
-        return ()
-    from etude.evaluation.axes import check_axes
-
-    for flag, differs in {"--search": options.search is not None, "--reward": options.reward is not None}.items():
-        if differs:
-            raise ConfigError(f"--axes compares how often the task calls answers right: leave out {flag}.")
-    axes = options.axes.split(",") if isinstance(options.axes, str) else tuple(options.axes)
-    check_axes(axes, task)
-    return axes
-
-
-def _judging(options: EvaluationOptions, task: LanguageTask) -> Judging | None:
-    """How it judges. Raises ConfigError for what the task or another option does not go with."""
-    if options.judge is None:
-        return None
-    from etude.evaluation.judging import JUDGINGS, check_judging
-
-    for flag, differs in {
-        "--search": options.search is not None, "--axes": options.axes is not None,
-        "--reward": options.reward is not None, "--temperature 0": options.temperature == 0,
-    }.items():  # fmt: skip
-        if differs:
-            raise ConfigError(f"--judge chooses among samples by what the model says of them: leave out {flag}.")
-    check_judging(task)
-    for judging in JUDGINGS:
-        if options.judge == judging:
-            return judging
-    raise UnknownNameError("judge", options.judge, JUDGINGS)
-
-
-def _counted(options: EvaluationOptions) -> tuple[Sequence[int], int]:
-    """Sample counts, and completions of each problem. Raises ConfigError for more of the first."""
-    most = max(options.k)
-    count = check("samples", Count, most if options.samples is None else options.samples)
-    if most > count:
-        raise ConfigError(f"pass@{most} needs at least {most} samples per problem, got {count}.")
-    return options.k, count
-
-
-def _greedy(options: EvaluationOptions) -> Sequence[int]:
-    """One completion of each problem. Raises ConfigError for an option of sampling."""
-    usual = EvaluationOptions()
-    said = {
-        "--k": (options.k, ((1,), usual.k)),
-        "--samples": (options.samples, (1, None)),
-        "--top-p": (options.top_p, (1.0,)),
-    }
-    for flag, (value, allowed) in said.items():
-        if value not in allowed:
-            raise ConfigError(f"At temperature 0 each problem has one completion, the greedy one: leave out {flag}.")
-    return (1,)
 
 
 def about(options: EvaluationOptions) -> str:
