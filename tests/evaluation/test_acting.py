@@ -98,8 +98,13 @@ def test_what_cannot_act_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tiny is no run, nor a checkpoint in one\."):
         etude.policy("tiny")
     own = etude.train("ppo", Own, out=str(tmp_path / "own"), **SMALL)
-    with pytest.raises(ConfigError, match=r"was trained on <.*Own>, which only lives in Python"):
+    with pytest.raises(
+        ConfigError, match=r"was trained on <.*Own>, which only lives in Python: give it again.*task=Own\)"
+    ):
         etude.policy(own.folder)
+    assert int(etude.policy(own.folder, task=Own)(np.zeros(1, np.float32))) in (0, 1)
+    with pytest.raises(ConfigError, match="knows its task by name, cartpole: leave task out"):
+        etude.policy(run.folder, task="cartpole")
     words = etude.train("grpo", steps=1, evaluate=0, quiet=True, set={"problems": 2}, out=str(tmp_path / "words"))
     with pytest.raises(ConfigError, match=r"no run of control.*from_pretrained\(.*step-1/model"):
         etude.policy(words.folder)

@@ -112,6 +112,15 @@ def test_fields_are_set_from_the_command_line() -> None:
     assert [bool(toy.step(np.zeros((1, 1, 1))).terminated[0, 0]) for _ in range(3)] == [False, False, True]
 
 
+def test_what_a_file_has_made_is_made_again_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "made.py"
+    file.write_text('import gymnasium as gym\nenv = gym.make("MountainCar-v0", max_episode_steps=7)\n')
+    vector = resolve_task(f"{file}:env").make([0], 2)
+    vector.reset()
+    ends = [bool(vector.step(np.zeros((1, 2, 1))).truncated.all()) for _ in range(7)]
+    assert ends == [False] * 6 + [True]
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

@@ -144,11 +144,21 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str)
         )
     fields = hints(type(value))
     if rest[0] not in fields:
+        listed = f"It has: {', '.join(fields) or 'none'}."
         raise UnknownNameError(
-            f"field of {type(value).__name__}", rest[0], fields, f"It has: {', '.join(fields) or 'none'}."
+            f"field of {type(value).__name__}", rest[0], fields, listed + _others(classes, rest[0], where)
         )
     inner = _edited(value.fields()[rest[0]], fields[rest[0]], rest[1:], text, f"{type(value).__name__}.{rest[0]}")
     return value.replace(**{rest[0]: inner})
+
+
+def _others(classes: tuple[type[Part], ...], field: str, where: str) -> str:
+    """Which parts that could stand in this place have the field, and how to put one there."""
+    having = [n for n, c in part_classes().items() if issubclass(c, classes) and field in hints(c)]
+    if not having:
+        return ""
+    has = f"{' and '.join(having)} {'has' if len(having) == 1 else 'have'} it"
+    return f" {has}: first set {where.split('.')[-1]}={having[0]}."
 
 
 def _places(parts: Sequence[Part], name: str, where: str) -> list[int]:

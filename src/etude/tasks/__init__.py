@@ -82,7 +82,8 @@ def _as_task(name: str, thing: object) -> Task:
     from etude.core.task import Task
     from etude.tasks.control import _names
 
-    if _names.is_environment(thing) or (not isinstance(thing, Task) and _names.returns_environment(thing, name)):
+    make = _names.remade(thing)
+    if _names.is_environment(make) or (not isinstance(make, Task) and _names.returns_environment(make, name)):
         from etude.tasks.control.environment import EnvironmentTask
 
         return EnvironmentTask(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import logging
@@ -9,7 +10,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.core.errors import ConfigError, EnvironmentFault, EtudeError, MissingExtraError, UnknownNameError
@@ -72,6 +72,14 @@ def returns_environment(thing: object, name: str) -> bool:
     return True
 
 
+def remade(thing: object) -> Any:
+    """What makes environments like one that `gym.make` made, since many are needed; all else as it is."""
+    gym = sys.modules.get("gymnasium")
+    if gym is None or not isinstance(thing, gym.Env) or thing.spec is None:
+        return thing
+    return functools.partial(gym.make, thing.spec)
+
+
 def no_environment(thing: object, name: str) -> str:
     """Why something that looks like an environment is none; '' for all else."""
     if _of_several(thing):
@@ -106,7 +114,7 @@ def built_in(name: str) -> Any:
     return getattr(importlib.import_module(f"etude.tasks.control.{module}"), attribute)
 
 
-@cache
+@functools.cache
 def envpool_ids() -> frozenset[str]:
     """EnvPool's ids; none without the package."""
     if importlib.util.find_spec("envpool") is None:
@@ -148,7 +156,7 @@ def gymnasium_ids() -> frozenset[str]:
     return frozenset(gym.registry)
 
 
-@cache
+@functools.cache
 def load_plugins() -> None:
     """Let installed packages register their environments: those of the entry point `gymnasium.envs`.
 
@@ -223,7 +231,7 @@ def open_environment(name: str, arguments: Mapping[str, Any]) -> gym.Env:
         return _registered(name, arguments)
     from etude.core.registry import load_task
 
-    task = GIVEN[name] if name in GIVEN else load_task(name)
+    task = remade(GIVEN[name] if name in GIVEN else load_task(name))
     if not callable(task):
         advice = ": name its class, many are made of it" if isinstance(task, gym.Env) else ""
         raise ConfigError(f"{name} must be a gymnasium.Env class or a function, got {type(task).__name__}{advice}.")
