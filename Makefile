@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# two processes with a thread each; files stay together, and who is done first takes from the other
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# three processes with a thread each, also on two cores, because tests wait for deadlines and for processes of their own;
+# files stay together, and who is done first takes from the others
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 # tests start many processes: what is imported, and every assertion, is compiled once and not in each of them
 unexport PYTHONDONTWRITEBYTECODE
 
