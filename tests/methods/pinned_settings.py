@@ -426,6 +426,18 @@ SETTINGS: dict[str, Settings] = {
         "filters.0.high": 7 / 8, "rewards.0.low": 0.2, "rewards.0.high": 0.8, "rewards.0.verdicts": 3,
         "rewards.0.learning.epochs": 4, "rewards.0.clip": 0.2,
     },
+    "riql": {
+        **OFF_LOGS, "transforms": ("standardize-observations",), "order": ("value", "policy", "critic"),
+        "policy": "deterministic-policy", "policy.learning.target": None, "policy.learning.every": 1,
+        "policy.learning.optimizer.schedule": "cosine", "value.of": "quantile-of-critics", "value.of.alpha": 0.25,
+        "value.error": "expectile", "value.error.tau": 0.7, "value.network.hidden": (256, 256),
+        "value.learning.optimizer.lr": 3e-4, "critic.count": 5, "critic.error": "bounded-influence",
+        "critic.error.delta": 1.0, "critic.backup": "cut-bootstrap", "critic.backup.rule": "from-value",
+        "critic.backup.low": -100.0, "critic.backup.high": 1000.0, "critic.learning.every": 1,
+        "critic.learning.target.every": 1, "actor": ("clone",), "actor.0.weight.beta": 3.0,
+        "actor.0.weight.cap": 100.0, "actor.0.weight.over": "quantile-of-critics", "actor.0.weight.slow": True,
+        "actor.0.weight.over.alpha": 0.25, "actor.0.weight.baseline": "of-state", "actor.0.error": "squared-norm",
+    },
     "rloo": PLAIN,
     "rlpt": {
         "runs": ("train", "train"), "runs.0.method": "rlpt-text", "runs.1.method": "grpo",
