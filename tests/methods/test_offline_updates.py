@@ -142,7 +142,7 @@ def riql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
 
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
     "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
-    "riql": riql,
+    "riql": riql, "traj-weighting": iql,
 }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
     owns = [Own({n: v.clone() for n, v in loop.policy_tensors().items()}, k, count) for k in range(MEMBERS)]
     stretches, store = Stretches(loop.population, "learn"), loop.collector.store
     for n in range(1, UPDATES + 1):
-        batch = method.sampling.draw(store, stretches.at(n - 1))
+        batch = loop.method.sampling.draw(store, stretches.at(n - 1))
         noise = stretches.at(n - 1)("smoothing", lambda g, times: torch.randn(times, 6, 1, generator=g))
         of_vae = {
             x: stretches.at(n - 1)(x, lambda g, times: torch.randn(times, 6, 2, generator=g)) for x in ("vae", "guide")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 
 from etude.core.edit import set_values
 from etude.core.errors import ConfigError
@@ -22,7 +22,7 @@ from etude.learners.heads import Squared
 from etude.loops.off_policy import OffPolicyLoop
 from etude.loops.replay_reading import StoredReading
 from etude.methods.offline.riql import BoundedInfluence, CutBootstrap, QuantileOfCritics
-from log_toys import logged_task, small_logged
+from log_toys import logged_task, random_logs, small_logged
 
 torch.set_num_threads(1)
 IQL: Any = get_method("iql")
@@ -108,25 +108,13 @@ def test_targets_are_cut_and_the_share_is_said(tmp_path: Path) -> None:
 # Logs in which rows are wrong
 
 
-def logs_of(rows: int = 400, seed: int = 0, discrete: bool = False) -> Logs:
-    rng = np.random.default_rng(seed)
-    spaces: Any = Discrete(2) if discrete else Box(-1.0, 1.0, (2,))
-    ends = np.arange(rows) % 20 == 19
-    done = rng.integers(0, 2, (rows, 1)) if discrete else rng.uniform(-1, 1, (rows, 2))
-    return Logs(
-        Path("rows"), Spaces(Box(-9.0, 9.0, (3,)), spaces, "me"), rng.normal(2, 3, (rows, 3)).astype(np.float32),
-        done.astype(np.float32), rng.normal(size=rows).astype(np.float32), ends & (rng.random(rows) < 0.5), ends,
-        rng.normal(-1, 5, (rows, 3)).astype(np.float32),
-    )  # fmt: skip
-
-
 def columns(logs: Logs) -> dict[str, Any]:
     return {what: getattr(logs, name) for what, name in COLUMNS.items()}
 
 
 @pytest.mark.parametrize("what", list(COLUMNS))
 def test_what_chance_makes_wrong(what: Any) -> None:
-    logs = logs_of()
+    logs = random_logs()
     found = Corrupt(what=what, rate=0.3, scale=0.5)(logs, IQL)
     assert Corrupt(what=what, rate=0.0)(logs, IQL) is logs
     wrong = corrupted_rows(400, 0.3, 0, what)
@@ -146,7 +134,7 @@ def test_what_chance_makes_wrong(what: Any) -> None:
 
 
 def test_an_adversary_turns_rewards_around() -> None:
-    logs = logs_of()
+    logs = random_logs()
     found = Corrupt(what="rewards", rate=1.0, scale=2.0, adversarial=True)(logs, IQL)
     assert (found.rewards == -2 * logs.rewards).all()
 
@@ -162,7 +150,7 @@ def test_an_adversary_goes_where_less_is_said() -> None:
 @pytest.mark.slow
 def test_an_adversary_lowers_what_its_critic_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.experience.corrupt.UPDATES", 60)
-    logs = logs_of()
+    logs = random_logs()
     victim = Victim.learned(logs, 0.99, 0)
     monkeypatch.setattr(Victim, "learned", lambda *_: victim)
     for what in ("observations", "actions", "dynamics"):
@@ -211,7 +199,7 @@ def test_a_network_is_fitted_from_its_own_random_numbers() -> None:
 
 
 def test_what_cannot_be_corrupted_is_said() -> None:
-    logs = logs_of(discrete=True)
+    logs = random_logs(discrete=True)
     with pytest.raises(ConfigError, match="noise to numbers, and actions here are choices: set what=observations"):
         Corrupt(what="actions")(logs, IQL)
     with pytest.raises(ConfigError, match="An adversary of Corrupt is for vectors and actions that are numbers"):
@@ -219,7 +207,7 @@ def test_what_cannot_be_corrupted_is_said() -> None:
     part = Corrupt()
     part.settle("scale", PerMember([0.1, 1.0]))
     with pytest.raises(ConfigError, match="logs that all members share, and theirs differ"):
-        part(logs_of(), IQL)
+        part(random_logs(), IQL)
 
 
 def test_a_run_says_what_is_wrong_in_its_logs(tmp_path: Path) -> None:
