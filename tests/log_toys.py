@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from etude.experience.logged import Logged
+from etude.experience.logs.table import Logs, Spaces
 from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.logged import LoggedTask
 from etude.tasks.control.pendulum import PendulumArrays, pendulum
@@ -86,3 +88,16 @@ def small_logged(name: str) -> Any:
 def in_boxes(name: str) -> bool:
     """Whether its actions are numbers."""
     return acts_in_boxes(OFFLINE[name])
+
+
+def random_logs(rows: int = 400, seed: int = 0, discrete: bool = False) -> Logs:
+    """Rows of chance in episodes of 20, half of which terminate: three numbers are seen, two done or one of two."""
+    rng = np.random.default_rng(seed)
+    spaces: Any = Discrete(2) if discrete else Box(-1.0, 1.0, (2,))
+    ends = np.arange(rows) % 20 == 19
+    done = rng.integers(0, 2, (rows, 1)) if discrete else rng.uniform(-1, 1, (rows, 2))
+    return Logs(
+        Path("rows"), Spaces(Box(-9.0, 9.0, (3,)), spaces, "me"), rng.normal(2, 3, (rows, 3)).astype(np.float32),
+        done.astype(np.float32), rng.normal(size=rows).astype(np.float32), ends & (rng.random(rows) < 0.5), ends,
+        rng.normal(-1, 5, (rows, 3)).astype(np.float32),
+    )  # fmt: skip

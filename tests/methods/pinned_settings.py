@@ -117,6 +117,17 @@ ASYNCHRONOUS: Settings = {
 }  # fmt: skip
 """The value methods of the paper of A3C."""
 
+IQL: Settings = {
+    **OFF_LOGS, "transforms": (), "order": ("value", "policy", "critic"), "value.of": "min",
+    "value.error": "expectile", "value.error.tau": 0.7, "value.network.hidden": (256, 256),
+    "value.learning.optimizer.lr": 3e-4,
+    "critic.backup.rule": "from-value", "critic.learning.every": 1, "critic.learning.target.every": 1,
+    "policy.learning.every": 1, "policy.learning.target": None, "policy.learning.optimizer.schedule": "cosine",
+    "policy.least": -5.0, "policy.most": 2.0, "actor": ("clone",), "actor.0.weight.beta": 3.0,
+    "actor.0.weight.cap": 100.0, "actor.0.weight.over": "min", "actor.0.weight.slow": True,
+    "actor.0.weight.baseline": "of-state", "actor.0.error": "likelihood",
+}  # fmt: skip
+
 SETTINGS: dict[str, Settings] = {
     "a2c": {
         **ONCE, **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 8,
@@ -247,16 +258,7 @@ SETTINGS: dict[str, Settings] = {
         "optimizer.every": 1,
     },
     "ipo": {**PAIRS, "reference": "frozen"},
-    "iql": {
-        **OFF_LOGS, "transforms": (), "order": ("value", "policy", "critic"), "value.of": "min",
-        "value.error": "expectile", "value.error.tau": 0.7, "value.network.hidden": (256, 256),
-        "value.learning.optimizer.lr": 3e-4,
-        "critic.backup.rule": "from-value", "critic.learning.every": 1, "critic.learning.target.every": 1,
-        "policy.learning.every": 1, "policy.learning.target": None, "policy.learning.optimizer.schedule": "cosine",
-        "policy.least": -5.0, "policy.most": 2.0, "actor": ("clone",), "actor.0.weight.beta": 3.0,
-        "actor.0.weight.cap": 100.0, "actor.0.weight.over": "min", "actor.0.weight.slow": True,
-        "actor.0.weight.baseline": "of-state", "actor.0.error": "likelihood",
-    },
+    "iql": IQL,
     "kimi-k1-5": {
         **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,
         "rewards.1.times": 5, "rewards.1.longest": 16,
@@ -426,6 +428,18 @@ SETTINGS: dict[str, Settings] = {
         "filters.0.high": 7 / 8, "rewards.0.low": 0.2, "rewards.0.high": 0.8, "rewards.0.verdicts": 3,
         "rewards.0.learning.epochs": 4, "rewards.0.clip": 0.2,
     },
+    "riql": {
+        **OFF_LOGS, "transforms": ("standardize-observations",), "order": ("value", "policy", "critic"),
+        "policy": "deterministic-policy", "policy.learning.target": None, "policy.learning.every": 1,
+        "policy.learning.optimizer.schedule": "cosine", "value.of": "quantile-of-critics", "value.of.alpha": 0.25,
+        "value.error": "expectile", "value.error.tau": 0.7, "value.network.hidden": (256, 256),
+        "value.learning.optimizer.lr": 3e-4, "critic.count": 5, "critic.error": "bounded-influence",
+        "critic.error.delta": 1.0, "critic.backup": "cut-bootstrap", "critic.backup.rule": "from-value",
+        "critic.backup.low": -100.0, "critic.backup.high": 1000.0, "critic.learning.every": 1,
+        "critic.learning.target.every": 1, "actor": ("clone",), "actor.0.weight.beta": 3.0,
+        "actor.0.weight.cap": 100.0, "actor.0.weight.over": "quantile-of-critics", "actor.0.weight.slow": True,
+        "actor.0.weight.over.alpha": 0.25, "actor.0.weight.baseline": "of-state", "actor.0.error": "squared-norm",
+    },
     "rloo": PLAIN,
     "rlpt": {
         "runs": ("train", "train"), "runs.0.method": "rlpt-text", "runs.1.method": "grpo",
@@ -530,6 +544,9 @@ SETTINGS: dict[str, Settings] = {
     },
     "td3": DELAYED,
     "td3-bc": {**TD3_BC, "actor.1.towards": "as-recorded"},
+    "traj-weighting": {
+        **IQL, "sampling": "trajectory-weighted", "sampling.by": "episode-advantage", "sampling.temperature": 0.1,
+    },
     "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
     "v-mpo": {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 64, "epochs": 10,

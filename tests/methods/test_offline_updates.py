@@ -125,8 +125,24 @@ def a2pr(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     follow([*own.slow, own.slow_policy], [*own.critics, own.policy])
 
 
+def riql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    """IQL with a quantile of five, Huber's loss over delta = 1, and squares that are weighed."""
+    s, a = rows["s"], rows["a"]
+    with torch.no_grad():
+        worth = torch.quantile(torch.stack([q(critic, s, a) for critic in own.slow]), 0.25, dim=0)
+    u = worth - own.value(s)[:, 0]
+    own.learners["value"].step(((0.7 - (u < 0).to(u.dtype)).abs() * u**2).mean())
+    with torch.no_grad():
+        weight = (3.0 * (worth - own.value(s)[:, 0])).exp().clamp(max=100.0)
+        y = (rows["r"] + GAMMA * rows["live"] * own.value(rows["next"])[:, 0]).clamp(-100, 1000)
+    own.learners["policy"].step((weight * (torch.tanh(own.policy(s)) - a).square().sum(-1)).mean())
+    own.learners["critic"].step(sum((functional.huber_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
+    follow(own.slow, own.critics)
+
+
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
     "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
+    "riql": riql, "traj-weighting": iql,
 }  # fmt: skip
 
 
@@ -138,10 +154,11 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
     if name == "a2pr":
         with torch.no_grad():
             loop.updater.networks["value"].head.bias.add_(BETWEEN)  # type: ignore[union-attr,operator]
-    owns = [Own({n: v.clone() for n, v in loop.policy_tensors().items()}, k) for k in range(MEMBERS)]
+    count = 2 if method.critic is None else method.critic.count
+    owns = [Own({n: v.clone() for n, v in loop.policy_tensors().items()}, k, count) for k in range(MEMBERS)]
     stretches, store = Stretches(loop.population, "learn"), loop.collector.store
     for n in range(1, UPDATES + 1):
-        batch = method.sampling.draw(store, stretches.at(n - 1))
+        batch = loop.method.sampling.draw(store, stretches.at(n - 1))
         noise = stretches.at(n - 1)("smoothing", lambda g, times: torch.randn(times, 6, 1, generator=g))
         of_vae = {
             x: stretches.at(n - 1)(x, lambda g, times: torch.randn(times, 6, 2, generator=g)) for x in ("vae", "guide")

@@ -101,6 +101,16 @@ class CloneError(Part, abstract=True):
         return None
 
 
+class EpisodeScore(Part, abstract=True):
+    """How good an episode of logs is, beside the others."""
+
+    slot = "by"
+
+    def __call__(self, returns: Any, first: Any) -> Any:
+        """[E] of every episode, which earned `returns` [E] and began with the observations `first` [E, D]."""
+        raise NotImplementedError
+
+
 class QScale(Part, abstract=True):
     """What values are multiplied by where a policy climbs them, beside other terms."""
 

@@ -126,6 +126,11 @@ class LoggedStore(Store):
     def live(self) -> Tensor:
         return self.rows[:, -2].expand(self.members, -1)
 
+    @property
+    def ends(self) -> Tensor:
+        """[E] the last row of every episode."""
+        return self.rows[:, -1].nonzero()[:, 0]
+
     def _place(self, index: Tensor) -> Tensor:
         return index
 
