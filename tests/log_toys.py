@@ -10,13 +10,16 @@ from gymnasium.spaces import Box, Discrete
 
 from etude.experience.logged import Logged
 from etude.experience.logs.table import Logs, Spaces
+from etude.stages.handover import Handover
 from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.logged import LoggedTask
 from etude.tasks.control.pendulum import PendulumArrays, pendulum
 from replay_toys import KIND, acts_in_boxes, narrow
 
-OFFLINE = {name: m for name, m in KIND.items() if m.experience is not None and not m.experience.acts}
+OFFLINE = {n: m for n, m in KIND.items() if m.experience is not None and not (m.experience.acts or m.stages)}
 """Every method that learns from logs alone."""
+ONWARD = {n: m for n, m in KIND.items() if m.experience is not None and m.experience.reads_logs and n not in OFFLINE}
+"""Every method that learns from logs and from what it does."""
 Columns = dict[str, Any]
 
 
@@ -83,6 +86,22 @@ def small_logged(name: str) -> Any:
     }
     parts["learners"] = tuple(narrow(part, 8, 5) for part in method.learners)
     return method.replace(**parts, sampling=method.sampling.replace(batch=6), experience=Logged())
+
+
+def small_onward(name: str, **changes: Any) -> Any:
+    """The method with networks of 8 and 5, batches of 6, a ring of 60 rows, and updates after 10 of its own steps."""
+    method: Any = ONWARD[name]
+    parts = {k: narrow(getattr(method, k), 8, 5) for k in ("policy", "critic")}
+    parts["learners"] = tuple(narrow(part, 8, 5) for part in method.learners)
+    if method.value is not None:
+        parts["value"] = narrow(method.value, 8, 5)
+    own = {"warmup": 10, "capacity": 60}
+    parts["stages"] = tuple(
+        part.replace(**own) if isinstance(part, Handover) else part.replace(end=0.5) for part in method.stages
+    )
+    if not method.stages:
+        parts["experience"] = method.experience.replace(random=5, **own)
+    return method.replace(**parts, sampling=method.sampling.replace(batch=6)).replace(**changes)
 
 
 def in_boxes(name: str) -> bool:

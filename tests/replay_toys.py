@@ -17,8 +17,8 @@ from etude.policies.control.initializers import Sparse
 from etude.policies.control.networks import MLP
 
 KIND = {m.id: m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, ReplayMethod)}
-REPLAY = {name: m for name, m in KIND.items() if m.experience is None or m.experience.acts}
-"""Every method of this kind that acts; those that learn from logs are in `log_toys.py`."""
+REPLAY = {name: m for name, m in KIND.items() if m.experience is None or not m.experience.reads_logs}
+"""Every method of this kind that acts alone; those that learn from logs are in `log_toys.py`."""
 
 
 def acts_in_boxes(method: Method) -> bool:

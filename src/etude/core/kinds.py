@@ -240,7 +240,7 @@ class ReplayMethod(Method):
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
     required: ClassVar[tuple[str, ...]] = ("policy", "experience", "sampling")
     stays: ClassVar[Mapping[str, str]] = {
-        "policy": "", "critic": "", "value": "", "learners": "", "experience": "", "transforms": ""
+        "policy": "", "critic": "", "value": "", "learners": "", "experience": "experience", "transforms": ""
     }  # fmt: skip
     computes: ClassVar[frozenset[Need]] = frozenset({Need.NEXT_OBSERVATIONS, Need.ESTIMATE})
 
@@ -296,7 +296,7 @@ class ReplayMethod(Method):
         if self.experience.acts:
             if self.exploration is None:
                 yield f"{experience} acts, and nothing says how: set exploration=sampled, or experience=logged."
-            if self.transforms:
+            if self.transforms and not self.experience.reads_logs:
                 name = type(self.transforms[0]).__name__
                 yield f"{name} changes logs, and {experience} acts: leave transforms empty."
             return

@@ -65,6 +65,10 @@ class Learning(Part):
     order: Literal["before", "after"] = "after"
     target: Target | None = None
 
+    def lasting(self) -> Learning:
+        """What of it goes on from stage to stage: what takes the steps and what follows them, not when."""
+        return self.replace(every=1, epochs=1, minibatches=1, warmup=0, order="after")
+
     def turn(self, number: int) -> int | None:
         """The how-manieth time training step `number` is, from 0; None if the learner rests."""
         since = number - self.warmup

@@ -40,6 +40,13 @@ class LogTransform(Part, abstract=True):
         raise NotImplementedError
 
 
+def has_column(method: Method, name: str) -> bool:
+    """Whether a transform adds a column of this name to rows that are learned from."""
+    slots = method.slots()
+    kept = slots["experience"] is None or slots["experience"].keeps_logs
+    return kept and any(part.adds == name for part in slots["transforms"])
+
+
 class ReplayValue(ReplayLearner, abstract=True):
     """A critic of states beside one of actions: `ReplayReading.state_outputs` is what it says."""
 

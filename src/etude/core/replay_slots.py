@@ -184,7 +184,14 @@ class ReplayExperience(Part, abstract=True):
 
     slot = "experience"
     acts: ClassVar[bool] = True  # while it is learned from; else its steps come from logs
+    reads_logs: ClassVar[bool] = False
+    """Whether it is given logs."""
     environments: Count = 1
+
+    @property
+    def keeps_logs(self) -> bool:
+        """Whether there are rows of logs among those that are learned from."""
+        return self.reads_logs
 
 
 class Drawing(Protocol):
@@ -327,6 +334,10 @@ class ReplayLearner(Apart, abstract=True):
         """How many networks each member has: rows of its tensors are the members' networks one after another."""
         return 1
 
+    def lasting(self) -> ReplayLearner:
+        """The part with all at its default that a stage may change: which rows it reads, when it learns from them."""
+        return self.replace(sampling=None, learning=self.learning and self.learning.lasting())
+
     def objection(self, method: Method) -> str | None:
         windows = gives_windows(self.sampling or method.slots()["sampling"])
         if windows and not self.reads_windows:
@@ -371,6 +382,10 @@ class ReplayPolicy(Policy, abstract=True):
     """Whether it has log-probabilities of what was done (`ReplayReading.logp`)."""
     of_choices: ClassVar[bool] = False
     """Whether it makes choices alone."""
+
+    def lasting(self) -> ReplayPolicy:
+        """The part with all at its default that a stage may change: when it learns."""
+        return self.replace(learning=self.learning and self.learning.lasting())
 
     def objection(self, method: Method) -> str | None:
         if "actor" not in method.slot_names():

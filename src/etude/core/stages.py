@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 Stages = list[tuple[float, "Method"]]
 """Fraction of the training steps at which each stage ends, and the method until then."""
+HOW = {"": "only what is trained as a whole can change", "experience": "stages=handover begins another"}
+"""What to do about a slot that a stage must not change, by what would have to start anew."""
 OWN, OTHER = "own", "other"
 """Whose optimizer takes a step: the stage's own, or that of steps which it gives to another method."""
 
@@ -146,12 +148,19 @@ def objections(method: Method) -> Iterator[str]:
         for slot in anew - set(now):
             yield f"stage {number} resets the {slot}, and a {type(method).__name__} has none."
         for slot, what in method.stays.items() if number else ():
-            if now[slot] != before[slot] and what not in anew:
-                how = f"give the stage {what}=reset" if what else "only what is trained as a whole can change"
+            if _lasting(now[slot]) != _lasting(before[slot]) and what not in anew:
+                how = HOW.get(what, f"give the stage {what}=reset")
                 yield f"stage {number} changes the {slot}, which goes on from stage to stage: {how}."
         before = now
         if (other := parts[number].other(own)) is not None:
             yield from _between(number, own, other)
+
+
+def _lasting(value: Any) -> Any:
+    """What of a slot goes on from stage to stage, where its parts say that not all of them does."""
+    if isinstance(value, tuple):
+        return tuple(map(_lasting, value))
+    return value.lasting() if hasattr(value, "lasting") else value
 
 
 def _between(number: int, own: Method, other: Method) -> Iterator[str]:

@@ -39,6 +39,7 @@ class Logged(ReplayExperience):
     """
 
     acts: ClassVar[bool] = False
+    reads_logs: ClassVar[bool] = True
     environments: ClassVar[int] = 1  # type: ignore[misc]  # nobody steps any
 
     def objection(self, method: Method) -> str | None:
@@ -49,16 +50,10 @@ class Logged(ReplayExperience):
                     f"never acts, and {type(part).__name__} learns from what is acted: leave it out "
                     "(transforms=standardize-observations takes its moments from the logs)."
                 )
-        learners = (slots["sampling"], *(p.sampling for p in (slots["critic"], slots["value"]) if p is not None))
-        for part in learners:
-            if isinstance(part, Sampling) and (part.newest or part.reads_errors):
-                return f"has one table for all members, of which {type(part).__name__} cannot draw: set uniform-rows."
-        return None
+        return no_place_of_each(method, "one table for all members, of which {} cannot draw: set uniform-rows.")
 
     def lacks(self, task: Task) -> str | None:
-        if getattr(task, "data", ""):
-            return None
-        return f"Logged learns from logs, and there are none for {task.id}: give --data PATH."
+        return without_data(self, task)
 
     def due(self, before: int, after: int) -> int:
         """Updates that are due once a member has come to `after` of its budget, from `before`."""
@@ -70,17 +65,42 @@ class Logged(ReplayExperience):
 
         Raises: ConfigError if nothing is left.
         """
-        modules: Iterator[Any] = iter(actor.transforms)
-        source, lines = logs, list[str]()
-        transforms: Sequence[LogTransform] = method.slots()["transforms"]
-        for part in transforms:
-            before, logs = logs, part(logs, method)
-            if isinstance(part, Observations):
-                part.fit(next(modules), logs)
-            lines.append(f"{before.rows:,} rows -> {logs.rows:,}: {part.sentence(before, logs)}")
-            if not logs.rows:
-                raise ConfigError("Nothing is left of the logs: " + "; ".join(lines))
-        return LoggedReader(source, LoggedStore(logs, in_units(actor), members, actor.device), lines)
+        found, lines = changed(logs, actor, method)
+        return LoggedReader(logs, LoggedStore(found, in_units(actor), members, actor.device), lines)
+
+
+def without_data(part: ReplayExperience, task: Task) -> str | None:
+    """What a task lacks that has no logs, as a sentence."""
+    if getattr(task, "data", ""):
+        return None
+    return f"{type(part).__name__} learns from logs, and there are none for {task.id}: give --data PATH."
+
+
+def no_place_of_each(method: Method, sentence: str) -> str | None:
+    """What is wrong with what draws rows in a method, if it needs every member's own rows in one ring."""
+    slots = method.slots()
+    for part in (slots["sampling"], *(p.sampling for p in (slots["critic"], slots["value"]) if p is not None)):
+        if isinstance(part, Sampling) and (part.newest or part.reads_errors):
+            return f"has {sentence.format(type(part).__name__)}"
+    return None
+
+
+def changed(logs: Logs, actor: Actor, method: Method) -> tuple[Logs, list[str]]:
+    """Logs as a method's transforms leave them, and what each did, for people.
+
+    Those that the policy sees through learn what they need of the logs. Raises ConfigError if nothing is left.
+    """
+    modules: Iterator[Any] = iter(actor.transforms)
+    lines = list[str]()
+    transforms: Sequence[LogTransform] = method.slots()["transforms"]
+    for part in transforms:
+        before, logs = logs, part(logs, method)
+        if isinstance(part, Observations):
+            part.fit(next(modules), logs)
+        lines.append(f"{before.rows:,} rows -> {logs.rows:,}: {part.sentence(before, logs)}")
+        if not logs.rows:
+            raise ConfigError("Nothing is left of the logs: " + "; ".join(lines))
+    return logs, lines
 
 
 class LoggedStore(Store):
@@ -176,9 +196,14 @@ class LoggedReader:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Undo `state`. Raises CheckpointError for other logs."""
-        if state["fingerprint"] != self.logs.fingerprint:
-            raise CheckpointError(
-                f"The run learned from logs with the fingerprint {state['fingerprint'][:12]}, and {self.logs.where} "
-                f"has {self.logs.fingerprint[:12]}: give it what it was trained with."
-            )
+        check_same(self.logs, state["fingerprint"])
         self.acted = state["acted"]
+
+
+def check_same(logs: Logs, fingerprint: str) -> None:
+    """Raise CheckpointError for other logs than a run has learned from."""
+    if fingerprint != logs.fingerprint:
+        raise CheckpointError(
+            f"The run learned from logs with the fingerprint {fingerprint[:12]}, and {logs.where} has "
+            f"{logs.fingerprint[:12]}: give it what it was trained with."
+        )

@@ -183,7 +183,10 @@ class UniformRows(Sampling):
         def words(generator: Generator, count: int) -> Tensor:
             return torch.randint(WORDS, (count, self.batch), generator=generator)
 
-        index = draw("rows", words).to(store.device) % store.size
+        return self.at(draw("rows", words).to(store.device) % store.size, store, draw)
+
+    def at(self, index: Tensor, store: Store, draw: Drawing) -> Transitions:
+        """The rows at `index` [P, N] as they are learned from."""
         found = self.horizon.read(store, index)
         if offers := store.offers(index):
             found = found.replace(offers={**offers, **found.offers})

@@ -117,6 +117,11 @@ class Store:
         return torch.empty(rows, width, dtype=dtype, device=self.device)
 
     @property
+    def own(self) -> Store:
+        """What was stored of those who learn; others may stand beside it (`experience/beside_logs.py`)."""
+        return self
+
+    @property
     def rewards(self) -> Tensor:
         """[P, size] of all rows."""
         return self.grid[:, : self.size, -3]

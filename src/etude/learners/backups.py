@@ -9,6 +9,7 @@ from torch import Tensor
 from etude.core.critic_slots import Backup, Following, QHead, Reduction, Rule, TargetNoise
 from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative
+from etude.core.log_slots import has_column
 from etude.core.replay_slots import Choice, ReplayReading
 from etude.objectives.reductions import Min
 
@@ -100,9 +101,7 @@ class NearNext(FromPolicy):
             return None
         if sampling.horizon.length > 1:
             return "asks what was done after one step: set sampling.horizon=one-step."
-        if not sampling.horizon.beyond and not any(
-            part.adds == "next_actions" for part in method.slots()["transforms"]
-        ):
+        if not sampling.horizon.beyond and not has_column(method, "next_actions"):
             return "asks what was done next, which no row says: set transforms=next-actions."
         return None
 

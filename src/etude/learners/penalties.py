@@ -10,6 +10,7 @@ from torch import Tensor
 from etude.core.critic_slots import CriticPenalty, PenaltyFloor, Weighed, WeighedActions
 from etude.core.encoder_slots import encoder_of
 from etude.core.fields import Count, NonNegative
+from etude.core.log_slots import has_column
 from etude.core.replay_slots import ReplayReading
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ class RecordedReturns(PenaltyFloor):
     """
 
     def objection(self, method: Method) -> str | None:
-        if not any(part.adds == "returns_to_go" for part in method.slots()["transforms"]):
-            return "asks what rows went on to earn, which no row says: set transforms=returns-to-go."
+        if not has_column(method, "returns_to_go"):
+            return "asks what rows went on to earn, which no row says: set transforms=returns-to-go, and keep logs."
         return None
 
     def __call__(self, read: ReplayReading) -> Tensor:

@@ -13,7 +13,7 @@ from etude.core.fields import Count
 from etude.core.learners import Learning, Target
 from etude.core.part import Need
 from etude.core.population import Population
-from etude.core.replay_slots import Estimate, ReplayCritic, ReplayReading
+from etude.core.replay_slots import Estimate, ReplayCritic, ReplayLearner, ReplayReading
 from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
@@ -125,6 +125,10 @@ class QFunctions(ReplayCritic):
 
     def about_target(self) -> str | None:
         return None
+
+    def lasting(self) -> ReplayLearner:
+        usual = {"backup": Bootstrap(FromPolicy()), "error": Squared(), "scale": None, "penalties": ()}
+        return super().lasting().replace(**usual)
 
     def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         choices, size = action_sizes(actions)

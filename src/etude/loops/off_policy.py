@@ -63,7 +63,7 @@ class OffPolicyLoop:
         self.population = Population(members)
         bound = stages.bound(method, lambda m: settle(m, self.population))
         self.stages, self.stage = [(until, complete_replay(own)) for until, own in bound], 0
-        self.environment = self.method.policy.watch(self._made([m.seed for m in members]))
+        self.environment = self._watched()
         self.updater = self._learner(self.method, self.population)
         self.collector = self._collector()
         for sampling in (part for _, stage in self.stages for part in samplings(stage)):
@@ -122,30 +122,42 @@ class OffPolicyLoop:
             built[encoder.name] = encoding
         return ReplayUpdater(method, population, actor, {k: network.to(self.device) for k, network in built.items()})
 
+    def _watched(self) -> VectorEnvironment:
+        """The environment as the policy sees it."""
+        return self.method.policy.watch(self._made([m.seed for m in self.population.members]))
+
     def _made(self, seeds: list[int]) -> VectorEnvironment:
         """What is acted in; where logs are learned from, one environment for its spaces, which is never stepped."""
         experience = self.method.experience
         if experience.acts:
+            self.headline = "return"
             return self.task.make(seeds, experience.environments, "train")
         self.headline = "policy_loss" if "policy" in self.method.trained else "critic_loss"
         return self.task.make(seeds[:1], 1, "spaces")
 
     def _collector(self) -> ReplayCollector | LoggedReader:
         experience: Any = self.method.experience
-        if not experience.acts:
-            logs = cast(Any, self.task).logs()
-            reader: LoggedReader = experience.reader(logs, self.actor, self.population.size, self.method)
-            return reader
+        if experience.reads_logs:
+            logs, actor, population = cast(Any, self.task).logs(), self.actor, self.population
+            if not experience.acts:
+                reader: LoggedReader = experience.reader(logs, actor, population.size, self.method)
+                return reader
+            beside: ReplayCollector = experience.beside(logs, self.environment, actor, population, self.method)
+            return beside
         made: ReplayCollector = experience.collector(
             self.environment, self.actor, self.population, self.method.exploration, self.method.rewards
         )
         return made
 
     def _reach(self, stage: int) -> None:
-        """Go on as this stage says; what learns, and what is stored, goes on."""
+        """Go on as this stage says; what learns goes on, and what is stored, unless that begins anew with it."""
         if stage != self.stage:
-            self.stage = stage
+            before, self.stage = self.method.experience, stage
             self.updater.follow(self.method)
+            if self.method.experience is not before:
+                self.environment.close()
+                self.environment = self._watched()
+                self.collector = self._collector()
             collector: Any = self.collector
             collector.exploration, collector.rewards = self.method.exploration, self.method.rewards
 

@@ -105,18 +105,16 @@ class ReplayUpdater:
         self.networks = {"policy": actor.without_encoder(), **networks}
         encoder = encoder_of(method)
         self.encoder = None if encoder is None else encoder.name
-        self.follow(method)
         self.trainers: dict[str, ReplayTrainer] = {}
+        self.stretches, self.own = Stretches(population, "learn", self.device), dict[str, Stretches]()
+        self.follow(method)
         for name, part in method.trained.items():
             inside = {self.encoder: "policy.encoder", "critic": "policy.body" if method.policy.made_of_critic else name}
             prefix = inside.get(name, name)
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count, population)
-        self.stretches = Stretches(population, "learn", self.device)
-        self.own = {
-            name: Stretches(population, f"learn {name}", self.device) for name in self.trainers if self._draws(name)
-        }
+        self._separate()
         self.updates = 0
         self.passes: Counter[str] = Counter()
 
@@ -128,6 +126,19 @@ class ReplayUpdater:
             "policy": method.policy, **self.offering,
         }  # fmt: skip
         self.parts |= {k: part for k, part in (("critic", method.critic), ("value", method.value)) if part is not None}
+        for name, trainer in self.trainers.items():
+            learning = method.trained[name].learning
+            assert learning is not None
+            trainer.learning = learning
+        self._separate()
+
+    def _separate(self) -> None:
+        """Random numbers of those learners' own whose rows are drawn for them alone; none in the shape of before."""
+        self.stretches.drawn.clear()
+        self.own = {
+            name: Stretches(self.population, f"learn {name}", self.device)
+            for name in self.trainers if self._draws(name)
+        }  # fmt: skip
 
     # What a reading asks
 

@@ -44,6 +44,7 @@ class ReplayWatch:
         """Look at what is new in the store, and at the last batch that was learned from; returns metrics."""
         if isinstance(store, LoggedStore):
             return self._watch_logs(updater, store)
+        store = store.own
         fresh = store.pushed - self.seen
         steps = min(fresh, store.size) // store.environments
         self.seen = store.pushed

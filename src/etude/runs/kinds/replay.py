@@ -6,10 +6,12 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from etude.core import stages
 from etude.core.control import ControlTask
 from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod
 from etude.core.task import Task
+from etude.experience.beside_logs import LogsCollector
 from etude.experience.logged import LoggedReader
 from etude.runs import hogwild
 from etude.runs.kinds import MAKING, RunOfKind
@@ -42,12 +44,13 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
         """Raises ConfigError for a run that ends before its first update, or for workers of what cannot have them."""
         hogwild.check(method, cast(ControlTask, task), options)
         budget = options.steps or world_of(task).budget(task)
-        acted, experience = self.training_steps(method, budget) * _block(method), cast(Any, method.experience)
-        if not experience.due(0, acted):
-            raise ConfigError(
-                f"{method.id} would make no update in {acted:,} environment steps: lower experience.warmup "
-                f"({experience.warmup:,}) or raise the steps of the run."
-            )
+        for experience, acted in given(method, self.training_steps(method, budget)):
+            if not experience.due(0, acted):
+                where = "experience.warmup" if experience == method.experience else "stages.handover.warmup"
+                raise ConfigError(
+                    f"{method.id} would make no update in {acted:,} environment steps: lower {where} "
+                    f"({experience.warmup:,}) or raise the steps of the run."
+                )
 
     def timed(self, method: ReplayMethod, task: Task, options: Options) -> Options:
         """Returns of logs are played after every tenth of the steps: there is no training return."""
@@ -66,10 +69,8 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
         return math.ceil(budget / _block(method))
 
     def build(self, method: ReplayMethod, task: Task, options: Options) -> OffPolicyLoop:
-        from etude.loops.off_policy import BLOCK
-
         assert options.steps is not None
-        check_copies(method, self.training_steps(method, options.steps) * BLOCK)
+        check_copies(method, self.training_steps(method, options.steps))
         loop = super().build(method, task, options)
         return cast("OffPolicyLoop", hogwild.around(loop, method, task, options))
 
@@ -83,25 +84,35 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
 
         if isinstance(loop.collector, LoggedReader):
             return self._of_logs(loop, loop.collector, method, task)
-        store, experience = loop.collector.store, cast(Any, method.experience)
+        beside = self._beside(loop.collector) if isinstance(loop.collector, LogsCollector) else ""
+        store = loop.collector.store
+        experience = cast(Any, loop.method.experience)
         where = f", in a file in {place()}" if store.on_disk else f", on {store.device}" * (store.device.type != "cpu")
         return (
             f"{world_of(task).size(loop, method, task)}, {experience.environments} environments of {task.id} for each, "
-            f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {store.account}{where}."
+            f"{loop.steps * loop.block:,} environment steps; what is stored takes up to {store.account}{where}.{beside}"
         )
+
+    def _beside(self, collector: LogsCollector) -> str:
+        """Which logs are read beside what is acted, and what was done to them."""
+        return f" {collector.logs.sentence()}" + "".join(f" {line}." for line in collector.lines)
 
     def _of_logs(self, loop: OffPolicyLoop, reader: LoggedReader, method: ReplayMethod, task: Task) -> str:
         """Who is trained from which logs, what was done to them, and where the rest of it is played."""
         changed = "".join(f" {line}." for line in reader.lines)
+        ends = [stages.span(loop.stages, k, loop.steps).stop * loop.block for k in range(len(loop.stages))]
+        acts = next((k for k, (_, own) in enumerate(loop.stages) if own.experience.acts), None)
+        learned = ends[-1] if acts is None else ends[acts - 1]
+        then = "" if acts is None else f", then {ends[-1] - learned:,} environment steps of each"
         return (
-            f"{world_of(task).size(loop, method, task)}, {loop.steps * loop.block:,} updates. {reader.logs.sentence()}"
+            f"{world_of(task).size(loop, method, task)}, {learned:,} updates{then}. {reader.logs.sentence()}"
             f"{changed} They take {reader.store.account}. {task.needs_reward() or f'Returns are played in {task.id}.'}"
         )
 
     def promises(self, loop: OffPolicyLoop) -> dict[str, Any]:
         """`backend`: who steps the environments. `data`: which logs are learned from, and what was done to them."""
         found: dict[str, Any] = {"backend": loop.task.runs_on, **hogwild.promises(loop)}
-        if isinstance(reader := loop.collector, LoggedReader):
+        if isinstance(reader := loop.collector, LoggedReader | LogsCollector):
             logs = reader.logs
             found["data"] = {
                 "path": str(logs.where.resolve()), "fingerprint": logs.fingerprint, "rows": logs.rows,
@@ -110,10 +121,23 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
         return found
 
 
-def check_copies(method: ReplayMethod, transitions: int) -> None:
-    """Raise ConfigError for a slow copy that so many transitions of each member would never move."""
-    experience = cast(Any, method.experience)
-    updates = experience.due(0, transitions)
+def given(method: ReplayMethod, blocks: int) -> list[tuple[Any, int]]:
+    """Every experience of a run of so many training steps, and how many steps of each member it is given."""
+    found, own = list[tuple[Any, int]](), stages.applied(method)
+    for number, (_, stage) in enumerate(own):
+        stage = cast(ReplayMethod, stage)
+        count = len(stages.span(own, number, blocks)) * _block(stage)
+        if found and "experience" not in stages.resets(method, number):
+            found[-1] = (found[-1][0], found[-1][1] + count)
+        else:
+            found.append((stage.experience, count))
+    return found
+
+
+def check_copies(method: ReplayMethod, blocks: int) -> None:
+    """Raise ConfigError for a slow copy that so many training steps would never move."""
+    parts = given(method, blocks)
+    updates, transitions = sum(part.due(0, count) for part, count in parts), sum(count for _, count in parts)
     for name, part in method.trained.items():
         target = None if part.learning is None else part.learning.target
         if target is not None and 0 < updates < target.every:

@@ -102,7 +102,7 @@ def prepare(method: Method, task: ControlTask, options: Options) -> None:
 
 def _check_reads(method: Method, task: LoggedTask) -> None:
     """Read logs. Raises DataError with all that is wrong with them, ConfigError for a method that looks at none."""
-    if getattr(method.slots().get("experience"), "acts", True):
+    if not getattr(method.slots().get("experience"), "reads_logs", False):
         raise ConfigError(
             f"{method.id} acts, and would not read the logs in {task.data}: leave --data out, or take a method that "
             "learns from logs (bc, td3-bc, iql)."
@@ -163,7 +163,8 @@ def _axis(method: Method, text: str) -> tuple[str, list[float]]:
     name, equals, values = text.partition("=")
     parts = method.parts()
     own = [slot for slot, value in method.slots().items() if isinstance(value, float)]
-    paths = [*own, *(f"{path}.{field}" for path, part in parts.items() for field in part.fields())]
+    inside = {path: part for path, part in parts.items() if not path.startswith("stages.")}  # all go through them
+    paths = [*own, *(f"{path}.{field}" for path, part in inside.items() for field in part.fields())]
     fitting = [name] if name in paths else [f for f in paths if f.endswith(f".{name}")]
     if not equals or not values or len(fitting) != 1:
         known = ", ".join(fitting or paths)
