@@ -139,6 +139,23 @@ def rebel(w: World) -> Tensor:
     return of_pairs(w, lambda i, j: (gain[i] - gain[j] - (worth[i] - worth[j])) ** 2)
 
 
+def compared() -> World:
+    """Scores of which some are equal."""
+    return plain(rewards=[3.0, 1, 2, 0.5, 0.5, 0.0, 1, 4, 1, 2, 0.25, 0, 0, -1, 0.5])
+
+
+def brpo(w: World) -> Tensor:
+    """Each completion against the one of its problem that was drawn; a problem of a sum beyond 0.6 G is left out."""
+    signs = {}
+    for problem in sorted(set(w.groups)):
+        rows = [i for i in range(w.count) if w.groups[i] == problem]
+        (other,) = [i for i in rows if w.notes["compared"][i]]
+        own = {i: 0.0 if i == other else 1.0 if w.rewards[i] > w.rewards[other] else -1.0 for i in rows}
+        if abs(sum(own.values())) / len(rows) <= 0.6 + 1e-6:
+            signs |= own
+    return sequence_mean({i: clipped(w, i, sign) for i, sign in signs.items()})
+
+
 def copg(w: World) -> Tensor:
     gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
     return of_pairs(w, lambda i, j: (w.rewards[i] - w.rewards[j] - 0.1 * (gain[i] - gain[j])) ** 2 / 0.2)
@@ -316,6 +333,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "agro": (plain, rlvr.agro),
     "alpine": (worlds.demonstrations, sft),
     "bilevel-mle": (plain, bilevel_mle),
+    "brpo": (compared, brpo),
     "capo": (plain, rlvr.capo),
     "chain-traversal-rl": (plain, chain_traversal_rl),
     "clip-cov": (plain, rlvr.clip_cov),

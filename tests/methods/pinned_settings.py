@@ -183,6 +183,9 @@ SETTINGS: dict[str, Settings] = {
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
     "chain-traversal-rl": PLAIN,
     "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
+    "brpo": {
+        **PLAIN, "experience.size": 16, "filters.0.resample": True, "filters.0.rounds": 3, "filters.0.most": 0.6,
+    },
     "copg": {**PAIRS, "experience": "scored-answers", "experience.most": 8, "reference": "frozen"},
     "cal-ql": {
         **CONSERVATIVE, "transforms": ("returns-to-go",), "critic.penalties.0.floor": "recorded-returns",

@@ -129,13 +129,13 @@ def rows(scores: Tensor, group: Tensor, seed: int = 0) -> Any:
 
 def test_every_two_answers_are_compared_once() -> None:
     batch = rows(torch.zeros(7), torch.tensor([0, 0, 0, 0, 1, 1, 2]))
-    wins = Wins().rescore(batch)
+    wins = Wins().rescore_in(batch, None)
     assert [float(wins[batch.group == g].sum()) for g in range(3)] == [6, 1, 0]
 
 
 def test_who_wins_is_drawn_with_the_oracles_chance() -> None:
     scores = torch.tensor([0.3, -0.2]).repeat(3_000).double()
-    wins = Wins(oracle=ByScore(scale=0.5)).rescore(rows(scores, torch.arange(3_000).repeat_interleave(2)))
+    wins = Wins(oracle=ByScore(scale=0.5)).rescore_in(rows(scores, torch.arange(3_000).repeat_interleave(2)), None)
     chance = torch.tensor(1.0).sigmoid()
     assert float(wins[::2].mean()) == pytest.approx(
         float(chance), abs=4 * float((chance * (1 - chance) / 3_000) ** 0.5)
@@ -145,10 +145,10 @@ def test_who_wins_is_drawn_with_the_oracles_chance() -> None:
 
 def test_the_same_two_answers_come_to_the_same_whatever_stands_beside_them() -> None:
     batch = rows(torch.randn(12, generator=torch.Generator().manual_seed(1)), torch.arange(4).repeat(3))
-    wins = Wins().rescore(batch)
+    wins = Wins().rescore_in(batch, None)
     for order in (torch.randperm(12, generator=torch.Generator().manual_seed(2)), (batch.group < 2).nonzero()[:, 0]):
         part = SimpleNamespace(scores=batch.scores[order], group=batch.group[order], draw=batch.draw[order])
-        assert Wins().rescore(part).tolist() == wins[order].tolist()
+        assert Wins().rescore_in(part, None).tolist() == wins[order].tolist()
 
 
 def test_comparisons_of_written_answers_are_refused() -> None:

@@ -249,6 +249,10 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
             one, two = torch.combinations(torch.arange(world.count)).unbind(1)
             drawn = uniforms(children(one ^ two, "preferred"), 0, 1)[0]
             world.notes["preferred"] = dict(zip(zip(one.tolist(), two.tolist()), drawn.tolist()))
+        if part.name == "against-one-other":
+            number = uniforms(children(batch.draw, "compared with"), 0, 1)[0].tolist()
+            least = {g: min(n for n, h in zip(number, world.groups) if h == g) for g in world.groups}
+            world.notes["compared"] = [n == least[g] for n, g in zip(number, world.groups)]
     for part in method.token_weights:
         if part.name == "covariance-clip":
             drawn = uniforms(children(batch.draw, "covariance-clip", 1), 0, batch.tokens.shape[1]).T[:, PROMPT:]

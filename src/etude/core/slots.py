@@ -255,6 +255,10 @@ class GroupReward(Part, abstract=True):
         """The scores [B] to use instead of `batch.scores`, the sum of the parts before; may use what it `needs`."""
         raise NotImplementedError
 
+    def rescore_in(self, batch: TokenBatch, context: Context) -> Tensor:
+        """The same, for parts that need the task or the policy as well."""
+        return self.rescore(batch)
+
 
 class Filter(Part, abstract=True):
     """Which samples count, and how much. Runs on scored rows, before advantages unless it is `late`."""

@@ -196,7 +196,7 @@ def _minibatch(needs: frozenset[Need]) -> tuple[Transitions, ActionLogProbs]:
 
 CONTRACTS: dict[type[Part], Contract] = {
     TokenReward: Contract(lambda p, b, _: p.shape_in(b, small_context()), "shape(batch)", small_tokens, "[B, T]"),
-    GroupReward: Contract(lambda p, b, _: p.rescore(b), "rescore(batch)", small_tokens, "[B]"),
+    GroupReward: Contract(lambda p, b, _: p.rescore_in(b, small_context()), "rescore(batch)", small_tokens, "[B]"),
     Filter: Contract(lambda p, b, _: p.weigh(b), "weigh(batch)", small_tokens, "[B]"),
     TokenAdvantages: Contract(lambda p, b, _: p(b), "__call__(batch)", small_tokens, "[B, T]"),
     TokenWeights: Contract(lambda p, b, q: p(b, q), "__call__(batch, policy)", small_tokens, "[B, T]"),

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
-from etude.core.fields import NonNegative, Probability
+from etude.core.fields import NonNegative, PositiveProbability, Probability
 from etude.core.method import Method
 from etude.core.part import Part
 from etude.core.slots import Context, Reward
-from etude.core.task import plain
 from etude.core.worlds import World
-from etude.rewards.judges import Case, Judge, SameAnswer
+from etude.rewards.judges import Case, Judge, SameAnswer, answer_of, prompt_of
 from etude.rewards.outcome import TaskReward
 
 BAD_AFTER = 100
@@ -46,7 +44,7 @@ class FinalAnswer(View):
 
     def case(self, episode: Episode, context: Context) -> Case | None:
         given = "" if episode.stop.cut else context.task.answer(episode.completion).strip()
-        return Case(asked(episode), given, (wanted(episode),)) if given else None
+        return Case(asked(episode), given, (wanted(episode),), episode.problem) if given else None
 
 
 class WholeCompletion(View):
@@ -59,7 +57,52 @@ class WholeCompletion(View):
 
     def case(self, episode: Episode, context: Context) -> Case | None:
         given = episode.completion.strip()
-        return Case(asked(episode), given, (wanted(episode),)) if given else None
+        return Case(asked(episode), given, (wanted(episode),), episode.problem) if given else None
+
+
+class AfterThinking(View):
+    """What was said behind the delimiter that ends a thought, beside the problem's answer.
+
+    Args:
+        delimiter: what ends a thought; the last one counts.
+        strict: whether a completion without it is nothing to judge; else it is seen whole.
+
+    >>> from etude.core.episodes import Problem, Segment
+    >>> said = Episode(Problem("sum/1", "1+2+3=", 6), [Segment("assistant", "3, then</think>6")])
+    >>> AfterThinking().case(said, None).given
+    '6'
+    """
+
+    delimiter: str = "</think>"
+    strict: bool = False
+
+    def check(self) -> None:
+        if not self.delimiter:
+            raise ConfigError("AfterThinking.delimiter must be what ends a thought, got ''.")
+
+    def case(self, episode: Episode, context: Context) -> Case | None:
+        _, found, answer = episode.completion.rpartition(self.delimiter)
+        given = "" if self.strict and not found else answer.strip()
+        return Case(asked(episode), given, (wanted(episode),), episode.problem) if given else None
+
+
+class Beginning(View):
+    """The first characters of a completion, rounded up, beside the problem's answer.
+
+    Args:
+        share: of its characters.
+
+    >>> from etude.core.episodes import Problem, Segment
+    >>> Beginning(share=0.5).case(Episode(Problem("sum/1", "1+2+3=", 6), [Segment("assistant", "3,6")]), None).given
+    '3,'
+    """
+
+    share: PositiveProbability = 0.5
+
+    def case(self, episode: Episode, context: Context) -> Case | None:
+        text = episode.completion
+        given = text[: math.ceil(self.share * len(text))].strip()
+        return Case(asked(episode), given, (wanted(episode),), episode.problem) if given else None
 
 
 class Predicted(View):
@@ -94,7 +137,7 @@ class Predicted(View):
                 "segments, as derivations does with asks=next,middle."
             )
         given = between(episode.completion, self.opening, self.closing).strip()
-        return Case(asked(episode), given, tuple(episode.problem.info["following"])) if given else None
+        return Case(asked(episode), given, tuple(episode.problem.info["following"]), episode.problem) if given else None
 
 
 def between(text: str, opening: str = "[", closing: str = "]") -> str:
@@ -217,11 +260,9 @@ class SecondOpinion(JudgeReward):
 
 def asked(episode: Episode) -> str:
     """A problem's prompt as text."""
-    prompt = episode.problem.prompt
-    return prompt if isinstance(prompt, str) else "\n".join(plain(message.get("content")) for message in prompt)
+    return prompt_of(episode.problem)
 
 
 def wanted(episode: Episode) -> str:
     """A problem's answer as text."""
-    answer = episode.problem.answer
-    return answer if isinstance(answer, str) else json.dumps(answer)
+    return answer_of(episode.problem)

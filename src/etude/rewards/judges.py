@@ -1,7 +1,8 @@
-"""Judges: whether an answer is as good as what was wanted, said by a rule, a function or a model in one way.
+"""Judges: how good an answer is, said by a rule, a function or a model in one way.
 
-A judge scores cases; what rewards make of that is in `judged.py`. It is asked about a batch at once, and where asking
-is dear it remembers what it said. A judge that has no answer says None: that is not a zero.
+A judge scores cases, compares two answers, ranks several and accepts; what rewards make of that is in `judged.py` and
+`preferences.py`. It is asked about a batch at once, and where asking is dear it remembers what it said. A judge that
+has no answer says None: that is not a zero. Judges that look at two answers side by side are in `pair_judges.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
+from etude.core.episodes import Problem
 from etude.core.errors import RewardError
 from etude.core.fields import Count, PositiveProbability
 from etude.core.part import Part
 from etude.core.slots import Context
+from etude.core.task import plain
 from etude.rewards.canonical import canonical_form, plain_form
 
 
@@ -28,16 +31,53 @@ class Case:
         prompt: the problem's, as text.
         given: what is judged.
         wanted: what it is compared with: one text, or the segments of one in their order.
+        problem: where the prompt is from, for judges that ask the task.
     """
 
     prompt: str
     given: str
     wanted: tuple[str, ...]
+    problem: Problem | None = field(default=None, repr=False, compare=False)
 
     @property
     def key(self) -> str:
         """A short name for it, by which an answer is remembered."""
-        return hashlib.blake2b(json.dumps(asdict(self)).encode(), digest_size=12).hexdigest()
+        said = {"prompt": self.prompt, "given": self.given, "wanted": self.wanted}
+        return hashlib.blake2b(json.dumps(said).encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Two answers to a problem, of which one may be better."""
+
+    problem: Problem
+    first: str
+    second: str
+
+    def case(self, of: str, against: str) -> Case:
+        """One of them as what is judged, held against the other or against what was wanted."""
+        return Case(prompt_of(self.problem), of, (against,), self.problem)
+
+
+class Opinion(NamedTuple):
+    """What a judge says of two answers: the chance that the first is better, shown before the other and after it.
+
+    >>> Opinion(1.0, 0.5).chance, Opinion(1.0, 0.5).unanimous, Opinion(0.9, 0.6).unanimous
+    (0.75, False, True)
+    """
+
+    straight: float
+    turned: float
+
+    @property
+    def chance(self) -> float:
+        """The mean of both orders: two answers' chances add up to 1, whatever place the judge favours."""
+        return (self.straight + self.turned) / 2
+
+    @property
+    def unanimous(self) -> bool:
+        """Whether both orders are for the first; a tie is not."""
+        return self.straight > 0.5 and self.turned > 0.5
 
 
 class Judge(Part, abstract=True):
@@ -79,6 +119,21 @@ class Judge(Part, abstract=True):
     def accept(self, cases: Sequence[Case], context: Context) -> list[bool | None]:
         """Whether it accepts each case; None where it failed to answer."""
         return [None if v is None else v >= self.least for v in self.score(cases, context)]
+
+    def compare(self, duels: Sequence[Duel], context: Context) -> list[Opinion | None]:
+        """Which of two answers is better: here the one with the higher score, and 1/2 for two with the same."""
+        asked = [duel.case(said, answer_of(duel.problem)) for duel in duels for said in (duel.first, duel.second)]
+        said = self.score(asked, context)
+        return [None if a is None or b is None else Opinion(*[(1 + (a > b) - (a < b)) / 2] * 2)
+                for a, b in zip(said[::2], said[1::2])]  # fmt: skip
+
+    def rank(self, lists: Sequence[tuple[Problem, Sequence[str]]], context: Context) -> list[list[float] | None]:
+        """What each of a problem's answers is worth among them, in [0, 1]: here the score of each.
+
+        None for a list of which it failed to judge one.
+        """
+        asked = [Case(prompt_of(p), said, (answer_of(p),), p) for p, answers in lists for said in answers]
+        return parted(self.score(asked, context), [len(answers) for _, answers in lists])
 
     def _answers(self, cases: Sequence[Case], context: Context) -> tuple[list[float | None], int]:
         """What it says of each case, and how many of them it did not have to be asked about."""
@@ -178,6 +233,30 @@ class SegmentPrefix(Judge):
 
 def _squeezed(text: str) -> str:
     return "".join(text.split()).casefold().rstrip(";,.")
+
+
+def prompt_of(problem: Problem) -> str:
+    """A problem's prompt as text."""
+    prompt = problem.prompt
+    return prompt if isinstance(prompt, str) else "\n".join(plain(message.get("content")) for message in prompt)
+
+
+def answer_of(problem: Problem) -> str:
+    """A problem's answer as text."""
+    return problem.answer if isinstance(problem.answer, str) else json.dumps(problem.answer)
+
+
+def parted(values: Sequence[float | None], sizes: Sequence[int]) -> list[list[float] | None]:
+    """Values as lists of these sizes one after the other; None for one that lacks a value.
+
+    >>> parted([0.5, 1.0, None], [2, 1])
+    [[0.5, 1.0], None]
+    """
+    found, left = [], iter(values)
+    for size in sizes:
+        own = [next(left) for _ in range(size)]
+        found.append(None if None in own else [float(v) for v in own if v is not None])
+    return found
 
 
 def _number(value: object) -> float | None:

@@ -37,7 +37,7 @@ def score(batch: TokenBatch, parts: Sequence[Any], context: Context) -> TokenBat
         exact = None
         if isinstance(part, GroupReward):
             batch = batch if batch.outcomes is not None else batch.replace(outcomes=batch.scores)
-            exact = rescored(part, batch)
+            exact = rescored(part, batch, context)
             values = exact - batch.scores
         elif isinstance(part, TokenReward):
             batch = part.marked(batch, context)
@@ -126,9 +126,9 @@ def _sums(rewards: Tensor, batch: TokenBatch) -> Tensor:
     return episode_sum(rewards.double().sum(1), batch).to(rewards.dtype)
 
 
-def rescored(part: GroupReward, batch: TokenBatch) -> Tensor:
+def rescored(part: GroupReward, batch: TokenBatch, context: Context) -> Tensor:
     """What a part makes of the scores so far. Raises RewardError unless it is one finite number per row."""
-    scores = part.rescore(batch)
+    scores = part.rescore_in(batch, context)
     if scores.shape != batch.scores.shape:
         raise RewardError(
             f"{type(part).__name__} must return one score per row, {tuple(batch.scores.shape)}, "
