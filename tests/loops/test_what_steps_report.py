@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import etude
 from etude.core.batches import TokenBatch, TokenLogProbs
@@ -23,6 +24,12 @@ def test_entropy_is_estimated_over_the_tokens_that_were_sampled(make_batch: Call
     batch.episodes = random_episodes((2, 1))
     found = describe([batch], Toy(), True, {})
     assert found["entropy_estimate"] == pytest.approx((1 + 2 + 0.5 + 0.5) / 4)
+    assert "reference_perplexity" not in found
+    batch.scores = torch.tensor([0.0, 2.0, 9.0])
+    batch.reference_logp = batch.behaviour_logp * 2
+    found = describe([batch], Toy(), True, {})
+    assert found["reference_perplexity"] == pytest.approx(math.exp(2.0))
+    assert (found["reward_p05"], found["reward_p95"]) == (pytest.approx(0.1), pytest.approx(1.9))
 
 
 def test_divergences_by_hand(make_batch: Callable[..., TokenBatch], logprobs: Callable[..., TokenLogProbs]) -> None:

@@ -221,6 +221,31 @@ def ppo_rlhf(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def ppo_max(w: World) -> Tensor:
+    """Judged scores on the scale of all of them, cut; a twentieth of the distance is paid; a critic by itself."""
+    judged = w.notes["judged"]
+    base, size = mean(judged), deviation(judged)
+    rewards = {i: (-0.05 * (w.of("old", i) - w.of("ref", i))).tolist() for i in range(w.count)}
+    for i in rewards:
+        rewards[i][-1] += max(-10.0, min(10.0, (judged[i] - base) / size))
+    return apart(w, rewards)
+
+
+def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
+    """PPO's surrogate, and half of the clipped squared error of a critic that is a network of its own."""
+    advantages = gae(w, rewards)
+    every = [a for row in advantages.values() for a in row]
+    base, size = mean(every), deviation(every)
+    losses, errors = {}, {}
+    for i, row in advantages.items():
+        losses[i] = clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64))
+        before, now = w.of("values", i), w.of("values_now", i)
+        goal = torch.tensor([a + v for a, v in zip(row, before.tolist())], dtype=torch.float64)
+        near = torch.minimum(torch.maximum(now, before - 0.2), before + 0.2)
+        errors[i] = torch.maximum((now - goal) ** 2, (near - goal) ** 2) / 2
+    return token_mean(losses) + token_mean(errors)
+
+
 # From verifiable rewards: what differs in credit or aggregation alone
 
 
@@ -374,6 +399,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "planning-pg-vs-q": (plain, planning_pg_vs_q),
     "poly-ppo": (worlds.vines, poly_ppo),
     "ppo": (plain, ppo),
+    "ppo-max": (plain, ppo_max),
     "ppo-rlhf": (plain, ppo_rlhf),
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "r3l": (worlds.retries, rlvr.r3l),
@@ -403,6 +429,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
 }
 """By method: the batch, and the loss on it."""
 BETWEEN: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
+    "ppo-max": (worlds.demonstrations, sft),
     "relift": (worlds.demonstrations, rlvr.relift_tuning),
     "sasr": (worlds.demonstrations, sft),
 }

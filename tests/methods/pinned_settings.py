@@ -398,6 +398,13 @@ SETTINGS: dict[str, Settings] = {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 1, "experience.steps": 2048, "epochs": 10,
         "minibatches": 32, "advantages.per_minibatch": True, "optimizer.lr": 3e-4,
     },
+    "ppo-max": {
+        **SAMPLED, **IN_FOUR, "problems": 16, "reference": "frozen", "optimizer.warmup": 0.1,
+        "stages": ("interleaved",),
+        "stages.0.turn.id": "sft", "stages.0.turn.optimizer": None, "stages.0.chooser.chance.p": 0.2,
+        "critic": "value-model", "critic.lead": 5, "critic.learning.epochs": 1, "critic.learning.minibatches": 4,
+        "critic.learning.optimizer.warmup": 0.1,
+    },
     "ppo-rlhf": {**SAMPLED, **TWICE, "reference": "frozen"},
     "prdc": {**TD3_BC, "actor.1.towards": "nearest", "actor.1.towards.beta": 2.0},
     "r3l": {

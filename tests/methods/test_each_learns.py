@@ -331,6 +331,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "copg": scored_margin,
     "orpo": margin,
     "kto": margin,
+    "ppo-max": solved,
     "reward-model": preference,
 }
 
@@ -339,8 +340,12 @@ MORE_SEEDS = {"poly-ppo": 5}
 """How many, where two may both be low by chance: one run of it gains from 0.02 to 0.45. Else two."""
 
 
-SHALLOW = {"deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8}}
-"""What of methods is made smaller: as they are, steps here are of one token, or groups of 32."""
+SCALED = ("task-reward", "normalized-scores", "clipped-scores", "kl-penalty")
+SHALLOW: dict[str, dict[str, Any]] = {
+    "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
+    "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
+}  # fmt: skip
+"""What of methods is made smaller: as they are, steps here are of one token, or groups of 32, or a reward model's."""
 
 
 @pytest.mark.parametrize("name", MEASURES)

@@ -241,11 +241,15 @@ def test_its_claim_can_be_run(name: str) -> None:
         assert resolve_task(claim.task)
         return
     bed = load_bed(claim.bed)
-    compose_method(name, assignments({**own(bed), **claim.changes}), world=bed.goal.world)
-    compose_method(claim.baseline, assignments({**own(bed), **claim.baseline_changes}), world=bed.goal.world)
-    for arm, sweep in ((name, claim.sweep), (claim.baseline, claim.baseline_sweep or claim.sweep)):
+    its = bed.baseline_set if claim.baseline == bed.baseline else {}
+    arms = (
+        (name, claim.changes, claim.sweep),
+        (claim.baseline, {**its, **claim.baseline_changes}, claim.baseline_sweep or claim.sweep),
+    )
+    for arm, changes, sweep in arms:
+        compose_method(arm, assignments({**own(bed), **changes}), world=bed.goal.world)
         for setting in combinations(bed.sweep if sweep is None else sweep).values():
-            compose_method(arm, assignments(setting), world=bed.goal.world)
+            compose_method(arm, assignments({**own(bed), **changes, **setting}), world=bed.goal.world)
 
 
 def own(bed: Bed) -> dict[str, object]:

@@ -171,7 +171,7 @@ def _between(number: int, own: Method, other: Method) -> Iterator[str]:
         if other.slots()[slot] != own.slots()[slot]:
             yield f"stage {number} has steps of another method with another {slot}, which both must share."
     mine, theirs = (getattr(m, "own_critic", None) for m in (own, other))
-    if mine != theirs:
+    if theirs is not None and mine != theirs:  # where the other steps have none, the network waits
         yield f"stage {number} has steps of another method with another critic, a network that both must share."
 
 

@@ -53,6 +53,8 @@ class CriticTrainer(Trainer):
             budget: padded tokens of a micro-batch; results do not depend on it.
         """
         self.age += 1
+        if batch.returns is None:  # rows of a step between that is another method's, and of which no value is said
+            return {}
         taught = self.part.taught(batch)
         rows = batch.replace(action_mask=taught).rows(taught.any(1).nonzero()[:, 0])
         if not len(rows):

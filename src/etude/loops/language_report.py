@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ def describe(
         "rows": float(sum(map(len, seen))),
         **lost,
     }
+    metrics |= _spread(torch.cat([b.scores for b in batches])[torch.tensor(attempts)]) | _under_reference(seen)
     if zeroed := sum("zeroed" in e.info for e, _ in rows):
         metrics["zeroed_reward"] = float(zeroed)
     if not all(own for _, own in rows):
@@ -87,6 +89,19 @@ def _surprise(batches: Sequence[TokenBatch]) -> float:
     """Mean of -log p of the tokens that were sampled, in nats: an unbiased estimate of what they were drawn from."""
     drawn = [b.behaviour_logp[b.action_mask & b.sampled[:, None]] for b in batches]
     return -float(torch.cat(drawn).mean())
+
+
+def _spread(scores: Tensor) -> dict[str, float]:
+    """The quantiles at 5 % and 95 % of what episodes were paid: where rewards collapse, they meet."""
+    low, high = torch.quantile(scores.double(), torch.tensor([0.05, 0.95], dtype=torch.float64, device=scores.device))
+    return {"reward_p05": float(low), "reward_p95": float(high)}
+
+
+def _under_reference(batches: Sequence[TokenBatch]) -> dict[str, float]:
+    """exp of the mean -log p of the sampled tokens under the reference, where the step has asked it."""
+    found = [b.reference_logp[b.action_mask & b.sampled[:, None]] for b in batches if b.reference_logp is not None]
+    said = torch.cat(found) if found else torch.zeros(0)
+    return {"reference_perplexity": math.exp(min(-float(said.mean()), 700.0))} if len(said) else {}
 
 
 def divergences(batch: TokenBatch, policy: TokenLogProbs, experience: TokenExperience) -> dict[str, Tensor]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.core.fields import NonNegative
+from etude.core.fields import Count, NonNegative, Positive
 from etude.core.part import Need
 from etude.core.slots import TokenReward
 
@@ -36,3 +36,45 @@ class KLPenalty(TokenReward):
     def shape(self, batch: TokenBatch) -> Tensor:
         assert batch.reference_logp is not None
         return -self.coefficient * (batch.behaviour_logp - batch.reference_logp) * batch.action_mask
+
+
+class AdaptiveKLPenalty(KLPenalty):
+    """As `KLPenalty`, with a coefficient that follows the divergence it leads to (arXiv:1909.08593, section 2.2).
+
+    With KL the mean over the n episodes of a batch of the sum over their tokens of log pi - log reference,
+
+        e = clip(KL / target - 1, -0.2, 0.2),    coefficient <- coefficient (1 + e n / horizon)
+
+    for the next batch.
+
+    Args:
+        coefficient: where it begins.
+        target: nats of a completion.
+        horizon: episodes in which a divergence that is far off changes the coefficient by a fifth.
+
+    Shapes: [B, T], 0 outside the action mask; nats times the coefficient.
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(behaviour_logp=torch.tensor([[-1.0]]), reference_logp=torch.tensor([[-3.0]]), once=lambda: None)
+    >>> rows.action_mask = torch.tensor([[True]])
+    >>> part = AdaptiveKLPenalty(coefficient=0.5, target=1.0, horizon=1).bind()
+    >>> part.shape(rows).tolist(), part.state["coefficient"]
+    ([[-1.0]], 0.6)
+    """
+
+    coefficient: Positive = 0.2
+    target: Positive = 6.0
+    horizon: Count = 10_000
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"coefficient": self.coefficient}
+
+    def shape(self, batch: TokenBatch) -> Tensor:
+        assert batch.reference_logp is not None
+        away = (batch.behaviour_logp - batch.reference_logp) * batch.action_mask
+        coefficient: float = self.state["coefficient"]
+        episodes = len(batch.action_mask) if (once := batch.once()) is None else len(once[0])
+        error = float(away.double().sum()) / max(1, episodes) / self.target - 1
+        self.state["coefficient"] = coefficient * (1 + min(max(error, -0.2), 0.2) * episodes / self.horizon)
+        return -coefficient * away
