@@ -30,6 +30,7 @@ VERBS = {
     "studies": ("etude.cli.studies:studies", "Recipes of training on several beds; `studies run ID` does one."),
     "new": ("etude.cli.new:new", "A commented start of your own task, reward, method, environment or config."),
     "check": ("etude.cli.check:check", "What is wrong with an environment, a task or a part, before a run."),
+    "museum": ("etude.cli.museum:museum", "Faults that others reported, and what etude does about each."),
     "doctor": ("etude.cli.doctor:doctor", "What there is on this machine, and what to install for what."),
     "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
     "export": ("etude.cli.export:export", "Write a policy of control as a program that runs without etude."),

@@ -1,0 +1,109 @@
+"""What the runs of the museum share: a language model of 2 layers, a task of three prompts, loops of a few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+
+from etude.core.control import ControlTask
+from etude.core.episodes import Problem
+from etude.core.method import Method
+from etude.core.population import Member
+from etude.core.task import LanguageTask
+from etude.experience.groups import Groups
+from etude.loops.language import LanguageLoop
+from etude.methods.rlvr.grpo import grpo
+from etude.optimizers.adam import AdamW
+
+SMALL = grpo.replace(problems=3, experience=Groups(size=4), optimizer=AdamW(lr=1e-3))
+"""GRPO with three problems of four completions a step."""
+
+
+@cache
+def tokenizer() -> Any:
+    """The built-in byte tokenizer."""
+    from etude.policies.byte_tokenizer import build_tokenizer
+
+    return build_tokenizer(256)
+
+
+def policy(dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+    """A random model of 2 layers of width 32; options of the model are `dropout`, others the policy's."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from etude.policies.language import LanguagePolicy
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=307, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.3, bos_token_id=None, eos_token_id=1,
+        pad_token_id=0, attention_dropout=options.pop("dropout", 0.0),
+    )  # fmt: skip
+    return LanguagePolicy(LlamaForCausalLM(config).eval().to(dtype), tokenizer(), **options)
+
+
+def letters(completion: str) -> float:
+    """Share of a completion's characters that are lower-case letters: no two completions are likely to tie."""
+    return sum(c.islower() for c in completion) / max(1, len(completion))
+
+
+class Letters(LanguageTask):
+    """Three prompts; what is scored is the share of lower-case letters."""
+
+    id: ClassVar[str] = "letters"
+    stop: ClassVar[tuple[str, ...]] = ()
+    max_tokens: int = 8
+
+    def problems(self, split: str) -> list[Problem]:
+        return [Problem(f"{split}-{i}", prompt) for i, prompt in enumerate(("one:", "three:", "x="))]
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return letters(completion)
+
+
+def language(
+    method: Method = SMALL, steps: int = 3, task: LanguageTask | None = None, **options: Any
+) -> Iterator[Mapping[str, float]]:
+    """Steps of a language loop; options are the policy's."""
+    loop = LanguageLoop(method, task or Letters(), policy(**options), seed=0, steps=10)
+    for _ in range(steps):
+        yield loop.step().metrics
+
+
+def control(
+    method: Method, task: ControlTask | None = None, steps: int = 3, seeds: Sequence[int] = (0,), **options: Any
+) -> Iterator[Mapping[str, float]]:
+    """Steps of the loop of a method of control, on cart-pole unless a task is given."""
+    loop = control_loop(method, task, seeds, **options)
+    try:
+        for _ in range(steps):
+            yield loop.step().metrics
+    finally:
+        loop.close()
+
+
+def control_loop(method: Method, task: ControlTask | None = None, seeds: Sequence[int] = (0,), **options: Any) -> Any:
+    """A loop of control, of the kind that the method asks for."""
+    from etude.core.kinds import ReplayMethod
+    from etude.loops.off_policy import OffPolicyLoop
+    from etude.loops.on_policy import OnPolicyLoop
+    from etude.tasks.control.cartpole import cartpole
+
+    kind = OffPolicyLoop if isinstance(method, ReplayMethod) else OnPolicyLoop
+    return kind(method, task or cartpole, [Member(seed) for seed in seeds], 10, **options)
+
+
+def patched(target: str, new: Any) -> Callable[[], Any]:
+    """Something of etude's, by its dotted path, replaced for a while."""
+    return lambda: mock.patch(target, new)
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    """No patch: the fault is in what the run is given."""
+    yield

@@ -1,0 +1,158 @@
+"""Environments that are not what a learner takes them for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import gymnasium as gym
+import numpy as np
+from etude_museum.tiny import control
+
+from etude.core.registry import get_method
+from etude.evaluation.environment_check import check_environment
+from etude.evaluation.exhibits import Exhibit, Report
+from etude.experience.vector import Rollouts
+from etude.tasks.control.environment import EnvironmentTask
+
+LIMIT = 60
+"""Steps after which a walk is truncated."""
+
+
+class Walk(gym.Env[np.ndarray, np.int64]):
+    """A step to the left or to the right with some noise, until it is 1 away from the middle."""
+
+    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.begin()
+        self.steps = 0
+        return self.seen(), {}
+
+    def begin(self) -> None:
+        """Where an episode starts."""
+        self.place = self.np_random.uniform(-0.3, 0.3)
+
+    def seen(self) -> np.ndarray:
+        """What is observed."""
+        return np.array([self.place, self.place**2], np.float32)
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        pushed = self.place + (2 * int(action) - 1) * 0.2 + self.np_random.normal(0, 0.05)
+        self.place = float(np.clip(pushed, -3, 3))
+        self.steps += 1
+        return self.seen(), -abs(self.place), *self.ends(), {}
+
+    def ends(self) -> tuple[bool, bool]:
+        """Whether it is over, and whether time is."""
+        return bool(abs(self.place) > 1), self.steps >= LIMIT
+
+
+def _same_array(self: Walk) -> np.ndarray:
+    if not hasattr(self, "buffer"):
+        self.buffer = np.zeros(2, np.float32)
+    self.buffer[:] = self.place, self.place**2
+    return self.buffer
+
+
+def _own_start(self: Walk) -> None:
+    self.place = np.random.default_rng(42).uniform(-0.3, 0.3)
+    self.np_random = np.random.default_rng(42)
+
+
+def _never(self: Walk) -> tuple[bool, bool]:
+    return False, False
+
+
+def _limit_is_an_end(self: Walk) -> tuple[bool, bool]:
+    self.place = float(np.clip(self.place, -0.9, 0.9))
+    return self.steps >= LIMIT, False
+
+
+def _nan(self: Walk) -> np.ndarray:
+    return np.array([self.place, np.log(self.place + 0.3) if self.place < -0.3 else 0.0], np.float32)
+
+
+def instead(name: str, faulty: Any) -> AbstractContextManager[Any]:
+    """The walk with another method."""
+    return mock.patch.object(Walk, name, faulty)
+
+
+def checked() -> Iterator[str]:
+    """What `etude check` says of the walk that is amiss."""
+    for finding in check_environment(EnvironmentTask(f"{__name__}:Walk"), steps=600):
+        if finding.level != "fact":
+            yield finding.sentence
+
+
+def trained() -> Iterator[Mapping[str, float]]:
+    """Steps of ppo on the walk."""
+    ppo = get_method("ppo", world="control")
+    return control(
+        ppo.replace(experience=Rollouts(environments=2, steps=32), epochs=1, minibatches=1),
+        EnvironmentTask(f"{__name__}:Walk"),
+    )
+
+
+exhibits = (
+    Exhibit(
+        id="observation-buffer-reused",
+        kind="environments",
+        report=Report(
+            thread="google-deepmind/dm_control#34",
+            title="Returned observations will be mutated when the environment steps.",
+        ),
+        says="The environment returned its own buffer: observations that were kept changed with every later step, and "
+        "actions were stored beside what came after them.",
+        mechanism="every step writes into the array that the step before returned.",
+        inject=lambda: instead("seen", _same_array),
+        run=checked,
+        expect="step writes into the observation that it returned before",
+    ),
+    Exhibit(
+        id="seed-ignored",
+        kind="environments",
+        report=Report(thread="minerllabs/minerl#220", title="Seeding not supported in MineRLTreechop-v0 environment"),
+        says="The seed changed nothing: every episode of every run started in the same place of the same world.",
+        mechanism="reset draws from a generator with a seed of its own.",
+        inject=lambda: instead("begin", _own_start),
+        run=checked,
+        expect="Seeds 7 and 8 give the same episode",
+    ),
+    Exhibit(
+        id="episodes-without-end",
+        kind="environments",
+        report=Report(thread="openai/retro#82", title="Agent not marking end of Episode"),
+        says="No episode was ever over, so the mean return of every update was nan and nobody knew how it was going.",
+        mechanism="the walk goes on for ever.",
+        inject=lambda: instead("ends", _never),
+        run=checked,
+        expect="No episode ended in",
+    ),
+    Exhibit(
+        id="nan-observation",
+        kind="environments",
+        report=Report(thread="hill-a/stable-baselines#693", title="network returning nan actions [question]"),
+        says="One NaN from a custom environment made all weights NaN after 29 good updates; the run went on, with NaN "
+        "actions.",
+        mechanism="the logarithm of a negative number is observed where the walk is far to the left.",
+        inject=lambda: instead("seen", _nan),
+        run=trained,
+        expect="is not finite|is nan|nan",
+    ),
+    Exhibit(
+        id="time-limit-as-an-end",
+        kind="targets",
+        report=Report(thread="hill-a/stable-baselines#863", title="Filtering out artificial teminal states"),
+        says="Environments reported their time limit as an end: what could still have been earned counted as nothing, "
+        "and values near the limit were learned wrong.",
+        mechanism="terminated is set after 60 steps.",
+        inject=lambda: instead("ends", _limit_is_an_end),
+        run=checked,
+        expect="which looks like a time limit",
+    ),
+)
