@@ -422,6 +422,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "sparkle": (worlds.cooled, rlvr.sparkle),
     "spo": (worlds.forked, rlvr.spo),
     "spo-tree": (worlds.nodes, rlvr.spo_tree),
+    "ssrl": (worlds.informed, agents.ssrl),
     "supo": (plain, agents.supo),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),

@@ -517,6 +517,11 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.size": 4, "rewards": ("call-format", "call-matches"), "rewards.0.scale": 1.0,
         "rewards.1.scale": 3.0, "rewards.0.later": None, "rewards.1.later": None,
     },
+    "ssrl": {
+        **PLAIN, "experience.size": 5, "rewards": ("task-reward", "search-format", "own-information"),
+        "rewards.0.weight": 0.9, "rewards.1.scale": 0.1, "regularizers": ("kl-to-reference",),
+        "regularizers.0.coefficient": 0.001, "regularizers.0.estimator": "k3", "reference": "frozen",
+    },
     "supo": {
         **PLAIN, "experience.view": "summary-at", "experience.view.limit": 64, "experience.view.most": 4,
         "experience.view.tokens": 24, "filters": ("answered-episodes",),

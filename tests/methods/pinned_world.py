@@ -72,6 +72,8 @@ class World:
         """What stands around a completion; levels of problems that have one."""
         self.answer, self.said = "3", list[str]()
         """What is right; what completions say, if not what `text` makes up."""
+        self.spelled = {COMMA: ","}
+        """What tokens say that are looked into; others say `x`."""
         self.notes: dict[str, Any] = {}
         """What parts drew at random while the batch was scored."""
 
@@ -144,6 +146,22 @@ def called() -> World:
     whole, wrong, none, turned = (f"{thought}<tool_call>\n{body}\n</tool_call>" for body in bodies)
     kinds = [whole, wrong, right, none, "b=3", turned]
     world.answer, world.said = right, [kinds[(i + i // 5) % 6] for i in range(world.count)]
+    return world
+
+
+def informed() -> World:
+    """Token 4 begins what was found, token 5 ends it; texts that keep to the grammar of searches, or less."""
+    once = "<search>a</search><information>b</information>"
+    kinds = [
+        f"<think>q</think>{once}<think>r</think><answer>c</answer>", f"<think>q</think>{once}<answer>c</answer>",
+        "<think>q</think><answer>c</answer>", "nothing",
+        f"<think>q</think>{once * 2}<think>r</think><answer>c</answer>",
+    ]  # fmt: skip
+    world = plain()
+    world.spelled |= {4: "<information>", 5: "</information>"}
+    world.tokens[3, 0] = 4
+    world.tokens[3, 1:][world.tokens[3, 1:] == 5] = 1  # nothing of it is learned
+    world.said = [kinds[(i + i // 5) % 5] for i in range(world.count)]
     return world
 
 

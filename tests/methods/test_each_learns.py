@@ -308,6 +308,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ppo": solved,
     "poly-ppo": solved,
     "empg": solved,
+    "ssrl": solved,
     "supo": solved,
     "t-ppo": solved,
     "kimi-k1-5": solved,

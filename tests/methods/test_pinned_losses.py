@@ -81,13 +81,16 @@ class Answers:
 
 
 class Tokens:
-    """A tokenizer that knows one separator."""
+    """A tokenizer that knows a few words: one separator, unless a world has others."""
+
+    def __init__(self, spelled: dict[int, str] | None = None) -> None:
+        self.spelled = {COMMA: ","} if spelled is None else spelled
 
     def __len__(self) -> int:
         return VOCABULARY
 
     def decode(self, ids: list[int]) -> str:
-        return "".join("," if i == COMMA else "x" for i in ids)
+        return "".join(self.spelled.get(i, "x") for i in ids)
 
     def get_vocab(self) -> dict[str, int]:
         return {}
@@ -100,7 +103,7 @@ class Policy:
     version = 0
 
     def __init__(self, world: World) -> None:
-        self.world, self.tokenizer = world, Tokens()
+        self.world, self.tokenizer = world, Tokens(world.spelled)
         self.leaves = {
             "logp": padded(world.new.detach()).requires_grad_(True),
             "entropy": padded(world.entropy.detach()).requires_grad_(True),

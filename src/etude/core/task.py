@@ -90,6 +90,11 @@ class Toolbox(Part, abstract=True):
         """Names of what is called that may be the user's own Python, as 'file.py' or 'file.py:name'."""
         return ()
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Strings that end what the policy says, besides the task's own, so that a call is answered at once."""
+        return ()
+
     def around(self, environment: Environment, task: LanguageTask) -> Environment:
         """The environment with these tools in reach."""
         raise NotImplementedError
@@ -142,6 +147,8 @@ class LanguageTask(Task, abstract=True):
         super().__post_init__()
         if self.tools is not None and self.max_turns == 1:
             object.__setattr__(self, "max_turns", self.tools.turns)
+        if self.tools is not None and self.tools.ends:
+            object.__setattr__(self, "stop", (*type(self).stop, *self.tools.ends))
 
     @property
     def prompt_limit(self) -> int | None:

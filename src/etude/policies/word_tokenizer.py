@@ -55,6 +55,16 @@ _KEYS = tuple(f'{key}": ' if key == "number" else f'{key}": "' for key in VALUES
 _JSON = ('{"name": "', '", "parameters": {"', *_KEYS, '", "', ', "', '"}}', "}}")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<response>", "</response>")
 
+# Family `facts`: made-up people, what they are to each other, and questions about chains of that
+
+PEOPLE = tuple(
+    first + last
+    for first in ("bal", "cor", "dun", "fen", "gil", "hav", "jom", "kes")
+    for last in ("ada", "eki", "ino", "ora", "usu", "yle", "ath", "ond")
+)
+RELATIONS = ("friend", "boss", "pupil", "guest", "rival", "doctor")
+SEARCH_TAGS = tuple(f"<{end}{tag}>" for tag in ("think", "search", "information", "answer") for end in ("", "/"))
+
 
 def words(family: str) -> list[str]:
     """The words of a family, in order. Raises UnknownNameError for one that is not there."""
@@ -68,6 +78,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         *_TAGS, *_JSON, "\n", " ", "(", ")", ",", *TOOLS, *(verb for verb, _ in TOOLS.values()), *VALUES,
         *(value for values in VALUES.values() for value in values),
     ),
+    "facts": (*SEARCH_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
 }  # fmt: skip
 
 
