@@ -67,7 +67,7 @@ def watched(loop: Any) -> Clocks:
         (loop.method.sampling, "draw", "sampling"), (updater, "_differentiate", "forward"),
         *((t.parameters, "differentiate", "backward") for t in trainers),
         *((t.stepper, "step", "optimizer") for t in trainers), (updater, "_follow", "targets"),
-        (updater, "run", "updates, the rest"), (updater, "check_moved", "reports"), (loop, "_report", "reports"),
+        (updater, "run", "updates, the rest"), (updater, "check_moved", "reports"), (loop, "report", "reports"),
     ]  # fmt: skip
     for owner, name, place in places:
         clocks.watch(owner, name, place)

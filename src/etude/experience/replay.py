@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
 from etude.core.population import PerMember, Population
-from etude.core.replay_slots import Exploration, ReplayExperience, Sampling
+from etude.core.replay_slots import Drawing, Exploration, ReplayExperience, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
 from etude.experience.images import ImageStore
@@ -207,10 +207,16 @@ class ReplayCollector:
         if others is not None and where == others[0].numel():
             return others[1]
         with torch.no_grad():
-            with noisy(self.actor.body, draw, "noise"):
-                said = self.actor(self.actor.see(shown))
+            said = self._ask(shown, draw)
             actions = self.exploration.act(self.actor, said, draw, acted)
         return torch.where(*others, actions) if others is not None and where else actions
+
+    def _ask(self, shown: Tensor, draw: Drawing) -> Tensor:
+        """What the policy's network says, [P, E, K]."""
+        if getattr(self.actor.body, "noise", None) is None:
+            return cast(Tensor, self.actor(self.actor.see(shown)))
+        with noisy(self.actor.body, draw, "noise"):
+            return cast(Tensor, self.actor(self.actor.see(shown)))
 
     def _worth(self, step: Step, shown: Tensor, actions: Tensor, following: np.ndarray) -> np.ndarray:
         """[P, E] what the method's rewards make of those of a step."""

@@ -19,7 +19,7 @@ from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
 from etude.optimizers.adam import Adam
 from etude.policies.control.initializers import FanIn
-from etude.policies.control.networks import Plain, networks_in
+from etude.policies.control.networks import Chain, Plain, chained, networks_in
 from etude.policies.control.replay import WIDE
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Critics(Plain):
         super().__init__()
         self.body, self.head, self.choices, self.size = body, head, choices, size
         self.noise: Any = None
+
+    def chain(self) -> Chain | None:
+        return chained(self.body, self.head) if self.choices and self.size == 1 else None
 
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]

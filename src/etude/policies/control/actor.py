@@ -16,7 +16,7 @@ from etude.core.step_slots import Memory, Network, Observations, Policy
 from etude.policies.control.distributions import Categorical, Distribution, distribution
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.memory import Past
-from etude.policies.control.networks import MLP, Linear, Plain
+from etude.policies.control.networks import MLP, Linear, Plain, chained, is_one_row, of_one_row
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -117,6 +117,7 @@ class Actor(Plain):
         self.leaves = taken if isinstance(taken, Leaves) else None
         if distribution.free:
             self.log_std = nn.Parameter(log_std)
+        self.chain = None if memory is not None or distribution.free else chained(body, head)
 
     @property
     def device(self) -> torch.device:
@@ -168,6 +169,8 @@ class Actor(Plain):
     def forward(self, seen: Tensor, past: Past | None = None) -> Tensor:
         if self.memory is not None or self.distribution.free:
             return self.say(self.features(seen, past)[0])
+        if self.chain is not None and is_one_row(self.chain, seen):
+            return of_one_row(self.chain, seen)
         own = self._modules  # read directly, as in `Linear`
         said: Tensor = own["head"](own["body"](seen))  # type: ignore[misc]
         return said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -145,6 +145,33 @@ def networks_in(module: nn.Module) -> int:
     return next(p for p in module._parameters.values() if p is not None).size(0)
 
 
+Chain = tuple[tuple[dict[str, Any], Callable[[Tensor], Tensor] | None], ...]
+"""Linear layers one after another: the parameters of each, and what follows it."""
+
+
+def chained(*modules: nn.Module) -> Chain | None:
+    """What modules are one after another, if that is linear layers and activations alone (each says so in `chain`)."""
+    each: list[Chain | None] = [cast(Any, m).chain() if hasattr(m, "chain") else None for m in modules]
+    known = [links for links in each if links is not None]
+    return sum(known, ()) if len(known) == len(each) else None
+
+
+def is_one_row(chain: Chain, x: Tensor) -> bool:
+    """Whether x is one row for each of as many members as a chain has, and nobody wants a gradient."""
+    if torch.is_grad_enabled() or torch.compiler.is_exporting() or x.dim() != 3:
+        return False
+    return x.size(1) == 1 and len(chain[0][0]["weight"]) == len(x)
+
+
+def of_one_row(chain: Chain, x: Tensor) -> Tensor:
+    """What a chain says of one row of each member, [P, 1, inputs]: the bits that its modules say, in half the time."""
+    for own, activation in chain:
+        x = (x.mT * own["weight"]).sum(1, keepdim=True).add_(own["bias"])  # as `affine`
+        if activation is not None:
+            x = activation(x)
+    return x
+
+
 class Linear(Plain):
     """x W + b for every member: weight [P, inputs, outputs], bias [P, 1, outputs].
 
@@ -163,6 +190,10 @@ class Linear(Plain):
         else:
             weight, bias = (of(population, name, inputs, outputs) for of in (start.weights, start.biases))
         self.weight, self.bias = nn.Parameter(weight.contiguous()), nn.Parameter(bias)
+
+    def chain(self) -> Chain | None:
+        narrow = 1 in self.weight.shape[1:]  # which `affine` computes in another way
+        return None if narrow else ((self._parameters, None),)
 
     def forward(self, x: Tensor) -> Tensor:
         own = self._parameters  # read directly: torch's way to an attribute takes as long as a small product
@@ -201,6 +232,12 @@ class Layers(Plain):
         super().__init__()
         self.layers, self.norms, self.unit = nn.ModuleList(layers), nn.ModuleList(norms), unit
         self.activation = ACTIVATIONS[activation]
+
+    def chain(self) -> Chain | None:
+        links = chained(*self.layers)
+        if links is None or len(self.norms) or self.unit:
+            return None
+        return tuple((own, self.activation) for own, _ in links)
 
     def forward(self, x: Tensor) -> Tensor:
         activation = self.activation

@@ -20,7 +20,7 @@ from etude.optimizers.adam import Adam
 from etude.policies.control.actor import Actor
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.leaves import Leaves
-from etude.policies.control.networks import MLP, Linear, Plain
+from etude.policies.control.networks import MLP, Chain, Linear, Plain
 from etude.policies.control.units import (
     Best,
     MeanBox,
@@ -267,6 +267,9 @@ class Said(Plain):
     def __init__(self, head: Any) -> None:
         super().__init__()
         self.head = head
+
+    def chain(self) -> Chain | None:
+        return () if self.head.says == "numbers" and self.head.size == 1 else None
 
     def forward(self, outputs: Tensor) -> Tensor:
         values: Tensor = self.head.mean(outputs)
