@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from etude.runs.museum import Visit
 
 museum = App(
-    name="museum", help="Faults that others reported, injected into etude; `run ID` shows one, `run --all` all."
+    name="museum", help="Faults that others reported, and what etude does; `run ID` shows one."
 )
 
 
