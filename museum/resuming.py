@@ -32,9 +32,9 @@ def stopped_and_resumed(make: Callable[[], Any]) -> Iterator[Mapping[str, float]
     """Two steps, a checkpoint, and a new loop that goes on from it for one step more."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "run"
-        for folder, until in ((lambda: RunFolder.create(path, {}, {"seed": 0}), 2), (lambda: RunFolder.resume(path), 3)):
+        for until in (2, 3):
             loop = make()
-            opened = folder()
+            opened = RunFolder.create(path, {}, {"seed": 0}) if until == 2 else RunFolder.resume(path)
             try:
                 quiet = Progress(3, loop.headline, quiet=True)
                 Run(opened, loop, 3, stopping=Stopping(None, None, (), until), progress=quiet).execute()

@@ -49,7 +49,8 @@ exhibits = (
         kind="targets",
         report=Report(
             thread="anthonytorlucci/rlevo#182",
-            title="[rl] DQN/C51/QR-DQN: sync_target ignores tau, so the default config defeats its own Polyak target lag",
+            title="[rl] DQN/C51/QR-DQN: sync_target ignores tau, so the default config defeats its own Polyak target "
+            "lag",
         ),
         says="The rate at which the target should follow was ignored: it was the learning network itself, and nothing "
         "held its values back.",

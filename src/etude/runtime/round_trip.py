@@ -51,10 +51,10 @@ def _tensors(path: Path, other: Path) -> str:
         there = set(two.keys())
         for name in one.keys():  # noqa: SIM118 (no mapping)
             if name not in there:
-                return name
+                return str(name)
             a, b = one.get_tensor(name), two.get_tensor(name)
             if a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b)):
-                return name
+                return str(name)
     return ""
 
 
