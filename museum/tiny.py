@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
-from unittest import mock
 
 import torch
 
 from etude.core.control import ControlTask
+from etude.core.edit import set_values
 from etude.core.episodes import Problem
 from etude.core.method import Method
 from etude.core.population import Member
+from etude.core.registry import get_method
 from etude.core.task import LanguageTask
 from etude.experience.groups import Groups
 from etude.loops.language import LanguageLoop
@@ -67,10 +67,10 @@ class Letters(LanguageTask):
 
 
 def language(
-    method: Method = SMALL, steps: int = 3, task: LanguageTask | None = None, **options: Any
+    method: Method = SMALL, steps: int = 3, task: LanguageTask | None = None, micro_tokens: int = 8192, **options: Any
 ) -> Iterator[Mapping[str, float]]:
     """Steps of a language loop; options are the policy's."""
-    loop = LanguageLoop(method, task or Letters(), policy(**options), seed=0, steps=10)
+    loop = LanguageLoop(method, task or Letters(), policy(**options), seed=0, steps=10, micro_tokens=micro_tokens)
     for _ in range(steps):
         yield loop.step().metrics
 
@@ -98,12 +98,10 @@ def control_loop(method: Method, task: ControlTask | None = None, seeds: Sequenc
     return kind(method, task or cartpole, [Member(seed) for seed in seeds], 10, **options)
 
 
-def patched(target: str, new: Any) -> Callable[[], Any]:
-    """Something of etude's, by its dotted path, replaced for a while."""
-    return lambda: mock.patch(target, new)
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    """No patch: the fault is in what the run is given."""
-    yield
+def small_sac() -> Method:
+    """SAC with networks of 16, batches of 6, and a replay of 64 steps that it learns from after 12."""
+    changes = {
+        "policy.network.hidden": "16", "critic.network.hidden": "16", "sampling.batch": 6, "experience.capacity": 64,
+        "experience.random": 8, "experience.warmup": 12, "experience.every": 1, "experience.updates": 1.0,
+    }  # fmt: skip
+    return set_values(get_method("sac"), changes)

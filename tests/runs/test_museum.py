@@ -114,14 +114,16 @@ def test_there_is_no_museum_in_an_installed_package(monkeypatch: pytest.MonkeyPa
         exhibits.__wrapped__()
 
 
+@pytest.mark.slow
 def test_unknown_exhibits_are_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="one-reward-for-all"):
         chosen(["one-reward"])
 
 
+@pytest.mark.slow
 def test_each_kind_is_there() -> None:
     kinds = [e.kind for e in exhibits().values()]
-    assert len(kinds) >= 25 and all(kinds.count(kind) >= 2 for kind in KINDS)
+    assert len(kinds) >= 25 and set(kinds) == set(KINDS)
 
 
 # All of it
@@ -151,6 +153,7 @@ def test_the_page_is_what_came_of_it(visits: dict[str, Visit]) -> None:
 # The verb
 
 
+@pytest.mark.slow
 def test_the_museum_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     verb.list_exhibits()
     assert "huggingface/trl#6533" in capsys.readouterr().out

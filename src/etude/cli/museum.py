@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from etude.evaluation.exhibits import Exhibit
     from etude.runs.museum import Visit
 
-museum = App(
-    name="museum", help="Faults that others reported, injected into etude; `run ID` shows one, `run --all` all."
-)
+museum = App(name="museum", help="Faults that others reported, and what etude does; `run ID` shows one.")
 
 
 @museum.default

@@ -173,7 +173,8 @@ class OffPolicyLoop:
         """A step in every environment for each of these numbers, and the updates that are due."""
         collector, updater, block = self.collector, self.updater, Block()
         weights = {k: t.parameters.values.clone() for k, t in updater.trainers.items()}
-        rates, start = updater.rates(self.finished, self.steps), self.acted
+        slow = {k: t.slow.values.clone() for k, t in updater.trainers.items() if t.target is not None}
+        rates, start, updates = updater.rates(self.finished, self.steps), self.acted, updater.updates
         collector.begin()
         for _ in numbers:
             acting, had = time.monotonic(), self.acted
@@ -184,6 +185,7 @@ class OffPolicyLoop:
                     block.add({f"{name}_{key}": value for key, value in measured.items()})
         norms = {k: norm for k in updater.trainers if (norm := block.sums.get(f"{k}_gradient_norm")) is not None}
         updater.check_moved(weights, norms, rates)
+        updater.check_followed(weights, slow, updates)
         block.ended, block.faults, block.steps = collector.ended, collector.faults, self.acted - start
         return block
 

@@ -274,6 +274,31 @@ class ReplayUpdater:
                     f"{int(stuck.nonzero()[0, 0])} as it was: the learning rate is too small for float32."
                 )
 
+    def check_followed(self, before: Mapping[str, Tensor], slow: Mapping[str, Tensor], updates: int) -> None:
+        """Invariant 2, of slow copies: one that was to follow moved, and is not the network itself.
+
+        Args:
+            before, slow: the networks and their slow copies as they were after so many `updates`.
+
+        Raises: InvariantError.
+        """
+        for name, was in slow.items():
+            trainer = self.trainers[name]
+            target, fast, now = trainer.learning.target, trainer.parameters.values, trainer.slow.values
+            assert target is not None
+            if self.updates // target.every == updates // target.every:
+                continue
+            rate = target.rate.values[:, 0] if isinstance(target.rate, PerMember) else torch.tensor(float(target.rate))
+            rate = rate.to(now.device)
+            still = (rate > 0) & (before[name] != was).any(1) & (now == was).all(1)
+            tied = (rate < 1) & (fast != before[name]).any(1) & (now == fast).all(1)
+            for wrong, what in ((still, "did not follow it"), (tied, f"is the {name} itself, to the last bit")):
+                if bool(wrong.any()):
+                    raise InvariantError(
+                        f"The slow copy of the {name} of member {int(wrong.nonzero()[0, 0])} {what}, where it follows "
+                        f"every {target.every} updates: targets come from the wrong network."
+                    )
+
     # Checkpoints
 
     def named(self) -> Iterator[tuple[str, Tensor]]:

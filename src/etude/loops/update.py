@@ -20,6 +20,7 @@ from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_he
 from etude.loops.movement import LEAST, Movement, still
 from etude.loops.tally import Tally
 from etude.loops.token_learning import TokenLearners
+from etude.loops.weighing import Weighing
 from etude.loops.whole_batch import evaluate_all
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
@@ -56,7 +57,7 @@ class Updater:
         self.still: str | None = None
         self.row_loss: Tensor | None = None
         self.first_half: tuple[list[Tensor], float] | None = None
-        self.noise, self.gaps = Noise(), list[Tensor]()
+        self.noise, self.gaps, self.weighing = Noise(), list[Tensor](), Weighing()
         self.older: Snapshot | None = None  # the weights that sampled, where they are not the present ones
 
     @property
@@ -142,6 +143,7 @@ class Updater:
             rows = half[torch.isin(half, useful)]
             done += self._backward(method, batch, rows, fresh, tally)
         compare(self.gaps, self.noise, self.policy, tally)
+        self.weighing.check(self.step)
         tally.add("loss", 0.0, 1.0)
         if done != len(useful):
             raise InvariantError(
@@ -159,6 +161,7 @@ class Updater:
             if fresh and comparable(method):
                 truncated = method.experience.truncates_distribution
                 self.gaps.append(gap_sums(micro, out, truncated, self.policy.version))
+            self.weighing.owe(batch, rows[piece])
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
         return done
@@ -190,6 +193,7 @@ class Updater:
         self, method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor
     ) -> Tensor:
         mask, summands = batch.action_mask, loss_terms(method, batch, policy)
+        self.weighing.watch(summands["objective"].values)
         if self.row_loss is not None:
             self.row_loss[rows] = per_row(summands["objective"].values.detach(), mask)
         known, learned = method.objective.zero_without_advantage, "/learned" if _skips(method) else ""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from etude.core.errors import CheckpointError, EtudeError, NonFiniteError, RunFolderError
 from etude.core.loop import Loop, StepReport
-from etude.runtime import checkpoints, disk
+from etude.runtime import checkpoints, disk, round_trip
 from etude.runtime.callbacks import Callbacks, RunState, flat
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted, Interrupts
@@ -249,6 +249,7 @@ class Run:
             ) from error
         if self.loop.finished != record["step"]:
             raise CheckpointError(f"{checkpoint} put the loop at step {self.loop.finished}, not {record['step']}.")
+        self._check_whole(checkpoint)
         self._before, self._began = record["seconds"], monotonic()
         for name in [*self.folder.logs, *record["logs"]]:
             if not self.folder.log(name).cut(record["logs"].get(name, 0)):
@@ -257,6 +258,27 @@ class Run:
         self.stopping.again(
             JsonLines.read(self.folder.log("metrics").path), JsonLines.read(looked.path) if looked else ()
         )
+
+    def _check_whole(self, checkpoint: Path) -> None:
+        """All that a checkpoint has is in the loop again: saved anew, each of its values is what it was.
+
+        Raises: CheckpointError for what was not restored. Where the disk has no room for it, nothing is looked at.
+        """
+        again = self._root / f"tmp-{self.loop.finished}"
+        if not round_trip.room(self._root, checkpoint):
+            return
+        disk.remove(again)
+        disk.make_folder(again)
+        try:
+            self.loop.save(again)
+            lost = round_trip.unlike(checkpoint, again)
+        finally:
+            disk.remove(again)
+        if lost:
+            raise CheckpointError(
+                f"{checkpoint} was read, and {lost} is not what it says: the run would go on from another state than "
+                "it had. Nothing was trained."
+            )
 
     # What is said when it stops
 

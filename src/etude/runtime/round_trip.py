@@ -1,0 +1,80 @@
+"""Whether a checkpoint came back whole: what is saved right after it was read has each of its values again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from etude.runtime.checkpoints import COMPLETE, load_json
+
+RECORD = "run.json"
+"""The run's own file of a checkpoint, which no loop writes."""
+
+
+def room(folder: Path, checkpoint: Path) -> bool:
+    """Whether the disk of a folder has twice what a checkpoint takes."""
+    size = sum(p.stat().st_size for p in checkpoint.rglob("*") if p.is_file())
+    return shutil.disk_usage(folder).free > 2 * size
+
+
+def unlike(saved: Path, again: Path) -> str:
+    """The first thing in a saved folder that the other one lacks or has otherwise, in words; empty if there is none.
+
+    What only the other one has is no matter: a checkpoint of an older version may say less.
+    """
+    for path in sorted(p for p in saved.rglob("*") if p.is_file()):
+        name = path.relative_to(saved).as_posix()
+        other = again / name
+        if name in (COMPLETE, RECORD):
+            continue
+        if not other.is_file():
+            return name
+        if path.suffix == ".safetensors":
+            found = _tensors(path, other)
+        elif path.suffix == ".json":
+            found = _values(load_json(path), load_json(other))
+        else:
+            found = "" if path.read_bytes() == other.read_bytes() else "its content"
+        if found:
+            return f"{found} in {name}"
+    return ""
+
+
+def _tensors(path: Path, other: Path) -> str:
+    """The name of a tensor that is not the same; one after the other, so that few are in memory."""
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as one, safe_open(other, "pt") as two:
+        there = set(two.keys())
+        for name in one.keys():  # noqa: SIM118 (no mapping)
+            if name not in there:
+                return str(name)
+            a, b = one.get_tensor(name), two.get_tensor(name)
+            if a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b)):
+                return str(name)
+    return ""
+
+
+def _bits(tensor: Any) -> Any:
+    """A tensor as bytes, so that NaN equals itself."""
+    import torch
+
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+def _values(one: Any, two: Any, name: str = "") -> str:
+    """Where two JSON values differ, as a path; what only the second has is no matter."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key, value in one.items():
+            where = f"{name}.{key}" if name else key
+            if key not in two:
+                return where
+            if found := _values(value, two[key], where):
+                return found
+        return ""
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        return next((f for i, (a, b) in enumerate(zip(one, two)) if (f := _values(a, b, f"{name}[{i}]"))), "")
+    return "" if json.dumps(one) == json.dumps(two) else name or "its content"
