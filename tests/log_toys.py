@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from etude.core.edit import set_values
 from etude.experience.logged import Logged
 from etude.experience.logs.table import Logs, Spaces
 from etude.stages.handover import Handover
@@ -99,9 +100,11 @@ def small_onward(name: str, **changes: Any) -> Any:
     parts["stages"] = tuple(
         part.replace(**own) if isinstance(part, Handover) else part.replace(end=0.5) for part in method.stages
     )
+    found = method.replace(**parts, sampling=method.sampling.replace(batch=6))
     if not method.stages:
-        parts["experience"] = method.experience.replace(random=5, **own)
-    return method.replace(**parts, sampling=method.sampling.replace(batch=6)).replace(**changes)
+        often = {"experience.updates": 2.0, "policy.learning.every": 2, "learners.temperature.learning.every": 2}
+        found = set_values(found.replace(experience=method.experience.replace(random=5, **own)), often)
+    return found.replace(**changes)
 
 
 def in_boxes(name: str) -> bool:

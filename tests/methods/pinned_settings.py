@@ -190,6 +190,11 @@ SETTINGS: dict[str, Settings] = {
     "cal-ql": {
         **CONSERVATIVE, "transforms": ("returns-to-go",), "critic.penalties.0.floor": "recorded-returns",
     },
+    "cal-ql-online": {
+        **CONSERVATIVE, "critic.penalties.0.floor": "recorded-returns", "stages": ("phase", "handover"),
+        "transforms": ("returns-to-go",),
+        "stages.1.keep": 1.0, "stages.1.share": 0.5, "stages.1.updates": 1.0, "stages.1.set": (),
+    },
     "cql": {**CONSERVATIVE, "critic.penalties.0.floor": None},
     "crr": {
         **OFF_LOGS, "sampling.batch": 100, "policy.least": -6.0, "policy.most": 0.0,
@@ -432,6 +437,14 @@ SETTINGS: dict[str, Settings] = {
     },
     "reward-model": PAIRS,
     "rft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
+    "rlpd": {
+        **{k: v for k, v in SOFT.items() if not k.endswith("nats")}, "critic.count": 10, "actor.0.over": "mean",
+        "critic.backup.reduce.of": 2, "critic.backup.entropy": True, "critic.network.layer_norm": True,
+        "policy.network.layer_norm": False, "experience": "logs-and-replay", "experience.keep": 1.0,
+        "experience.updates": 20.0, "experience.random": 10_000, "policy.learning.every": 20,
+        "learners.0.learning.every": 20, "learners.0.entropy.nats": -0.5, "sampling": "symmetric",
+        "sampling.share": 0.5,
+    },
     "rl-knowledge-traversal": {**PLAIN, "reference": "frozen"},
     "rlanything": {
         **PLAIN, **IN_FOUR, "reference": "frozen", "curriculum": "adapted-tasks", "filters.0.low": 1 / 8,
@@ -512,6 +525,13 @@ SETTINGS: dict[str, Settings] = {
     "loop": {
         **SAMPLED, "epochs": 2, "minibatches": 8, "problems": 40, "experience.size": 6, "reference": None,
         "critic": None, "optimizer.clip_norm": 0.1, "optimizer.weight_decay": 0.01, "filters.0.least": 0.01,
+    },
+    "wsrl": {
+        **CONSERVATIVE, "critic.penalties.0.floor": "recorded-returns", "critic.count": 10,
+        "transforms": ("returns-to-go",), "critic.backup.reduce": "random-min", "critic.backup.reduce.of": 2,
+        "policy.network.layer_norm": True, "critic.network.layer_norm": True,
+        "stages": ("phase", "handover"), "stages.1.keep": 0.0, "stages.1.warmup": 5000, "stages.1.updates": 4.0,
+        "stages.1.share": None,
     },
     "toolrl": {
         **PLAIN, "experience.size": 4, "rewards": ("call-format", "call-matches"), "rewards.0.scale": 1.0,

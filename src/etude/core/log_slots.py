@@ -32,6 +32,10 @@ class LogTransform(Part, abstract=True):
         """The logs to learn from (`experience/logs/table.py`) in the place of these."""
         return logs
 
+    def of_episode(self, rewards: Any, method: Method) -> Any:
+        """The column that it adds [n, ...] of an episode that was acted, of rewards [n] float64; None: nobody knows."""
+        return None
+
     def fit(self, module: nn.Module, logs: Any) -> None:
         """Give the module that it made what it needs of the logs."""
 

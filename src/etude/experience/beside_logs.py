@@ -26,7 +26,7 @@ from etude.experience.store import Column, Rows, Store
 from etude.policies.control.units import in_units
 
 if TYPE_CHECKING:
-    from etude.core.control import VectorEnvironment
+    from etude.core.control import Step, VectorEnvironment
     from etude.core.task import Task
     from etude.policies.control.actor import Actor
 
@@ -96,7 +96,7 @@ class LogsCollector(ReplayCollector):
             some = share_of(found, float(part.keep), logs.fingerprint)
             self.lines.append(f"{some.rows:,} of {found.rows:,} rows are kept")
             self.kept = LoggedStore(some, in_units(actor), population.size, actor.device)
-        slots = method.slots()
+        slots, self.method = method.slots(), method
         super().__init__(part, environment, actor, population, slots["exploration"], slots["rewards"])
 
     part: Keeping
@@ -107,15 +107,38 @@ class LogsCollector(ReplayCollector):
             raise ConfigError(f"Logs have vectors, and what is seen here is {list(ring.shape)}.")
         return ring if self.kept is None else TwoStores(ring, self.kept)
 
+    def _end(self, place: int, step: Step, done: np.ndarray) -> None:
+        """Note the columns that transforms add to steps of episodes that ended, as they do to logs."""
+        if isinstance(self.store, TwoStores):
+            for m, e in np.argwhere(done):
+                if step.faulty is None or not step.faulty[m, e]:
+                    self._know(self.store, int(m), place + int(e), int(self.lengths[m, e]))
+        super()._end(place, step, done)
+
+    def _know(self, store: TwoStores, member: int, last: int, length: int) -> None:
+        count = min(length, store.capacity // store.environments)
+        places = (last - torch.arange(count - 1, -1, -1) * store.environments) % store.capacity
+        rewards = store.ring.grid[member, places.to(store.device), -3].cpu().double().numpy()
+        for part in self.method.slots()["transforms"]:
+            found = part.of_episode(rewards, self.method) if part.adds else None
+            if found is not None:
+                column = store.columns[part.adds]
+                column[member, places.to(column.device)] = torch.from_numpy(found).to(column)
+
     def state(self) -> dict[str, Any]:
         """Where every environment and episode stands, and of which logs. Raises DataError for a file written to."""
         check_unchanged(self.logs)
-        return {**super().state(), "fingerprint": self.logs.fingerprint}
+        known = self.store.columns if isinstance(self.store, TwoStores) else {}
+        columns = {name: column[:, : self.store.own.size].clone() for name, column in known.items()}
+        return {**super().state(), "fingerprint": self.logs.fingerprint, "columns": columns}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Undo `state`. Raises CheckpointError for other logs."""
         check_same(self.logs, state["fingerprint"])
         super().restore(state)
+        for name, column in state["columns"].items():
+            assert isinstance(self.store, TwoStores)
+            self.store.columns[name][:, : column.shape[1]] = column.to(self.store.device)
 
 
 def share_of(logs: Logs, share: float, fingerprint: str) -> Logs:
@@ -140,6 +163,8 @@ class TwoStores(Store):
     Args:
         own: what is stored. logs: what stands beside it.
 
+    `columns` are those that the logs have besides, of the ring's rows [P, capacity, ...]: NaN where nobody knows yet.
+
     Shapes: index [P, ...] below `size`, which is that of both.
     """
 
@@ -149,6 +174,10 @@ class TwoStores(Store):
         self.capacity, self.widths, self.on_disk, self.device = own.capacity, own.widths, own.on_disk, own.device
         self.rows = own.rows
         self.noise = None
+        self.columns = {
+            name: column.new_full((self.members, self.capacity, *column.shape[1:]), torch.nan, device=self.device)
+            for name, column in logs.beside.items()
+        }
 
     @property
     def own(self) -> Store:
@@ -180,6 +209,8 @@ class TwoStores(Store):
     def push(
         self, observations: Column, actions: Column, following: Column, rewards: Column, live: Column, end: Column
     ) -> None:
+        for column in self.columns.values():
+            column[:, self.ring.cursor : self.ring.cursor + self.environments] = torch.nan
         self.ring.push(observations, actions, following, rewards, live, end)
 
     def _places(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,12 +225,13 @@ class TwoStores(Store):
                       for x, y in zip(one, other, strict=True)))  # type: ignore[call-overload]  # fmt: skip
 
     def offers(self, index: Tensor) -> dict[str, Tensor]:
-        """Columns that the logs alone have: NaN where a row is the ring's."""
-        own, _, there = self._places(index)
-        return {
-            k: v.to(self.device).masked_fill(own.view(*own.shape, *[1] * (v.dim() - own.dim())), torch.nan)
-            for k, v in self.logs.offers(there.to(self.logs.device)).items()
-        }
+        """Columns that the logs have besides, and the ring's rows where they are known; else NaN."""
+        own, here, there = self._places(index)
+        found, member = dict[str, Tensor](), torch.arange(len(index), device=index.device)[:, None]
+        for name, logged in self.logs.offers(there.to(self.logs.device)).items():
+            mine = self.columns[name][member, here]
+            found[name] = torch.where(own.view(*own.shape, *[1] * (mine.dim() - 2)), mine, logged.to(self.device))
+        return found
 
     def ahead(self, index: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         own, here, there = self._places(index)
@@ -211,6 +243,8 @@ class TwoStores(Store):
 
     def copy_row(self, member: int, source: int, place: int) -> None:
         self.ring.copy_row(member, source, place)
+        for column in self.columns.values():
+            column[member, place] = column[member, source]
 
     @property
     def bytes(self) -> int:

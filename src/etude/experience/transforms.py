@@ -36,13 +36,19 @@ class ReturnsToGo(LogTransform):
     adds: ClassVar[str] = "returns_to_go"
 
     def __call__(self, logs: Logs, method: Method) -> Logs:
+        found = earned(logs.rewards.astype(np.float64), logs.ends, self._gamma(method))
+        return replace(logs, returns_to_go=found.astype(np.float32))
+
+    def of_episode(self, rewards: Numbers, method: Method) -> Numbers:
+        return earned(rewards, np.array([len(rewards) - 1]), self._gamma(method)).astype(np.float32)
+
+    def _gamma(self, method: Method) -> float:
         gamma = critic_gamma(method)
         if isinstance(gamma, PerMember):
             raise ConfigError(
                 "ReturnsToGo adds one column that all members share, and their gamma differ: compare runs instead."
             )
-        found = earned(logs.rewards.astype(np.float64), logs.ends, gamma)
-        return replace(logs, returns_to_go=found.astype(np.float32))
+        return gamma
 
     def sentence(self, before: Logs, after: Logs) -> str:
         found = after.returns_to_go

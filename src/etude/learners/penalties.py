@@ -86,7 +86,7 @@ class EveryChoice(WeighedActions):
 
 
 class RecordedReturns(PenaltyFloor):
-    """What the episode went on to earn from the row on (arXiv:2303.05479, section 5).
+    """What the episode went on to earn from the row on (arXiv:2303.05479, section 5); none where nobody knows (NaN).
 
     Shapes: [P, N].
 
@@ -101,7 +101,8 @@ class RecordedReturns(PenaltyFloor):
         return None
 
     def __call__(self, read: ReplayReading) -> Tensor:
-        return read.batch.offers["returns_to_go"]
+        found = read.batch.offers["returns_to_go"]
+        return found.masked_fill(found.isnan(), -torch.inf)
 
 
 class ConservativeQ(CriticPenalty):
