@@ -81,7 +81,7 @@ class NextActions(LogTransform):
             "observations": logs.observations, "actions": logs.actions, "rewards": logs.rewards,
             "terminated": logs.terminated, "truncated": lasts, "next_observations": logs.next_observations,
             "next_actions": following(logs.actions.astype(np.float32), ended), "returns_to_go": logs.returns_to_go,
-            "behaviour_logp": logs.behaviour_logp,
+            "behaviour_logp": logs.behaviour_logp, "expert": logs.expert,
         }  # fmt: skip
         return replace(logs, **{name: column[kept] for name, column in columns.items() if column is not None})
 

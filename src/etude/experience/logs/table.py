@@ -71,6 +71,7 @@ class Logs:
         changed: when the files were last changed, by path.
         returns_to_go: [N] float32 discounted sums of rewards from each row on, where a transform adds them.
         next_actions: [N, A] float32 what was done after each row, where a transform adds it.
+        expert: [N] float32 1 on rows of an expert's episodes, 0 on others, where a transform says so.
         notes: what was allowed of what may be wrong, a sentence each.
     """
 
@@ -87,6 +88,7 @@ class Logs:
     returns_to_go: Numbers | None = None
     next_actions: Numbers | None = None
     behaviour_logp: Numbers | None = None
+    expert: Numbers | None = None
     notes: tuple[str, ...] = ()
 
     @property
