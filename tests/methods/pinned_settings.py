@@ -533,6 +533,13 @@ SETTINGS: dict[str, Settings] = {
         "rewards.1.times": 5, "rewards.1.longest": 16,
         "reference": "moving-average", "reference.rate": 0.01,
     },
+    "ss-orl": {
+        **{k: v for k, v in TD3_BC.items() if k != "transforms.0.epsilon"}, "actor.1.towards": "as-recorded",
+        "transforms": ("label-actions", "standardize-observations"), "transforms.1.epsilon": 1e-3,
+        "transforms.0.past": 1, "transforms.0.ensemble": 1, "transforms.0.hidden": (1024, 1024),
+        "transforms.0.dropout": 0.1, "transforms.0.lr": 1e-4, "transforms.0.batch": 1024,
+        "transforms.0.updates": 100,
+    },
     "stream-ac": {
         **STREAM, "policy": "stochastic-policy", "exploration": "sampled", "critic": "v-functions",
         "policy.network.hidden": (128, 128), "critic.network.hidden": (128, 128), "policy.network.layer_norm": True,

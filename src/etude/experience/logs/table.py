@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,12 @@ class Logs:
     def rows(self) -> int:
         """N."""
         return len(self.rewards)
+
+    def only(self, kept: Numbers) -> Logs:
+        """The rows [N] that are kept, which end with a last row."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        rows: Any = {k: column[kept] for k, column in columns.items() if isinstance(column, np.ndarray)}
+        return replace(self, **rows)
 
     @cached_property
     def ends(self) -> Numbers:
