@@ -30,8 +30,7 @@ LOOK, HELD = 10, 0.1
 
 def known(logs: Logs) -> Numbers:
     """[N] which rows have actions."""
-    found: Numbers = np.isfinite(logs.actions.reshape(logs.rows, -1)).all(axis=1)
-    return found
+    return np.asarray(np.isfinite(logs.actions.reshape(logs.rows, -1)).all(axis=1))
 
 
 def episode_of(logs: Logs) -> Numbers:
