@@ -128,6 +128,11 @@ IQL: Settings = {
     "actor.0.weight.baseline": "of-state", "actor.0.error": "likelihood",
 }  # fmt: skip
 
+DUAL_RL: Settings = {
+    **{k: v for k, v in IQL.items() if k != "value.error.tau"}, "value.error": "chi-square-dual",
+    "value.error.lam": 0.7, "value.network.layer_norm": True, "critic.error": "huber", "critic.error.delta": 20.0,
+}  # fmt: skip
+
 SETTINGS: dict[str, Settings] = {
     "a2c": {
         **ONCE, **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 8,
@@ -231,6 +236,7 @@ SETTINGS: dict[str, Settings] = {
     "dqn": {**CARTPOLE, "critic.error": "huber", "critic.error.delta": 1.0},
     "dr-grpo": PLAIN,
     "dueling-dqn": {**CARTPOLE, "critic.backup.rule.double": True, "critic.head": "dueling"},
+    "dual-rl": DUAL_RL,
     "edac": {**ENSEMBLE, "critic.penalties": ("alike-slopes",), "critic.penalties.0.weight": 1.0},
     "dump": {**SAMPLED, **ONCE, "curriculum": "learnability-bandit", "curriculum.window": 300, "curriculum.tau": 0.1,
              "curriculum.credit.scale": None, "reference": "frozen"},
@@ -426,6 +432,12 @@ SETTINGS: dict[str, Settings] = {
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
     "p3o": {**SAMPLED, **TWICE, "experience.size": 2, "critic": None, "reference": "frozen"},
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
+    "recoil": {
+        **{k: v for k, v in DUAL_RL.items() if k not in ("value.error.lam", "critic.error.delta")},
+        "transforms": ("mark-experts",), "transforms.0.episodes": 1, "sampling": "expert-share",
+        "sampling.share": 0.5, "value.error": "gumbel", "value.error.scale": 1.0, "value.error.most": 7.0,
+        "critic.error": "squared", "critic.penalties": ("expert-contrast",), "critic.penalties.0.weight": 2.0,
+    },
     "redq": {
         **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,
         "policy.learning.every": 20, "learners.0.learning.every": 20, "actor.0.over": "mean",
@@ -555,6 +567,13 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.size": 16, "experience.temperature": 1.2, "experience.top_p": 0.95, "problems": 16,
         "rewards.1.times": 5, "rewards.1.longest": 16,
         "reference": "moving-average", "reference.rate": 0.01,
+    },
+    "ss-orl": {
+        **{k: v for k, v in TD3_BC.items() if k != "transforms.0.epsilon"}, "actor.1.towards": "as-recorded",
+        "transforms": ("label-actions", "standardize-observations"), "transforms.1.epsilon": 1e-3,
+        "transforms.0.past": 1, "transforms.0.ensemble": 1, "transforms.0.hidden": (1024, 1024),
+        "transforms.0.dropout": 0.1, "transforms.0.lr": 1e-4, "transforms.0.batch": 1024,
+        "transforms.0.updates": 100,
     },
     "stream-ac": {
         **STREAM, "policy": "stochastic-policy", "exploration": "sampled", "critic": "v-functions",

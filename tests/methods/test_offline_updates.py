@@ -140,9 +140,56 @@ def riql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     follow(own.slow, own.critics)
 
 
+def weighed_policy(own: Own, s: Tensor, a: Tensor, worth: Tensor) -> None:
+    """IQL's step of the policy."""
+    with torch.no_grad():
+        weight = (3.0 * (worth - own.value(s)[:, 0])).exp().clamp(max=100.0)
+    assert own.log_std is not None
+    normal = torch.distributions.Normal(torch.tanh(own.policy(s)), own.log_std.clamp(-5, 2).exp())
+    own.learners["policy"].step(-(weight * normal.log_prob(a).sum(-1)).mean())
+
+
+def dual_rl(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    """f-DVL with chi-square, written as the mean of f*_p over better actions and a line."""
+    s, a = rows["s"], rows["a"]
+    with torch.no_grad():
+        worth = torch.minimum(*(q(critic, s, a) for critic in own.slow))
+    y = worth - own.value(s)[:, 0]
+    own.learners["value"].step((0.7 * torch.where(y > 0, y + y**2 / 4, 0.0) - 0.3 * y).mean())
+    weighed_policy(own, s, a, worth)
+    with torch.no_grad():
+        y = rows["r"] + GAMMA * rows["live"] * own.value(rows["next"])[:, 0]
+    losses = (functional.huber_loss(q(c, s, a), y, delta=20.0) for c in own.critics)
+    own.learners["critic"].step(sum(losses, torch.zeros(())))
+    follow(own.slow, own.critics)
+
+
+def recoil(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    """Of six rows three are an expert's; nobody is paid."""
+    s, a, half = rows["s"], rows["a"], len(rows["s"]) // 2
+    assert rows["expert"].tolist() == [1.0] * half + [0.0] * half and not rows["r"].any()
+    with torch.no_grad():
+        worth = torch.minimum(*(q(critic, s, a) for critic in own.slow))
+    z = (worth - own.value(s)[:, 0]).clamp(max=7.0)
+    largest = z.detach().max().clamp(min=-1.0)
+    own.learners["value"].step(((z.exp() - z - 1) / largest.exp()).mean())
+    weighed_policy(own, s, a, worth)
+    with torch.no_grad():
+        assert own.log_std is not None
+        done = torch.tanh(own.policy(s)) + own.log_std.clamp(-5, 2).exp() * rows["acted"]
+        y = GAMMA * rows["live"] * own.value(rows["next"])[:, 0]
+    total = torch.zeros(())
+    for c in own.critics:
+        contrast = q(c, s[half:], done[half:]).mean() - q(c, s[:half], a[:half]).mean()
+        total = total + 4 * (0.5 * contrast + 0.25 * (y - q(c, s, a)).square().mean())
+    own.learners["critic"].step(total)
+    follow(own.slow, own.critics)
+
+
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
     "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
-    "riql": riql, "traj-weighting": iql,
+    "riql": riql, "traj-weighting": iql, "dual-rl": dual_rl, "recoil": recoil,
+    "ss-orl": td3_bc,
 }  # fmt: skip
 
 
@@ -163,13 +210,15 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
         of_vae = {
             x: stretches.at(n - 1)(x, lambda g, times: torch.randn(times, 6, 2, generator=g)) for x in ("vae", "guide")
         }
+        acted = stretches.at(n - 1)("policy here", lambda g, times: torch.randn(times, 6, 1, generator=g))
         assert batch.next_observations is not None
         for k, own in enumerate(owns):
             rows = {
                 "s": batch.observations[k], "a": batch.actions[k], "r": batch.rewards[k],
                 "next": batch.next_observations[k], "live": (~batch.terminated[k]).to(batch.rewards.dtype),
             }  # fmt: skip
-            if method.transforms:
+            rows |= {"acted": acted[k], "expert": batch.offers.get("expert", torch.zeros(MEMBERS, 6))[k]}
+            if "standardize-observations" in [part.name for part in method.transforms]:
                 rows |= {key: standard(loop, rows[key]) for key in ("s", "next")}
             rows["all"] = {"s": standard(loop, store.rows[:, :3]), "a": store.rows[:, 3:4]}
             METHODS[name](own, rows | {x: drawn[k] for x, drawn in of_vae.items()}, noise[k], n)

@@ -127,6 +127,8 @@ class LoggedStore(Store):
         self.beside = {}
         if logs.returns_to_go is not None:
             self.beside["returns_to_go"] = _tensor(logs.returns_to_go).to(self.device)
+        if logs.expert is not None:
+            self.beside["expert"] = _tensor(logs.expert).to(self.device)
         if logs.next_actions is not None:
             self.beside["next_actions"] = spread.inside(_tensor(logs.next_actions)).to(self.device)
 

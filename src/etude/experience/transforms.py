@@ -83,13 +83,8 @@ class NextActions(LogTransform):
     def __call__(self, logs: Logs, method: Method) -> Logs:
         ended, kept = logs.terminated | logs.truncated, ~logs.truncated
         lasts = np.append(logs.truncated[1:], False) & ~ended
-        columns: dict[str, Any] = {
-            "observations": logs.observations, "actions": logs.actions, "rewards": logs.rewards,
-            "terminated": logs.terminated, "truncated": lasts, "next_observations": logs.next_observations,
-            "next_actions": following(logs.actions.astype(np.float32), ended), "returns_to_go": logs.returns_to_go,
-            "behaviour_logp": logs.behaviour_logp,
-        }  # fmt: skip
-        return replace(logs, **{name: column[kept] for name, column in columns.items() if column is not None})
+        then = following(logs.actions.astype(np.float32), ended)
+        return replace(logs, truncated=lasts, next_actions=then).only(kept)
 
     def sentence(self, before: Logs, after: Logs) -> str:
         return (

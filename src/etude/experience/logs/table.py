@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class Logs:
         changed: when the files were last changed, by path.
         returns_to_go: [N] float32 discounted sums of rewards from each row on, where a transform adds them.
         next_actions: [N, A] float32 what was done after each row, where a transform adds it.
+        expert: [N] float32 1 on rows of an expert's episodes, 0 on others, where a transform says so.
         notes: what was allowed of what may be wrong, a sentence each.
     """
 
@@ -87,12 +88,19 @@ class Logs:
     returns_to_go: Numbers | None = None
     next_actions: Numbers | None = None
     behaviour_logp: Numbers | None = None
+    expert: Numbers | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
         """N."""
         return len(self.rewards)
+
+    def only(self, kept: Numbers) -> Logs:
+        """The rows [N] that are kept, which end with a last row."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        rows: Any = {k: column[kept] for k, column in columns.items() if isinstance(column, np.ndarray)}
+        return replace(self, **rows)
 
     @cached_property
     def ends(self) -> Numbers:
