@@ -231,6 +231,39 @@ def ppo_max(w: World) -> Tensor:
     return apart(w, rewards)
 
 
+def rto(w: World) -> Tensor:
+    """What the world calls `new` is also what a model of DPO says."""
+    judged = w.notes["judged"]
+    base, size = mean(judged), deviation(judged)
+    rewards = {}
+    for i in range(w.count):
+        shaped = (0.05 * (w.of("new", i).detach() - w.of("ref", i))).clamp(-0.05, 0.05)
+        rewards[i] = (shaped - 0.01 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += max(-10.0, min(10.0, (judged[i] - base) / size))
+    return apart(w, rewards)
+
+
+def salsa(w: World) -> Tensor:
+    """PPO-RLHF's, whatever the reference is."""
+    return ppo_rlhf(w)
+
+
+def pf_ppo(w: World) -> Tensor:
+    """The best of each problem by its judge, and one other that was drawn; scores are normalised over all."""
+    judged, kept = w.notes["judged"], w.notes["kept"]
+    for group in set(w.groups):
+        own = [i for i in range(w.count) if w.groups[i] == group]
+        best = max(own, key=lambda i: (judged[i], -i))
+        assert best in kept and len([i for i in own if i in kept]) == 2
+    base, size = mean(judged), deviation(judged)
+    rewards = {}
+    for i in kept:
+        rewards[i] = (-0.01 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += (judged[i] - base) / size
+    advantages = gae(w, rewards)
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
 def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
     """PPO's surrogate, and half of the clipped squared error of a critic that is a network of its own."""
     advantages = gae(w, rewards)
@@ -399,7 +432,10 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "planning-pg-vs-q": (plain, planning_pg_vs_q),
     "poly-ppo": (worlds.vines, poly_ppo),
     "ppo": (plain, ppo),
+    "pf-ppo": (plain, pf_ppo),
     "ppo-max": (plain, ppo_max),
+    "rto": (plain, rto),
+    "salsa": (plain, salsa),
     "ppo-rlhf": (plain, ppo_rlhf),
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "r3l": (worlds.retries, rlvr.r3l),

@@ -409,6 +409,15 @@ SETTINGS: dict[str, Settings] = {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 1, "experience.steps": 2048, "epochs": 10,
         "minibatches": 32, "advantages.per_minibatch": True, "optimizer.lr": 3e-4,
     },
+    "pf-ppo": {
+        **SAMPLED, **TWICE, "experience.size": 5, "reference": "frozen", "filters": ("rank-filter",),
+        "filters.0.ranks": "best-random-ranks", "filters.0.draws": 2,
+    },
+    "rto": {
+        **SAMPLED, "epochs": 1, "minibatches": 8, "reference": "frozen", "critic": "value-model", "critic.lead": 0,
+        "critic.learning.epochs": 1, "critic.learning.minibatches": 8,
+    },
+    "salsa": {**SAMPLED, **TWICE, "reference": "soup", "reference.share": None},
     "ppo-max": {
         **SAMPLED, **IN_FOUR, "problems": 16, "reference": "frozen", "optimizer.warmup": 0.1,
         "stages": ("interleaved",),

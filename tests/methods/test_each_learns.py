@@ -332,6 +332,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "copg": scored_margin,
     "orpo": margin,
     "kto": margin,
+    "pf-ppo": solved,
     "ppo-max": solved,
     "reward-model": preference,
 }
@@ -343,6 +344,7 @@ MORE_SEEDS = {"poly-ppo": 5}
 
 SCALED = ("task-reward", "normalized-scores", "clipped-scores", "kl-penalty")
 SHALLOW: dict[str, dict[str, Any]] = {
+    "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
 }  # fmt: skip
@@ -358,7 +360,7 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 ELSEWHERE = {
     "open-rs", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "rlanything", "rlp",
-    "rlpt-text", "toolrl",
+    "rlpt-text", "rto", "salsa", "toolrl",
 }  # fmt: skip
 """They need a curriculum, a reward model, a graph, thoughts, answers, calls, or steps with verdicts: `test_learning.py`
 and their own tests."""

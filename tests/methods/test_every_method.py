@@ -34,8 +34,11 @@ from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.toolrl import CallFormat
+from etude.methods.preference.rto import DPOTokenReward
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
+from etude.policies.texts.models import SavedModel
+from etude.references.soup import Soup
 from etude.rewards.judged import FinalAnswer, JudgeReward, Predicted
 from etude.rewards.model import RewardModel
 from etude.rewards.patterns import RepetitionPenalty
@@ -143,6 +146,9 @@ def complete(method: Method, scorer: str) -> Method:
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
     if any(isinstance(p, CallFormat) for p in rewards):  # the shipped model never writes a call
         rewards += (RepetitionPenalty(size=1),)
+    rewards = tuple(p.replace(whose=SavedModel(model=scorer)) if isinstance(p, DPOTokenReward) else p for p in rewards)
+    if isinstance(method, TokenMethod) and isinstance(method.reference, Soup):
+        method = method.replace(reference=method.reference.replace(models=(scorer,)))
     return method.replace(rewards=rewards)
 
 

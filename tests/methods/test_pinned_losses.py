@@ -41,6 +41,7 @@ from etude.methods.rlvr.memory_r_plus.memories import Memory, embedded
 from etude.methods.rlvr.poly_ppo import chosen_sets
 from etude.methods.rlvr.rlp import InformationGain
 from etude.optimizers.adam import AdamW
+from etude.policies.texts.models import SavedModel
 from etude.rewards.model import RewardModel
 
 ELSEWHERE = {
@@ -100,7 +101,7 @@ class Policy:
     """Says of every row what the world says, as leaves that a gradient arrives at."""
 
     shadow = autocast = share_prompts = False
-    version = 0
+    version, device, head_dtype = 0, torch.device("cpu"), torch.float64
 
     def __init__(self, world: World) -> None:
         self.world, self.tokenizer = world, Tokens(world.spelled)
@@ -122,7 +123,7 @@ class Policy:
     def head(self, temperature: float) -> Head:
         return Head(self.world.head, temperature=temperature)
 
-    def evaluate(self, rows: TokenBatch, needs: Any) -> TokenLogProbs:
+    def evaluate(self, rows: TokenBatch, needs: Any = ()) -> TokenLogProbs:
         place, width = rows.draw, rows.tokens.shape[1]
         said = {k: v[place, :width] * rows.action_mask for k, v in self.leaves.items() if k == "logp" or k in needs}
         if "hidden" in needs:
@@ -200,6 +201,8 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
         if isinstance(part, RewardModel):
             part.made["scorer"] = SimpleNamespace(tokenizer=Tokens())
             monkeypatch.setattr("etude.rewards.model.values", lambda scorer, episodes: world.notes["judged"])
+        if isinstance(part, SavedModel):
+            part.made["speaker"] = Policy(world)
         if isinstance(part, InformationGain):
             monkeypatch.setattr(InformationGain, "score", lambda part, episodes, context: world.notes["judged"])
         if part.name == "memory-reward":
@@ -260,6 +263,8 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
         if part.name == "covariance-clip":
             drawn = uniforms(children(batch.draw, "covariance-clip", 1), 0, batch.tokens.shape[1]).T[:, PROMPT:]
             world.notes["numbers"] = dict(zip(batch.draw.tolist(), drawn.tolist()))
+    if any(part.name == "rank-filter" for part in method.filters):
+        world.notes["kept"] = batch.draw.tolist()
     if batch.verdicts is not None:
         rows = zip(batch.draw.tolist(), batch.verdicts[:, PROMPT:].tolist())
         world.notes["verdicts"] = dict(rows)

@@ -375,6 +375,9 @@ class Reference(Part, abstract=True):
 
     slot = "reference"
 
+    def begin(self, policy: Any) -> None:
+        """Where it begins: `policy` (an `etude.policies.language.LanguagePolicy`) has just kept a copy of itself."""
+
     def refresh(self, step: int) -> float:
         """How far to move the reference towards the policy after this step: 0 not at all, 1 all the way."""
         return 0.0

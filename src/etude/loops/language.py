@@ -89,6 +89,7 @@ class LanguageLoop:
         if keeps_reference:
             policy.keep_reference()
         self.trainer = Trainer(self.players, keeps_reference)
+        self.trainer.begin_reference(self.method)
 
     @property
     def stage(self) -> int:
@@ -145,7 +146,7 @@ class LanguageLoop:
         if self.ahead is not None:
             self.ahead.done(self.finished)
         self.finished += 1
-        self.trainer.refresh_reference(method, self.finished)
+        self.trainer.refresh_reference(method.reference.refresh(self.finished) if method.reference else 0.0)
         if self.method is not own:
             self._begin_stage(own, self.method)
         ended = time.monotonic()
@@ -235,8 +236,9 @@ class LanguageLoop:
         for player in self.players.values():
             if "optimizer" in slots:
                 player.updater.restart(self.method)
-            if "reference" in slots and self.trainer.keeps_reference:
-                player.policy.move_reference(1.0)
+        if "reference" in slots:
+            self.trainer.refresh_reference(1.0)
+            self.trainer.begin_reference(self.method)
 
     def _begin_others(self, updater: Updater) -> None:
         """A fresh optimizer for the steps of the stage's other method, if they have one of their own."""

@@ -70,10 +70,14 @@ class Trainer:
             batch = with_hidden(policy, batch, budget)
         return credited(method, batch)
 
-    def refresh_reference(self, method: CompleteTokenMethod, finished: int) -> None:
-        """Move the references as far as the method says after so many steps."""
+    def begin_reference(self, method: CompleteTokenMethod) -> None:
+        """Let the references, which are the policies as they are, begin where the method says."""
         if self.keeps_reference and method.reference is not None:
-            fraction = method.reference.refresh(finished)
-            if fraction:
-                for player in self.players.values():
-                    player.policy.move_reference(fraction)
+            for player in self.players.values():
+                method.reference.begin(player.policy)
+
+    def refresh_reference(self, fraction: float) -> None:
+        """Move the references so far towards their policies."""
+        if self.keeps_reference and fraction:
+            for player in self.players.values():
+                player.policy.move_reference(fraction)

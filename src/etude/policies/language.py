@@ -239,15 +239,15 @@ class LanguagePolicy:
             self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
 
     @torch.no_grad()
-    def move_reference(self, fraction: float) -> None:
-        """reference <- (1 - fraction) reference + fraction policy."""
+    def move_reference(self, fraction: float, towards: dict[str, Tensor] | None = None) -> None:
+        """reference <- (1 - fraction) reference + fraction policy, or towards other weights by name."""
         if self.has_adapter:
             raise ConfigError("A reference that moves needs full weights: with an adapter the reference is the base.")
         assert self.reference is not None
         self.reference_moved = True
         if self._reference_masters is None:  # of a 16-bit reference a small fraction would be lost to rounding
             self._reference_masters = Masters(self.reference.named_parameters())
-        exact = self.masters.parameters
+        exact = towards or self.masters.parameters
         for name, mine in self._reference_masters.parameters.items():
             mine.lerp_(exact[name], fraction)
         self._reference_masters.publish()

@@ -58,7 +58,7 @@ def logp(
         return nothing.repeat(len(pairs), 1)
     batch = _rows(different, temperature, speaker)
     with torch.set_grad_enabled(gradient):
-        found = model.logp(speaker, batch) if gradient else _in_pieces(model, speaker, batch, budget)
+        found = model.logp(speaker, batch) if gradient else rows_logp(model, speaker, batch, budget)
     number = {pair: i for i, pair in enumerate(different)}
     said = torch.cat([_of_texts(found, batch, width), nothing.to(found)])
     return said[[number.get(pair, len(number)) for pair in pairs]]
@@ -84,8 +84,9 @@ def _rows(pairs: Sequence[tuple[Tokens, Tokens]], temperature: float, speaker: L
     return to_batch(episodes, speaker.tokenizer.pad_token_id, temperature, speaker.device)
 
 
-def _in_pieces(model: Model, speaker: LanguagePolicy, batch: TokenBatch, budget: int) -> Tensor:
-    """[B, T] of all rows, micro-batch by micro-batch."""
+@torch.no_grad()
+def rows_logp(model: Model, speaker: LanguagePolicy, batch: TokenBatch, budget: int = BUDGET) -> Tensor:
+    """[B, T] log-probabilities of the rows' action tokens, micro-batch by micro-batch."""
     found = torch.zeros(batch.tokens.shape, dtype=speaker.head_dtype, device=batch.tokens.device)
     for piece in micro_batches(speaker, batch, budget):
         said = model.logp(speaker, batch.rows(piece, trim=True))
