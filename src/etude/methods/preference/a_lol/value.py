@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from etude.core.errors import ConfigError, DataError
 from etude.core.fields import Count, Fraction, Positive
+from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.experience.groups import Groups
 from etude.experience.scored import ANSWERS, SCORES, worth
 from etude.methods.preference.a_lol.parts import VALUE
 from etude.stages.chain import DeriveByPolicy
@@ -121,12 +123,9 @@ class Appraise(DeriveByPolicy):
 
     def fitted(self, problems: Sequence[Problem], task: LanguageTask, policy: LanguagePolicy, seed: int) -> PromptValue:
         """V, fitted to one completion of each of these problems."""
-        from etude.evaluation.language import evaluate_problems
-
-        sampled = evaluate_problems(
-            policy, task, problems, self.split, samples=1, seed=seed, temperature=self.temperature
-        )
-        paid = torch.tensor([episodes[0].reward for episodes in sampled.episodes], device=policy.device)
+        context = Context(task, policy, Stream(seed).split("appraise"), max_tokens=task.max_tokens)
+        sampled = Groups(size=1, temperature=self.temperature).collect(problems, context)
+        paid = torch.tensor([episode.reward for episode in sampled], device=policy.device)
         random, least = Stream(seed).split("value").torch, min(0.0, float(paid.min()))
         value = PromptValue(policy.width, self.heads, least, float(paid.max()), random, self.dropout).to(policy.device)
         best = fit(value, states_of(problems, task, policy), paid, self.passes, self.lr, random)
