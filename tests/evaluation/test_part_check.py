@@ -198,10 +198,10 @@ def test_what_is_wrong_is_said(part: Any, sentence: str) -> None:
 
 GIVEN = (
     "function-reward", "callable-reward", "learning", "own-module",
-    "information-gain", "process-reward",
+    "information-gain", "process-reward", "priority-draws", "over-prompt-value",
 )  # fmt: skip
 """Parts that cannot be made without a function, an optimizer or a module; and rewards that refuse, in a sentence, what
-is no thought (`rlp`), or no exercise about a worked answer (`mr-rlvr`)."""
+is no thought (`rlp`), no exercise about a worked answer (`mr-rlvr`), or an answer without a value (`a-lol`)."""
 SHIPPED = [c for c in part_classes().values() if c.slot != "task" and c.name not in GIVEN]
 
 

@@ -139,6 +139,22 @@ def rebel(w: World) -> Tensor:
     return of_pairs(w, lambda i, j: (gain[i] - gain[j] - (worth[i] - worth[j])) ** 2)
 
 
+def appraised() -> World:
+    """One scored answer of each prompt; what the reference is worth on prompts is in `notes`."""
+    world = World(range(8), [3, 5, 4, 2, 6, 1, 2, 8], [0.3, -0.5, 1.25, 0.0, 3.0, 0.5, 2.0, -1.0], written=range(8))
+    world.notes["values"] = [-0.2, -1.0, 0.75, 0.5, 1.0, 0.5, -1.0, -0.5]
+    return world
+
+
+def a_lol_offline(w: World) -> Tensor:
+    """The advantage, at least 0, times the whole answer's ratio to the reference between 0.1 and 1.9, as a constant."""
+    losses = {}
+    for i in range(w.count):
+        ratio = math.exp(float((w.of("new", i) - w.of("ref", i)).sum().detach()))
+        losses[i] = -min(max(ratio, 0.1), 1.9) * max(0.0, w.rewards[i] - w.notes["values"][i]) * w.of("new", i)
+    return token_mean(losses)
+
+
 def compared() -> World:
     """Scores of which some are equal."""
     return plain(rewards=[3.0, 1, 2, 0.5, 0.5, 0.0, 1, 4, 1, 2, 0.25, 0, 0, -1, 0.5])
@@ -388,6 +404,7 @@ def poly_ppo(w: World) -> Tensor:
 
 plain = worlds.plain
 FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
+    "a-lol-offline": (appraised, a_lol_offline),
     "agro": (plain, rlvr.agro),
     "alpine": (worlds.demonstrations, sft),
     "bilevel-mle": (plain, bilevel_mle),

@@ -188,6 +188,16 @@ SETTINGS: dict[str, Settings] = {
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
     "chain-traversal-rl": PLAIN,
     "clip-cov": {**SAMPLED, "epochs": 1, "minibatches": 8, "token_weights.0.share": 0.005, "reference": None},
+    "a-lol": {
+        "runs": ("appraise", "train"), "runs.0.problems": 4000, "runs.0.validation": 400, "runs.0.passes": 10,
+        "runs.0.heads": 8, "runs.0.dropout": 0.1, "runs.0.lr": 3e-3, "runs.0.temperature": 1.0,
+        "runs.1.method": "a-lol-offline", "runs.1.task": "{appraised}", "runs.1.steps": 150,
+        "runs.1.begins": "start", "repeat": 1,
+    },
+    "a-lol-offline": {
+        **ONCE, "problems": 64, "curriculum": "priority-draws", "curriculum.by": "advantage",
+        "experience": "one-scored-answer", "reference": "frozen",
+    },
     "brpo": {
         **PLAIN, "experience.size": 16, "filters.0.resample": True, "filters.0.rounds": 3, "filters.0.most": 0.6,
     },

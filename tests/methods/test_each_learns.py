@@ -246,7 +246,7 @@ class Letters(Toy):
 
     def problems(self, split: str) -> list[Problem]:
         shown: dict[str, Any] = {"chosen": "abc", "rejected": "XYZ", "demonstration": "abc"}
-        shown |= {"responses": ["abc", "aYZ", "XYZ"], "scores": [1.0, 0.5, 0.0]}
+        shown |= {"responses": ["abc", "aYZ", "XYZ"], "scores": [1.0, 0.5, 0.0], "value": 0.25}
         return [Problem(f"{split}-{i}", prompt, info=shown) for i, prompt in enumerate(self.prompts)]
 
 
@@ -330,6 +330,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ipo": margin,
     "simpo": margin,
     "copg": scored_margin,
+    "a-lol-offline": scored_margin,
     "orpo": margin,
     "kto": margin,
     "pf-ppo": solved,

@@ -157,7 +157,10 @@ def episode(world: World, i: int) -> Episode:
         stop, said.reward = StopReason.PAUSED, 0.0
     group = world.groups[i]
     marks = {"auxiliary": i in world.imitated, "info": dict(world.info[i])}
-    problem = Problem(f"p{group}", "?", world.answer, world.levels.get(group, ""), {"following": ("b=3;", "c=4;")})
+    known: dict[str, Any] = {"following": ("b=3;", "c=4;")}
+    if "values" in world.notes:
+        known["value"] = world.notes["values"][group]
+    problem = Problem(f"p{group}", "?", world.answer, world.levels.get(group, ""), known)
     return Episode(problem, [asked, said], group, stop=stop, **marks)
 
 

@@ -19,32 +19,23 @@ ANSWERS, SCORES, RANKS, LOGPS = "responses", "scores", "ranks", "behaviour_logps
 """Columns: texts; what they are worth, or their ranks, of which 1 is the best; log-probabilities of their tokens."""
 
 
-class ScoredAnswers(TokenExperience):
-    """A row for each of a problem's answers, in one group: `problem.info['responses']`, paid `info['scores']`.
+class WrittenAnswers(TokenExperience, abstract=True):
+    """Rows for answers that come with a problem, in one group: `info['responses']`, paid `info['scores']`.
 
     Where there are `info['ranks']` in place of scores, an answer is paid minus its rank.
 
-    Args:
-        most: answers of a problem at most; of more, so many are drawn anew each time, in their order.
-        behaviour: whether the data say how likely each answer was where it came from, and parts may ask:
-            `info['behaviour_logps']`, for each answer a list with the log-probability of every token, that of the token
-            that ends it included.
+    Args of all of them: `behaviour`, whether the data say how likely each answer was where it came from, and parts may
+    ask: `info['behaviour_logps']`, for each answer a list with the log-probability of every token, that of the token
+    that ends it included.
 
-    Raises: DataError for a problem with less than two answers, without as many scores, or whose log-probabilities are
-    not those of the answers' tokens.
-
-    >>> asked = Problem("sum/1", "1+1=", info={"responses": ["2", "3", "4"], "scores": [1.0, 0.5, 0.0]})
-    >>> ScoredAnswers().missing(asked, None), ScoredAnswers(most=4).rows_per_problem
-    (None, 4)
+    Raises: DataError for a problem with fewer than `fewest` answers, without as many scores, or whose log-probabilities
+    are not those of the answers' tokens.
     """
 
     samples: ClassVar[bool] = False
-    most: Annotated[int, Ge(2)] = 8
+    fewest: ClassVar[int] = 2
+    """Answers that a problem must have, and rows without which it is left out."""
     behaviour: bool = False
-
-    @property
-    def rows_per_problem(self) -> int:
-        return self.most
 
     @property
     def knows_behaviour(self) -> bool:
@@ -57,10 +48,10 @@ class ScoredAnswers(TokenExperience):
         """What the problem would have to have, as a sentence; None if nothing is missing."""
         where = f"Problem {problem.id!r} of task {getattr(task, 'id', '')!r}"
         answers, scores = problem.info.get(ANSWERS), worth(problem.info)
-        if not _is_list(answers) or len(answers) < 2:
+        if not _is_list(answers) or len(answers) < self.fewest:
             return (
-                f"{where} has no two answers with scores: give data files the columns {ANSWERS!r} and {SCORES!r}, a "
-                "list each, or choose a task that has them, like 'preferences'."
+                f"{where} has no {'two answers' if self.fewest > 1 else 'answer'} with scores: give data files the "
+                f"columns {ANSWERS!r} and {SCORES!r}, a list each, or choose a task that has them, like 'preferences'."
             )
         if scores is None or len(scores) != len(answers):
             have = "no" if scores is None else str(len(scores))
@@ -85,15 +76,12 @@ class ScoredAnswers(TokenExperience):
             rows = [self._row(problem, k, group, context) for k in self._chosen(problem, number, context)]
             whole = [e for e in rows if e.action_count]
             lost = Episode(problem, group=group, stop=StopReason.CONTEXT_OVERFLOW)
-            episodes += whole if len(whole) > 1 else [lost] * len(rows)
+            episodes += whole if len(whole) >= self.fewest else [lost] * len(rows)
         return episodes
 
     def _chosen(self, problem: Problem, number: int, context: Context) -> list[int]:
-        count = len(problem.info[ANSWERS])
-        if count <= self.most:
-            return list(range(count))
-        draw = context.stream.split("answers", problem.id, number).numpy
-        return sorted(draw.choice(count, self.most, replace=False).tolist())
+        """Numbers of the answers that make rows, the `number`-th time that the problem comes in a step."""
+        raise NotImplementedError
 
     def _row(self, problem: Problem, k: int, group: int, context: Context) -> Episode:
         """An answer as an episode; empty where it does not fit the model's context."""
@@ -111,6 +99,39 @@ class ScoredAnswers(TokenExperience):
                 )
             answer.behaviour_logp[: len(said)] = said
         return row
+
+
+class ScoredAnswers(WrittenAnswers):
+    """A row for each of a problem's answers, in one group: `problem.info['responses']`, paid `info['scores']`.
+
+    Where there are `info['ranks']` in place of scores, an answer is paid minus its rank.
+
+    Args:
+        most: answers of a problem at most; of more, so many are drawn anew each time, in their order.
+        behaviour: whether the data say how likely each answer was where it came from, and parts may ask:
+            `info['behaviour_logps']`, for each answer a list with the log-probability of every token, that of the token
+            that ends it included.
+
+    Raises: DataError for a problem with less than two answers, without as many scores, or whose log-probabilities are
+    not those of the answers' tokens.
+
+    >>> asked = Problem("sum/1", "1+1=", info={"responses": ["2", "3", "4"], "scores": [1.0, 0.5, 0.0]})
+    >>> ScoredAnswers().missing(asked, None), ScoredAnswers(most=4).rows_per_problem
+    (None, 4)
+    """
+
+    most: Annotated[int, Ge(2)] = 8
+
+    @property
+    def rows_per_problem(self) -> int:
+        return self.most
+
+    def _chosen(self, problem: Problem, number: int, context: Context) -> list[int]:
+        count = len(problem.info[ANSWERS])
+        if count <= self.most:
+            return list(range(count))
+        draw = context.stream.split("answers", problem.id, number).numpy
+        return sorted(draw.choice(count, self.most, replace=False).tolist())
 
 
 def worth(info: Mapping[str, Any]) -> Sequence[float] | None:

@@ -71,8 +71,9 @@ class FunctionPairJudge(PairJudge, FunctionJudge):
 
     As of `function-judge`; `wanted` is a list with the other answer.
 
-    >>> FunctionPairJudge(function="my_judges.py:better").orders
-    'both'
+    >>> judge = FunctionPairJudge(function="my_judges.py:better", timeout=2.0)
+    >>> judge.orders, judge.timeout
+    ('both', 2.0)
     """
 
 

@@ -17,7 +17,7 @@ from etude.runs.worlds import world_of
 from etude.runtime import checkpoints, disk
 from etude.runtime.folder import RunFolder
 from etude.runtime.jsonl import JsonLines
-from etude.stages.chain import Collect, Derive
+from etude.stages.chain import Collect, Derive, DeriveByPolicy
 
 DATA = "data.jsonl"
 """What a run makes that trains nothing."""
@@ -88,29 +88,40 @@ class Chain:
         target, link = self.place(run.number) / DATA, run.link
         if target.is_file():
             return
-        rows = (
-            self._derived(run, link, cast(LanguageTask, task))
-            if isinstance(link, Derive)
-            else self._sampled(run, begins, cast(LanguageTask, task))
-        )
+        whole = cast(LanguageTask, task)
+        if isinstance(link, (Derive, DeriveByPolicy)):
+            rows = self._derived(run, link, begins, whole)
+        else:
+            rows = self._sampled(run, begins, whole)
         disk.make_folder(target.parent)
         disk.replace_file(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
-    def _derived(self, run: Planned, link: Derive, task: LanguageTask) -> list[dict[str, Any]]:
+    def _derived(
+        self, run: Planned, link: Derive | DeriveByPolicy, begins: str, task: LanguageTask
+    ) -> list[dict[str, Any]]:
         pool = task.problems(link.split)
         problems = [pool[i] for i in range(min(link.problems, len(pool)))]
-        if rows := link.rows(problems, task, self.options.seed + run.number):
+        seed = self.options.seed + run.number
+        if isinstance(link, Derive):
+            rows = link.rows(problems, task, seed)
+        else:
+            rows = link.rows_by(problems, task, self._policy(begins, task), seed)
+        if rows:
             return rows
         raise DataError(
             f"{link.called} made no row of {len(problems)} problems of {task.id}, so it has no data to hand on."
         )
 
-    def _sampled(self, run: Planned, begins: str, task: LanguageTask) -> list[dict[str, Any]]:
-        from etude.evaluation.language import evaluate_split
+    def _policy(self, begins: str, task: LanguageTask) -> Any:
+        """The policy that a run begins from."""
         from etude.runs.warm import start_of
 
-        link = cast(Collect, run.link)
-        policy = world_of(task).restore(start_of(begins, task.world)[0], {}, task)
+        return world_of(task).restore(start_of(begins, task.world)[0], {}, task)
+
+    def _sampled(self, run: Planned, begins: str, task: LanguageTask) -> list[dict[str, Any]]:
+        from etude.evaluation.language import evaluate_split
+
+        link, policy = cast(Collect, run.link), self._policy(begins, task)
         found = evaluate_split(
             policy, task, link.split, problems=link.problems, samples=link.samples,
             seed=self.options.seed + run.number, temperature=link.temperature,

@@ -16,6 +16,7 @@ from etude.core.worlds import World
 if TYPE_CHECKING:
     from etude.core.episodes import Problem
     from etude.core.task import LanguageTask
+    from etude.policies.language import LanguagePolicy
 
 
 class Train(Link):
@@ -111,4 +112,26 @@ class Derive(Link, abstract=True):
 
     def rows(self, problems: Sequence[Problem], task: LanguageTask, seed: int) -> list[dict[str, Any]]:
         """What is written: `prompt`, `answer` and what else a reward reads, as JSON values."""
+        raise NotImplementedError
+
+
+class DeriveByPolicy(Link, abstract=True):
+    """Rows that are made of a task's problems with the policy that it begins from, kept as data by name `{NAME}`.
+
+    Args:
+        split: of the task.
+        problems: the first so many of it.
+
+    Raises: DataError if nothing is made.
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+
+    split: str = "train"
+    problems: Count = 1000
+
+    def rows_by(
+        self, problems: Sequence[Problem], task: LanguageTask, policy: LanguagePolicy, seed: int
+    ) -> list[dict[str, Any]]:
+        """What is written: `prompt` and what else the runs behind it read, as JSON values."""
         raise NotImplementedError

@@ -25,7 +25,7 @@ from etude.runs.worlds import world_of
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.sources import Inputs, record
-from etude.stages.chain import Collect, Derive, Train
+from etude.stages.chain import Collect, Derive, DeriveByPolicy, Train
 
 SEEDS_APART = 1_000_000
 """Between the seeds of two runs of a chain."""
@@ -128,7 +128,7 @@ class RecipeRun(RunOfKind[Recipe, Loop]):
         self, chain: Chain, run: Planned, steps: int, task: Task, options: Options, called: Sequence[Any], begun: int
     ) -> bool:  # fmt: skip
         """Do one run, or what is left of it; whether it came to its end."""
-        if isinstance(run.link, (Collect, Derive)):
+        if isinstance(run.link, (Collect, Derive, DeriveByPolicy)):
             one = self._filled(chain, run, task)
             assert one.task is not None
             chain.collect(run, options.model if run.begins is None else str(chain.place(run.begins)), one.task)
