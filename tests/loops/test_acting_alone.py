@@ -8,6 +8,7 @@ import torch
 
 from etude.core.population import Member, Population
 from etude.core.registry import get_method
+from etude.learners.heads import Huber
 from etude.policies.control.actor import Actor
 from etude.tasks.control.cartpole import CartPole, cartpole
 
@@ -54,3 +55,27 @@ def test_a_lone_cart_moves_as_one_of_two(gust: float) -> None:
         assert one.terminated.shape == (1, 1) and one.terminated[0] == two.terminated[0]
         assert one.rewards.tobytes() == two.rewards[:1].tobytes()
     assert falls >= 2
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_rows_of_a_chain_learn_what_its_modules_learn(members: int) -> None:
+    """Values and gradients, of the weights and of what is seen, and the gradient of a gradient."""
+    network = actor_of("dqn", members).body
+    seen, numbers = torch.randn(members, 6, 4, requires_grad=True), list(network.parameters())
+    found = []
+    for links in (network.links, None):
+        network.links = links
+        said = network(seen)
+        slopes = torch.autograd.grad(said.square().sum(), [*numbers, seen], create_graph=True)
+        found.append([said, *slopes, *torch.autograd.grad(slopes[-1].square().sum(), numbers, allow_unused=True)])
+    assert found[0][0].grad_fn is not None and "Rectified" in type(found[0][0].grad_fn.next_functions[0][0]).__name__
+    for one, other in zip(*found, strict=True):
+        assert (one is None and other is None) or torch.allclose(one, other, rtol=1e-5, atol=1e-9)
+    for one, other in zip(*(each[:8] for each in found), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_hubers_slope_is_the_difference_cut() -> None:
+    off = torch.tensor([-3.0, -0.3, 0.0, 0.7, 2.0], requires_grad=True)
+    (slope,) = torch.autograd.grad(Huber(delta=0.7)(off, torch.zeros(5)).sum(), off)
+    assert slope.tolist() == pytest.approx([-0.7, -0.3, 0.0, 0.7, 0.7])

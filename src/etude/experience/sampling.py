@@ -154,7 +154,7 @@ def _transitions(
 ) -> Transitions:
     ended, dead = last.end > 0, last.live == 0
     return Transitions(
-        first.observations, first.actions, rewards, terminated=dead, truncated=ended & ~dead,
+        first.observations, first.actions, rewards, terminated=dead, truncated=ended > dead,  # and not terminated
         next_observations=following, discounts=discounts, index=index,
     )  # fmt: skip
 

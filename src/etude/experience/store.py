@@ -161,7 +161,7 @@ class Store:
 
     def _place(self, index: Tensor) -> Tensor:
         """Where in `rows` the rows at `index` [P, ...] are."""
-        return index + self.first.view(-1, *[1] * (index.dim() - 1))
+        return index + self.first.view(-1, *[1] * (index.dim() - 1)) if self.members > 1 else index
 
     def ahead(self, index: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Places of the same environments `steps` later, and whether that is stored yet: [P, N] each."""

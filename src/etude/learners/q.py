@@ -19,7 +19,7 @@ from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
 from etude.optimizers.adam import Adam
 from etude.policies.control.initializers import FanIn
-from etude.policies.control.networks import Chain, Plain, chained, networks_in
+from etude.policies.control.networks import Chain, Plain, chained, networks_in, of_rows, rectified
 from etude.policies.control.replay import WIDE
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Critics(Plain):
         super().__init__()
         self.body, self.head, self.choices, self.size = body, head, choices, size
         self.noise: Any = None
+        self.links: Chain | None = None  # body and head, where `of_rows` computes both
 
     def chain(self) -> Chain | None:
         return chained(self.body, self.head) if self.choices and self.size == 1 else None
@@ -63,7 +64,10 @@ class Critics(Plain):
             x = x.flatten(0, 1)
         elif count > 1:
             x = x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1)
-        said: Tensor = head(body(x))
+        if self.links is not None and rows > 1 and not torch.compiler.is_exporting():
+            said = of_rows(self.links, x)
+        else:
+            said = head(body(x))
         shape = (self.choices, self.size) if self.choices else (self.size,)
         return said.view(members, count, rows, *shape)
 
@@ -149,6 +153,8 @@ class QFunctions(ReplayCritic):
         critics = self._network(shape, size, choices, population.each(self.count, "critics"))
         if self.noise is not None:
             critics.noise = self.noise.put(critics, population.size)
+        elif isinstance(critics, Critics):
+            critics.links = rectified(critics.chain())
         return critics
 
     def _network(self, shape: tuple[int, ...], size: int, choices: int, each: Population) -> nn.Module:

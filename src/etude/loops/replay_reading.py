@@ -241,8 +241,11 @@ class StoredReading:
             count, actions = actions.shape[2], actions.flatten(1, 2)
         if self.updater.encoder is not None and actions is not None:
             features, actions = self._encoding(slow, learns).join(features, actions), None
-        with noisy(network, self.draw, f"noise {at}{' copy' if slow else ''}"):
+        if getattr(network, "noise", None) is None:
             said: Tensor = network(features, actions)
+        else:
+            with noisy(network, self.draw, f"noise {at}{' copy' if slow else ''}"):
+                said = network(features, actions)
         return said.unflatten(2, (-1, count)) if several else said
 
     def slopes(self) -> Tensor:

@@ -157,20 +157,25 @@ class PopulationAdam:
     def step(self, surrogate: Differentiable, rate: Number) -> Metrics:
         metrics = surrogate.gradient()
         norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
-        finite = norm < torch.inf
-        if self.failures.here and bool(finite.all()):  # of another device to ask is to wait for it
-            self._apply(norm, rate)
+        sizes = norm.view(-1).tolist() if self.failures.here else ()  # of another device to ask is to wait for it
+        if sizes and all(x < torch.inf for x in sizes):
+            self._apply(norm, rate, within=self._within(sizes))
             self.failures.count.zero_()
             return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": self.none}
+        finite = norm < torch.inf
         self._guarded(finite, norm, rate)
         taken = finite[:, 0]
         self.failures.note(taken, surrogate.batch)
         return {**metrics, "gradient_norm": norm[:, 0], "skipped_steps": 1.0 - taken.float()}
 
+    def _within(self, sizes: list[float]) -> bool:
+        """Whether to clip would multiply every member's gradient by 1."""
+        return isinstance(self.clip, float) and all(x + 1e-6 < 0.999 * self.clip for x in sizes)
+
     @torch.no_grad()
-    def _apply(self, norm: Tensor, rate: Number) -> None:
+    def _apply(self, norm: Tensor, rate: Number, within: bool = False) -> None:
         g = self.gradient
-        if self.clip is not None:
+        if self.clip is not None and not within:
             g.mul_((self.clip / (norm + 1e-6)).clamp(max=1.0))
         lr = self.lr * rate
         own = any(isinstance(x, PerMember) for x in (lr, self.epsilon, self.weight_decay))

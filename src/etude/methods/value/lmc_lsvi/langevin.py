@@ -104,7 +104,7 @@ class NoisyAdam(DecayingAdam):
         self.normals, self.sigma = Normals(parameters, part), part.sigma
 
     @torch.no_grad()
-    def _apply(self, norm: Tensor, rate: Number) -> None:
+    def _apply(self, norm: Tensor, rate: Number, within: bool = False) -> None:
         noise = self.normals.at(self.taken, self.values)
         super()._apply(norm, rate)
         self.values.add_(noise * column(self.sigma * (2 * self.lr * rate) ** 0.5, noise))
@@ -118,9 +118,9 @@ class PopulationSGLD(PopulationAdam):
         self.normals, self.sigma, self.a = Normals(parameters, part), part.sigma, part.a
 
     @torch.no_grad()
-    def _apply(self, norm: Tensor, rate: Number) -> None:
+    def _apply(self, norm: Tensor, rate: Number, within: bool = False) -> None:
         g, lr, (b1, b2) = self.gradient, self.lr * rate, self.betas
-        if self.clip is not None:
+        if self.clip is not None and not within:
             g.mul_((self.clip / (norm + 1e-6)).clamp(max=1.0))
         self.first.mul_(b1).add_(g, alpha=1 - b1)
         self.second.mul_(b2).addcmul_(g, g, value=1 - b2)
