@@ -62,10 +62,9 @@ STEPS = 2
 MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {
+    "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
     "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "planning-q-learning": "paths", "ssrl": "compose",
     "supo": "attr-20q",
-    "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
-    "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "planning-q-learning": "paths", "supo": "attr-20q",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
 PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
