@@ -235,8 +235,8 @@ class LanguageLoop:
         for player in self.players.values():
             if "optimizer" in slots:
                 player.updater.restart(self.method)
-            if "reference" in slots and self.trainer.keeps_reference:
-                player.policy.move_reference(1.0)
+        if "reference" in slots and self.trainer.keeps_reference:
+            self.trainer.move_references(1.0)
 
     def _begin_others(self, updater: Updater) -> None:
         """A fresh optimizer for the steps of the stage's other method, if they have one of their own."""
