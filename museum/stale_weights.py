@@ -14,6 +14,7 @@ from etude_museum.tiny import SMALL, language
 from etude.evaluation.exhibits import Exhibit, Report
 from etude.optimizers.adam import AdamW
 from etude.policies.language import LanguagePolicy
+from etude.regularizers.kl import KLToReference
 
 
 def shadow() -> Iterator[Mapping[str, float]]:
@@ -53,6 +54,10 @@ def other_parameters() -> Iterator[None]:
 
     with mock.patch.object(AdamW, "build", build):
         yield
+
+
+def _same_model(self: LanguagePolicy) -> None:
+    self.reference = self.model
 
 
 exhibits = (
@@ -107,5 +112,17 @@ exhibits = (
         inject=lambda: mock.patch("etude.policies.masters.LOW", ()),
         run=lambda: language(SMALL.replace(optimizer=AdamW(lr=1e-5)), dtype=torch.bfloat16),
         expect="of the weights that have a gradient moved in step|too small for the dtype",
+    ),
+    Exhibit(
+        id="reference-that-trains",
+        kind="weights",
+        report=Report(thread="hiyouga/ChatGLM-Efficient-Tuning#380", title="关于PPO中ref_model的问题"),
+        says="Log-probabilities of policy and reference came from the same weights: the penalty that should hold the "
+        "policy back was zero throughout.",
+        mechanism="the reference is the trained model itself instead of a frozen copy.",
+        inject=lambda: mock.patch.object(LanguagePolicy, "keep_reference", _same_model),
+        run=lambda: language(SMALL.replace(regularizers=(KLToReference(),))),
+        expect="The reference of the policy changed, and nothing was to move it",
+        begins=1,
     ),
 )

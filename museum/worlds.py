@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -11,9 +12,12 @@ import gymnasium as gym
 import numpy as np
 from etude_museum.tiny import control
 
+from etude.core.control import Step
 from etude.core.registry import get_method
+from etude.core.streams import Stream
 from etude.evaluation.environment_check import check_environment
 from etude.evaluation.exhibits import Exhibit, Report
+from etude.experience.gymnasium_vector import GymnasiumVector
 from etude.experience.vector import Rollouts
 from etude.tasks.control.environment import EnvironmentTask
 
@@ -77,6 +81,27 @@ def _nan(self: Walk) -> np.ndarray:
     return np.array([self.place, np.log(self.place + 0.3) if self.place < -0.3 else 0.0], np.float32)
 
 
+class _OneSeed(Stream):
+    """A stream that forgets which copy of an environment it is for."""
+
+    def split(self, *names: Any) -> Stream:
+        return Stream.split(self, *(names[:-1] if names[0] == "environment" else names))
+
+
+@contextmanager
+def first_for_last() -> Iterator[None]:
+    """The last observation of an episode is the one that the next begins with."""
+    original = GymnasiumVector.step
+
+    def step(self: GymnasiumVector, actions: np.ndarray) -> Step:
+        found = original(self, actions)
+        done = found.terminated | found.truncated
+        return found if found.final is None else dataclasses.replace(found, final=found.observations[done].copy())
+
+    with mock.patch.object(GymnasiumVector, "step", step):
+        yield
+
+
 def instead(name: str, faulty: Any) -> AbstractContextManager[Any]:
     """The walk with another method."""
     return mock.patch.object(Walk, name, faulty)
@@ -93,7 +118,7 @@ def trained() -> Iterator[Mapping[str, float]]:
     """Steps of ppo on the walk."""
     ppo = get_method("ppo", world="control")
     return control(
-        ppo.replace(experience=Rollouts(environments=2, steps=32), epochs=1, minibatches=1),
+        ppo.replace(experience=Rollouts(environments=4, steps=96), epochs=1, minibatches=1),
         EnvironmentTask(f"{__name__}:Walk"),
     )
 
@@ -154,5 +179,27 @@ exhibits = (
         inject=lambda: instead("ends", _limit_is_an_end),
         run=checked,
         expect="which looks like a time limit",
+    ),
+    Exhibit(
+        id="one-seed-for-all-copies",
+        kind="environments",
+        report=Report(thread="ray-project/ray#46986", title="[RLlib] (New API) Each env_runner uses the same env seed"),
+        says="All parallel environments had the seed 42: each of them showed the same episodes, and a larger batch "
+        "held nothing more.",
+        mechanism="the seeds of the copies do not depend on which copy it is.",
+        inject=lambda: mock.patch("etude.experience.gymnasium_vector.Stream", _OneSeed),
+        run=trained,
+        expect="began their first 3 episodes alike",
+    ),
+    Exhibit(
+        id="first-observation-for-last",
+        kind="targets",
+        report=Report(thread="openai/gym#3177", title="[Question] Isn't auto-reset of vector-env problematic?"),
+        says="A vector environment resets itself and returns the first observation of the next episode: the true last "
+        "one is lost, and what follows a step is taken from another episode.",
+        mechanism="the last observation of an episode is replaced by the first of the next.",
+        inject=first_for_last,
+        run=trained,
+        expect="ended with the observation that the next one began with",
     ),
 )

@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from control_toys import control_loop
-from etude.core.control import ControlTask
+from etude.advantages.returns import GAE
+from etude.core.control import ControlTask, Step
 from etude.core.edit import set_values
 from etude.core.errors import CheckpointError, InvariantError
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.core.transitions import Transitions
+from etude.experience.beginnings import Beginnings
 from etude.experience.groups import Groups
 from etude.loops import losses, update
 from etude.loops.off_policy import OffPolicyLoop
@@ -22,6 +26,9 @@ from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.replay_update import ReplayUpdater
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW
+from etude.policies.language import LanguagePolicy
+from etude.references.frozen import MovingAverage
+from etude.regularizers.kl import KLToReference
 from etude.runtime import round_trip
 from etude.runtime.checkpoints import save_json, save_tensors
 from etude.runtime.folder import RunFolder
@@ -139,3 +146,97 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     assert round_trip.unlike(one, two) == "its content in notes.txt"
     (two / "notes.txt").unlink()
     assert round_trip.unlike(one, two) == "notes.txt"
+
+
+# 2. References
+
+
+@pytest.mark.slow
+def test_a_reference_that_an_average_moves_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of its own, towards which something steps that should not."""
+    stepped = LanguagePolicy.updated
+
+    def updated(self: Any) -> None:
+        stepped(self)
+        with torch.no_grad():
+            for mine, theirs in zip(self.reference.parameters(), self.model.parameters()):
+                mine.lerp_(theirs, 0.01)
+
+    monkeypatch.setattr(LanguagePolicy, "updated", updated)
+    loop = make_loop(little.replace(regularizers=(KLToReference(),)))
+    loop.step()
+    with pytest.raises(InvariantError, match="reference of the policy changed, and nothing was to move it"):
+        loop.step()
+
+
+@pytest.mark.slow
+def test_a_reference_that_the_method_moves_is_no_fault(tmp_path: Path) -> None:
+    method = little.replace(regularizers=(KLToReference(),), reference=MovingAverage())
+    loop, again = make_loop(method), make_loop(method)
+    for _ in range(2):
+        loop.step()
+    loop.save(tmp_path)
+    again.step()
+    again.load(tmp_path)
+    again.step()
+    assert again.finished == 3
+
+
+# Beginnings and ends of episodes
+
+
+def ended(first: list[float], last: list[float]) -> Step:
+    """Two environments of a member, both of which ended."""
+    yes, begun = np.ones((1, 2), bool), np.array(first, np.float32).reshape(1, 2, 1)
+    return Step(begun, np.zeros((1, 2), np.float32), yes, ~yes, np.array(last, np.float32).reshape(2, 1))
+
+
+def test_ends_that_are_beginnings_are_said_once() -> None:
+    watch = Beginnings(np.zeros((1, 2, 1), np.float32))
+    with pytest.warns(UserWarning, match="Each of the first 10 episodes ended with the observation"):
+        for k in range(5):
+            watch.ended(ended([k, k + 9], [k, k + 9]))
+    watch.ended(ended([1, 2], [1, 2]))
+
+
+def test_one_true_end_is_enough() -> None:
+    watch = Beginnings(np.zeros((1, 2, 1), np.float32))
+    for k in range(20):
+        watch.ended(ended([k, k + 9], [k, k + 9 if k else 3]))
+    watch = Beginnings(np.zeros((1, 2, 1), np.float32))
+    for _ in range(20):  # a world of one observation
+        watch.ended(ended([0, 0], [0, 0]))
+
+
+def test_copies_that_begin_alike_are_said_once_and_fixed_starts_are_not() -> None:
+    watch = Beginnings(np.full((1, 2, 1), 5.0, np.float32))
+    with pytest.warns(UserWarning, match="All 2 environments of member 0 began their first 3 episodes alike"):
+        for k in range(4):
+            watch.ended(ended([k, k], [8, 9]))
+    watch = Beginnings(np.full((1, 2, 1), 5.0, np.float32))
+    for _ in range(4):
+        watch.ended(ended([5, 5], [8, 9]))
+    watch = Beginnings(np.array([[[5.0], [6.0]]], np.float32))
+    for k in range(4):
+        watch.ended(ended([k, k], [8, 9]))
+
+
+# True ends
+
+
+class Endless(GAE):
+    """Returns of a user's own part: sums of all rewards of the rollout to come."""
+
+    def returns_of_transitions(self, batch: Transitions) -> torch.Tensor:
+        return batch.rewards.flip(1).cumsum(1).flip(1)
+
+
+@pytest.mark.slow
+def test_returns_that_go_on_after_a_true_end_are_said_once() -> None:
+    ppo = set_values(get_method("ppo", world="control"), {"experience.environments": 4, "experience.steps": 64})
+    loop = control_loop(ppo.replace(advantages=Endless()), [0])
+    with pytest.warns(UserWarning, match="true ends of episodes the critic learns another return than the last reward"):
+        loop.step()
+    loop.step()
+    for advantages in (GAE(), GAE(lam=1.0), GAE(gamma=0.9, lam=0.0)):
+        control_loop(ppo.replace(advantages=advantages), [0, 1]).step()

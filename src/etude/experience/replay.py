@@ -16,6 +16,7 @@ from etude.core.population import PerMember, Population
 from etude.core.replay_slots import Drawing, Exploration, ReplayExperience, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
+from etude.experience.beginnings import Beginnings
 from etude.experience.images import ImageStore
 from etude.experience.store import Store
 from etude.experience.stretches import Stretches
@@ -150,6 +151,7 @@ class ReplayCollector:
         self.elsewhere = 0  # transitions of other workers, which count where chances fall by how many there were
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
         self.lost: list[list[int]] = [[] for _ in range(population.size)]
+        self.beginnings = Beginnings(self.observations)
         self.ended: list[tuple[int, float, int]] = []
         self.faults = 0
 
@@ -194,6 +196,7 @@ class ReplayCollector:
         if any(self.lost):
             self._replace(place, step)
         if step.final is not None:
+            self.beginnings.ended(step)
             self._end(place, step, done)
 
     def _act(self, shown: Tensor) -> Tensor:
@@ -285,3 +288,4 @@ class ReplayCollector:
         self.observations = state["observations"].numpy().copy()
         self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
         self.taken, self.lost = state["taken"], [list(x) for x in state["lost"]]
+        self.beginnings.forget()

@@ -17,6 +17,7 @@ from etude.core.part import Need
 from etude.core.population import Population
 from etude.core.step_slots import StepExperience
 from etude.core.transitions import Transitions
+from etude.experience.beginnings import Beginnings
 from etude.policies.control.actor import Actor, Player
 from etude.policies.control.memory import Past
 
@@ -87,6 +88,7 @@ class RolloutCollector:
         grid = self.observations.shape[:2]
         self.player = Player(actor, population.size, grid[1])
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
+        self.beginnings = Beginnings(self.observations)
         self.begun = np.zeros(grid, np.int64)  # when in this rollout the running episode began
         self.ended: list[tuple[int, float, int]] = []
         self.faults = 0
@@ -121,6 +123,7 @@ class RolloutCollector:
             self.returns += step.rewards
             self.lengths += 1
             if step.final is not None:
+                self.beginnings.ended(step)
                 self._end(batch, step, t, finals)
         batch = batch.to(device)
         batch.behaviour = torch.stack(distributions, 1)
@@ -218,6 +221,7 @@ class RolloutCollector:
             state[name].cpu().numpy().copy() for name in ("observations", "returns", "lengths")
         )
         self.player.memory, self.player.begins = state["memory"].clone(), state["begins"].clone()
+        self.beginnings.forget()
 
 
 def _overwrite(batch: Transitions, lost: Tensor) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from etude.core.batches import TokenBatch
+from etude.core.errors import InvariantError
 from etude.core.rows import concatenate
 from etude.core.streams import Stream
 from etude.loops.credit import credited
 from etude.loops.players import FIRST, Player, Players, rows_of
 from etude.loops.scorer import with_hidden
 from etude.loops.whole_batch import evaluate_all, values_all
+from etude.policies.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -26,11 +28,13 @@ class Trainer:
 
     def __init__(self, players: Players, keeps_reference: bool) -> None:
         self.players, self.keeps_reference = players, keeps_reference
+        self.marks: dict[str, tuple[int, tuple[float, ...]]] = {}
 
     def learn(
         self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream
     ) -> tuple[TokenBatch, dict[str, float]]:  # fmt: skip
         """The rows with their advantages, once they have been learned from, and what to report."""
+        self._check_references()
         learned, metrics = [], dict[str, float]()
         for name, player in self.players.items():
             rows = rows_of(self.players, name, batch)
@@ -73,11 +77,27 @@ class Trainer:
     def begin_reference(self, method: CompleteTokenMethod) -> None:
         """Let the references, which are the policies as they are, begin where the method says."""
         if self.keeps_reference and method.reference is not None:
+            self.marks.clear()
             for player in self.players.values():
                 method.reference.begin(player.policy)
 
     def refresh_reference(self, fraction: float) -> None:
         """Move the references so far towards their policies."""
         if self.keeps_reference and fraction:
+            self.marks.clear()
             for player in self.players.values():
                 player.policy.move_reference(fraction)
+
+    def _check_references(self) -> None:
+        """Invariant 2, of references: nothing moves them between steps but what is above. Raises InvariantError."""
+        for name, player in self.players.items():
+            if player.policy.reference is None:
+                continue
+            now = player.policy.loads, fingerprint(player.policy.reference.parameters())
+            was = self.marks.setdefault(name, now)
+            if was[0] == now[0] and was != now:
+                raise InvariantError(
+                    f"The reference of the {name} changed, and nothing was to move it: it shares weights with what is "
+                    "trained, so the distance to it is measured against the policy itself. Nothing was updated."
+                )
+            self.marks[name] = now

@@ -25,6 +25,7 @@ from etude.loops.control_update import ControlUpdater
 from etude.loops.learning import Learners
 from etude.loops.member_report import reported
 from etude.loops.states import join_tensors, split_tensors
+from etude.loops.true_ends import TrueEnds
 from etude.policies.control.actor import Actor
 from etude.policies.control.observations import moments
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
@@ -62,6 +63,7 @@ class OnPolicyLoop:
         self.collector = self._collector(self.method)
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
         self.acted = 0  # environment steps of each member
+        self.ends = TrueEnds()
 
     @property
     def method(self) -> CompleteRolloutMethod:
@@ -208,6 +210,7 @@ class OnPolicyLoop:
         for part in parts:
             part.before_update(batch)
         batch = credited(method, batch)
+        self.ends.look(batch)
         flat = batch.flat()
         rate = per_member(method.optimizer, lambda part: part.rate(number, self.steps * method.experience.updates))
         metrics = self.updater.run(flat, number, rate)
