@@ -196,6 +196,12 @@ SETTINGS: dict[str, Settings] = {
         "critic.penalties": ("conservative-q",), "critic.penalties.0.actions": "every-choice",
         "critic.penalties.0.weight": 1.0,
     },
+    "discrete-bcq": {
+        **{k: v for k, v in VALUES.items() if not k.startswith("exp")}, "exploration": None,
+        "critic.backup.rule.double": True, "critic.head": "likely-choices", "critic.head.threshold": 0.3,
+        "critic.error": "huber-of-value", "critic.error.delta": 1.0, "critic.penalties": ("said-likely",),
+        "critic.penalties.0.size": 0.01,
+    },
     "dapo": {**PLAIN, "filters.0.resample": True, "filters.0.rounds": 3},
     "ddpg": {
         "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "policy.last.limit": 3e-3,
