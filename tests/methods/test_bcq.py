@@ -15,6 +15,7 @@ from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.evaluation.restored import restore_policies
 from etude.experience.stretches import Stretches
 from etude.loops.off_policy import OffPolicyLoop
 from etude.methods.offline.bcq import MostlyMin, Perturbing
@@ -140,6 +141,17 @@ def test_a_share_of_1_is_the_smaller_critic() -> None:
     values = torch.randn(2, 2, 6, 10, 1)
     assert torch.equal(MostlyMin(share=1.0)(values, None), values.amin(1))  # type: ignore[arg-type]
     assert torch.equal(MostlyMin(share=0.0)(values, None), values.amax(1))  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_has_all_that_it_acts_by(tmp_path: Path) -> None:
+    loop, method = loop_of(tmp_path, policy__candidates=7), set_values(small_logged("bcq"), {"policy.candidates": 7})
+    loop.step()
+    (tmp_path / "saved").mkdir()
+    loop.save(tmp_path / "saved")
+    again = restore_policies(tmp_path / "saved", method, loop.task, [Member(3), Member(4)])
+    seen = torch.randn(2, 5, 3)
+    with torch.no_grad():
+        assert torch.equal(again.actor(again.actor.see(seen)), loop.actor(loop.actor.see(seen)))
 
 
 @pytest.mark.parametrize(

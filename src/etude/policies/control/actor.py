@@ -137,11 +137,17 @@ class Actor(Plain):
             x = transform(x)
         return x
 
-    def without_others(self) -> Actor:
-        """The same modules but for those that others learn: all that learns as the policy."""
+    def without_held(self) -> Actor:
+        """The same modules but for those of other learners that it acts by."""
         own = copy.copy(self)
-        own._modules = {k: m for k, m in self._modules.items() if k not in ("encoder", "held")}
-        own.encoder, own.held = None, nn.ModuleDict()
+        own._modules = {**self._modules, "held": nn.ModuleDict()}
+        return own
+
+    def without_others(self) -> Actor:
+        """The same modules but for all that others learn: what learns as the policy."""
+        own = self.without_held()
+        own._modules = {k: m for k, m in own._modules.items() if k != "encoder"}
+        own.encoder = None
         return own
 
     def features(self, seen: Tensor, past: Past | None = None) -> tuple[Tensor, Tensor | None]:
