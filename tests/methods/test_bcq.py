@@ -15,6 +15,7 @@ from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.evaluation.export import plain_policy
 from etude.evaluation.restored import restore_policies
 from etude.experience.stretches import Stretches
 from etude.loops.off_policy import OffPolicyLoop
@@ -151,7 +152,10 @@ def test_a_checkpoint_has_all_that_it_acts_by(tmp_path: Path) -> None:
     again = restore_policies(tmp_path / "saved", method, loop.task, [Member(3), Member(4)])
     seen = torch.randn(2, 5, 3)
     with torch.no_grad():
-        assert torch.equal(again.actor(again.actor.see(seen)), loop.actor(loop.actor.see(seen)))
+        done = loop.actor(loop.actor.see(seen))
+        assert torch.equal(again.actor(again.actor.see(seen)), done)
+        for k in (0, 1):
+            torch.testing.assert_close(plain_policy(again, k)(seen[k]), 2 * done[k])
 
 
 @pytest.mark.parametrize(
