@@ -164,6 +164,10 @@ class ReplayReading(Protocol):
         """The network of the learner of this name, its weights without gradient."""
         ...
 
+    def copied(self, name: str) -> nn.Module:
+        """The slow copy of the network of the learner of this name, or of the policy's."""
+        ...
+
     @property
     def network(self) -> nn.Module:
         """Of the learner that reads."""

@@ -132,7 +132,8 @@ def plain_policy(loop: Acting, member: int) -> PlainPolicy:
         for tensors in holders:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.dim():
-                    own = tensor[member : member + 1].clone()
+                    each = len(tensor) // size  # networks of every member
+                    own = tensor[member * each : (member + 1) * each].clone()
                     tensors[name] = nn.Parameter(own, requires_grad=False) if tensors is module._parameters else own
     transforms = getattr(loop.method.policy, "observations", ())
     counts = [part.count for part in transforms if isinstance(part, FrameStack)]

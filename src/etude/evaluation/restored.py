@@ -73,7 +73,10 @@ def restore_policies(
     actor = cast(Actor, own.policy.actor(bound, shape, spaces.action_space, population))  # as the slot says
     tensors = load_tensors(checkpoint / "policy.safetensors")
     try:
-        FlatParameters({"policy": actor}).load(tensors)
+        for name, module in actor.held.items():  # several networks of every member, perhaps, as they were trained
+            rows = len(next(module.parameters()))
+            FlatParameters({f"policy.held.{name}": module}, rows // population.size).load(tensors)
+        FlatParameters({"policy": actor.without_held()}).load(tensors)
         for name, buffer in actor.named_buffers():
             buffer.copy_(tensors[f"policy.{name}"])
     except (KeyError, RuntimeError) as error:

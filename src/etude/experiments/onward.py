@@ -69,7 +69,8 @@ def onward(
 ) -> list[Pair]:  # fmt: skip
     """Both methods on the same logs of each seed, then in the environment: 'area' is the mean of what the looks found,
     'return' the last of it."""
-    arms = {"arm": small(method, **SIZES, **settings), "baseline": small(baseline, **SIZES, **baseline_settings)}
+    told = {"arm": (method, settings), "baseline": (baseline, baseline_settings)}
+    arms = {name: small(one, **{**SIZES, **changes}) for name, (one, changes) in told.items()}
     runs = [Run(f"{name}-{m.id}", m, noises, seed) for name, m in arms.items() for seed in seeds]
     found = spread(_looked, runs)
     both = found[: len(seeds)], found[len(seeds) :]

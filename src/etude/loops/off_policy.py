@@ -106,11 +106,17 @@ class OffPolicyLoop:
         shape, space = observation_shape(self.environment.observation_space), self.environment.action_space
         actor = cast(Actor, method.policy.actor(method, shape, space, population)).to(self.device)  # as the slot says
         encoder, encoding = encoder_of(method), cast(Any, actor.encoder)
-        built = {p.name: p.build(actor.shape, space, population) for p in method.learners if p is not encoder}
+        held = dict(actor.held.items())  # what acts with the policy it has made
+        built = {
+            p.name: held.get(p.name) or p.build(actor.shape, space, population)
+            for p in method.learners if p is not encoder
+        }  # fmt: skip
         if method.value is not None:
             built["value"] = method.value.build(actor.shape, space, population)
         if method.policy.made_of_critic:
             built["critic"] = actor.body
+        elif "critic" in held:
+            built["critic"] = held["critic"]
         elif method.critic is not None and encoder is not None:
             built["critic"] = (
                 method.critic.build_joined(encoding.joined, population) if encoding.joined

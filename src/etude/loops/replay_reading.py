@@ -53,6 +53,9 @@ class StoredReading:
     def beside(self, name: str) -> nn.Module:
         return self.updater.module(name, slow=False, frozen=True)
 
+    def copied(self, name: str) -> nn.Module:
+        return self.updater.module(name, slow=True)
+
     def note(self, name: str, values: Tensor) -> None:
         self.noted[name] = values.detach()
 

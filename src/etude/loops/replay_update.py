@@ -102,7 +102,7 @@ class ReplayUpdater:
         self, method: CompleteReplayMethod, population: Population, actor: Actor, networks: Mapping[str, nn.Module]
     ) -> None:
         self.population, self.actor, self.device = population, actor, actor.device
-        self.networks = {"policy": actor.without_encoder(), **networks}
+        self.networks = {"policy": actor.without_others(), **networks}
         encoder = encoder_of(method)
         self.encoder = None if encoder is None else encoder.name
         self.trainers: dict[str, ReplayTrainer] = {}
@@ -110,7 +110,7 @@ class ReplayUpdater:
         self.follow(method)
         for name, part in method.trained.items():
             inside = {self.encoder: "policy.encoder", "critic": "policy.body" if method.policy.made_of_critic else name}
-            prefix = inside.get(name, name)
+            prefix = f"policy.held.{name}" if name in actor.held else inside.get(name, name)
             assert part.learning is not None
             count = part.count if isinstance(part, ReplayLearner) else 1
             self.trainers[name] = ReplayTrainer(name, prefix, self.networks[name], part.learning, count, population)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -103,15 +104,16 @@ class Actor(Plain):
         shape: of what the body (and a critic) sees of it.
         width: of the features, which a critic may share.
         encoder: what is seen goes through it last; its learning is another's.
+        held: networks that it acts by besides, of learners by name, whose learning is theirs.
     """
 
     def __init__(
         self, transforms: list[nn.Module], body: nn.Module, memory: nn.Module | None, head: nn.Module,
         distribution: Distribution, log_std: Tensor, taken: tuple[int, ...], shape: tuple[int, ...], width: int,
-        encoder: nn.Module | None = None,
+        encoder: nn.Module | None = None, held: Mapping[str, nn.Module] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.held = encoder, nn.ModuleDict(dict(held or {}))
         self.transforms, self.body, self.memory, self.head = nn.ModuleList(transforms), body, memory, head
         self.distribution, self.shape, self.width = distribution, shape, width
         self.leaves = taken if isinstance(taken, Leaves) else None
@@ -136,10 +138,16 @@ class Actor(Plain):
             x = transform(x)
         return x
 
-    def without_encoder(self) -> Actor:
-        """The same modules but for the encoder: all that learns as the policy."""
+    def without_held(self) -> Actor:
+        """The same modules but for those of other learners that it acts by."""
         own = copy.copy(self)
-        own._modules = {k: m for k, m in self._modules.items() if k != "encoder"}
+        own._modules = {**self._modules, "held": nn.ModuleDict()}
+        return own
+
+    def without_others(self) -> Actor:
+        """The same modules but for all that others learn: what learns as the policy."""
+        own = self.without_held()
+        own._modules = {k: m for k, m in own._modules.items() if k != "encoder"}
         own.encoder = None
         return own
 
