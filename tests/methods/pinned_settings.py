@@ -254,6 +254,12 @@ SETTINGS: dict[str, Settings] = {
         "learners.0.ahead": 3e-4, "learners.0.rows": 200, "learners.0.learning.optimizer.lr": 1e-3,
         "learners.0.learning.every": 2,
     },
+    "guda": {
+        **{k: v for k, v in TD3_BC.items() if k != "transforms.0.epsilon"}, "actor.1.towards": "as-recorded",
+        "transforms": ("augment", "standardize-observations"), "transforms.1.epsilon": 1e-3,
+        "transforms.0.symmetries": "maze-moves", "transforms.0.guide": "towards-goal",
+        "transforms.0.guide.tolerance": 45.0, "transforms.0.rows": 100_000, "transforms.0.longest": 20,
+    },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
     "hgpo": {

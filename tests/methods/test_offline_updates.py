@@ -219,7 +219,7 @@ def gorl(own: Own, rows: Any, noise: Tensor, n: int) -> None:
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
     "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
     "riql": riql, "traj-weighting": iql, "dual-rl": dual_rl, "recoil": recoil,
-    "ss-orl": td3_bc, "gorl": gorl,
+    "ss-orl": td3_bc, "gorl": gorl, "guda": td3_bc,
 }  # fmt: skip
 
 
