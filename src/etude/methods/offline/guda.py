@@ -73,7 +73,7 @@ class Symmetries(Part, abstract=True):
 class ProgressGuide(Part, abstract=True):
     """Which moved segments are worth learning from."""
 
-    slot = "guide"
+    slot = "progress"
 
     def progress(self, segments: Segments) -> Numbers:
         """[B] bool."""
