@@ -12,6 +12,7 @@ from etude.core.edit import set_values
 from etude.experience.logged import Logged
 from etude.experience.logs.table import Logs, Spaces
 from etude.stages.handover import Handover
+from etude.methods.offline.guda import AnyWay, Segments, Symmetries
 from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.logged import LoggedTask
 from etude.tasks.control.pendulum import PendulumArrays, pendulum
@@ -79,6 +80,19 @@ def logged_task(folder: Path, boxes: bool = True) -> LoggedTask:
     return LoggedTask(data=str(path), environment=cartpole, allow=("constant-rewards",))
 
 
+class Mirrored(Symmetries):
+    """A pendulum in a mirror: as true as the pendulum."""
+
+    def moved(self, segments: Segments, rng: np.random.Generator) -> tuple[Segments, Any]:
+        mirror = np.array([1.0, -1.0, -1.0], np.float32)
+        found = segments._replace(seen=segments.seen * mirror, led=segments.led * mirror, done=-segments.done)
+        return found, np.ones(len(found.there), bool)
+
+
+MIRRORED = {"symmetries": Mirrored(), "guide": AnyWay(), "rows": 60}
+"""What fits the logs here in the place of a maze's symmetries."""
+
+
 def small_logged(name: str) -> Any:
     """The method with networks of 8 and 5 and batches of 6."""
     method: Any = OFFLINE[name]
@@ -86,6 +100,9 @@ def small_logged(name: str) -> Any:
         k: narrow(getattr(method, k), 8, 5) for k in ("policy", "critic", "value") if getattr(method, k) is not None
     }
     parts["learners"] = tuple(narrow(part, 8, 5) for part in method.learners)
+    parts["transforms"] = tuple(
+        part.replace(**MIRRORED) if part.name == "augment" else part for part in method.transforms
+    )
     return method.replace(**parts, sampling=method.sampling.replace(batch=6), experience=Logged())
 
 

@@ -73,6 +73,9 @@ class Own:
         if "action-vae.last.weight" in tensors:
             self.encoder, self.decoder = (net(tensors, "action-vae", k, keys) for keys in VAE)
             self.learners["action-vae"] = Learner(1e-3, self.encoder, self.decoder)
+        if "guiding-network.head.weight" in tensors:
+            self.guide = net(tensors, "guiding-network", k, ("body.layers.0", "body.layers.1", "head"))
+            self.learners["guiding-network"] = Learner(1e-3, self.guide)
         if "temperature.numbers" in tensors:
             self.log_alpha = nn.Parameter(tensors["temperature.numbers"][k, 0].clone())
             self.learners["temperature"] = Learner(policy_lr, free=(self.log_alpha,))

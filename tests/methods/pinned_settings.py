@@ -289,6 +289,20 @@ SETTINGS: dict[str, Settings] = {
         "advantages.outcomes.history": 100, "advantages.outcomes.margin": 0.03,
         "advantages.outcomes.any_of": True, "advantages.outcomes.edges": tuple(k / 10 for k in range(1, 10)),
     },
+    "gorl": {
+        **{k: v for k, v in TD3_BC.items() if k != "transforms.0.epsilon"},
+         "transforms": ("mark-experts", "standardize-observations"), "transforms.0.episodes": 1,
+        "transforms.1.epsilon": 1e-3, "order": ("critic", "guiding-network", "policy"), "actor.1.weight": "guided",
+        "actor.1.towards": "as-recorded", "learners.0.network.hidden": (100,), "learners.0.most": 2.0,
+        "learners.0.ahead": 3e-4, "learners.0.rows": 200, "learners.0.learning.optimizer.lr": 1e-3,
+        "learners.0.learning.every": 2,
+    },
+    "guda": {
+        **{k: v for k, v in TD3_BC.items() if k != "transforms.0.epsilon"}, "actor.1.towards": "as-recorded",
+        "transforms": ("augment", "standardize-observations"), "transforms.1.epsilon": 1e-3,
+        "transforms.0.symmetries": "maze-moves", "transforms.0.guide": "towards-goal",
+        "transforms.0.guide.tolerance": 45.0, "transforms.0.rows": 100_000, "transforms.0.longest": 20,
+    },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
     "hgpo": {
@@ -478,7 +492,7 @@ SETTINGS: dict[str, Settings] = {
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "recoil": {
         **{k: v for k, v in DUAL_RL.items() if k not in ("value.error.lam", "critic.error.delta")},
-        "transforms": ("mark-experts",), "transforms.0.episodes": 1, "sampling": "expert-share",
+        "transforms": ("mark-experts", "forget-rewards"), "transforms.0.episodes": 1, "sampling": "expert-share",
         "sampling.share": 0.5, "value.error": "gumbel", "value.error.scale": 1.0, "value.error.most": 7.0,
         "critic.error": "squared", "critic.penalties": ("expert-contrast",), "critic.penalties.0.weight": 2.0,
     },

@@ -186,10 +186,40 @@ def recoil(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     follow(own.slow, own.critics)
 
 
+def gorl(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    """TD3+BC whose squares are weighed by a network that looks a plain step ahead."""
+    if n % 2:
+        return td3_bc(own, rows, noise, n)
+    s, a, following = rows["s"], rows["a"], rows["next"]
+    with torch.no_grad():
+        then = (torch.tanh(own.slow_policy(following)) + (0.2 * noise).clamp(-0.5, 0.5)).clamp(-1, 1)
+        y = rows["r"] + GAMMA * rows["live"] * torch.minimum(*(q(critic, following, then) for critic in own.slow))
+    own.learners["critic"].step(sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
+
+    def minimised(weights: Tensor) -> Tensor:
+        done = torch.tanh(own.policy(s))
+        values = q(own.critics[0], s, done)
+        scale = 2.5 / values.abs().mean().detach()
+        return -scale * values.mean() + (weights * (done - a).square().mean(-1)).mean()
+
+    far = (torch.tanh(own.policy(s)) - a).square().mean(-1, keepdim=True).detach()
+    names, numbers = zip(*own.policy.named_parameters(), strict=True)
+    slopes = torch.autograd.grad(minimised(2 * torch.sigmoid(own.guide(far))[:, 0]), numbers, create_graph=True)
+    stepped = {k: p.detach() - 3e-4 * g for k, p, g in zip(names, numbers, slopes, strict=True)}
+    expert = rows["all"]["expert"][:200]
+    ahead = torch.tanh(torch.func.functional_call(own.policy, stepped, (rows["all"]["s"][expert],)))
+    own.learners["guiding-network"].step((ahead - rows["all"]["a"][expert]).square().mean())
+    with torch.no_grad():
+        weights = 2 * torch.sigmoid(own.guide(far))[:, 0]
+    own.learners["policy"].step(minimised(weights))
+    follow([*own.slow, own.slow_policy], [*own.critics, own.policy])
+    return None
+
+
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
     "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
     "riql": riql, "traj-weighting": iql, "dual-rl": dual_rl, "recoil": recoil,
-    "ss-orl": td3_bc,
+    "ss-orl": td3_bc, "gorl": gorl, "guda": td3_bc,
 }  # fmt: skip
 
 
@@ -220,7 +250,8 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
             rows |= {"acted": acted[k], "expert": batch.offers.get("expert", torch.zeros(MEMBERS, 6))[k]}
             if "standardize-observations" in [part.name for part in method.transforms]:
                 rows |= {key: standard(loop, rows[key]) for key in ("s", "next")}
-            rows["all"] = {"s": standard(loop, store.rows[:, :3]), "a": store.rows[:, 3:4]}
+            marked = getattr(store, "beside", {}).get("expert", torch.zeros(store.size)).nonzero()[:, 0]
+            rows["all"] = {"expert": marked, "s": standard(loop, store.rows[:, :3]), "a": store.rows[:, 3:4]}
             METHODS[name](own, rows | {x: drawn[k] for x, drawn in of_vae.items()}, noise[k], n)
     reported = loop.step().members
     tensors = loop.policy_tensors()

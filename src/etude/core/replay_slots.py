@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
     from etude.core.method import Method
-    from etude.core.population import Population
+    from etude.core.population import Number, Population
 
 At = Literal["here", "next"]
 """Where a quantity is asked for: at a row's observation, or at the one that it led to."""
@@ -87,6 +87,17 @@ class ReplayReading(Protocol):
 
     def parameters(self, at: At = "here", copy: bool = False) -> Tensor:
         """What the policy's network says, [P, N, K], of which its distribution makes actions."""
+        ...
+
+    @property
+    def terms(self) -> tuple[ActorTerm, ...]:
+        """Of what the policy minimises."""
+        ...
+
+    def after_step(self, loss: Tensor, rate: Number, seen: Tensor) -> Tensor:
+        """What the policy would do without chance, [P, K, A] in units, at what is `seen` [P, K, ...], once it has taken
+        one plain step of this rate along the gradient of a loss [P]; with gradient to what the loss rests on.
+        """
         ...
 
     def logp(self, actions: Tensor) -> Tensor:

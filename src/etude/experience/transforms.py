@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from etude.core.complete import critic_gamma
 from etude.core.errors import ConfigError
-from etude.core.fields import Positive
+from etude.core.fields import Count, Positive
 from etude.core.log_slots import LogTransform
 from etude.core.population import PerMember, Population
 from etude.core.step_slots import Observations
@@ -98,6 +98,59 @@ def following(actions: Numbers, ended: Numbers) -> Numbers:
     found[:-1] = actions[1:]
     found[ended] = np.nan
     return found
+
+
+class MarkExperts(LogTransform):
+    """The episodes that earned most are an expert's.
+
+    Args:
+        episodes: how many.
+
+    Shapes: returns [E] -> `offers["expert"]` [P, B], 1 or 0. Raises: ConfigError where no other episode is left.
+
+    >>> columns = dict(observations=np.zeros((4, 1)), actions=np.zeros((4, 1)), next_observations=np.zeros((4, 1)))
+    >>> ends = dict(terminated=np.array([False, True, False, True]), truncated=np.zeros(4, bool))
+    >>> logs = Logs("here", None, rewards=np.array([1.0, 1.0, 5.0, 0.0]), **columns, **ends)
+    >>> MarkExperts()(logs, None).expert.tolist()
+    [0.0, 0.0, 1.0, 1.0]
+    """
+
+    adds: ClassVar[str] = "expert"
+    episodes: Count = 1
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        if self.episodes >= logs.episodes:
+            raise ConfigError(
+                f"MarkExperts takes {self.episodes} episodes for an expert's, and there are {logs.episodes}: others "
+                "have to be left."
+            )
+        best = np.zeros(logs.episodes, np.float32)
+        best[np.argsort(-logs.returns, kind="stable")[: self.episodes]] = 1
+        return replace(logs, expert=np.repeat(best, np.diff(logs.ends, prepend=-1)))
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        assert after.expert is not None
+        marked = before.returns[after.expert[before.ends] > 0]
+        earned = f"{marked.min():.4g}" if len(marked) == 1 else f"{marked.min():.4g} to {marked.max():.4g}"
+        return f"{self.episodes} of {before.episodes} episodes are an expert's, which earned {earned}"
+
+
+class ForgetRewards(LogTransform):
+    """What was paid is told nobody: 0 in every row.
+
+    Shapes: rewards [N] -> the same.
+
+    >>> ends = dict(terminated=np.array([False, True]), truncated=np.zeros(2, bool))
+    >>> columns = dict(observations=np.zeros((2, 1)), actions=np.zeros((2, 1)), next_observations=np.zeros((2, 1)))
+    >>> ForgetRewards()(Logs("here", None, rewards=np.array([1.0, 5.0]), **columns, **ends), None).rewards.tolist()
+    [0.0, 0.0]
+    """
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        return replace(logs, rewards=np.zeros_like(logs.rewards))
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        return "no reward is told"
 
 
 class Standard(nn.Module):

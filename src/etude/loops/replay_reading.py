@@ -11,7 +11,18 @@ from torch import Generator, Tensor, nn
 
 from etude.core.encoder_slots import Encoding, ReplayEncoder
 from etude.core.errors import ConfigError
-from etude.core.replay_slots import At, Choice, Drawing, Estimate, ReplayCritic, ReplayLearner, ReplayPolicy, Sampling
+from etude.core.population import Number
+from etude.core.replay_slots import (
+    ActorTerm,
+    At,
+    Choice,
+    Drawing,
+    Estimate,
+    ReplayCritic,
+    ReplayLearner,
+    ReplayPolicy,
+    Sampling,
+)
 from etude.core.transitions import Transitions
 from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units
@@ -188,6 +199,17 @@ class StoredReading:
 
         actions = self.draw(f"anything {count} times", uniform)
         return Choice(actions, torch.full_like(actions[..., 0], spread.anything_logp))
+
+    @property
+    def terms(self) -> tuple[ActorTerm, ...]:
+        return self.updater.method.actor
+
+    def after_step(self, loss: Tensor, rate: Number, seen: Tensor) -> Tensor:
+        module = self.updater.module("policy", slow=False)
+        own = dict(module.named_parameters())
+        slopes = torch.autograd.grad(loss.sum(), list(own.values()), create_graph=True, materialize_grads=True)
+        stepped = {name: own[name].detach() - rate * slope for name, slope in zip(own, slopes, strict=True)}
+        return in_units(self.updater.actor).middle(torch.func.functional_call(module, stepped, (seen,)))
 
     def logp(self, actions: Tensor) -> Tensor:
         return in_units(self.updater.actor).logp(self.parameters(), actions)

@@ -30,13 +30,14 @@ each row, and takes -200 for what terminates; here nothing follows what terminat
 
 from etude.core.claims import Claim, Measure
 from etude.core.learners import Learning, Target
+from etude.experience.transforms import ForgetRewards, MarkExperts
 from etude.learners.backups import Bootstrap, FromValue
 from etude.learners.heads import Huber
 from etude.learners.q import QFunctions
 from etude.learners.value import ValueFunction
 from etude.methods.offline.bc import TENTH
 from etude.methods.offline.dual_rl.conjugates import ChiSquareDual, Gumbel
-from etude.methods.offline.dual_rl.imitation import ExpertContrast, ExpertShare, MarkExperts
+from etude.methods.offline.dual_rl.imitation import ExpertContrast, ExpertShare
 from etude.methods.offline.iql import iql
 from etude.objectives.reductions import Min
 from etude.optimizers.adam import Adam
@@ -76,7 +77,7 @@ recoil = dual_rl.replace(
     id="recoil",
     title="Dual RL: Unification and New Methods for Reinforcement and Imitation Learning",
     paper="arXiv:2302.08560",
-    transforms=(MarkExperts(episodes=1),),
+    transforms=(MarkExperts(episodes=1), ForgetRewards()),
     sampling=ExpertShare(share=0.5),
     value=ValueFunction(network=NORMED, of=Min(), error=Gumbel(scale=1.0), learning=Learning(Adam(lr=3e-4))),
     critic=QFunctions(

@@ -1,72 +1,29 @@
-"""What ReCOIL is made of: whose rows are an expert's, how many of them a batch has, what critics are told of them."""
+"""What ReCOIL is made of: how many rows of a batch are an expert's, and what critics are told of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from etude.core.critic_slots import CriticPenalty
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative
-from etude.core.log_slots import LogTransform
 from etude.core.population import PerMember
 from etude.core.replay_slots import Drawing, Horizon, ReplayReading, Sampling
 from etude.core.transitions import Transitions
-from etude.experience.logs.table import Logs
 from etude.experience.sampling import WORDS, OneStep
+from etude.experience.transforms import MarkExperts
 
 if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.experience.logged import LoggedStore
 
-MARK = "expert"
-
-
-class MarkExperts(LogTransform):
-    """The episodes that earned most are an expert's; what was paid is told nobody, 0 in every row.
-
-    Args:
-        episodes: how many.
-
-    Shapes: rewards [N] -> `offers["expert"]` [P, B], 1 or 0. Raises: ConfigError where no other episode is left.
-
-    >>> from etude.experience.logs.table import Logs
-    >>> columns = dict(observations=np.zeros((4, 1)), actions=np.zeros((4, 1)), next_observations=np.zeros((4, 1)))
-    >>> ends = dict(terminated=np.array([False, True, False, True]), truncated=np.zeros(4, bool))
-    >>> logs = Logs("here", None, rewards=np.array([1.0, 1.0, 5.0, 0.0]), **columns, **ends)
-    >>> found = MarkExperts()(logs, None)
-    >>> found.expert.tolist(), found.rewards.tolist()
-    ([0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0])
-    """
-
-    adds: ClassVar[str] = MARK
-    episodes: Count = 1
-
-    def __call__(self, logs: Logs, method: Method) -> Logs:
-        if self.episodes >= logs.episodes:
-            raise ConfigError(
-                f"MarkExperts takes {self.episodes} episodes for an expert's, and there are {logs.episodes}: others "
-                "have to be left."
-            )
-        best = np.zeros(logs.episodes, np.float32)
-        best[np.argsort(-logs.returns, kind="stable")[: self.episodes]] = 1
-        expert = np.repeat(best, np.diff(logs.ends, prepend=-1))
-        return replace(logs, expert=expert, rewards=np.zeros_like(logs.rewards))
-
-    def sentence(self, before: Logs, after: Logs) -> str:
-        assert after.expert is not None
-        marked = before.returns[after.expert[before.ends] > 0]
-        earned = f"{marked.min():.4g}" if len(marked) == 1 else f"{marked.min():.4g} to {marked.max():.4g}"
-        return f"{self.episodes} of {before.episodes} episodes are an expert's, which earned {earned}; nobody is paid"
-
 
 def _unmarked(method: Method) -> str | None:
-    if not any(part.adds == MARK for part in method.slots()["transforms"]):
+    if not any(part.adds == MarkExperts.adds for part in method.slots()["transforms"]):
         return "asks whose rows are an expert's, which no row says: set transforms=mark-experts."
     return None
 
@@ -102,7 +59,7 @@ class ExpertShare(Sampling):
         return _unmarked(method)
 
     def draw(self, store: LoggedStore, draw: Drawing) -> Transitions:
-        mark = store.beside[MARK] > 0
+        mark = store.beside[MarkExperts.adds] > 0
         parts = []
         for name, kind in (("experts", mark), ("others", ~mark)):
             there = kind.nonzero()[:, 0]
@@ -144,7 +101,7 @@ class ExpertContrast(CriticPenalty):
         return _unmarked(method)
 
     def __call__(self, read: ReplayReading, outputs: Tensor) -> Tensor:
-        expert = read.batch.offers[MARK]
+        expert = read.batch.offers[MarkExperts.adds]
         with torch.no_grad():
             done = read.policy().actions
         others, own = read.values(read.outputs("here", done)), read.values(outputs)
