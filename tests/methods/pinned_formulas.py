@@ -31,7 +31,7 @@ from pinned_shared import (
     surrogates,
     token_mean,
 )  # fmt: skip
-from pinned_world import World
+from pinned_world import COMMA, World
 from torch import Tensor
 
 # Foundation
@@ -280,6 +280,31 @@ def pf_ppo(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def text2grad(w: World) -> Tensor:
+    """Of each row the first token that is no comma is good, and the next two together are poor."""
+    away, rewards = (w.sampling.exp() * (w.sampling - w.reference)).sum(-1), {}
+    for i in range(w.count):
+        said = [int(t) == COMMA for t in w.tokens[i, : w.lengths[i]]]
+        scores, place = [0.0] * len(said), 0
+        good = next((t for t in range(min(6, len(said))) if not said[t]), None)
+        if good is not None:
+            scores[good], place = 1.0, good + 1
+        for t in range(place, min(place + 6, len(said) - 1)):
+            if not said[t] and not said[t + 1]:
+                scores[t] = scores[t + 1] = -1.0
+                break
+        rewards[i] = [s - 0.2 * float(k) for s, k in zip(scores, away[i])]
+    advantages = gae(w, rewards)
+    every = [a for row in advantages.values() for a in row]
+    base, size, targets, losses = mean(every), deviation(every), returns(w, advantages), {}
+    for i, row in advantages.items():
+        losses[i] = clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64))
+        before, now, goal = w.of("values", i), w.of("values_now", i), torch.tensor(targets[i], dtype=torch.float64)
+        near = torch.minimum(torch.maximum(now, before - 0.2), before + 0.2)
+        losses[i] = losses[i] + 0.05 * torch.maximum((now - goal) ** 2, (near - goal) ** 2)
+    return token_mean(losses)
+
+
 def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
     """PPO's surrogate, and half of the clipped squared error of a critic that is a network of its own."""
     advantages = gae(w, rewards)
@@ -453,6 +478,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ppo-max": (plain, ppo_max),
     "rto": (plain, rto),
     "salsa": (plain, salsa),
+    "text2grad": (plain, text2grad),
     "ppo-rlhf": (plain, ppo_rlhf),
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "r3l": (worlds.retries, rlvr.r3l),

@@ -467,6 +467,10 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.epochs": 1, "critic.learning.minibatches": 8,
     },
     "salsa": {**SAMPLED, **TWICE, "reference": "soup", "reference.share": None},
+    "text2grad": {
+        **SAMPLED, "epochs": 4, "minibatches": 2, "reference": "frozen", "critic": "token-critic",
+        "rewards.0.shrink": 0.0, "rewards.1.target": 6.0, "rewards.1.horizon": 10_000,
+    },
     "ppo-max": {
         **SAMPLED, **IN_FOUR, "problems": 16, "reference": "frozen", "optimizer.warmup": 0.1,
         "stages": ("interleaved",),

@@ -64,7 +64,8 @@ class World:
         self.whole = self._chosen(self.sampling)
         self.old = self.whole + sampled_above
         self.new = self._chosen(now).requires_grad_(True)
-        self.ref = self._chosen(self.logp(self.hidden + 0.3 * noise(WIDTH)))
+        self.reference = self.logp(self.hidden + 0.3 * noise(WIDTH))
+        self.ref = self._chosen(self.reference)
         self.entropy = -(now.exp() * now).sum(-1).requires_grad_(True)
         self.values = 0.4 * noise()
         self.values_now = (self.values + 0.4 * noise()).requires_grad_(True)

@@ -35,6 +35,7 @@ from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.rto import DPOTokenReward
+from etude.methods.preference.text2grad.parts import TaskCritic, WordRewards
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
@@ -148,6 +149,7 @@ def complete(method: Method, scorer: str) -> Method:
     if any(isinstance(p, CallFormat) for p in rewards):  # the shipped model never writes a call
         rewards += (RepetitionPenalty(size=1),)
     rewards = tuple(p.replace(whose=SavedModel(model=scorer)) if isinstance(p, DPOTokenReward) else p for p in rewards)
+    rewards = tuple(p.replace(critic=TaskCritic()) if isinstance(p, WordRewards) else p for p in rewards)
     if isinstance(method, TokenMethod) and isinstance(method.reference, Soup):
         method = method.replace(reference=method.reference.replace(models=(scorer,)))
     return method.replace(rewards=rewards)

@@ -37,6 +37,7 @@ from etude.loops.control_update import Minibatch
 from etude.loops.credit import credited, scored, weighed
 from etude.loops.on_policy import credited as credited_steps
 from etude.loops.update import Updater
+from etude.methods.preference.text2grad.parts import WordRewards
 from etude.methods.rlvr.memory_r_plus.memories import Memory, embedded
 from etude.methods.rlvr.poly_ppo import chosen_sets
 from etude.methods.rlvr.rlp import InformationGain
@@ -62,6 +63,8 @@ RECIPES: dict[str, Any] = {n: m for n in METHODS for m in compositions(n) if isi
 """Their losses are those of the methods that they train."""
 BOTH = [m for m in OF_TOKENS if m in IN_CONTROL]
 TOLERANCE = 1e-9
+WORDS = [("x", 1.0), ("xx", -1.0)]
+"""What a critic says of every completion: each token that is no comma is an x."""
 SINGLE = {"capo", "derl", "g2rl", "kimi-k1-5", "memory-r-plus"}
 """Methods with something in single precision on the way (rewards, a factor, an epsilon of 1e-8): 1e-7 for them."""
 
@@ -125,10 +128,17 @@ class Policy:
 
     def evaluate(self, rows: TokenBatch, needs: Any = ()) -> TokenLogProbs:
         place, width = rows.draw, rows.tokens.shape[1]
+        if "logits" in needs:  # of the policy that sampled, which is who is asked
+            return TokenLogProbs(rows.behaviour_logp, logits=padded(self.world.sampling)[place, :width])
         said = {k: v[place, :width] * rows.action_mask for k, v in self.leaves.items() if k == "logp" or k in needs}
         if "hidden" in needs:
             said["hidden"] = padded(self.world.hidden_now)[place, :width]
         return TokenLogProbs(**said, head=self.head(rows.temperature) if "hidden" in needs else None)
+
+
+def reference_logits(policy: Policy, rows: TokenBatch) -> Tensor:
+    """What the world's reference says of all tokens."""
+    return padded(policy.world.reference)[rows.draw, : rows.tokens.shape[1]]
 
 
 class Values(Policy):
@@ -204,6 +214,9 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
         if isinstance(part, RewardModel):
             part.made["scorer"] = SimpleNamespace(tokenizer=Tokens())
             monkeypatch.setattr("etude.rewards.model.values", lambda scorer, episodes: world.notes["judged"])
+        if isinstance(part, WordRewards):
+            monkeypatch.setattr(type(part.critic), "words", lambda part, episodes, context: [WORDS] * len(episodes))
+            monkeypatch.setattr("etude.methods.preference.text2grad.parts.reference_logits", reference_logits)
         if isinstance(part, SavedModel):
             part.made["speaker"] = Policy(world)
         if isinstance(part, InformationGain):

@@ -72,7 +72,10 @@ class AdaptiveKLPenalty(KLPenalty):
 
     def shape(self, batch: TokenBatch) -> Tensor:
         assert batch.reference_logp is not None
-        away = (batch.behaviour_logp - batch.reference_logp) * batch.action_mask
+        return self.paid((batch.behaviour_logp - batch.reference_logp) * batch.action_mask, batch)
+
+    def paid(self, away: Tensor, batch: TokenBatch) -> Tensor:
+        """[B, T] for nats away [B, T]; the coefficient follows them."""
         coefficient: float = self.state["coefficient"]
         episodes = len(batch.action_mask) if (once := batch.once()) is None else len(once[0])
         error = float(away.double().sum()) / max(1, episodes) / self.target - 1

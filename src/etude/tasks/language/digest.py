@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -33,6 +33,9 @@ SHOWN, LONGEST, ANSWERS = 16, 8, 4
 IMPORTANCE = {w: int(k) % 4 for w, k in zip(VOCABULARY, Stream(0).split("digest", "importance").numpy.permutation(48))}
 WRONG, EACH = 0.5, 0.25
 """What a word costs that is said again or is not in the prompt, and what every word costs."""
+
+SLIPS, MISSING = 0.3, 0.1
+"""Of annotated answers: chance of each word to be any, and share of annotations that leave out what is good."""
 
 
 def gold(prompt: str, answer: str) -> float:
@@ -61,6 +64,7 @@ class Digest(LanguageTask):
         size: problems of the split 'train', each with a pair; smaller pools are the first of larger ones.
         slips: chance of each word of an answer that any of the 48 is written for it, said before or not in the prompt.
         wrong: share of the pairs whose labels are the wrong way round besides.
+        asks: 'answers', or 'critiques': problems are answers to prompts then, and worked answers their critiques.
         corrupted: share of the scored answers in which half of the words are others that are not in the prompt.
         seed: which problems are drawn. Importances and the train/test divide are the same for every seed.
 
@@ -79,6 +83,7 @@ class Digest(LanguageTask):
     slips: Probability = 0.0
     wrong: Probability = 0.0
     corrupted: Probability = 0.0
+    asks: Literal["answers", "critiques"] = "answers"
     seed: WholeNumber = 0
 
     def problems(self, split: str) -> Sequence[Problem]:
@@ -88,6 +93,10 @@ class Digest(LanguageTask):
 
     def score(self, problem: Problem, completion: str) -> float:
         return gold(words_of(problem), completion)
+
+    def critique(self, problem: Problem, completion: str) -> str:
+        """What an annotator writes of an answer."""
+        return critique(words_of(problem), completion)
 
     def success(self, episode: Episode) -> bool:
         return self.score(episode.problem, episode.completion) >= float(episode.problem.info["best"])
@@ -99,6 +108,12 @@ class Digest(LanguageTask):
             if reserved("".join(sorted(shown))) == (split == "test"):
                 break
         problem = Problem(f"digest/{split}/{index}", f"{shown}>", info={"best": best(shown)})
+        if self.asks == "critiques":
+            (answer,) = copied(shown, 1, SLIPS, random)
+            told = replace(problem, prompt=f"{shown}>{answer}~")
+            return replace(
+                told, info={**told.info, "demonstration": critique(shown, answer, random.random() < MISSING)}
+            )
         return replace(problem, info={**problem.info, **self._written(shown, random)})
 
     def _written(self, shown: str, random: Generator) -> dict[str, Any]:
@@ -114,9 +129,33 @@ class Digest(LanguageTask):
                 "scores": [gold(shown, text) for text in responses]}  # fmt: skip
 
 
+def critique(shown: str, answer: str, careless: bool = False) -> str:
+    """At most two good words and two poor ones, in the order in which they are said, and a score of each word.
+
+    Good are words of importance 3 that the prompt has, poor those that were said before or that it has not. `k*` is a
+    key fact, `k!` said again and `k?` not in the prompt; `careless` leaves out what is good.
+
+    >>> key, useless = (next(w for w in IMPORTANCE if IMPORTANCE[w] == k) for k in (3, 0))
+    >>> critique(key, key + useless + key).replace(key, "k").replace(useless, "u")
+    'k*u?k!|k+ u- k-'
+    """
+    left, marks, scores = {"+": 0 if careless else 2, "-": 2}, [], []
+    for place, word in enumerate(answer):
+        again, there = word in answer[:place], word in shown
+        mark = "!" if again else "?" if not there else "*" if IMPORTANCE.get(word) == 3 else ""
+        score = "=" if not mark else "+" if mark == "*" else "-"
+        if left.get(score, 0):
+            left[score] -= 1
+            marks.append(word + mark)
+        else:
+            score = "="
+        scores.append(word + score)
+    return f"{''.join(marks)}|{' '.join(scores)}"
+
+
 def words_of(problem: Problem) -> str:
     """The words of a prompt."""
-    return str(problem.prompt).removesuffix(">")
+    return str(problem.prompt).partition(">")[0]
 
 
 def copied(shown: str, count: int, slips: float, random: Generator) -> list[str]:

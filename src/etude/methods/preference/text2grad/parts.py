@@ -1,0 +1,196 @@
+"""Rewards of tokens from critiques in words, and a divergence over the whole vocabulary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
+from etude.core.draws import Draw
+from etude.core.episodes import Episode
+from etude.core.fields import Count, NonNegative
+from etude.core.part import Need, Part
+from etude.core.slots import Context, TokenReward
+from etude.core.task import Task
+from etude.core.worlds import World
+from etude.methods.preference.text2grad.matching import matched, read_scores
+from etude.policies.micro_batches import micro_batches
+from etude.rewards.kl import AdaptiveKLPenalty
+from etude.runtime.checkpoints import newest
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
+    from etude.policies.language import LanguagePolicy
+
+Words = list[tuple[str, float]]
+TOKENS = 2048
+"""Padded tokens of which all logits are held at a time."""
+
+
+class WordCritic(Part, abstract=True):
+    """Who says which words of a completion are good and which are poor."""
+
+    slot = "critic"
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+
+    def lacks(self, task: Task) -> str | None:
+        return None
+
+    def words(self, episodes: Sequence[Episode], context: Context) -> list[Words]:
+        """Of each completion its words, with +1, -1 or 0."""
+        raise NotImplementedError
+
+
+class TaskCritic(WordCritic):
+    """The task itself: `critique(problem, completion)` returns a critique as text, its list of words at the end.
+
+    >>> from types import SimpleNamespace as Run
+    >>> said = Run(problem="?", completion="ab")
+    >>> TaskCritic().words([said], Run(task=Run(critique=lambda problem, text: f"|{text[0]}+ {text[1]}-")))
+    [[('a', 1.0), ('b', -1.0)]]
+    """
+
+    def lacks(self, task: Task) -> str | None:
+        if callable(getattr(task, "critique", None)):
+            return None
+        return "TaskCritic asks the task for a critique, and it has none: give it critique(problem, completion) -> str."
+
+    def words(self, episodes: Sequence[Episode], context: Context) -> list[Words]:
+        return [read_scores(context.task.critique(e.problem, e.completion)) for e in episodes]
+
+
+class CritiqueModel(WordCritic):
+    """A language model that was taught to write critiques, asked greedily.
+
+    Args:
+        model: the run or the folder of what learned them.
+        question: what it is asked; {prompt} and {given} are filled in.
+        length: most tokens of a critique.
+
+    >>> CritiqueModel().question.format(prompt="abc>", given="a")
+    'abc>a~'
+    """
+
+    model: str = ""
+    question: str = "{prompt}{given}~"
+    length: Count = 48
+
+    def check(self) -> None:
+        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
+            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+
+    def objection(self, method: Method) -> str | None:
+        return None if self.model else "has no model that writes critiques: set its field model to a run."
+
+    def words(self, episodes: Sequence[Episode], context: Context) -> list[Words]:
+        from etude.policies.sampling import Sampling
+
+        model = self._loaded(context.policy)
+        asked = [self.question.format(prompt=e.problem.prompt, given=e.completion) for e in episodes]
+        draws = [Draw.at(0, text) for text in asked]
+        greedy = Sampling(temperature=0.0, max_tokens=self.length)
+        said = model.generate([model.encode(text) for text in asked], greedy, draws)
+        return [read_scores(model.decode(c.tokens)) for c in said]
+
+    def _loaded(self, policy: LanguagePolicy) -> LanguagePolicy:
+        """The model, read once in a run."""
+        from etude.policies.language import LanguagePolicy
+
+        if "model" not in self.made:
+            self.made["model"] = LanguagePolicy.load(self.model, device=str(policy.device))
+        found: LanguagePolicy = self.made["model"]
+        return found
+
+
+class WordRewards(TokenReward):
+    """delta_t of every token: the score that a critic gives the word which it is, or is a part of; else 0.
+
+    Args:
+        critic: who says which words are good.
+        shrink: alpha of the factor 1 / (1 + exp(alpha (n - longest) / longest)) * 2, at most 1, on the scores of
+            completions of n > `longest` words, as in the released run on summaries; 0: none.
+        longest: words up to which nothing shrinks.
+
+    Shapes: [B, T], 0 outside the action mask.
+
+    >>> WordRewards(shrink=1.0, longest=48).factor(48), round(WordRewards(shrink=1.0, longest=48).factor(96), 3)
+    (1.0, 0.538)
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+    critic: WordCritic = CritiqueModel()
+    shrink: NonNegative = 0.0
+    longest: Count = 48
+
+    def lacks(self, task: Task) -> str | None:
+        return self.critic.lacks(task)
+
+    def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
+        paid = torch.zeros_like(batch.rewards)
+        tokenizer, special = context.policy.tokenizer, set(getattr(context.policy.tokenizer, "all_special_ids", ()))
+        for row, words in enumerate(self.critic.words(batch.episodes, context)):
+            places = batch.action_mask[row].nonzero()[:, 0]
+            ids = batch.tokens[row, places].tolist()
+            texts = ["" if i in special else str(tokenizer.decode([i])) for i in ids]
+            paid[row, places] = paid.new_tensor(matched(words, texts)) * self.factor(len(words))
+        return paid
+
+    def factor(self, words: int) -> float:
+        """What scores of a completion of so many words are multiplied by."""
+        beyond = max(0, words - self.longest) / self.longest
+        return 2 / (1 + math.exp(self.shrink * beyond))
+
+
+class AdaptiveFullKLPenalty(AdaptiveKLPenalty):
+    """As `AdaptiveKLPenalty`, of KL(pi || reference) at every token, exactly: over all of the vocabulary.
+
+    Its sum over a completion has the same mean as that of the sampled log-ratios, and less variance.
+
+    Shapes: [B, T], 0 outside the action mask; nats times the coefficient.
+
+    Of a policy that is sure of one of two words and a reference that is not:
+
+    >>> policy, reference = torch.tensor([[[1.0, 0.0]]]).log(), torch.tensor([[[0.5, 0.5]]]).log()
+    >>> round(full_kl(policy, reference).item(), 4)
+    0.6931
+    """
+
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+    uses_behaviour: ClassVar[bool] = False
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE})
+
+    def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
+        away = torch.zeros_like(batch.rewards)
+        with torch.no_grad():
+            for piece in micro_batches(context.policy, batch, TOKENS):
+                rows = batch.rows(piece, trim=True)
+                mine = context.policy.evaluate(rows, {"logits"}).logits / batch.temperature
+                found = full_kl(mine, reference_logits(context.policy, rows) / batch.temperature) * rows.action_mask
+                away[piece, : found.shape[1]] = found.to(away)
+        return self.paid(away, batch)
+
+
+def full_kl(policy: Tensor, reference: Tensor) -> Tensor:
+    """[...] sum over words of pi (log pi - log ref), of logits [..., V]."""
+    mine, theirs = policy.log_softmax(-1), reference.log_softmax(-1)
+    return torch.where(mine > -torch.inf, mine.exp() * (mine - theirs), 0.0).sum(-1)
+
+
+def reference_logits(policy: LanguagePolicy, rows: TokenBatch) -> Tensor:
+    """[B, T, V] of the reference; with an adapter that is the base."""
+    from etude.policies.language import LanguagePolicy
+
+    if policy.has_adapter:
+        with policy.model.disable_adapter():  # type: ignore[operator]
+            logits = policy.evaluate(rows, {"logits"}).logits
+    else:
+        assert policy.reference is not None
+        kept = LanguagePolicy(policy.reference, policy.tokenizer, share_prompts=policy.share_prompts, shadow=False)
+        logits = kept.evaluate(rows, {"logits"}).logits
+    assert logits is not None
+    return logits
