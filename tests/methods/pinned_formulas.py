@@ -172,6 +172,13 @@ def brpo(w: World) -> Tensor:
     return sequence_mean({i: clipped(w, i, sign) for i, sign in signs.items()})
 
 
+def refuel(w: World) -> Tensor:
+    """Two answers at one turn of each dialogue, and what the dialogues came to; those with one that was cut are out."""
+    gain = {i: (w.of("new", i) - w.of("old", i)).sum() for i in range(w.count)}
+    pairs = [(i, i + 1) for i in range(0, w.count, 2) if not {i, i + 1} & w.cut]
+    return sum((gain[i] - gain[j] - (w.rewards[i] - w.rewards[j])) ** 2 for i, j in pairs) / len(pairs)
+
+
 def copg(w: World) -> Tensor:
     gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
     return of_pairs(w, lambda i, j: (w.rewards[i] - w.rewards[j] - 0.1 * (gain[i] - gain[j])) ** 2 / 0.2)
@@ -397,6 +404,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rapid": (plain, rlvr.rapid),
     "p3o": (plain, p3o),
     "rebel": (plain, rebel),
+    "refuel": (worlds.futures, refuel),
     "reinforce": (plain, reinforce),
     "relift": (plain, rlvr.relift),
     "reward-model": (worlds.pairs, reward_model),

@@ -422,6 +422,10 @@ SETTINGS: dict[str, Settings] = {
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
     "p3o": {**SAMPLED, **TWICE, "experience.size": 2, "critic": None, "reference": "frozen"},
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
+    "refuel": {
+        **PLAIN, "experience": "relative-futures", "experience.size": 2, "experience.turn": "uniform", "epochs": 4,
+        "filters": ("different-whole",), "reference": None,
+    },
     "redq": {
         **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,
         "policy.learning.every": 20, "learners.0.learning.every": 20, "actor.0.over": "mean",

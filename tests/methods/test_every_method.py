@@ -60,10 +60,11 @@ MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {
     "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
-    "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "planning-q-learning": "paths", "supo": "attr-20q",
+    "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "planning-q-learning": "paths",
+    "refuel": "attr-20q", "supo": "attr-20q",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
-PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
+PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "refuel": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
