@@ -244,6 +244,37 @@ def ppo_rlhf(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def anchored() -> World:
+    """A judge that favours longer answers, and what is shown first."""
+    world = plain()
+    world.notes["anchor"] = "a=3;"
+    return world
+
+
+def shown_first(first: str, second: str) -> float:
+    """The chance that a judge gives to the first of two answers."""
+    return (2 + len(first)) / (3 + len(first) + 2 * len(second))
+
+
+def pairwise_ppo(w: World) -> Tensor:
+    """Chances against the anchor, averaged over both orders; a critic of its own learns what GAE says, unclipped."""
+    rewards = {}
+    for i in range(w.count):
+        forth, back = shown_first(w.text(i), w.notes["anchor"]), shown_first(w.notes["anchor"], w.text(i))
+        rewards[i] = (-0.02 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += (forth + 1 - back) / 2
+    advantages = gae(w, rewards)
+    every = [a for row in advantages.values() for a in row]
+    base, size = mean(every), deviation(every)
+    losses = {
+        i: clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64))
+        for i, row in advantages.items()
+    }
+    goals = returns(w, advantages)
+    error = sum(((w.of("values_now", i) - torch.tensor(goals[i], dtype=torch.float64)) ** 2).sum() for i in goals)
+    return token_mean(losses) + error / 2 / len(every)
+
+
 # From verifiable rewards: what differs in credit or aggregation alone
 
 
@@ -403,6 +434,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
     "p3o": (plain, p3o),
+    "pairwise-ppo": (anchored, pairwise_ppo),
     "rebel": (plain, rebel),
     "refuel": (worlds.futures, refuel),
     "reinforce": (plain, reinforce),

@@ -420,6 +420,15 @@ SETTINGS: dict[str, Settings] = {
     },
     "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
+    "pairwise-ppo": {
+        **SAMPLED, **TWICE, "critic": "anchored-value-model", "critic.lead": 5, "critic.learning.epochs": 2,
+        "critic.learning.minibatches": 2, "reference": "frozen",
+    },
+    "pairwise-rl": {
+        "runs": ("verdicts", "train", "train"), "runs.0.problems": 4000, "runs.1.method": "sft", "runs.1.steps": 250,
+        "runs.1.task": "{verdicts}", "runs.1.begins": "start", "runs.2.method": "pairwise-ppo", "runs.2.steps": 100,
+        "runs.2.begins": "start", "runs.2.set": ("rewards.against-anchor.judge.model={judge}",), "repeat": 1,
+    },
     "p3o": {**SAMPLED, **TWICE, "experience.size": 2, "critic": None, "reference": "frozen"},
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "refuel": {
