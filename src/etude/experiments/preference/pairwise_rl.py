@@ -48,7 +48,8 @@ def experiment(
 def verdicts() -> list[Problem]:
     """Pairs of the task in both orders, as prompts whose worked answer is the verdict."""
     pool = TASK.problems("train")
-    rows = Verdicts(called="verdicts").rows([pool[i] for i in range(PAIRS)], TASK, 0)
+    asked = [(pool[i], row) for i in range(PAIRS) for row in Verdicts(called="verdicts").rows([pool[i]], TASK, 0)]
     return [
-        Problem(f"verdict/{i}", row["prompt"], info={"demonstration": row["completion"]}) for i, row in enumerate(rows)
+        Problem(f"verdict/{k}", row["prompt"], info={**problem.info, "demonstration": row["completion"]})
+        for k, (problem, row) in enumerate(asked)
     ]
