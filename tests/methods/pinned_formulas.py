@@ -172,6 +172,13 @@ def brpo(w: World) -> Tensor:
     return sequence_mean({i: clipped(w, i, sign) for i, sign in signs.items()})
 
 
+def refuel(w: World) -> Tensor:
+    """Two answers at one turn of each dialogue, and what the dialogues came to; those with one that was cut are out."""
+    gain = {i: (w.of("new", i) - w.of("old", i)).sum() for i in range(w.count)}
+    pairs = [(i, i + 1) for i in range(0, w.count, 2) if not {i, i + 1} & w.cut]
+    return sum((gain[i] - gain[j] - (w.rewards[i] - w.rewards[j])) ** 2 for i, j in pairs) / len(pairs)
+
+
 def copg(w: World) -> Tensor:
     gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
     return of_pairs(w, lambda i, j: (w.rewards[i] - w.rewards[j] - 0.1 * (gain[i] - gain[j])) ** 2 / 0.2)
@@ -318,6 +325,35 @@ def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
         near = torch.minimum(torch.maximum(now, before - 0.2), before + 0.2)
         errors[i] = torch.maximum((now - goal) ** 2, (near - goal) ** 2) / 2
     return token_mean(losses) + token_mean(errors)
+def anchored() -> World:
+    """A judge that favours longer answers, and what is shown first."""
+    world = plain()
+    world.notes["anchor"] = "a=3;"
+    return world
+
+
+def shown_first(first: str, second: str) -> float:
+    """The chance that a judge gives to the first of two answers."""
+    return (2 + len(first)) / (3 + len(first) + 2 * len(second))
+
+
+def pairwise_ppo(w: World) -> Tensor:
+    """Chances against the anchor, averaged over both orders; a critic of its own learns what GAE says, unclipped."""
+    rewards = {}
+    for i in range(w.count):
+        forth, back = shown_first(w.text(i), w.notes["anchor"]), shown_first(w.notes["anchor"], w.text(i))
+        rewards[i] = (-0.02 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += (forth + 1 - back) / 2
+    advantages = gae(w, rewards)
+    every = [a for row in advantages.values() for a in row]
+    base, size = mean(every), deviation(every)
+    losses = {
+        i: clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64))
+        for i, row in advantages.items()
+    }
+    goals = returns(w, advantages)
+    error = sum(((w.of("values_now", i) - torch.tensor(goals[i], dtype=torch.float64)) ** 2).sum() for i in goals)
+    return token_mean(losses) + error / 2 / len(every)
 
 
 # From verifiable rewards: what differs in credit or aggregation alone
@@ -484,7 +520,9 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
     "p3o": (plain, p3o),
+    "pairwise-ppo": (anchored, pairwise_ppo),
     "rebel": (plain, rebel),
+    "refuel": (worlds.futures, refuel),
     "reinforce": (plain, reinforce),
     "relift": (plain, rlvr.relift),
     "reward-model": (worlds.pairs, reward_model),

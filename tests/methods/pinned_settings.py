@@ -492,6 +492,15 @@ SETTINGS: dict[str, Settings] = {
     },
     "rapid": {**PLAIN, **IN_FOUR, "problems": 64},
     "qr-dqn": {**CARTPOLE, "critic.head.count": 50, "critic.error": "quantile-huber", "critic.error.kappa": 1.0},
+    "pairwise-ppo": {
+        **SAMPLED, **TWICE, "critic": "anchored-value-model", "critic.lead": 5, "critic.learning.epochs": 2,
+        "critic.learning.minibatches": 2, "reference": "frozen",
+    },
+    "pairwise-rl": {
+        "runs": ("verdicts", "train", "train"), "runs.0.problems": 4000, "runs.1.method": "sft", "runs.1.steps": 250,
+        "runs.1.task": "{verdicts}", "runs.1.begins": "start", "runs.2.method": "pairwise-ppo", "runs.2.steps": 100,
+        "runs.2.begins": "start", "runs.2.set": ("rewards.against-anchor.judge.model={judge}",), "repeat": 1,
+    },
     "p3o": {**SAMPLED, **TWICE, "experience.size": 2, "critic": None, "reference": "frozen"},
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "recoil": {
@@ -499,6 +508,9 @@ SETTINGS: dict[str, Settings] = {
         "transforms": ("mark-experts", "forget-rewards"), "transforms.0.episodes": 1, "sampling": "expert-share",
         "sampling.share": 0.5, "value.error": "gumbel", "value.error.scale": 1.0, "value.error.most": 7.0,
         "critic.error": "squared", "critic.penalties": ("expert-contrast",), "critic.penalties.0.weight": 2.0,
+    "refuel": {
+        **PLAIN, "experience": "relative-futures", "experience.size": 2, "experience.turn": "uniform", "epochs": 4,
+        "filters": ("different-whole",), "reference": None,
     },
     "redq": {
         **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,

@@ -177,6 +177,13 @@ def pairs() -> World:
     return World([0, 0, 1, 1, 2, 2], [3, 5, 4, 2, 6, 1], [1.0, 0, 0, 1, 1, 0], written=range(6))
 
 
+def futures() -> World:
+    """Two ways to go on at a turn of each of four dialogues, of which one was cut; in two the tokens before the turn
+    are in the row."""
+    rewards = [0.25, 0.75, 1.0, 0.0, 0.5, 0.9, 0.3, 0.2]
+    return World([i // 2 for i in range(8)], [3, 5, 4, 2, 6, 4, 7, 5], rewards, skip=[0, 0, 0, 0, 2, 2, 1, 1], cut=(3,))
+
+
 def scored() -> World:
     """Four answers to each of three problems with what they are worth; two of one are worth as much."""
     rewards = [0.3, -0.5, 1.25, 0.0, 0.5, 0.5, 2.0, -1.0, 0.1, 0.2, 0.4, 0.8]

@@ -36,12 +36,14 @@ from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.rto import DPOTokenReward
 from etude.methods.preference.text2grad.parts import TaskCritic, WordRewards
+from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
 from etude.references.soup import Soup
 from etude.rewards.judged import FinalAnswer, JudgeReward, Predicted
 from etude.rewards.model import RewardModel
+from etude.rewards.pair_judges import SimulatedJudge
 from etude.rewards.patterns import RepetitionPenalty
 from etude.runs.beds import Bed, load_bed
 from etude.runs.training import compose_method
@@ -66,9 +68,11 @@ TASKS = {
     "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
     "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "planning-q-learning": "paths", "ssrl": "compose",
     "supo": "attr-20q",
+    "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "pairwise-ppo": "preferences",
+    "planning-q-learning": "paths", "refuel": "attr-20q", "supo": "attr-20q",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
-PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
+PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "refuel": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
@@ -145,6 +149,7 @@ def complete(method: Method, scorer: str) -> Method:
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    rewards = tuple(p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
     if any(isinstance(p, CallFormat) for p in rewards):  # the shipped model never writes a call
         rewards += (RepetitionPenalty(size=1),)

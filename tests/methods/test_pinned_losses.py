@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from pinned_control import CONTROL, Steps
-from pinned_formulas import BETWEEN, FORMULAS
+from pinned_formulas import BETWEEN, FORMULAS, shown_first
 from pinned_settings import SETTINGS
 from pinned_world import COMMA, PROMPT, RATE, VOCABULARY, World, plain
 from torch import Tensor
@@ -44,6 +44,7 @@ from etude.methods.rlvr.rlp import InformationGain
 from etude.optimizers.adam import AdamW
 from etude.policies.texts.models import SavedModel
 from etude.rewards.model import RewardModel
+from etude.rewards.pair_judges import ModelPairJudge
 
 ELSEWHERE = {
     "kto": "methods/test_kto.py::test_the_loss_of_kto_end_to_end",
@@ -168,6 +169,8 @@ def episode(world: World, i: int) -> Episode:
     group = world.groups[i]
     marks = {"auxiliary": i in world.imitated, "info": dict(world.info[i])}
     known: dict[str, Any] = {"following": ("b=3;", "c=4;")}
+    if "anchor" in world.notes:
+        known["demonstration"] = world.notes["anchor"]
     if "values" in world.notes:
         known["value"] = world.notes["values"][group]
     problem = Problem(f"p{group}", "?", world.answer, world.levels.get(group, ""), known)
@@ -219,6 +222,10 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
             monkeypatch.setattr("etude.methods.preference.text2grad.parts.reference_logits", reference_logits)
         if isinstance(part, SavedModel):
             part.made["speaker"] = Policy(world)
+        if isinstance(part, ModelPairJudge):
+            monkeypatch.setattr(
+                ModelPairJudge, "scores", lambda part, cases, context: [shown_first(c.given, *c.wanted) for c in cases]
+            )
         if isinstance(part, InformationGain):
             monkeypatch.setattr(InformationGain, "score", lambda part, episodes, context: world.notes["judged"])
         if part.name == "memory-reward":
