@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn

@@ -48,7 +48,7 @@ class Critics(Plain):
         self.links: Chain | None = None  # body and head, where `of_rows` computes both
 
     def chain(self) -> Chain | None:
-        return chained(self.body, self.head) if self.choices and self.size == 1 else None
+        return chained(self.body, self.head) if self.size == 1 else None
 
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]
