@@ -207,7 +207,7 @@ class _Rectified(torch.autograd.Function):
             found = [x.add_(y) for x, y in zip(found, own)] if found else own
             slopes.append(slope)
         seen = None if not needs[0] else slopes[0] if len(slopes) == 1 else torch.cat(slopes, 1)
-        return seen, *(found or [None] * (count - 1))
+        return (seen, *found) if found else (seen, *(None for _ in range(count - 1)))
 
 
 def _slices(x: Tensor) -> list[Tensor]:
@@ -230,7 +230,7 @@ def _slopes(
         if k or needs[0]:
             slope = slope * weight.mT if narrow else torch.bmm(slope, weight.mT)
         if k:
-            slope = torch.ops.aten.threshold_backward.default(slope, x, 0)
+            slope = torch.ops.aten.threshold_backward.grad_input(slope, x, 0, grad_input=slope)
     return found[::-1], slope
 
 
