@@ -18,8 +18,9 @@ from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
 from etude.optimizers.adam import Adam
+from etude.policies.control.chains import of_rows, rectified
 from etude.policies.control.initializers import FanIn
-from etude.policies.control.networks import Chain, Plain, chained, networks_in, of_rows, rectified
+from etude.policies.control.networks import Chain, Plain, chained, networks_in
 from etude.policies.control.replay import WIDE
 
 if TYPE_CHECKING:

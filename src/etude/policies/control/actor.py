@@ -13,10 +13,11 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Positive
 from etude.core.population import Population
 from etude.core.step_slots import Memory, Network, Observations, Policy
+from etude.policies.control.chains import is_one_row, narrow, of_one_row
 from etude.policies.control.distributions import Categorical, Distribution, distribution
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.memory import Past
-from etude.policies.control.networks import MLP, Linear, Plain, chained, is_one_row, narrow, of_one_row
+from etude.policies.control.networks import MLP, Linear, Plain, chained
 
 if TYPE_CHECKING:
     from gymnasium import spaces
