@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
 
 from etude.core.population import Member, Population
 from etude.core.registry import get_method
 from etude.learners.heads import Huber
+from etude.learners.q import Critics, QFunctions
 from etude.policies.control.actor import Actor
+from etude.policies.control.networks import MLP
 from etude.tasks.control.cartpole import CartPole, cartpole
 
 
@@ -57,22 +61,44 @@ def test_a_lone_cart_moves_as_one_of_two(gust: float) -> None:
     assert falls >= 2
 
 
+def slopes_of(network: nn.Module, given: list[Tensor], loss: Tensor) -> list[list[Tensor]]:
+    """Gradients of a loss, and those of these gradients' squares."""
+    wanted = [*network.parameters(), *given]
+    first = torch.autograd.grad(loss, wanted, retain_graph=True)
+    again = torch.autograd.grad(loss, wanted, create_graph=True)
+    return [list(first), list(torch.autograd.grad(sum((x.square().sum() for x in again), loss * 0), wanted))]
+
+
 @pytest.mark.parametrize("members", [1, 3])
-def test_rows_of_a_chain_learn_what_its_modules_learn(members: int) -> None:
+@pytest.mark.parametrize("rows", [6, 1030])
+@pytest.mark.parametrize("choices", [True, False])
+def test_rows_of_a_chain_learn_what_its_modules_learn(members: int, rows: int, choices: bool) -> None:
     """Values and gradients, of the weights and of what is seen, and the gradient of a gradient."""
-    network = actor_of("dqn", members).body
-    seen, numbers = torch.randn(members, 6, 4, requires_grad=True), list(network.parameters())
+    who, space = Population([Member(k) for k in range(members)]), Discrete(3) if choices else Box(-1.0, 1.0, (2,))
+    network = QFunctions(network=MLP((12, 7), "relu"), count=2).build((4,), space, who)
+    assert isinstance(network, Critics) and network.links is not None
+    given = [torch.randn(members, rows, 4, requires_grad=True), torch.randn(members, rows, 2, requires_grad=True)]
+    found, links = [], network.links
+    for network.links in (links, None):
+        said = network(*given[: 1 if choices else 2])
+        found.append([said, *slopes_of(network, given[: 1 if choices else 2], said.square().sum())])
+    assert torch.equal(found[0][0], found[1][0])
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        assert torch.equal(one, other) if rows == 6 else torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+    for one, other in zip(found[0][2], found[1][2], strict=True):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+
+
+def test_rows_in_slices_are_those_of_a_lone_member() -> None:
+    who = [Population([Member(k) for k in own]) for own in ([0], [0, 1])]
+    seen, actions = torch.randn(2, 2600, 4), torch.randn(2, 2600, 2)
     found = []
-    for links in (network.links, None):
-        network.links = links
-        said = network(seen)
-        slopes = torch.autograd.grad(said.square().sum(), [*numbers, seen], create_graph=True)
-        found.append([said, *slopes, *torch.autograd.grad(slopes[-1].square().sum(), numbers, allow_unused=True)])
-    assert found[0][0].grad_fn is not None and "Rectified" in type(found[0][0].grad_fn.next_functions[0][0]).__name__
-    for one, other in zip(*found, strict=True):
-        assert (one is None and other is None) or torch.allclose(one, other, rtol=1e-5, atol=1e-9)
-    for one, other in zip(*(each[:8] for each in found), strict=True):
-        assert torch.equal(one, other)
+    for population in who:
+        network = QFunctions(network=MLP((12, 7), "relu"), count=2).build((4,), Box(-1.0, 1.0, (2,)), population)
+        said = network(seen[: population.size], actions[: population.size])
+        slopes = torch.autograd.grad(said.square().sum(), list(network.parameters()))
+        found.append([said[0], *(x[:2] for x in slopes)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_hubers_slope_is_the_difference_cut() -> None:

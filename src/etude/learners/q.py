@@ -18,8 +18,9 @@ from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
 from etude.optimizers.adam import Adam
+from etude.policies.control.chains import of_rows, rectified
 from etude.policies.control.initializers import FanIn
-from etude.policies.control.networks import Chain, Plain, chained, networks_in, of_rows, rectified
+from etude.policies.control.networks import Chain, Plain, chained, networks_in
 from etude.policies.control.replay import WIDE
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Critics(Plain):
         self.links: Chain | None = None  # body and head, where `of_rows` computes both
 
     def chain(self) -> Chain | None:
-        return chained(self.body, self.head) if self.choices and self.size == 1 else None
+        return chained(self.body, self.head) if self.size == 1 else None
 
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]

@@ -14,10 +14,11 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Positive
 from etude.core.population import Population
 from etude.core.step_slots import Memory, Network, Observations, Policy
+from etude.policies.control.chains import is_one_row, narrow, of_one_row
 from etude.policies.control.distributions import Categorical, Distribution, distribution
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.memory import Past
-from etude.policies.control.networks import MLP, Linear, Plain, chained, is_one_row, of_one_row
+from etude.policies.control.networks import MLP, Linear, Plain, chained
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -119,7 +120,8 @@ class Actor(Plain):
         self.leaves = taken if isinstance(taken, Leaves) else None
         if distribution.free:
             self.log_std = nn.Parameter(log_std)
-        self.chain = None if memory is not None or distribution.free else chained(body, head)
+        chain = None if memory is not None or distribution.free else chained(body, head)
+        self.chain = None if chain is None or any(narrow(chain)) else chain
 
     @property
     def device(self) -> torch.device:

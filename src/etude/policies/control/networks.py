@@ -156,64 +156,6 @@ def chained(*modules: nn.Module) -> Chain | None:
     return sum(known, ()) if len(known) == len(each) else None
 
 
-def is_one_row(chain: Chain, x: Tensor) -> bool:
-    """Whether x is one row for each of as many members as a chain has, and nobody wants a gradient."""
-    if torch.is_grad_enabled() or torch.compiler.is_exporting() or x.dim() != 3:
-        return False
-    return x.size(1) == 1 and len(chain[0][0]["weight"]) == len(x)
-
-
-def of_one_row(chain: Chain, x: Tensor) -> Tensor:
-    """What a chain says of one row of each member, [P, 1, inputs]: the bits that its modules say, in half the time."""
-    for own, activation in chain:
-        x = (x.mT * own["weight"]).sum(1, keepdim=True).add_(own["bias"])  # as `affine`
-        if activation is not None:
-            x = activation(x)
-    return x
-
-
-class _Rectified(torch.autograd.Function):
-    """Linear layers with rectifiers between them: the gradient of all in the operations that torch takes for each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *numbers: Tensor) -> Tensor:
-        read = [x]
-        for k in range(0, len(numbers), 2):
-            read.append(x := torch.baddbmm(numbers[k + 1], torch.relu_(x) if k else x, numbers[k]))
-        ctx.save_for_backward(*read[:-1], *numbers[::2])
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        saved, (slope,), found = ctx.saved_tensors, gradients, list[Tensor]()
-        count = len(saved) // 2
-        for k in reversed(range(count)):
-            x, weight = saved[k], saved[count + k]
-            found += [slope.sum(1, keepdim=True), torch.bmm(x.mT, slope)]
-            if k or ctx.needs_input_grad[0]:
-                slope = torch.bmm(slope, weight.mT)
-            if k:
-                slope = torch.ops.aten.threshold_backward.default(slope, x, 0)
-        return slope if ctx.needs_input_grad[0] else None, *reversed(found)
-
-
-def of_rows(chain: Chain, x: Tensor) -> Tensor:
-    """What a chain with rectifiers says of two rows or more, [P, N, inputs], to the bits of its modules."""
-    if torch.is_grad_enabled():
-        numbers = [own[name] for own, _ in chain for name in ("weight", "bias")]
-        return cast(Tensor, _Rectified.apply(x, *numbers))  # type: ignore[no-untyped-call]
-    for k, (own, _) in enumerate(chain):
-        x = torch.baddbmm(own["bias"], torch.relu_(x) if k else x, own["weight"])
-    return x
-
-
-def rectified(chain: Chain | None) -> Chain | None:
-    """The chain, if a rectifier follows each of its layers but the last."""
-    if chain is None or chain[-1][1] is not None or any(f is not torch.relu_ for _, f in chain[:-1]):
-        return None
-    return chain
-
-
 class Linear(Plain):
     """x W + b for every member: weight [P, inputs, outputs], bias [P, 1, outputs].
 
@@ -234,8 +176,7 @@ class Linear(Plain):
         self.weight, self.bias = nn.Parameter(weight.contiguous()), nn.Parameter(bias)
 
     def chain(self) -> Chain | None:
-        narrow = 1 in self.weight.shape[1:]  # which `affine` computes in another way
-        return None if narrow else ((self._parameters, None),)
+        return ((self._parameters, None),)
 
     def forward(self, x: Tensor) -> Tensor:
         own = self._parameters  # read directly: torch's way to an attribute takes as long as a small product
