@@ -366,6 +366,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "relift": (plain, rlvr.relift),
     "reward-model": (worlds.pairs, reward_model),
     "rft": (plain, rlvr.rft),
+    "rl-compositionality": (plain, rlvr.rl_compositionality),
+    "rl-compositionality-rft": (plain, rlvr.rl_compositionality_rft),
     "rl-knowledge-traversal": (plain, rl_knowledge_traversal),
     "rlanything": (plain, rlvr.rlanything),
     "rlp": (worlds.thoughts, rlvr.rlp),

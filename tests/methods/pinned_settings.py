@@ -420,6 +420,14 @@ SETTINGS: dict[str, Settings] = {
     },
     "reward-model": PAIRS,
     "rft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
+    "rl-compositionality": {
+        **PLAIN, "experience.size": 16, "problems": 16, "filters.0.resample": True, "filters.0.rounds": 10,
+        "objective.low": 0.2, "objective.high": 0.2,
+    },
+    "rl-compositionality-rft": {
+        **PLAIN, "experience.size": 16, "problems": 16, "filters": ("right-completions",), "filters.0.resample": False,
+        "filters.0.least": 1.0, "advantages": None,
+    },
     "rl-knowledge-traversal": {**PLAIN, "reference": "frozen"},
     "rlanything": {
         **PLAIN, **IN_FOUR, "reference": "frozen", "curriculum": "adapted-tasks", "filters.0.low": 1 / 8,
