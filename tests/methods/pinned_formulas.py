@@ -375,6 +375,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rlpt-text": (worlds.segments, rlvr.rlpt_text),
     "rpg-kl": (plain, rlvr.rpg_kl),
     "sasr": (plain, rlvr.sasr),
+    "self-prm": (plain, grpo),
     "sft": (worlds.demonstrations, sft),
     "simpo": (worlds.pairs, simpo),
     "sparkle": (worlds.cooled, rlvr.sparkle),
