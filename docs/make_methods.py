@@ -55,14 +55,18 @@ def page(name: str) -> str:
 STUDIES = """\
 A study trains recipes on several beds with the same seeds: `etude studies run ID` does what is missing and writes the
 table. *Gain* is the bed's metric after training less before, *against* the difference to the baseline after training;
-both are means over pairs of the same seed with 95% intervals."""
+both are means over pairs of the same seed with 95% intervals. Where a test has several levels, a second table has what
+is right of each after training; and how much more than the baseline's that is."""
 
 
 def study(name: str) -> str:
     """What a study asks, its recipes, and its table."""
     about = load_study(name)
-    recipes = [[r, " ".join([*(f"--with {p}" for p in c.parts), *(f"{k}={v}" for k, v in c.set.items())])]
-               for r, c in about.recipes.items()]  # fmt: skip
+    recipes = [
+        [r, " ".join([*([c.method] if c.method else []), *(f"--with {p}" for p in c.parts),
+                      *(f"{k}={v}" for k, v in c.set.items())])]
+        for r, c in about.recipes.items()
+    ]  # fmt: skip
     blocks = [f"## {name}", f"*{about.title}*, {linked(about.paper)}", about.about]
     blocks.append(table(["recipe", f"beside `{about.baseline}`"], [[r, f"`{c}`"] for r, c in recipes]))
     found = recorded_study(about)
@@ -71,6 +75,8 @@ def study(name: str) -> str:
         start = ", ".join(f"{k} {v:.3f}" for k, v in found["starts"][bed].items())
         blocks.append(f"[`{bed}`](../beds/{bed}.toml)" + (f", from {start}" if start else "") + ":")
         blocks.append(table(["recipe", "after", "gain", "against", "seeds"], [cells(r) for r in rows]))
+        if levels := next((list(r["levels"]) for r in rows if "levels" in r), []):
+            blocks.append(table(["recipe", *levels], [level_cells(r, levels) for r in rows if "levels" in r]))
     return "\n\n".join(blocks if found else [*blocks, f"Not run yet: `etude studies run {name}`."])
 
 
@@ -80,6 +86,16 @@ def cells(row: dict[str, Any]) -> list[str]:
         return [row["recipe"], "", row["failed"], "", ""]
     gaps = ("{:+.3f} ({:+.3f} to {:+.3f})".format(*row[k]) if k in row else "" for k in ("gain", "against"))
     return [row["recipe"], f"{row['end']:.3f}", *gaps, str(row["seeds"])]
+
+
+def level_cells(row: dict[str, Any], levels: list[str]) -> list[str]:
+    """What is right after training by level, and how much more than the baseline's."""
+    found = [row["levels"][level] for level in levels]
+    gap = "{:.3f}; {:+.3f} ({:+.3f} to {:+.3f})"
+    return [
+        row["recipe"],
+        *(gap.format(f["end"], *f["against"]) if "against" in f else f"{f['end']:.3f}" for f in found),
+    ]
 
 
 def heading(name: str, method: Method) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from scipy import stats
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
 from etude.runs.beds import CONFIRMING, load_bed
+from etude.runs.measuring import by_level
 from etude.runs.studies import load_study, studies, table
 from etude.runtime.jsonl import JsonLines
 
@@ -111,6 +114,45 @@ def test_gains_and_differences_are_paired_by_seed(written: Path) -> None:
     ):
         wanted = stats.ttest_rel(x, y).confidence_interval(0.95)
         assert found == pytest.approx([float((x - y).mean()), wanted.low, wanted.high], abs=6e-5)
+
+
+def test_levels_have_gains_and_differences_of_their_own(written: Path) -> None:
+    """The same intervals of what is right of each level, where a test has several."""
+    random, n = np.random.default_rng(1), 4
+    start, base, down = (random.uniform(0.1, 0.9, n) for _ in range(3))
+
+    def line(arm: str, i: int, end: float) -> Mapping[str, Any]:
+        shares = {"hard": [start[i], end], "easy": [0.5, 0.75]}
+        return {"arm": arm, "setting": "published", "seed": CONFIRMING + i, "curve": [0, 1], "end": 1, "levels": shares}
+
+    lines = [line(arm, i, ends[i]) for arm, ends in (("grpo", base), ("down", down)) for i in range(n)]
+    rows = {row["recipe"]: row["levels"] for row in table(load_study(str(written)), "small", lines)}
+    assert list(rows["down"]) == ["hard", "easy"] and rows["down"]["easy"]["gain"] == [0.25, 0.25, 0.25]
+    assert rows["grpo"]["hard"]["end"] == pytest.approx(base.mean(), abs=6e-5) and "against" not in rows["grpo"]["hard"]
+    wanted = stats.ttest_rel(down, base).confidence_interval(0.95)
+    assert rows["down"]["hard"]["against"] == pytest.approx([(down - base).mean(), *wanted], abs=6e-5)
+
+
+@pytest.mark.slow
+def test_a_run_says_what_is_right_of_each_level(tmp_path: Path) -> None:
+    bed = load_bed("language/compose-apart")
+    levels = [p.level for p in bed.goal.problems("test")[:6]]
+    assert len({*levels}) > 1
+    solved = {"before": {"test": [0] * 6}, "after": {"test": [2 * (name == "level2") for name in levels]}}
+    (tmp_path / "evaluation.json").write_text(json.dumps({"solved": solved}))
+    job: Any = SimpleNamespace(folder=tmp_path)
+    (found,) = by_level(bed, [job])
+    assert found == {name: (0.0, float(name == "level2")) for name in sorted({*levels})}  # of two samples each
+    assert by_level(replace(bed, set={"task.tested": [2]}), [job]) == []
+    (tmp_path / "evaluation.json").write_text(json.dumps({"before": {}, "after": {}}))
+    assert by_level(bed, [job]) == []
+
+
+def test_a_recipe_may_have_a_method_of_its_own(written: Path) -> None:
+    written.write_text(written.read_text().replace("[recipes.down]", '[recipes.down]\nmethod = "reinforce"'))
+    assert {arm.label: arm.method for arm in load_study(str(written)).arms()} == {
+        "wrong": "grpo", "down": "reinforce+negative-only", "impossible": "grpo+dpo",
+    }  # fmt: skip
 
 
 def test_without_runs_of_the_baseline_there_is_no_table(written: Path) -> None:

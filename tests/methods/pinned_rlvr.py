@@ -399,6 +399,16 @@ def model_task_alignment(w: World) -> Tensor:
     return token_mean(surrogates(w, standardised(differing(paid(w), w), w), 0.2, 0.28))
 
 
+def rl_compositionality(w: World) -> Tensor:
+    """DAPO's scores, clipped at a fifth on both sides."""
+    return token_mean(surrogates(w, standardised(dapo_scores(w), w)))
+
+
+def rl_compositionality_rft(w: World) -> Tensor:
+    """-log pi of right completions, over their tokens."""
+    return token_mean(likelihoods(w, {i: 1.0 for i, r in paid(w).items() if r >= 1}))
+
+
 def qwenlong_l1_phase(w: World) -> Tensor:
     """PPO's clip on 1 for the answer 3 that was not cut, and -1 at the limit: a tenth of it is not gone gradually."""
     answers = {i: w.text(i).partition("=")[2] for i in range(w.count)}

@@ -530,6 +530,13 @@ SETTINGS: dict[str, Settings] = {
         "experience.updates": 20.0, "experience.random": 10_000, "policy.learning.every": 20,
         "learners.0.learning.every": 20, "learners.0.entropy.nats": -0.5, "sampling": "symmetric",
         "sampling.share": 0.5,
+    "rl-compositionality": {
+        **PLAIN, "experience.size": 16, "problems": 16, "filters.0.resample": True, "filters.0.rounds": 10,
+        "objective.low": 0.2, "objective.high": 0.2,
+    },
+    "rl-compositionality-rft": {
+        **PLAIN, "experience.size": 16, "problems": 16, "filters": ("right-completions",), "filters.0.resample": False,
+        "filters.0.least": 1.0, "advantages": None,
     },
     "rl-knowledge-traversal": {**PLAIN, "reference": "frozen"},
     "rlanything": {
@@ -577,6 +584,7 @@ SETTINGS: dict[str, Settings] = {
         **{k: v for k, v in SOFT.items() if not k.endswith(("least", "most", "nats"))}, "policy": "softmax-policy",
         "learners.0.entropy.share": 0.98,
     },
+    "self-prm": PLAIN,
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
     "simpo": {**PAIRS, "reference": None},
     "sparkle": {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from etude.runs.studies import Study
 
 studies = App(name="studies", help="Recipes on several beds; `show ID` prints a study, `run ID` does what is missing.")
@@ -95,8 +98,25 @@ def _print(study: Study, found: dict[str, Any]) -> None:
             gaps = [_gap(row[k]) if k in row else "" for k in ("gain", "against")]
             shown.add_row(row["recipe"], f"{row['end']:.3f}", *gaps, str(row["seeds"]))
         console.print(shown)
+        _print_levels(console, rows)
         for row in (r for r in rows if "failed" in r):
             console.print(f"{row['recipe']} was left out: {row['failed']}")
+
+
+def _print_levels(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Shares after training by level, and their differences to the baseline."""
+    from rich.table import Table
+
+    levels = next((list(row["levels"]) for row in rows if "levels" in row), [])
+    if not levels:
+        return
+    shown = Table(box=None, pad_edge=False)
+    for column in ("by level", *levels):
+        shown.add_column(column, no_wrap=True, justify="left" if column == "by level" else "right")
+    for row in (r for r in rows if "levels" in r):
+        cells = [row["levels"][level] for level in levels]
+        shown.add_row(row["recipe"], *(f"{c['end']:.3f} {_gap(c['against']) if 'against' in c else ''}" for c in cells))
+    console.print(shown)
 
 
 def _entry(study: Study) -> dict[str, Any]:

@@ -132,6 +132,28 @@ def chi_square_of_codes(codes: NDArray[Any]) -> NDArray[np.float64]:
     return found
 
 
+def lag_correlation(first: ArrayLike, second: ArrayLike, lag: int = 0) -> float:
+    """Pearson's correlation of one series with another so many points before it; 0 where either does not move.
+
+    Above 0 `second` leads: first[t] is held against second[t - lag].
+
+    Raises: ConfigError for series of different lengths, or of fewer than two points in common.
+
+    >>> round(lag_correlation([0, 0, 1, 2, 3], [0, 1, 2, 3, 3], lag=1), 6), lag_correlation([1, 1], [0, 2])
+    (1.0, 0.0)
+    """
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    if a.shape != b.shape or a.ndim != 1 or len(a) - abs(lag) < 2:
+        raise ConfigError(
+            f"A correlation needs two series of one length with two points in common, got {a.shape} and {b.shape} with "
+            f"a lag of {lag}."
+        )
+    a, b = (a[lag:], b[: len(b) - lag]) if lag >= 0 else (a[:lag], b[-lag:])
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size > 0 else 0.0
+
+
 def evaluate_judging(
     policy: LanguagePolicy, task: LanguageTask, split: str, judging: Judging = "plain", *, problems: int = 100,
     samples: int = 8, judges: int = 1, seed: int = 0, experience: Groups | None = None,

@@ -20,7 +20,7 @@ from etude.runs.beds import CONFIRMING, RUNS, Bed, Fields, runs_of, scores_of, s
 from etude.runs.claims import PUBLISHED, TUNED
 from etude.runs.code import text_hash
 from etude.runs.jobs import Job, Workers, run_jobs
-from etude.runs.measuring import budgets
+from etude.runs.measuring import budgets, by_level
 from etude.runs.tuning import combinations, sweep_jobs, swept
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.jsonl import JsonLines, append
@@ -120,12 +120,12 @@ def _best(bed: Bed, arm: Arm, sweep: Sweep, root: Path, pool: Workers) -> Fields
 
 
 def _lines(bed: Bed, jobs: Sequence[Job], best: Fields) -> Iterator[dict[str, Any]]:
-    scores, counts = scores_of(bed, jobs), budgets(jobs)
+    scores, counts, levels = scores_of(bed, jobs), budgets(jobs), by_level(bed, jobs)
     for i, curve in enumerate(scores.curves):
         yield {
             "seed": CONFIRMING + i, "tuned": dict(best), "curve": curve.round(6).tolist(),
             "area": round(float(scores.area[i]), 6), "end": round(float(scores.end[i]), 6),
-            **{k: v[i] for k, v in counts.items()},
+            **{k: v[i] for k, v in counts.items()}, **({"levels": levels[i]} if levels else {}),
         }  # fmt: skip
 
 

@@ -122,6 +122,30 @@ def _solved(bed: Bed, jobs: Sequence[Job]) -> list[list[int]]:
     return counts if all(counts) else []
 
 
+def by_level(bed: Bed, jobs: Sequence[Job]) -> list[dict[str, tuple[float, float]]]:
+    """Of each run the share of right samples before and after training, by level of the test's problems.
+
+    Empty where all have one level, and in worlds without problems.
+    """
+    found = [json.loads((job.folder / "evaluation.json").read_text()) for job in jobs]
+    counts = [[each.get("solved", {}).get(when, {}).get(bed.split) for when in ("before", "after")] for each in found]
+    if not all(side for sides in counts for side in sides):
+        return []
+    pool = bed.goal.problems(bed.split)
+    levels = [pool[i].level for i in range(len(counts[0][0]))]
+    if len({*levels}) == 1:
+        return []
+    return [
+        {name: (_share(before, levels, name, bed), _share(after, levels, name, bed)) for name in sorted({*levels})}
+        for before, after in counts
+    ]
+
+
+def _share(solved: Sequence[int], levels: Sequence[str], level: str, bed: Bed) -> float:
+    own = [n for n, name in zip(solved, levels, strict=True) if name == level]
+    return round(sum(own) / (len(own) * bed.test.samples), 6)
+
+
 def _last(run: Path) -> Path:
     newest = max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name.split("-")[1]))
     return newest / "model/model.safetensors"

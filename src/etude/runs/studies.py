@@ -14,6 +14,9 @@
     [recipes.negative]
     with = ["negative-only"]
 
+    [recipes.rejection]
+    method = "rl-compositionality-rft"   # in place of the baseline
+
 Every cell (bed, recipe, seed) is a run folder below `runs/beds/`, shared with claims and cards, so what was stopped
 goes on. `studies/<id>/<bed>.jsonl` has a line for each run, and `studies/<id>.json` is the table, derived from them.
 """
@@ -22,8 +25,9 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,8 @@ LEAST = 2
 """Seeds below which there is no interval."""
 LEVEL = 0.95
 """Of the intervals."""
+Runs = Mapping[int, Mapping[str, Any]]
+"""Lines of an arm by seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +56,12 @@ class Recipe:
     """What is changed of the baseline.
 
     Args:
+        method: what it is replaced by, if by anything.
         parts: stacked on it, `with` in a file.
         set: fields, beside the bed's own.
     """
 
+    method: str = ""
     parts: tuple[str, ...] = ()
     set: Fields = field(default_factory=dict)
 
@@ -91,7 +99,7 @@ class Study:
     def arms(self) -> list[Arm]:
         """Every recipe as an arm; the baseline itself is that of the bed."""
         return [
-            Arm(label=name, method="+".join((self.baseline, *r.parts)), changes=r.set)
+            Arm(label=name, method="+".join((r.method or self.baseline, *r.parts)), changes=r.set)
             for name, r in self.recipes.items()
         ]
 
@@ -188,7 +196,8 @@ def table(study: Study, bed: str, lines: Sequence[Mapping[str, Any]]) -> list[di
     """A row for each recipe, the baseline first: what it gained on a bed, and how much more than the baseline.
 
     Both are of the bed's metric, with 95% intervals over pairs of the same seed: after and before, and recipe and
-    baseline after. Recipes that could not be trained have their reason in `failed`.
+    baseline after. Where the test has problems of several levels, `levels` has the same of the share that is right of
+    each. Recipes that could not be trained have their reason in `failed`.
     """
     runs: dict[str, dict[int, Mapping[str, Any]]] = {}
     for line in lines:
@@ -206,13 +215,31 @@ def table(study: Study, bed: str, lines: Sequence[Mapping[str, Any]]) -> list[di
     return rows
 
 
-def _row(own: Mapping[int, Mapping[str, Any]], base: Mapping[int, Mapping[str, Any]] | None) -> dict[str, Any]:
+def _row(own: Runs, base: Runs | None) -> dict[str, Any]:
     seeds = [seed for seed in sorted(own) if base is None or seed in base]
-    end, start = [own[s]["end"] for s in seeds], [own[s]["curve"][0] for s in seeds]
-    row: dict[str, Any] = {"seeds": len(seeds), "end": round(sum(end) / len(end), 4)}
+    row: dict[str, Any] = {
+        "seeds": len(seeds),
+        **_gained(own, base, seeds, lambda line: (line["curve"][0], line["end"])),
+    }
+    for level in own[seeds[0]].get("levels", {}):
+        row.setdefault("levels", {})[level] = _gained(own, base, seeds, partial(_of_level, level))
+    return row
+
+
+def _of_level(level: str, line: Mapping[str, Any]) -> tuple[float, float]:
+    before, after = line["levels"][level]
+    return before, after
+
+
+def _gained(
+    own: Runs, base: Runs | None, seeds: Sequence[int], of: Callable[[Mapping[str, Any]], tuple[float, float]]
+) -> dict[str, Any]:  # fmt: skip
+    """After training, its gain, and the difference to the baseline, of what `of` says of a run before and after."""
+    start, end = zip(*(of(own[seed]) for seed in seeds))
+    row: dict[str, Any] = {"end": round(sum(end) / len(end), 4)}
     row["gain"] = _ends(paired_interval(end, start, level=LEVEL))
     if base is not None:
-        row["against"] = _ends(paired_interval(end, [base[s]["end"] for s in seeds], level=LEVEL))
+        row["against"] = _ends(paired_interval(end, [of(base[s])[1] for s in seeds], level=LEVEL))
     return row
 
 

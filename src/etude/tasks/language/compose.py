@@ -121,7 +121,7 @@ class Compose(LanguageTask):
         random = Stream(self.seed).split("compose", split, index).numpy
         levels = {"atomic": (1,), "level3": (3,), "level4": (4,)}.get(split, self.levels)
         functions = _chain(random, int(random.choice(levels)), split)
-        text = _text(random, test=split != "train")
+        text = drawn_text(random, test=split != "train")
         trace = worked(functions, text)
         prompt = "".join(f"{name}(" for name in reversed(functions)) + "x" + ")" * len(functions) + f" {text}>"
         info = {"functions": tuple(functions), "input": text, "demonstration": trace}
@@ -144,7 +144,7 @@ def _allowed(split: str, inner: str, outer: str) -> bool:
     return split != "heldout" or not trains(inner, outer)
 
 
-def _text(random: Generator, test: bool) -> str:
+def drawn_text(random: Generator, test: bool) -> str:
     """A string from the train or the test side of the divide, its length uniform."""
     length = random.choice(LENGTHS)
     while True:
