@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 from etude.core.edit import set_values
 from etude.experience.logged import Logged
 from etude.experience.logs.table import Logs, Spaces
-from etude.stages.handover import Handover
 from etude.methods.offline.guda import AnyWay, Segments, Symmetries
+from etude.stages.handover import Handover
 from etude.tasks.control.cartpole import CartPoleArrays, cartpole
 from etude.tasks.control.logged import LoggedTask
 from etude.tasks.control.pendulum import PendulumArrays, pendulum

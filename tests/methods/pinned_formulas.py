@@ -325,6 +325,8 @@ def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
         near = torch.minimum(torch.maximum(now, before - 0.2), before + 0.2)
         errors[i] = torch.maximum((now - goal) ** 2, (near - goal) ** 2) / 2
     return token_mean(losses) + token_mean(errors)
+
+
 def anchored() -> World:
     """A judge that favours longer answers, and what is shown first."""
     world = plain()

@@ -508,6 +508,7 @@ SETTINGS: dict[str, Settings] = {
         "transforms": ("mark-experts", "forget-rewards"), "transforms.0.episodes": 1, "sampling": "expert-share",
         "sampling.share": 0.5, "value.error": "gumbel", "value.error.scale": 1.0, "value.error.most": 7.0,
         "critic.error": "squared", "critic.penalties": ("expert-contrast",), "critic.penalties.0.weight": 2.0,
+    },
     "refuel": {
         **PLAIN, "experience": "relative-futures", "experience.size": 2, "experience.turn": "uniform", "epochs": 4,
         "filters": ("different-whole",), "reference": None,
@@ -530,6 +531,7 @@ SETTINGS: dict[str, Settings] = {
         "experience.updates": 20.0, "experience.random": 10_000, "policy.learning.every": 20,
         "learners.0.learning.every": 20, "learners.0.entropy.nats": -0.5, "sampling": "symmetric",
         "sampling.share": 0.5,
+    },
     "rl-compositionality": {
         **PLAIN, "experience.size": 16, "problems": 16, "filters.0.resample": True, "filters.0.rounds": 10,
         "objective.low": 0.2, "objective.high": 0.2,

@@ -34,9 +34,9 @@ from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.toolrl import CallFormat
+from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.preference.rto import DPOTokenReward
 from etude.methods.preference.text2grad.parts import TaskCritic, WordRewards
-from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
@@ -66,10 +66,8 @@ MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {
     "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
-    "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "planning-q-learning": "paths", "ssrl": "compose",
-    "supo": "attr-20q",
     "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "pairwise-ppo": "preferences",
-    "planning-q-learning": "paths", "refuel": "attr-20q", "supo": "attr-20q",
+    "planning-q-learning": "paths", "refuel": "attr-20q", "ssrl": "compose", "supo": "attr-20q",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
 PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "refuel": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
