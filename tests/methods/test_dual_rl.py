@@ -35,6 +35,7 @@ def least(error: Any, targets: Tensor, low: float, high: float) -> float:
     return (low + high) / 2
 
 
+@pytest.mark.slow
 def test_total_variation_learns_a_quantile() -> None:
     targets = torch.randn(1001, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for lam in (0.6, 0.8, 0.95):

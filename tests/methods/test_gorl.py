@@ -39,6 +39,7 @@ def guide_of(loop: OffPolicyLoop) -> GuidingNetwork:
     return found
 
 
+@pytest.mark.slow
 def test_with_weights_of_one_it_is_td3_bc(tmp_path: Path) -> None:
     """A guide that says 0 before its sigmoid and has not learned yet."""
     one = loop_of(tmp_path, changes={"learners.guiding-network.learning.warmup": 100})
@@ -79,6 +80,7 @@ def in_float64() -> Any:
     torch.set_default_dtype(before)
 
 
+@pytest.mark.slow
 def test_the_slope_of_a_rows_weight_is_how_far_its_gradient_goes_the_experts_way(
     tmp_path: Path, in_float64: None
 ) -> None:
@@ -109,6 +111,7 @@ def test_the_slope_of_a_rows_weight_is_how_far_its_gradient_goes_the_experts_way
     assert (up - down) / 2e-4 == pytest.approx(found[0, 3].item(), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_that_are_the_experts_count_more(tmp_path: Path, in_float64: None) -> None:
     """A batch of the expert's own rows and no Q: the sum of slopes is -rate |mean of gradients|^2, below 0."""
     loop = loop_of(tmp_path, changes={"learners.guiding-network.rows": 6})
@@ -125,6 +128,7 @@ def test_rows_that_are_the_experts_count_more(tmp_path: Path, in_float64: None) 
         assert found[k].item() == pytest.approx(wanted, rel=1e-3) and wanted < 0
 
 
+@pytest.mark.slow
 def test_the_expert_is_the_best_episode_and_weights_are_said(tmp_path: Path) -> None:
     loop = loop_of(tmp_path)
     seen, done = guide_of(loop).expert(reading(loop))

@@ -56,6 +56,7 @@ class Nothing(ProgressGuide):
 
 
 @pytest.mark.parametrize("guide", [AnyWay(), TowardsGoal()])
+@pytest.mark.slow
 def test_what_is_added_are_steps_of_the_simulator(logs: Logs, guide: ProgressGuide) -> None:
     """Set to what is seen and given what is done, it goes where the row says, pays that and ends so."""
     found = Augment(guide=guide, rows=3000, longest=8, seed=2)(logs, METHOD)
@@ -76,6 +77,7 @@ def test_what_is_added_are_steps_of_the_simulator(logs: Logs, guide: ProgressGui
     assert not (found.terminated & found.truncated).any() and found.episodes > logs.episodes + 300
 
 
+@pytest.mark.slow
 def test_what_is_kept_goes_to_the_goal(logs: Logs) -> None:
     found, chance = (Augment(guide=g, rows=2000, longest=8)(logs, METHOD) for g in (TowardsGoal(), AnyWay()))
     maze = PointMazeArrays([0], 1, "check", "umaze").maze
@@ -103,6 +105,7 @@ def test_segments_as_they_are_are_the_logs(logs: Logs) -> None:
     assert said == f"400 of them are moved by maze-moves, kept by towards-goal, in {count} segments; seed 0"
 
 
+@pytest.mark.slow
 def test_the_same_seed_adds_the_same_rows(logs: Logs) -> None:
     one, again, other = (Augment(rows=100, seed=s)(logs, METHOD).observations for s in (1, 1, 2))
     assert (one == again).all() and (one != other).any()
@@ -120,6 +123,7 @@ def test_turns_and_mirrors_are_undone() -> None:
     np.testing.assert_allclose(np.linalg.norm(turned(x, quarters, mirrored), axis=1), np.linalg.norm(x, axis=1))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_said(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.methods.offline.guda.TRIES", 3)
     with pytest.raises(ConfigError, match=r"tried 3,072 segments in a row, and MazeMoves and Nothing kept none"):

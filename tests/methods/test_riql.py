@@ -47,6 +47,7 @@ def reading(loop: OffPolicyLoop) -> StoredReading:
 # Limits
 
 
+@pytest.mark.slow
 def test_without_quantile_and_bound_it_is_iql_up_to_the_scale_of_a_loss(tmp_path: Path) -> None:
     """Policy and its distance as IQL's: V and policy step as there, critics' gradients are 1 / (2 delta) of those."""
     small = set_values(small_logged("riql"), LIKE_IQL)
@@ -91,6 +92,7 @@ def test_no_error_moves_a_critic_more_than_a_slope_of_one() -> None:
     torch.testing.assert_close(flat, 0.5 * Squared()(x, torch.zeros_like(x)))
 
 
+@pytest.mark.slow
 def test_targets_are_cut_and_the_share_is_said(tmp_path: Path) -> None:
     loop = loop_of(small_logged("riql"), tmp_path)
     store = loop.collector.store
@@ -183,6 +185,7 @@ def test_a_victims_critic_learns_what_was_done_there_is_worth(monkeypatch: pytes
     assert np.abs(said - done[:, 0] ** 2).mean() < 0.1 < done.var()
 
 
+@pytest.mark.slow
 def test_a_network_is_fitted_from_its_own_random_numbers() -> None:
     x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
 
@@ -210,6 +213,7 @@ def test_what_cannot_be_corrupted_is_said() -> None:
         part(random_logs(), IQL)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_is_wrong_in_its_logs(tmp_path: Path) -> None:
     method = small_logged("riql")
     method = method.replace(transforms=(Corrupt(what="rewards"), *method.transforms))

@@ -33,6 +33,7 @@ def linear_logs() -> Logs:
     return replace(logs, next_observations=led)
 
 
+@pytest.mark.slow
 def test_where_every_action_is_known_it_is_td3_bc(tmp_path: Path) -> None:
     loops = [
         OffPolicyLoop(small_logged(name), logged_task(tmp_path), [Member(3), Member(4)], 4, 4)
@@ -99,6 +100,7 @@ def test_windows_have_zeros_before_their_episode() -> None:
     np.testing.assert_allclose(found[41, :2], [np.zeros(3), logs.observations[40]], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_labels_are_the_same_whoever_asks_and_an_ensemble_is_their_mixture() -> None:
     logs = HideActions(share=0.5, below=1.0)(random_logs(), METHOD)
     one, again, other = (
@@ -107,6 +109,7 @@ def test_labels_are_the_same_whoever_asks_and_an_ensemble_is_their_mixture() -> 
     assert (one == again).all() and (one != other).any()
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_labels(tmp_path: Path) -> None:
     method = small_logged("ss-orl")
     method = method.replace(transforms=(HideActions(share=0.5, below=1.0), SMALL, method.transforms[1]))

@@ -50,6 +50,7 @@ def chances(part: TrajectoryWeighted, store: LoggedStore) -> Any:
     return (weights / (weights * lengths).sum()).numpy()
 
 
+@pytest.mark.slow
 def test_a_row_has_the_weight_of_its_episode(tmp_path: Path) -> None:
     returns, lengths = [0.0, 5.0, 10.0], [3, 1, 4]
     store = store_of(returns, lengths, members=2)
@@ -118,6 +119,7 @@ def test_what_is_cloned_from_a_tree_earns_the_weighted_mean_of_returns(temperatu
     assert earned(()) >= returns.mean() - 1e-9
 
 
+@pytest.mark.slow
 def test_temperatures_may_be_each_members_own(tmp_path: Path) -> None:
     path, task = "sampling.temperature", logged_task(tmp_path)
     method = set_values(small_logged("traj-weighting"), ["sampling.by=episode-return"])
