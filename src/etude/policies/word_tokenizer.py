@@ -6,6 +6,7 @@ What no word fits is unknown, character by character. Tasks write their texts in
 
 from __future__ import annotations
 
+from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING
 
 from etude.core.errors import UnknownNameError
@@ -77,6 +78,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "tools": (
         *_TAGS, *_JSON, "\n", " ", "(", ")", ",", *TOOLS, *(verb for verb, _ in TOOLS.values()), *VALUES,
         *(value for values in VALUES.values() for value in values),
+    ),
+    "values": (
+        "keys ", "get ", "say ", "right", "wrong", "invalid", "Summary:", "\n", " ", *ascii_lowercase, *digits,
     ),
     "facts": (*SEARCH_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from etude.core.task import StepResult
 from etude.experience.views import SummaryAt
 from etude.tasks.agents.collect import REQUEST, CollectValues, Values, collect
 
-PROBLEM = Problem("1", "keys c a f\n", "094", info={"values": {"c": "0", "a": "9", "f": "4"}})
+PROBLEM = Problem("1", "keys c a f\n", "c0 a9 f4", info={"values": {"c": "0", "a": "9", "f": "4"}})
 
 
 def game(task: CollectValues = collect) -> Values:
@@ -24,7 +24,9 @@ def say(world: Values, text: str) -> StepResult:
     return world.step(Segment("assistant", text))
 
 
-@pytest.mark.parametrize("said", ["", "get", "get b", "get ca", "say", "say x", "GET c", "say 0 9", "c0"])
+@pytest.mark.parametrize(
+    "said", ["", "get", "get b", "get ca", "say", "say x", "GET c", "say c 0", "say c0  a9", "say c10", "c0"]
+)
 def test_anything_else_is_invalid_and_costs_a_turn(said: str) -> None:
     world = game()
     result = say(world, said)
@@ -36,15 +38,16 @@ def test_anything_else_is_invalid_and_costs_a_turn(said: str) -> None:
 def test_a_whole_game() -> None:
     world = game()
     assert [say(world, f"get {k}").segments[0].text for k in "faca"] == ["f4\n", "a9\n", "c0\n", "a9\n"]
-    result = say(world, " say 094\n")
+    result = say(world, " say f4 c0 a9\n")
     assert (result.reward, result.terminated, result.info) == (1.0, True, {"success": True, "valid": True})
     with pytest.raises(EnvironmentFault, match="reset"):
         say(world, "get c")
 
 
 def test_one_answer_ends_the_game() -> None:
-    result = say(game(), "say 09")
-    assert (result.reward, result.terminated, result.segments[0].text) == (0.0, True, "wrong\n")
+    for short in ("say c0 a9", "say c0 a9 f4 f4", "say c0 a9 f5", "say c0 c0 f4"):
+        result = say(game(), short)
+        assert (result.reward, result.terminated, result.segments[0].text) == (0.0, True, "wrong\n")
 
 
 def test_the_last_turn_truncates_unless_it_answers() -> None:
@@ -53,14 +56,14 @@ def test_the_last_turn_truncates_unless_it_answers() -> None:
     for world in (late, done):
         for _ in range(3):
             assert not say(world, "get a").truncated
-    assert (say(late, "get c").truncated, say(done, "say 111").truncated) == (True, False)
+    assert (say(late, "get c").truncated, say(done, "say a1").truncated) == (True, False)
 
 
 def test_a_snapshot_brings_a_game_back() -> None:
     world, other = game(), Values(collect)
     say(world, "get c")
     other.restore(world.snapshot())
-    assert other.turn == 1 and say(other, "say 094").reward == 1.0
+    assert other.turn == 1 and say(other, "say c0 a9 f4").reward == 1.0
 
 
 def test_problems_are_divided_and_repeatable() -> None:
@@ -70,7 +73,7 @@ def test_problems_are_divided_and_repeatable() -> None:
     assert train[7] == CollectValues().problems("train")[7] != CollectValues(seed=1).problems("train")[7]
     for problem in (train[3], test[4]):
         names = str(problem.prompt).split()[1:]
-        assert problem.answer == "".join(problem.info["values"][k] for k in names) and len(set(names)) == 6
+        assert problem.answer == " ".join(k + problem.info["values"][k] for k in names) and len(set(names)) == 6
     with pytest.raises(UnknownNameError):
         collect.problems("heldout")
     with pytest.raises(ConfigError, match="more than the 6 keys"):
@@ -98,10 +101,11 @@ def test_scripts_win_or_show_a_game_between_summaries() -> None:
         )
     assert wins > 100 and summaries > 40 and resumed > 40
     assert SummaryAt().request == REQUEST
+    assert len(f"say {collect.problems('train')[0].answer}") < collect.max_tokens == 23
     plain = [CollectValues(summarised=0.0).script(collect.problems("train")[i], Stream(0).split(i)) for i in range(20)]
     assert all(len(s) == 1 + 2 * 6 + 1 for s in plain)
 
 
 def test_the_answer_is_what_was_said_last() -> None:
-    assert collect.answer("get asay 12say 34") == "34" and collect.answer("get a") == ""
+    assert collect.answer("get asay a1say d3 a4") == "a4 d3" and collect.answer("get a") == ""
     assert [tool["name"] for tool in game().tools()] == ["get", "say"]

@@ -69,9 +69,10 @@ supo = grpo.replace(
         "one whose history is cut off.",
         bed="language/collect",
         baseline="grpo",
+        changes={"experience.view.limit": 40, "experience.view.tokens": 12},
         baseline_changes={
-            "experience.view": "summary-at", "experience.view.limit": 64, "experience.view.most": 0,
-            "experience.view.tokens": 24,
+            "experience.view": "summary-at", "experience.view.limit": 40, "experience.view.most": 0,
+            "experience.view.tokens": 12,
         },
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps", "completions"),

@@ -1,12 +1,12 @@
 """Collect: ask for the value of every key, then say all of them.
 
-The first line names the keys; each turn the player asks for one of them, or says all values in the order of the keys:
+The first line names the keys; each turn the player asks for one of them, or says all of them with their values:
 
     keys c a f
     get f               f4
     get c               c0
     get a               a9
-    say 094             right: the game ends, with reward 1
+    say c0 a9 f4        right, in whatever order: the game ends, with reward 1
 
 Nobody can know a value without asking, so what was asked has to be remembered until the end. One answer ends the game,
 right (reward 1) or wrong (0). Anything else that is said is answered with `invalid`.
@@ -28,6 +28,7 @@ from etude.tasks.pool import Pool, reserved
 
 REQUEST = "Summary:"
 """How summaries are asked for in the scripts, as `SummaryAt` does by default."""
+SAID = re.compile(r"say ([a-z][0-9](?: [a-z][0-9])*)")
 
 
 class CollectValues(LanguageTask):
@@ -43,15 +44,14 @@ class CollectValues(LanguageTask):
     Splits: 'train' and 'test', which share no list of keys.
 
     >>> game = CollectValues(keys=2).environment()
-    >>> shown = game.reset(Problem("collect/1", "keys c a\\n", "04", info={"values": {"c": "0", "a": "4"}}), seed=0)
+    >>> shown = game.reset(Problem("collect/1", "keys c a\\n", "c0 a4", info={"values": {"c": "0", "a": "4"}}), seed=0)
     >>> [game.step(Segment("assistant", said)).segments[0].text for said in ("get a", "get x")]
     ['a4\\n', 'invalid\\n']
-    >>> game.step(Segment("assistant", "say 04")).reward
+    >>> game.step(Segment("assistant", "say a4 c0")).reward
     1.0
     """
 
     id: ClassVar[str] = "collect"
-    max_tokens: ClassVar[int] = 16
 
     keys: Annotated[int, Interval(ge=2, le=12)] = 6
     max_turns: Count = 12  # type: ignore[misc]  # of each task, where others have one for all
@@ -65,6 +65,11 @@ class CollectValues(LanguageTask):
                 f"{self.max_turns}."
             )
 
+    @property
+    def max_tokens(self) -> int:  # type: ignore[override]  # a constant elsewhere, here it follows from the keys
+        """Room for an answer, a token each key, value and space."""
+        return len("say ") + 3 * self.keys + 1
+
     def problems(self, split: str) -> Sequence[Problem]:
         if split not in self.splits():
             raise UnknownNameError("split of collect", split, self.splits())
@@ -74,11 +79,11 @@ class CollectValues(LanguageTask):
         return Values(self)
 
     def answer(self, completion: str) -> str:
-        """What was said in the end."""
-        return str((re.findall(r"say ([0-9]+)", completion) or [""])[-1])
+        """What was said in the end, in the order of the alphabet."""
+        return " ".join(sorted((SAID.findall(completion) or [""])[-1].split()))
 
     def script(self, problem: Problem, stream: Stream) -> list[Segment]:
-        """A game played well, keys asked for in random order; or what one shows between two summaries."""
+        """A game played well, keys asked for in their order; or what one shows between two summaries."""
         return scripted(self, problem, stream)
 
     def _problem(self, split: str, index: int) -> Problem:
@@ -90,7 +95,7 @@ class CollectValues(LanguageTask):
                 break
         values = {name: str(v) for name, v in zip(names, random.integers(10, size=self.keys))}
         return Problem(
-            f"collect/{split}/{index}", prompt, "".join(values.values()), f"keys{self.keys}", {"values": values}
+            f"collect/{split}/{index}", prompt, summary(names, values), f"keys{self.keys}", {"values": values}
         )
 
 
@@ -100,10 +105,10 @@ class Values:
     def __init__(self, task: CollectValues) -> None:
         self.task, self.turn, self.over = task, 0, True
         self.values: Mapping[str, str] = {}
-        self.wanted = ""
+        self.wanted: list[str] = []
 
     def reset(self, problem: Problem, seed: int) -> list[Segment]:
-        self.values, self.wanted = problem.info["values"], str(problem.answer)
+        self.values, self.wanted = problem.info["values"], sorted(str(problem.answer).split())
         self.turn, self.over = 0, False
         return [Segment("user", str(problem.prompt))]
 
@@ -113,8 +118,8 @@ class Values:
             raise EnvironmentFault("This game of collect is over; call reset() to start another.")
         self.turn += 1
         text = segment.text.strip()
-        said = re.fullmatch(r"say ([0-9]+)", text)
-        right, late = said is not None and said[1] == self.wanted, self.turn >= self.task.max_turns
+        said = SAID.fullmatch(text)
+        right, late = said is not None and sorted(said[1].split()) == self.wanted, self.turn >= self.task.max_turns
         reply = "right" if right else "wrong" if said else self.reply(text)
         self.over = said is not None or late
         info = {"success": right, "valid": reply != "invalid"}
@@ -138,7 +143,7 @@ class Values:
         """What can be said."""
         return [
             {"name": "get", "example": "get a", "arguments": {"key": list(ascii_lowercase)}},
-            {"name": "say", "example": "say 094", "arguments": {"values": "digits"}},
+            {"name": "say", "example": "say c0 a9", "arguments": {"values": "keys with values"}},
         ]
 
 
@@ -146,7 +151,7 @@ def scripted(task: CollectValues, problem: Problem, stream: Stream) -> list[Segm
     """A game played well; in a share `task.summarised` of the scripts one view of a game with a summary."""
     game, random = task.environment(), stream.numpy
     segments, values = game.reset(problem, 0), problem.info["values"]
-    names = [list(values)[k] for k in random.permutation(len(values))]
+    names = list(values)
     parts, known = random.random() < task.summarised, 0
     if parts:
         known, end = sorted(random.integers(0, len(names) + 1, size=2).tolist())
