@@ -586,7 +586,7 @@ SETTINGS: dict[str, Settings] = {
         **{k: v for k, v in SOFT.items() if not k.endswith(("least", "most", "nats"))}, "policy": "softmax-policy",
         "learners.0.entropy.share": 0.98,
     },
-    "self-prm": PLAIN,
+    "self-prm": {**PLAIN, "problems": 16},
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
     "simpo": {**PAIRS, "reference": None},
     "sparkle": {

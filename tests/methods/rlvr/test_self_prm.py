@@ -23,8 +23,8 @@ from etude.methods.rlvr.self_prm import self_prm
 ALL = [list(right) for right in product([True, False], repeat=4)]
 
 
-def test_nothing_about_training_changes_against_grpo() -> None:
-    assert self_prm.diff(get_method("grpo", "language")) == {}  # type: ignore[arg-type]
+def test_only_the_size_of_a_step_changes_against_grpo() -> None:
+    assert self_prm.diff(get_method("grpo", "language")) == {"problems": (32, 16)}
 
 
 # Choosing: every pattern of four solutions, each right by a chance of its own
@@ -159,4 +159,4 @@ def test_the_experiment_begins_both_sides_from_one_start(monkeypatch: pytest.Mon
         ("before", 4, 0), ("before", 5, 0), ("after", 4, experiment.STEPS), ("after", 5, experiment.STEPS),
     ]  # fmt: skip
     assert len({c.start for c in cells}) == 1
-    assert all(c.method.diff(self_prm).keys() == {"problems", "optimizer.lr"} for c in cells)
+    assert all(c.method.diff(self_prm) == {"optimizer.lr": (None, 2e-4)} for c in cells)

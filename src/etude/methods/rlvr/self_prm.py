@@ -1,7 +1,8 @@
 """Self-PRM: who learns to solve learns to judge, and can choose among its own solutions (arXiv:2505.11227).
 
-Nothing about training changes against GRPO: rewards are of outcomes alone, and no judgement is ever trained. What is
-new is what is asked of the policy, here `etude evaluate RUN --judge plain` (or `self-ref`):
+Changes GRPO in one place, the size of a step: 16 problems, ours, since the paper looks at models that others trained.
+Rewards are of outcomes alone, and no judgement is ever trained. What is new is what is asked of the policy,
+here by `etude evaluate RUN --judge plain` (or `self-ref`):
 
 1. the first wrong step of given solutions, -1 for none: F1 = 2 a b / (a + b), with a and b the shares of wrong and of
    right solutions that are judged exactly (ProcessBench, arXiv:2412.06559);
@@ -24,6 +25,7 @@ self_prm = grpo.replace(
     title="Is PRM Necessary? Problem-Solving RL Implicitly Induces PRM Capability in LLMs",
     paper="arXiv:2505.11227",
     row="analysis",
+    problems=16,
     claim=Claim(
         statement="While it learns to solve, and no judgement is trained, a policy's judgements of given solutions get "
         "better, and of 16 of its own solutions its word chooses a right one more often than votes do.",
