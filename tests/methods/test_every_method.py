@@ -70,8 +70,9 @@ TASKS = {
     "planning-q-learning": "paths", "refuel": "attr-20q", "ssrl": "compose", "supo": "attr-20q",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
-PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "refuel": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
-PROBLEMS = {"ghpo": 4, "memory-r-plus": 4, "self-prm": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4}
+PROBLEMS = {
+    "ghpo": 4, "memory-r-plus": 4, "refuel": 4, "self-prm": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4,
+}  # fmt: skip
 """Of methods that need more than two for a group whose completions differ."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
