@@ -42,6 +42,8 @@ def test_methods_json(cli: Cli) -> None:
     assert [e["id"] for e in entries if e["claim"] is None] == [
         "bc-discrete", "cql-discrete", "a-lol-offline", "pairwise-ppo", "clip-cov", "rft", "planning-q-learning",
         "qwenlong-l1-phase", "rl-compositionality-rft", "rlpt-text", "spo-tree",
+        "bc-discrete", "cal-ql-online", "cql-discrete", "clip-cov", "rft", "planning-q-learning", "qwenlong-l1-phase",
+        "rlpt-text", "spo-tree",
     ]  # fmt: skip
 
 
