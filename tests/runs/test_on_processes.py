@@ -20,10 +20,12 @@ from etude.core.kinds import TokenMethod
 from etude.core.registry import compositions, files, get_method
 from etude.experience.samplers import Sampler, Samplers
 from etude.loops.language import LanguageLoop
+from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
 from etude.rewards.outcome import TaskReward
+from etude.rewards.pair_judges import SimulatedJudge
 from etude.runs.samplers import check, sampler_arguments
 from etude.runs.training import Options
 from etude.runtime.executors.places import Place, place_of
@@ -112,6 +114,8 @@ def small(method: TokenMethod) -> TokenMethod:
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
     rewards = tuple(TaskReward() if isinstance(part, RewardModel) else part for part in method.rewards)
     return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
+    judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in method.rewards)
+    return method.replace(problems=PROBLEMS.get(method.id, 2), rewards=tuple(judged))
 
 
 def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:
