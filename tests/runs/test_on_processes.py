@@ -112,10 +112,9 @@ def small(method: TokenMethod) -> TokenMethod:
     if isinstance(method.curriculum, Replicated):
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
-    rewards = tuple(TaskReward() if isinstance(part, RewardModel) else part for part in method.rewards)
-    return method.replace(rewards=rewards, problems=PROBLEMS.get(method.id, 2))
-    judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in method.rewards)
-    return method.replace(problems=PROBLEMS.get(method.id, 2), rewards=tuple(judged))
+    rewards = (TaskReward() if isinstance(part, RewardModel) else part for part in method.rewards)
+    judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
+    return method.replace(rewards=tuple(judged), problems=PROBLEMS.get(method.id, 2))
 
 
 def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:

@@ -31,6 +31,8 @@ class Soup(Reference):
         models: the others, of the policy's shape: runs, of which the newest whole checkpoint is taken, or folders.
         share: of the policy's own weights; None: as much as of each other one.
 
+    Shapes: weights [...] of the same name -> [...].
+
     Raises: ConfigError for a model of another shape, and for a policy of which an adapter alone is trained.
 
     A reference weight of a policy that starts at 1 and of a model that has 2:
