@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from etude.core.errors import ConfigError
-from etude.core.replay_slots import Horizon
+from etude.core.sampling_slots import Horizon
 from etude.experience import mapped
 from etude.experience import store as storing
 from etude.experience.images import ImageStore

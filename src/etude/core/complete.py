@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.optimizer_slots import TokenOptimizer
     from etude.core.population import Number
-    from etude.core.replay_slots import ReplayExperience, ReplayPolicy, Sampling
+    from etude.core.replay_slots import ReplayExperience, ReplayPolicy
+    from etude.core.sampling_slots import Sampling
     from etude.core.slots import Curriculum, TokenExperience, TokenObjective
     from etude.core.step_slots import Policy, StepAdvantages, StepExperience, StepObjective, StepOptimizer
 
@@ -61,7 +62,7 @@ def complete_replay(method: Method) -> CompleteReplayMethod:
 
 def samplings(method: Method) -> Iterator[Sampling]:
     """All that draws rows in a method that learns from what is stored."""
-    from etude.core.replay_slots import Sampling
+    from etude.core.sampling_slots import Sampling
 
     slots = method.slots()
     learners = (slots["critic"], slots["value"], *slots["learners"])
@@ -71,7 +72,7 @@ def samplings(method: Method) -> Iterator[Sampling]:
 
 def critic_gamma(method: Method) -> Number:
     """The discount that the critic of a method learns with, which learns from what is stored."""
-    from etude.core.replay_slots import Sampling
+    from etude.core.sampling_slots import Sampling
 
     critic, sampling = method.slots()["critic"], method.slots()["sampling"]
     own = (critic and critic.sampling) or sampling

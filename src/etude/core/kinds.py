@@ -16,15 +16,8 @@ from etude.core.method import Method
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need, Part, to_json
 from etude.core.recipe import Recipe
-from etude.core.replay_slots import (
-    ActorTerm,
-    Exploration,
-    ReplayCritic,
-    ReplayExperience,
-    ReplayLearner,
-    ReplayPolicy,
-    Sampling,
-)
+from etude.core.replay_slots import ActorTerm, ReplayCritic, ReplayExperience, ReplayLearner, ReplayPolicy
+from etude.core.sampling_slots import Exploration, Sampling
 from etude.core.slots import (
     Curriculum,
     Filter,

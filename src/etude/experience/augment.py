@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
-from etude.core.replay_slots import Augmentation, Drawing
+from etude.core.sampling_slots import Augmentation, Drawing
 
 
 class RandomShift(Augmentation):

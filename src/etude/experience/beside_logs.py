@@ -14,7 +14,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Probability
 from etude.core.method import Method
 from etude.core.population import PerMember, Population
-from etude.core.replay_slots import Drawing
+from etude.core.sampling_slots import Drawing
 from etude.core.streams import Stream
 from etude.core.transitions import Transitions
 from etude.experience.logged import LoggedStore, changed, check_same, no_place_of_each, without_data

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Probability
-from etude.core.replay_slots import Drawing, Exploration
+from etude.core.sampling_slots import Drawing, Exploration
 from etude.policies.control.units import in_units
 
 if TYPE_CHECKING:

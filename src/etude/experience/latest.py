@@ -12,7 +12,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, WholeNumber
 from etude.core.method import Method
 from etude.core.population import Population
-from etude.core.replay_slots import Drawing, Exploration, Horizon, ReplayExperience, Sampling
+from etude.core.replay_slots import ReplayExperience
+from etude.core.sampling_slots import Drawing, Exploration, Horizon, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
 from etude.experience.replay import ReplayCollector

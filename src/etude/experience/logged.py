@@ -13,7 +13,8 @@ from etude.core.errors import CheckpointError, ConfigError
 from etude.core.log_slots import LogTransform
 from etude.core.method import Method
 from etude.core.population import CPU
-from etude.core.replay_slots import ReplayExperience, Sampling
+from etude.core.replay_slots import ReplayExperience
+from etude.core.sampling_slots import Sampling
 from etude.core.step_slots import Observations
 from etude.experience.logs.reading import check_unchanged
 from etude.experience.logs.table import Logs

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from etude.core.fields import Count, NonNegative, Positive, Probability, WholeNumber
 from etude.core.population import CPU
-from etude.core.replay_slots import Drawing, Horizon, Sampling
+from etude.core.sampling_slots import Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
 from etude.experience.sampling import OneStep
 from etude.experience.store import Store

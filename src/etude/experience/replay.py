@@ -13,7 +13,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.method import Method
 from etude.core.population import PerMember, Population
-from etude.core.replay_slots import Drawing, Exploration, ReplayExperience, Sampling
+from etude.core.replay_slots import ReplayExperience
+from etude.core.sampling_slots import Drawing, Exploration, Sampling
 from etude.core.step_slots import StepReward
 from etude.core.transitions import Transitions
 from etude.experience.beginnings import Beginnings

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from etude.core.fields import Count
-from etude.core.replay_slots import Augmentation, Drawing, Horizon, Sampling
+from etude.core.sampling_slots import Augmentation, Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
 from etude.experience.store import Store, Stored
 

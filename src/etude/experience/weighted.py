@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from etude.core.fields import Count, Positive
 from etude.core.log_slots import EpisodeScore
 from etude.core.population import PerMember
-from etude.core.replay_slots import Drawing, Horizon, Sampling
+from etude.core.sampling_slots import Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
 from etude.experience.logs.table import Numbers
 from etude.experience.sampling import OneStep

@@ -12,17 +12,8 @@ from torch import Generator, Tensor, nn
 from etude.core.encoder_slots import Encoding, ReplayEncoder
 from etude.core.errors import ConfigError
 from etude.core.population import Number
-from etude.core.replay_slots import (
-    ActorTerm,
-    At,
-    Choice,
-    Drawing,
-    Estimate,
-    ReplayCritic,
-    ReplayLearner,
-    ReplayPolicy,
-    Sampling,
-)
+from etude.core.replay_slots import ActorTerm, At, Choice, Estimate, ReplayCritic, ReplayLearner, ReplayPolicy
+from etude.core.sampling_slots import Drawing, Sampling
 from etude.core.transitions import Transitions
 from etude.policies.control.noise import noisy
 from etude.policies.control.units import in_units

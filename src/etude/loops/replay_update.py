@@ -15,7 +15,8 @@ from etude.core.errors import InvariantError
 from etude.core.learners import Learning
 from etude.core.part import Need
 from etude.core.population import FlatParameters, Number, PerMember, Population, per_member
-from etude.core.replay_slots import Estimate, Horizon, ReplayLearner, ReplayPolicy, Sampling
+from etude.core.replay_slots import Estimate, ReplayLearner, ReplayPolicy
+from etude.core.sampling_slots import Horizon, Sampling
 from etude.core.step_slots import StepOptimizer
 from etude.core.transitions import Transitions
 from etude.experience.stretches import Stretches

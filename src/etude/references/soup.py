@@ -64,11 +64,9 @@ class Soup(Reference):
         return {name: w + sum(rest * (o[name] - w) for o in others) for name, w in start.items()}
 
     def begin(self, policy: LanguagePolicy) -> None:
-        from etude.policies.language import LanguagePolicy
-
         start, others = {k: v.detach() for k, v in policy.masters.parameters.items()}, []
         for model in self.models:
-            found = LanguagePolicy.load(model, device=str(policy.device)).merged().state_dict()
+            found = type(policy).load(model, device=str(policy.device)).merged().state_dict()
             if wrong := [k for k, v in start.items() if k not in found or found[k].shape != v.shape]:
                 raise ConfigError(
                     f"{model!r} has another shape than the policy ({wrong[0]}), so that they have no average: set "

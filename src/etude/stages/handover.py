@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from etude.core.edit import set_values
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, PositiveProbability, Probability, WholeNumber
-from etude.core.replay_slots import Exploration, Sampling
+from etude.core.sampling_slots import Exploration, Sampling
 from etude.core.slots import SomeMethod
 from etude.experience.beside_logs import LogsAndReplay, Symmetric
 from etude.experience.exploration import Sampled

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from etude.core.critic_slots import ParameterNoise
 from etude.core.fields import NonNegative
-from etude.core.replay_slots import Drawing
+from etude.core.sampling_slots import Drawing
 from etude.policies.control.networks import Linear, Plain, affine
 
 

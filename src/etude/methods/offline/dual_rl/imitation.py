@@ -12,7 +12,8 @@ from etude.core.critic_slots import CriticPenalty
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Fraction, NonNegative
 from etude.core.population import PerMember
-from etude.core.replay_slots import Drawing, Horizon, ReplayReading, Sampling
+from etude.core.replay_slots import ReplayReading
+from etude.core.sampling_slots import Drawing, Horizon, Sampling
 from etude.core.transitions import Transitions
 from etude.experience.sampling import WORDS, OneStep
 from etude.experience.transforms import MarkExperts

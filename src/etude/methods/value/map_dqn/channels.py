@@ -11,7 +11,8 @@ from etude.core.critic_slots import QHead, Rule
 from etude.core.errors import ConfigError
 from etude.core.fields import Interval, Positive
 from etude.core.part import Need
-from etude.core.replay_slots import ReplayReading, Sampling
+from etude.core.replay_slots import ReplayReading
+from etude.core.sampling_slots import Sampling
 from etude.learners.backups import Argmax, Bootstrap
 from etude.learners.heads import Direct
 from etude.methods.value.map_dqn.decompositions import Decomposition, Polar

@@ -11,7 +11,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from etude.core.fields import NonNegative, Positive
-from etude.core.replay_slots import Choice, Drawing, Exploration
+from etude.core.replay_slots import Choice
+from etude.core.sampling_slots import Drawing, Exploration
 from etude.policies.control.replay import NetworkPolicy
 from etude.policies.control.units import Point, Units, box_bounds, gumbel, in_units
 

@@ -12,7 +12,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative
 from etude.core.learners import Learning, Target
 from etude.core.population import Population
-from etude.core.replay_slots import Horizon, ReplayReading, Sampling
+from etude.core.replay_slots import ReplayReading
+from etude.core.sampling_slots import Horizon, Sampling
 from etude.core.step_slots import Initializer, Network
 from etude.experience.sampling import Window
 from etude.learners.heads import CrossEntropy, TwoHot
