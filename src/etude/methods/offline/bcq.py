@@ -226,8 +226,13 @@ class MaximizePerturbed(ActorTerm):
 
     Shapes: [P, N].
 
-    >>> MaximizePerturbed.name
-    'maximize-perturbed'
+    >>> from types import SimpleNamespace as Rows
+    >>> vae = Rows(latents=1, decode=lambda wide, latent: torch.full((1, 2, 1), 0.5))
+    >>> read = Rows(network=Rows(perturb=lambda wide, actions: actions + 0.25), beside=lambda name: vae,
+    ...             seen=lambda at: torch.zeros(1, 2, 3), normal=lambda name, like: like.zero_(),
+    ...             outputs=lambda at, actions, **how: 4 * actions[:, None], values=lambda said: said[..., 0])
+    >>> MaximizePerturbed()(read).tolist()  # Q = 4 a, of 0.5 moved by 0.25
+    [[-3.0, -3.0]]
     """
 
     def __call__(self, read: ReplayReading) -> Tensor:

@@ -177,8 +177,14 @@ class LearnedBalances(Balances):
 
     Shapes: [P, N, 1].
 
-    >>> LearnedBalances.name
-    'learned-balances'
+    >>> from types import SimpleNamespace as Rows
+    >>> class Sure(BalanceNetwork):
+    ...     def forward(self, seen):
+    ...         return torch.tensor([[[0.0, -20.0]]])  # a mean of 0, hardly any deviation
+    >>> read = Rows(normal=lambda name, like: torch.ones_like(like), batch=Rows(rewards=torch.zeros(1, 1)),
+    ...             beside=lambda name: Sure(None, None, None, 1.0, 5.0), seen=lambda at: None)
+    >>> [round(x, 3) for x in LearnedBalances()(read).flatten().tolist()]
+    [3.0]
     """
 
     @torch.no_grad()

@@ -72,8 +72,8 @@ class CritiqueModel(WordCritic):
         question: what it is asked; {prompt} and {given} are filled in.
         length: most tokens of a critique.
 
-    >>> CritiqueModel().question.format(prompt="abc>", given="a")
-    'abc>a~'
+    >>> CritiqueModel().question.format(prompt="2+5>", given="7")
+    '2+5>7~'
     """
 
     model: str = ""
