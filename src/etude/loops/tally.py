@@ -52,3 +52,14 @@ def numbers(values: Sequence[Sum]) -> list[float]:
     there = [x.double() for x in values if isinstance(x, Tensor)]
     fetched = iter(torch.stack(there).tolist() if there else [])
     return [next(fetched) if isinstance(x, Tensor) else float(x) for x in values]
+
+
+def on_host(*lists: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Lists of small tensors as they are, on the host, in one transfer.
+
+    >>> on_host([torch.tensor([1.0, 2.0])], [torch.tensor(3.0)])
+    [[tensor([1., 2.])], [tensor(3.)]]
+    """
+    flat = [x.detach().reshape(-1).double() for own in lists for x in own]
+    fetched = iter(torch.cat(flat).cpu().split([len(x) for x in flat]) if flat else [])
+    return [[next(fetched).to(x.dtype).view(x.shape) for x in own] for own in lists]

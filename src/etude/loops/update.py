@@ -18,7 +18,7 @@ from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_versi
 from etude.loops.language_report import divergences
 from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.loops.movement import LEAST, Movement, still
-from etude.loops.tally import Tally
+from etude.loops.tally import Tally, on_host
 from etude.loops.token_learning import TokenLearners
 from etude.loops.weighing import Weighing
 from etude.loops.whole_batch import evaluate_all
@@ -136,14 +136,16 @@ class Updater:
             return False
         done, self.first_half = 0, None
         self.gaps.clear()
+        self.weighing.apart.clear()
         for number, half in enumerate(self._halves(method, batch)):
             if number:
                 found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
                 self.first_half = found, 1 - len(half) / len(batch)
             rows = half[torch.isin(half, useful)]
             done += self._backward(method, batch, rows, fresh, tally)
-        compare(self.gaps, self.noise, self.policy, tally)
-        self.weighing.check(self.step)
+        gaps, apart = on_host(self.gaps, self.weighing.apart)
+        compare(gaps, self.noise, self.policy, tally)
+        self.weighing.check(apart, self.step)
         tally.add("loss", 0.0, 1.0)
         if done != len(useful):
             raise InvariantError(

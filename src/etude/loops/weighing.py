@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -41,10 +43,9 @@ class Weighing:
         least = torch.finfo(torch.float32).tiny
         self.apart.append((gradient - owed).abs().max() / owed.abs().max().clamp(min=least))
 
-    def check(self, step: int) -> None:
-        """Look at all micro-batches of a minibatch. Raises InvariantError."""
-        largest = float(torch.stack(self.apart).max()) if self.apart else 0.0
-        self.apart.clear()
+    def check(self, apart: Sequence[Tensor], step: int) -> None:
+        """Look at all micro-batches of a minibatch, `apart` as it is on the host. Raises InvariantError."""
+        largest = float(torch.stack([*apart]).max()) if apart else 0.0
         if not largest <= TOLERANCE:
             raise InvariantError(
                 f"In step {step} tokens reached the gradient with weights up to {largest:.0%} of the largest away from "
