@@ -148,6 +148,22 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     assert round_trip.unlike(one, two) == "notes.txt"
 
 
+def test_what_an_environment_gave_up_is_no_fault_of_the_checkpoint(tmp_path: Path) -> None:
+    """It has said so, and its numbers are another episode's."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    at = "state/collector/environment"
+    for folder, lost, lengths in ((one, False, 3), (two, True, 0)):
+        folder.mkdir()
+        save_tensors(folder / "state.safetensors", {
+            f"{at}/lost": torch.tensor([lost]), f"{at}/lengths": torch.tensor([lengths]), "w": torch.tensor([1.0]),
+        })  # fmt: skip
+    assert round_trip.unlike(one, two) == ""
+    save_tensors(two / "state.safetensors", {
+        f"{at}/lost": torch.tensor([False]), f"{at}/lengths": torch.tensor([0]), "w": torch.tensor([1.0]),
+    })  # fmt: skip
+    assert round_trip.unlike(one, two) == f"{at}/lengths in state.safetensors"
+
+
 # 2. References
 
 

@@ -12,6 +12,9 @@ from etude.runtime.checkpoints import COMPLETE, load_json
 RECORD = "run.json"
 """The run's own file of a checkpoint, which no loop writes."""
 
+GIVEN_UP = ("environment/lost", "environment/failures")
+"""Which environments could not go back to where they were; they have said so, and what stands beside this differs."""
+
 
 def room(folder: Path, checkpoint: Path) -> bool:
     """Whether the disk of a folder has twice what a checkpoint takes."""
@@ -49,11 +52,15 @@ def _tensors(path: Path, other: Path) -> str:
 
     with safe_open(path, "pt") as one, safe_open(other, "pt") as two:
         there = set(two.keys())
-        for name in one.keys():  # noqa: SIM118 (no mapping)
-            if name not in there:
-                return str(name)
+
+        def differs(name: str) -> bool:
             a, b = one.get_tensor(name), two.get_tensor(name)
-            if a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b)):
+            return a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b))
+
+        names = list(one.keys())
+        given_up = {n.rpartition("/")[0] for n in names if n.endswith(GIVEN_UP) and n in there and differs(n)}
+        for name in names:
+            if name not in there or (name.rpartition("/")[0] not in given_up and differs(name)):
                 return str(name)
     return ""
 
