@@ -60,11 +60,12 @@ class ControlUpdater:
 
     def run(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
-        if self.seen_with and self.seen_with != fingerprint(self.actor.transforms.buffers()):
+        acted_with, self.seen_with = self.seen_with, ()
+        if acted_with and acted_with != fingerprint(self.actor.transforms.buffers()):
             raise InvariantError(
                 f"The moments of the normaliser changed while rollout {number} was collected: its actions were drawn "
-                "for other numbers than are learned from. Observe a rollout after it was learned from. Nothing was "
-                "updated."
+                "for other numbers than are learned from. Observe a rollout after it was learned from. The policy "
+                "learned nothing from this rollout."
             )
         method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
         metrics = self._halting(batch, number, rate) if self.halts else self._epochs(batch, number, rate)
