@@ -55,13 +55,26 @@ def _value_after_the_end(batch: Transitions) -> Transitions:
     )
 
 
+LITTLE: dict[str, Any] = {
+    "critic.network.hidden": "16", "sampling.batch": 6, "experience.capacity": 64, "experience.random": 8,
+    "experience.warmup": 12, "experience.every": 1, "experience.updates": 1.0,
+}  # fmt: skip
+"""A critic of 16, a replay of 64 steps, an update for each of them."""
+
+
 def stored() -> Iterator[Mapping[str, float]]:
     """DQN on cart-pole, three times sixteen steps."""
-    changes = {
-        "critic.network.hidden": "16", "sampling.batch": 6, "experience.capacity": 64, "experience.random": 8,
-        "experience.warmup": 12, "experience.every": 1, "experience.updates": 1.0,
-    }  # fmt: skip
-    return control(set_values(get_method("dqn"), changes), block=16)
+    return control(set_values(get_method("dqn"), LITTLE), block=16)
+
+
+ranges: dict[str, float] = {}
+"""The least and the largest return that the critic can say, where they are not those of cart-pole."""
+
+
+def distributed() -> Iterator[Mapping[str, float]]:
+    """C51 on cart-pole, three times sixteen steps."""
+    bounds = {f"critic.head.{name}": value for name, value in ranges.items()}
+    return control(set_values(get_method("c51"), LITTLE | bounds), block=16)
 
 
 _push = Store.push
@@ -123,5 +136,16 @@ exhibits = (
         run=stored,
         miss="what is stored is taken for what happened; heads and backups put targets into other forms, so that they "
         "cannot be held against rewards where episodes end, as returns are on-policy.",
+    ),
+    Exhibit(
+        id="returns-in-the-range-of-rewards",
+        kind="targets",
+        report=Report(thread="Curt-Park/rainbow-is-all-you-need#39", title="Categorical DQN parameters for Acrobot"),
+        says="Who asked for the critic's range in Acrobot was told that of one reward, -1 to 0, where hundreds of them "
+        "add up: whatever was learned would have been cut to -1.",
+        mechanism="the critic can say returns from 0 to 1, and a step on cart-pole pays 1.",
+        inject=lambda: mock.patch.dict(ranges, {"low": 0.0, "high": 1.0}),
+        run=distributed,
+        expect="had discounted returns that the critic cannot say",
     ),
 )

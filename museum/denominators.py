@@ -15,6 +15,7 @@ from etude.core.batches import TokenBatch
 from etude.evaluation.exhibits import Exhibit, Report
 from etude.loops.losses import Term
 from etude.loops.update import Updater
+from etude.policies.micro_batches import micro_batches
 
 ANSWER = "away from those that they have in the whole minibatch"
 
@@ -32,6 +33,10 @@ def _without_cut_rows(values: Tensor, batch: TokenBatch) -> Term:
     assert batch.shares is not None
     ended = torch.tensor([e.stop.name == "END_OF_TEXT" for e in batch.episodes])
     return Term(values, (values * torch.where(batch.action_mask, batch.shares, 0.0))[ended].sum())
+
+
+def _all_but_the_last(*given: Any) -> Iterator[Tensor]:
+    yield from list(micro_batches(*given))[:-1]
 
 
 @contextmanager
@@ -85,5 +90,18 @@ exhibits = (
         inject=lambda: mock.patch("etude.loops.losses._weighted", _without_cut_rows),
         run=cut,
         expect=ANSWER,
+    ),
+    Exhibit(
+        id="last-rows-dropped",
+        kind="reductions",
+        report=Report(
+            thread="huggingface/trl#6092", title="Add packing-aware dynamic batching to AsyncGRPO", pull=True
+        ),
+        says="What was left when the rows ran out filled no micro-batch, and was thrown away: it was found in review "
+        "that some completions were sampled and scored, and never trained on.",
+        mechanism="the last micro-batch is never asked for.",
+        inject=lambda: mock.patch("etude.loops.update.micro_batches", _all_but_the_last),
+        run=cut,
+        expect="rows were lost in micro-batching",
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etude_museum import scoring
-from etude_museum.tiny import SMALL, language, letters
+from etude_museum.tiny import SMALL, Letters, language, letters
 
 from etude.evaluation.exhibits import Exhibit, Report
 from etude.rewards.function import CallableReward, FunctionReward
@@ -79,6 +79,18 @@ class _Swapped:
             _now[self.name] = self.before
 
 
+def answered(completions: Sequence[str]) -> list[float]:
+    """What is said after the first eight characters counts."""
+    return [letters(c[8:]) for c in completions]
+
+
+def limited() -> Iterator[Mapping[str, float]]:
+    """Three steps with room for an answer, or without."""
+    task = Letters(max_tokens=_now["limit"]() if "limit" in _now else 20)
+    with _Swapped(answered):
+        yield from language(SMALL.replace(rewards=(CallableReward(function=scored),)), task=task)
+
+
 def run(default: Callable[..., Any] = good) -> Iterator[Mapping[str, float]]:
     """Three steps with the reward function in force, called in this process."""
     if "reward" in _now:
@@ -140,6 +152,20 @@ exhibits = (
         mechanism="the reward function catches its own error for each completion, and returns 0.",
         inject=lambda: _Swapped(swallowed),
         run=run,
+        expect="no two completions of one problem had different rewards",
+    ),
+    Exhibit(
+        id="no-room-for-the-answer",
+        kind="rewards",
+        report=Report(
+            thread="huggingface/trl#5697",
+            title="Bug: GRPO quickstart `max_completion_length=256` default silently breaks training",
+        ),
+        says="Of what the first example in the README sampled, 97 % or more was cut before the answer: rewards, loss "
+        "and gradient were 0 for everyone who began with it.",
+        mechanism="completions end after one token, and the answer begins with the ninth character.",
+        inject=lambda: _Swapped(lambda: 1, "limit"),
+        run=limited,
         expect="no two completions of one problem had different rewards",
     ),
     Exhibit(

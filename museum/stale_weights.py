@@ -13,6 +13,7 @@ from etude_museum.tiny import SMALL, language
 
 from etude.evaluation.exhibits import Exhibit, Report
 from etude.optimizers.adam import AdamW
+from etude.policies.adapters import Adapter
 from etude.policies.language import LanguagePolicy
 from etude.regularizers.kl import KLToReference
 
@@ -56,6 +57,20 @@ def other_parameters() -> Iterator[None]:
         yield
 
 
+def adapted() -> Iterator[Mapping[str, float]]:
+    """Two steps of a low-rank adapter, sampled by a copy of base and adapter in one."""
+    return language(SMALL.replace(optimizer=AdamW(lr=1e-2)), adapter=Adapter(rank=2), shadow=True, steps=2)
+
+
+@torch.no_grad()
+def _base_alone(self: LanguagePolicy) -> None:
+    assert self._sampler is not None
+    base = copy.deepcopy(self.model).unload()
+    for mine, theirs in zip(self._sampler.parameters(), base.parameters(), strict=True):
+        mine.copy_(theirs)
+    self._sampled = self.version, self.loads
+
+
 def _same_model(self: LanguagePolicy) -> None:
     self.reference = self.model
 
@@ -84,6 +99,22 @@ exhibits = (
         mechanism="what decodes is a copy of the model as it was at first.",
         inject=unused,
         run=language,
+        expect="The sampler does not hold the weights of version",
+        begins=1,
+    ),
+    Exhibit(
+        id="adapter-never-sent",
+        kind="weights",
+        report=Report(
+            thread="verl-project/verl#7495",
+            title="[BUG][LoRA][Async] Disaggregated weight sync never delivers the LoRA adapter — rollout keeps "
+            "sampling from the initial policy",
+        ),
+        says="Every transfer sent the frozen base and no adapter: the sampler stayed at the initial policy, and two "
+        "months went into explaining it as staleness.",
+        mechanism="the sampler's copy is made of the base without its adapter.",
+        inject=lambda: mock.patch.object(LanguagePolicy, "refresh_sampler", _base_alone),
+        run=adapted,
         expect="The sampler does not hold the weights of version",
         begins=1,
     ),

@@ -14,6 +14,7 @@ from etude.core.episodes import Problem
 from etude.core.method import Method
 from etude.core.population import Member
 from etude.core.registry import get_method
+from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.groups import Groups
 from etude.loops.language import LanguageLoop
@@ -33,7 +34,7 @@ def tokenizer() -> Any:
 
 
 def policy(dtype: torch.dtype = torch.float32, **options: Any) -> Any:
-    """A random model of 2 layers of width 32; options of the model are `dropout`, others the policy's."""
+    """A random model of 2 layers of width 32; options of the model are `dropout` and `adapter`, others the policy's."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from etude.policies.language import LanguagePolicy
@@ -44,7 +45,9 @@ def policy(dtype: torch.dtype = torch.float32, **options: Any) -> Any:
         num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.3, bos_token_id=None, eos_token_id=1,
         pad_token_id=0, attention_dropout=options.pop("dropout", 0.0),
     )  # fmt: skip
-    return LanguagePolicy(LlamaForCausalLM(config).eval().to(dtype), tokenizer(), **options)
+    model: Any = LlamaForCausalLM(config).eval().to(dtype)
+    adapter = options.pop("adapter", None)
+    return LanguagePolicy(adapter.wrap(model, Stream(0)) if adapter else model, tokenizer(), **options)
 
 
 def letters(completion: str) -> float:

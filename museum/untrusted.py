@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from etude_museum.tiny import policy
+from etude_museum.tiny import SMALL, Letters, policy
 from transformers.utils.logging import disable_progress_bar
 
+from etude.core.episodes import Problem
 from etude.evaluation.exhibits import Exhibit, Report
+from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
 from etude.runtime.checkpoints import COMPLETE, newest, save_json, write
 
@@ -64,6 +68,28 @@ def loaded() -> Iterator[dict[str, float]]:
         yield {"ran": float(len(ran))}
 
 
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} {% endfor %}"
+SPY = "{{ messages.__class__.__base__.__subclasses__() }}"
+"""Where code begins that is hidden in a template: every class of the process, for what it can do."""
+
+
+class Talks(Letters):
+    """The same, asked in conversations."""
+
+    id: ClassVar[str] = "talks"
+
+    def problems(self, split: str) -> list[Problem]:
+        return [replace(p, prompt=[{"role": "user", "content": str(p.prompt)}]) for p in super().problems(split)]
+
+
+def talked() -> Iterator[Mapping[str, float]]:
+    """A step of conversations, written by the template that came with the model."""
+    asked = policy()
+    asked.tokenizer = copy.deepcopy(asked.tokenizer)
+    asked.tokenizer.chat_template = given.get("template", "") + TEMPLATE
+    yield LanguageLoop(SMALL, Talks(), asked, seed=0, steps=10).step().metrics
+
+
 def resumed() -> Iterator[str]:
     """The newest checkpoint of a run is read."""
     with tempfile.TemporaryDirectory() as folder:
@@ -106,6 +132,21 @@ exhibits = (
         inject=lambda: giving(code=True),
         run=loaded,
         expect="runs code of its own from the hub, which etude refuses",
+    ),
+    Exhibit(
+        id="template-with-code",
+        kind="security",
+        report=Report(
+            thread="guidance-ai/guidance#1475",
+            title="fix: sandbox chat template rendering to prevent RCE via poisoned models",
+            pull=True,
+        ),
+        says="The chat template in a model's files was rendered outside of the sandbox that it is written for: whoever "
+        "shares a model runs code on every machine that loads it.",
+        mechanism="the template asks for the classes of the process.",
+        inject=lambda: giving(template=SPY),
+        run=talked,
+        expect="access to attribute '__class__' of 'list' object is unsafe",
     ),
     Exhibit(
         id="path-out-of-the-folder",

@@ -81,6 +81,35 @@ def _nan(self: Walk) -> np.ndarray:
     return np.array([self.place, np.log(self.place + 0.3) if self.place < -0.3 else 0.0], np.float32)
 
 
+def _global_start(self: Walk) -> None:
+    self.place = np.random.uniform(-0.3, 0.3)
+
+
+_reset, _step = Walk.reset, Walk.step
+
+
+def _seeded_for_all(self: Walk, *, seed: int | None = None, options: Any = None) -> Any:
+    if seed is not None:
+        np.random.seed(seed)
+    return _reset(self, seed=seed, options=options)
+
+
+def _drawn_from_all(self: Walk, action: np.int64) -> Any:
+    self.place += np.random.normal(0, 0.05)
+    return _step(self, action)
+
+
+@contextmanager
+def random_for_all(**faulty: Any) -> Iterator[None]:
+    """The walk draws from the generator that the whole process has, whose state comes back afterwards."""
+    before = np.random.get_state()
+    try:
+        with mock.patch.multiple(Walk, **faulty):
+            yield
+    finally:
+        np.random.set_state(before)
+
+
 class _OneSeed(Stream):
     """A stream that forgets which copy of an environment it is for."""
 
@@ -147,6 +176,31 @@ exhibits = (
         inject=lambda: instead("begin", _own_start),
         run=checked,
         expect="Seeds 7 and 8 give the same episode",
+    ),
+    Exhibit(
+        id="seed-of-another-generator",
+        kind="environments",
+        report=Report(
+            thread="TUDelft-CNS-ATM/bluesky-gym#42",
+            title="Use self.np_random instead of np.random or random for proper seeding and reproducibility",
+        ),
+        says="The seed of reset went into a generator that the environment never drew from: no experiment could be "
+        "repeated, and nothing said so.",
+        mechanism="reset draws from numpy.random.",
+        inject=lambda: random_for_all(begin=_global_start),
+        run=checked,
+        expect="The same seed and actions in a new environment give another",
+    ),
+    Exhibit(
+        id="one-generator-for-all",
+        kind="environments",
+        report=Report(thread="datamllab/rlcard#125", title="Environment-local RNG seeds/state"),
+        says="Games drew from the generator of the whole process: whatever else drew a number, another game among it, "
+        "changed them.",
+        mechanism="reset seeds numpy.random, and every step draws from it.",
+        inject=lambda: random_for_all(begin=_global_start, reset=_seeded_for_all, step=_drawn_from_all),
+        run=checked,
+        expect="Environments influence each other",
     ),
     Exhibit(
         id="episodes-without-end",

@@ -20,6 +20,7 @@ from etude.core.registry import get_method
 from etude.core.transitions import Transitions
 from etude.experience.beginnings import Beginnings
 from etude.experience.groups import Groups
+from etude.experience.vector import RolloutCollector
 from etude.loops import losses, update
 from etude.loops.off_policy import OffPolicyLoop
 from etude.loops.on_policy import OnPolicyLoop
@@ -39,6 +40,7 @@ from etude.tasks import resolve_task
 from language_toys import make_loop, random_policy
 from replay_toys import REPLAY, small
 
+OBSERVATIONS = "normalize-observations"
 little = grpo.replace(problems=3, experience=Groups(size=4), optimizer=AdamW(lr=1e-3))
 
 
@@ -162,6 +164,39 @@ def test_what_an_environment_gave_up_is_no_fault_of_the_checkpoint(tmp_path: Pat
         f"{at}/lost": torch.tensor([False]), f"{at}/lengths": torch.tensor([0]), "w": torch.tensor([1.0]),
     })  # fmt: skip
     assert round_trip.unlike(one, two) == f"{at}/lengths in state.safetensors"
+# 2. Normalisers
+
+
+def normalised() -> OnPolicyLoop:
+    changes = {"experience.environments": 2, "experience.steps": 8, "policy.observations": OBSERVATIONS}
+    return control_loop(set_values(get_method("ppo", world="control"), changes), [0, 1])
+
+
+@pytest.mark.slow
+def test_a_rollout_that_is_taken_in_before_it_is_learned_from_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once, where the exhibit takes it in step by step."""
+    collect, loop = RolloutCollector.collect, normalised()
+
+    def collected(self: RolloutCollector, *given: Any) -> Transitions:
+        batch = collect(self, *given)
+        self.actor.observe(batch.flat().observations)
+        return batch
+
+    monkeypatch.setattr(RolloutCollector, "collect", collected)
+    before = loop.parameters.values.clone()
+    with pytest.raises(InvariantError, match="moments of the normaliser changed while rollout 0 was collected"):
+        loop.step()
+    assert torch.equal(loop.parameters.values, before), "nothing was updated"
+
+
+@pytest.mark.slow
+def test_a_normaliser_that_learns_afterwards_is_no_fault() -> None:
+    loop = normalised()
+    marks = []
+    for _ in range(2):
+        loop.step()
+        marks.append([x.clone() for x in loop.actor.transforms.buffers()])
+    assert not torch.equal(marks[0][0], marks[1][0])
 
 
 # 2. References

@@ -50,7 +50,7 @@ class ControlUpdater:
         self.learners = learners or Learners({}, {}, actor, population, 0)
         self.noise, self.agreement = Noise(population.size), dict[str, Tensor]()
         self.noise.sums = self.noise.sums.to(parameters.values.device)
-        self.halts = _halts(method)
+        self.halts, self.seen_with = _halts(method), tuple[float, ...]()
 
     def follow(self, method: CompleteRolloutMethod) -> None:
         """Go on as the next stage says, whose critic and optimizer are the same."""
@@ -60,6 +60,13 @@ class ControlUpdater:
 
     def run(self, batch: Transitions, number: int, rate: Number) -> dict[str, Tensor]:
         """All epochs on a rollout; returns means over the last epoch, [P] each. `rate`: one, or one per member."""
+        acted_with, self.seen_with = self.seen_with, ()
+        if acted_with and acted_with != fingerprint(self.actor.transforms.buffers()):
+            raise InvariantError(
+                f"The moments of the normaliser changed while rollout {number} was collected: its actions were drawn "
+                "for other numbers than are learned from. Observe a rollout after it was learned from. The policy "
+                "learned nothing from this rollout."
+            )
         method, first, before = self.method, self.learners.run(batch, number, "before"), self.parameters.values.clone()
         metrics = self._halting(batch, number, rate) if self.halts else self._epochs(batch, number, rate)
         self._check_moved(before, metrics, rate)
@@ -123,7 +130,11 @@ class ControlUpdater:
             yield shuffled.slice(a * self.length, b * self.length)
 
     def check_acting(self, actor: nn.Module, number: int) -> None:
-        """Invariant 2: what acts in step `number` has the trained weights and moments. Raises InvariantError."""
+        """Invariant 2: what acts in step `number` has the trained weights and moments. Raises InvariantError.
+
+        The moments are remembered: those of the rollout to come must be what it is learned from with.
+        """
+        self.seen_with = fingerprint(self.actor.transforms.buffers())
         if actor is self.actor:
             return
         acting, learning = (fingerprint([*x.parameters(), *x.buffers()]) for x in (actor, self.actor))
