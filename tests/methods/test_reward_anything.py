@@ -89,34 +89,33 @@ def test_a_task_without_lists_is_told() -> None:
 
 
 class Short(Toy):
-    """Two answers, of which the same one is always better; worked verdicts favour either name as often."""
+    """Two answers, of which the same one is always better; of eight worked verdicts two are wrong."""
 
     max_tokens: int = 32
 
     def problems(self, split: str) -> list[Problem]:
         made = []
-        for i, answers in enumerate((["a", "z"], ["z", "a"]) * 2):
+        for i, answers in enumerate((["a", "z"], ["z", "a"]) * 4):
             info = {"asked": "", "candidates": answers, "targets": [float(said == "z") for said in answers]}
             made.append(Problem(f"{split}-{i}", listed("", answers), info=info))
         return made
 
     def demonstration(self, problem: Problem) -> str:
-        scores = "01" if int(problem.id[-1]) < 2 else "10"
+        scores = "01" if (problem.info["candidates"][0] == "a") == (int(problem.id[-1]) < 6) else "10"
         return f'{{"scores":{{"A":{scores[0]},"B":{scores[1]}}}}}'
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_judge_that_knows_the_form_learns_to_rank() -> None:
-    """From verdicts that are right half of the time to ones that read which answer has which name."""
+    """From verdicts of which a quarter is wrong to hardly any; a verdict in this form and right is worth 0.96."""
     policy, task = random_policy(context=64), Short()
-    shown = LanguageLoop(
-        set_values(get_method("sft"), {"problems": 4, "optimizer.lr": 1e-2}), task, policy, seed=0, steps=40
-    )
-    for _ in range(40):
+    changes = {"problems": 8, "optimizer.lr": 1e-2}
+    shown = LanguageLoop(set_values(get_method("sft"), changes), task, policy, seed=0, steps=80)
+    for _ in range(80):
         shown.step()
-    ranked = set_values(get_method("reward-anything"), {"problems": 4, "optimizer.lr": 3e-3})
-    loop = LanguageLoop(ranked, task, policy, seed=0, steps=20)
-    rewards = [loop.step().metrics["reward"] for _ in range(20)]
-    print(rewards)
-    assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.2
+    ranked = {"problems": 12, "experience.size": 4, "optimizer.lr": 1e-3}
+    loop = LanguageLoop(set_values(get_method("reward-anything"), ranked), task, policy, seed=0, steps=12)
+    rewards = [loop.step().metrics["reward"] for _ in range(12)]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.05
+    assert sum(rewards[-3:]) / 3 > 0.8

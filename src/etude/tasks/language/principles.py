@@ -119,6 +119,7 @@ class Principles(LanguageTask):
 
     id: ClassVar[str] = "principles"
     max_tokens: ClassVar[int] = 112
+    shows_how: ClassVar[bool] = False  # worked verdicts round, and so call answers equal that are not
 
     size: Count = 4000
     judges: Count = 3
