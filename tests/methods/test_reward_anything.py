@@ -51,6 +51,7 @@ def test_saying_nothing_is_worth_nothing_unless_it_is_asked_for() -> None:
         ListwiseReward().worth("", Problem("p/2", "?"))
 
 
+@pytest.mark.slow
 def test_names_are_drawn_by_seed_step_and_occurrence_and_nothing_else() -> None:
     problem = principles.problems("train")[3]
     again = renamed(problem, 0, context())
@@ -66,6 +67,7 @@ def test_names_are_drawn_by_seed_step_and_occurrence_and_nothing_else() -> None:
     assert len(counts) == 24 and max(counts.values()) < 25 + 5 * 5  # 600 draws of 24 orders: 25 each, deviation 4.9
 
 
+@pytest.mark.slow
 def test_a_group_sees_the_same_names_and_is_paid_by_them() -> None:
     loop = LanguageLoop(
         set_values(get_method("reward-anything"), {"problems": 2, "experience.size": 3, "experience.max_tokens": 2}),
@@ -81,6 +83,7 @@ def test_a_group_sees_the_same_names_and_is_paid_by_them() -> None:
         assert principles.score(episode.problem, principles.demonstration(episode.problem)) > 0.5
 
 
+@pytest.mark.slow
 def test_a_task_without_lists_is_told() -> None:
     method = set_values(get_method("reward-anything"), {"problems": 2})
     check(method, principles)
