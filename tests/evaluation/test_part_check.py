@@ -199,9 +199,11 @@ def test_what_is_wrong_is_said(part: Any, sentence: str) -> None:
 GIVEN = (
     "function-reward", "callable-reward", "learning", "own-module",
     "information-gain", "process-reward", "priority-draws", "over-prompt-value",
+    "listwise-reward",
 )  # fmt: skip
 """Parts that cannot be made without a function, an optimizer or a module; and rewards that refuse, in a sentence, what
-is no thought (`rlp`), no exercise about a worked answer (`mr-rlvr`), or an answer without a value (`a-lol`)."""
+is no thought (`rlp`), no exercise about a worked answer (`mr-rlvr`), an answer without a value (`a-lol`), or no list
+(`reward-anything`)."""
 SHIPPED = [c for c in part_classes().values() if c.slot != "task" and c.name not in GIVEN]
 
 

@@ -334,6 +334,41 @@ def anchored() -> World:
     return world
 
 
+TOLD = (
+    ('<think>1</think>{"scores":{"A":1,"B":2,"C":3},"best-to-worst":["C","B","A"]}', 0.95, (1, 2, 3)),
+    ('{"scores":{"A":2,"B":2,"C":2},"best-to-worst":["A","B","C"]}', 0.8, (2, 2, 2)),
+    ('<think>{"scores":{"A":5,"B":1},"best-to-worst":["B","A"]}', 0.05 + 0.35 + 0.4 / 3, (5, 1, None)),
+    ('<think></think>so {"scores":{"A":2,"B":1,"C":4}}', 0.15 + 0.25 + 0.2, (2, 1, 4)),
+    ("nothing", 0.0, (None, None, None)),
+)
+"""Verdicts on three answers, how well each is formed, and the scores in it."""
+
+
+def ranked() -> World:
+    """Verdicts on a list, turned round by a place from problem to problem."""
+    world = plain()
+    world.notes["verdicts told"] = [TOLD[(i + i // 5) % 5] for i in range(world.count)]
+    world.said = [text for text, *_ in world.notes["verdicts told"]]
+    world.notes["listed"] = {"asked": "?", "candidates": ["x", "y", "z"], "targets": [1.0, 2.5, 5.0]}
+    return world
+
+
+def reward_anything(w: World) -> Tensor:
+    """A tenth of the form, and nine of what is lost on no pair: a pair weighs 1 and the distance of its targets."""
+    targets, worth = w.notes["listed"]["targets"], []
+    for _, form, scores in w.notes["verdicts told"]:
+        lost, total = 0.0, 0.0
+        for a, b in ((0, 1), (0, 2), (1, 2)):  # targets rise
+            if scores[a] is not None and scores[b] is not None:
+                total += 1 + targets[b] - targets[a]
+                lost += (1 + targets[b] - targets[a]) * (0.0, 0.5, 1.0)[
+                    (scores[a] >= scores[b]) + (scores[a] > scores[b])
+                ]
+        worth.append(0.1 * form + (0.9 * (1 - lost / total) if total else 0.0))
+    w.rewards = worth
+    return grpo(w)
+
+
 def shown_first(first: str, second: str) -> float:
     """The chance that a judge gives to the first of two answers."""
     return (2 + len(first)) / (3 + len(first) + 2 * len(second))
@@ -528,6 +563,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "reinforce": (plain, reinforce),
     "relift": (plain, rlvr.relift),
     "reward-model": (worlds.pairs, reward_model),
+    "reward-anything": (ranked, reward_anything),
     "rft": (plain, rlvr.rft),
     "rl-compositionality": (plain, rlvr.rl_compositionality),
     "rl-compositionality-rft": (plain, rlvr.rl_compositionality_rft),

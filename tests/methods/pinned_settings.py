@@ -501,6 +501,10 @@ SETTINGS: dict[str, Settings] = {
         "runs.1.task": "{verdicts}", "runs.1.begins": "start", "runs.2.method": "pairwise-ppo", "runs.2.steps": 100,
         "runs.2.begins": "start", "runs.2.set": ("rewards.against-anchor.judge.model={judge}",), "repeat": 1,
     },
+    "reward-anything": {
+        **PLAIN, "experience": "shuffled-names", "rewards": ("listwise-reward",), "rewards.0.format": 0.1,
+        "rewards.0.accuracy": 0.9, "rewards.0.unranked": 0.0,
+    },
     "p3o": {**SAMPLED, **TWICE, "experience.size": 2, "critic": None, "reference": "frozen"},
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "recoil": {

@@ -361,7 +361,7 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 ELSEWHERE = {
     "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "refuel",
-    "rlanything", "rlp", "rlpt-text", "rto", "salsa", "text2grad", "toolrl",
+    "reward-anything", "rlanything", "rlp", "rlpt-text", "rto", "salsa", "text2grad", "toolrl",
 }  # fmt: skip
 """They need a curriculum, a reward model, a graph, thoughts, answers, calls, turns or verdicts: `test_learning.py`
 and their own tests."""

@@ -35,6 +35,7 @@ from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.pairwise_rl import AgainstAnchor
+from etude.methods.preference.reward_anything import ListwiseReward
 from etude.methods.preference.rto import DPOTokenReward
 from etude.methods.preference.text2grad.parts import TaskCritic, WordRewards
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
@@ -151,7 +152,7 @@ def complete(method: Method, scorer: str) -> Method:
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
     rewards = tuple(p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
-    if any(isinstance(p, CallFormat) for p in rewards):  # the shipped model never writes a call
+    if any(isinstance(p, (CallFormat, ListwiseReward)) for p in rewards):  # the shipped model never writes one
         rewards += (RepetitionPenalty(size=1),)
     rewards = tuple(p.replace(whose=SavedModel(model=scorer)) if isinstance(p, DPOTokenReward) else p for p in rewards)
     rewards = tuple(p.replace(critic=TaskCritic()) if isinstance(p, WordRewards) else p for p in rewards)

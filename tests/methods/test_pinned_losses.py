@@ -171,6 +171,7 @@ def episode(world: World, i: int) -> Episode:
     known: dict[str, Any] = {"following": ("b=3;", "c=4;")}
     if "anchor" in world.notes:
         known["demonstration"] = world.notes["anchor"]
+    known |= world.notes.get("listed", {})
     if "values" in world.notes:
         known["value"] = world.notes["values"][group]
     problem = Problem(f"p{group}", "?", world.answer, world.levels.get(group, ""), known)

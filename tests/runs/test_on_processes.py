@@ -21,11 +21,13 @@ from etude.core.registry import compositions, files, get_method
 from etude.experience.samplers import Sampler, Samplers
 from etude.loops.language import LanguageLoop
 from etude.methods.preference.pairwise_rl import AgainstAnchor
+from etude.methods.preference.reward_anything import ListwiseReward, ShuffledNames
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
 from etude.rewards.model import RewardModel
 from etude.rewards.outcome import TaskReward
 from etude.rewards.pair_judges import SimulatedJudge
+from etude.rewards.patterns import RepetitionPenalty
 from etude.runs.samplers import check, sampler_arguments
 from etude.runs.training import Options
 from etude.runtime.executors.places import Place, place_of
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
 STEPS = 3
 PROBLEMS = {"ghpo": 4, "hgpo": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
-TASKS = {"planning-q-learning": "paths", "supo": "attr-20q"}
+TASKS = {"planning-q-learning": "paths", "reward-anything": "principles", "supo": "attr-20q"}
 """Of methods that are for another than `compose`."""
 SAMPLING = ("experience", "curriculum", "second_look", "stages", "critic")
 """Slots whose parts ask for episodes or keep a state that decides what is asked for."""
@@ -112,8 +114,11 @@ def small(method: TokenMethod) -> TokenMethod:
     if isinstance(method.curriculum, Replicated):
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
+    if isinstance(method.experience, ShuffledNames):
+        method = method.replace(experience=method.experience.replace(max_tokens=16))
     rewards = (TaskReward() if isinstance(part, RewardModel) else part for part in method.rewards)
     judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
+    judged = (RepetitionPenalty(size=1) if isinstance(p, ListwiseReward) else p for p in judged)
     return method.replace(rewards=tuple(judged), problems=PROBLEMS.get(method.id, 2))
 
 
