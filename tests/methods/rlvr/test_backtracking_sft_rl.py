@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from etude.core.batches import TokenBatch
+from etude.core.edit import assignments
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.kinds import TokenMethod
 from etude.core.recipe import Recipe
@@ -18,8 +19,10 @@ from etude.methods.rlvr.backtracking_sft_rl import backtracking_rl, backtracking
 from etude.methods.rlvr.grpo import grpo
 from etude.rewards.outcome import TaskReward
 from etude.rewards.patterns import FormatReward
+from etude.runs.beds import load_bed
 from etude.runs.kinds.recipe import composed, divided
 from etude.runs.studies import load_study
+from etude.runs.training import compose_method, compose_task
 from etude.tasks.language.countdown_lines import CountdownLines, backtracks, countdown_lines
 
 ASKED = Problem("1", "3,5,8->16:", 16, info={"numbers": (3, 5, 8)})
@@ -77,6 +80,10 @@ def test_recipes_differ_in_what_is_shown_and_nothing_else() -> None:
     broken = {arm.changes["task.shown"]: arm.changes["task.backtracks"] for arm in arms.values()
               if len(arm.changes) == 2}  # fmt: skip
     assert broken == {"wrong": 3, "of-others": 3, "shuffled": 3}
+    for name in study.beds:
+        for arm in arms.values():
+            task = compose_task(study.bed(name).task, assignments({**study.bed(name).set, **arm.changes}))
+            assert task.problems("test")[3].prompt == study.bed(name).goal.problems("test")[3].prompt
     tests = [study.bed(name).goal for name in study.beds]
     assert [goal.numbers for goal in tests] == [(3,), (4,)] and {goal.backtracks for goal in tests} == {0}
 
@@ -84,5 +91,13 @@ def test_recipes_differ_in_what_is_shown_and_nothing_else() -> None:
 def test_the_claim_compares_one_branch_with_none() -> None:
     claim = backtracking_sft_rl.claim
     assert claim is not None and claim.baseline == backtracking_sft_rl.id
-    assert (claim.changes, claim.baseline_changes) == ({"task.backtracks": 1}, {"task.backtracks": 0})
-    assert claim.bed in load_study("backtracking-sft-rl").beds
+    bed, shown = load_bed(claim.bed), []
+    for changes in (claim.changes, claim.baseline_changes):
+        arm = cast(Recipe, compose_method(claim.baseline, assignments(changes)))
+        taught, reinforced = (composed(link, bed.goal) for link in arm.runs)
+        assert (taught.method, reinforced.method) == tuple(
+            composed(r, bed.goal).method for r in backtracking_sft_rl.runs
+        )
+        assert reinforced.task == bed.goal
+        shown.append(cast(CountdownLines, taught.task).backtracks)
+    assert shown == [1, 0]

@@ -43,8 +43,8 @@ backtracking_sft_rl = Recipe(
         "than worked answers without.",
         bed="language/countdown-lines-easy",
         baseline="backtracking-sft-rl",
-        changes={"task.backtracks": 1},
-        baseline_changes={"task.backtracks": 0},
+        changes={"runs.sft.set": ["optimizer.lr=2e-3", "task.backtracks=1"]},
+        baseline_changes={"runs.sft.set": ["optimizer.lr=2e-3", "task.backtracks=0"]},
         measures=(
             Measure(name="end"),
             Measure(name="end:pass@2", role="mechanism"),
