@@ -45,11 +45,7 @@ backtracking_sft_rl = Recipe(
         baseline="backtracking-sft-rl",
         changes={"runs.sft.set": ["optimizer.lr=2e-3", "task.backtracks=1"]},
         baseline_changes={"runs.sft.set": ["optimizer.lr=2e-3", "task.backtracks=0"]},
-        measures=(
-            Measure(name="end"),
-            Measure(name="end:pass@2", role="mechanism"),
-            Measure(name="last:completion_length", role="mechanism", smallest=5.0, bounds=(0.0, None)),
-        ),
+        measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         equal=("steps",),
         sweep={},
         paper_effect="longer traces with backtracks make reinforcement end higher and steadier; best is b = 1 for "
