@@ -505,6 +505,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "a-lol-offline": (appraised, a_lol_offline),
     "agro": (plain, rlvr.agro),
     "alpine": (worlds.demonstrations, sft),
+    "backtracking-rl": (plain, rlvr.backtracking_rl),
     "bilevel-mle": (plain, bilevel_mle),
     "brpo": (compared, brpo),
     "capo": (plain, rlvr.capo),

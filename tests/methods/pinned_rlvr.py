@@ -399,6 +399,13 @@ def model_task_alignment(w: World) -> Tensor:
     return token_mean(surrogates(w, standardised(differing(paid(w), w), w), 0.2, 0.28))
 
 
+def backtracking_rl(w: World) -> Tensor:
+    """GRPO's loss of 0.9 for a right answer and 0.1 for one that was found and not cut."""
+    answers = {i: w.text(i).partition("=")[2] for i in range(w.count)}
+    scores = {i: 0.9 * r + 0.1 * bool(answers[i] and i not in w.cut) for i, r in paid(w).items()}
+    return sequence_mean(surrogates(w, standardised(scores, w)))
+
+
 def rl_compositionality(w: World) -> Tensor:
     """DAPO's scores, clipped at a fifth on both sides."""
     return token_mean(surrogates(w, standardised(dapo_scores(w), w)))

@@ -180,6 +180,15 @@ SETTINGS: dict[str, Settings] = {
         "actor.0.weight": "softmax-advantage", "actor.0.weight.temperature": 1.0, "actor.0.weight.over": "min",
         "actor.0.weight.baseline": "of-policy", "actor.0.error": "likelihood",
     },
+    "backtracking-rl": {
+        **PLAIN, "problems": 128, "minibatches": 2, "rewards": ("task-reward", "format-reward"),
+        "rewards.0.weight": 0.9, "rewards.1.weight": 0.1, "rewards.1.pattern": "",
+    },
+    "backtracking-sft-rl": {
+        "runs": ("train", "train"), "runs.0.method": "sft", "runs.1.method": "backtracking-rl",
+        "runs.0.set": ("optimizer.lr=2e-3",), "runs.1.set": ("problems=16",), "runs.0.steps": 300,
+        "runs.1.steps": 60, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "repeat": 1,
+    },
     "bc": {**CLONED, "policy": "deterministic-policy", "actor.0.error": "squared-distance"},
     "bc-discrete": {**CLONED, "policy": "softmax-policy", "actor.0.error": "likelihood"},
     "bilevel-mle": {**PLAIN, "experience.size": 5},
