@@ -251,7 +251,7 @@ def test_judges_are_asked_about_what_they_decide_and_nothing_else(monkeypatch: p
 
 
 def test_a_judge_without_an_answer_has_not_accepted_and_stops_the_run_in_the_end() -> None:
-    part = ConstrainedOrder(tasks=(TaskJudges(panel=(Refuses(these=("?",)),)),)).bind()
+    part = ConstrainedReturns(tasks=(TaskConstraints(panel=(Refuses(these=("?",)),)),)).bind()
     batch, context = two_tasks(), SimpleNamespace(policy=None)
     for _ in range(24):
         assert not part.rescore_in(batch, context).any()  # type: ignore[arg-type]
