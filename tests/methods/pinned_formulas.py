@@ -266,6 +266,52 @@ def rto(w: World) -> Tensor:
     return apart(w, rewards)
 
 
+def calibrated(w: World) -> dict[int, float]:
+    """Of every fourth row, the worked answer of its problem, it is 1/2."""
+    judged = w.notes["judged"]
+    return {i: 1 / (1 + math.exp(judged[i // 4 * 4 + 3] - judged[i])) for i in range(w.count)}
+
+
+def away(w: World, policy: str, i: int) -> float:
+    """Nats over what is allowed."""
+    return float((w.of(policy, i) - w.of("ref", i)).sum().detach()) / 8
+
+
+def cgpo(w: World) -> Tensor:
+    """What is refused is worth 0; worked answers are no part of the step."""
+    own = [i for i in range(w.count) if i % 4 < 3]
+    chance, refused = calibrated(w), w.notes["refused"]
+    worth = {i: 0.0 if i in refused else chance[i] * max(0.0, 1 - away(w, "old", i)) for i in own}
+    base = mean(worth.values())
+    return -sum((worth[i] - base) * w.of("new", i).sum() for i in own) / len(own)
+
+
+def cgpo_pairs(w: World) -> Tensor:
+    """The best accepted against the worst refused, or accepted where none is refused; a problem may have neither."""
+    judged, total = w.notes["judged"], torch.zeros((), dtype=torch.float64)
+    for first in range(0, w.count, 4):
+        own = range(first, first + 3)
+        good = sorted((i for i in own if i not in w.notes["refused"]), key=lambda i: judged[i])
+        poor = sorted((i for i in own if i in w.notes["refused"]), key=lambda i: judged[i])
+        if not good or good[-1:] == (poor or good)[:1]:
+            continue
+        i, j = good[-1], (poor or good)[0]
+        gain = [(w.of("new", k) - w.of("ref", k)).sum() for k in (i, j)]
+        total = total - torch.nn.functional.logsigmoid(0.1 * (gain[0] - gain[1])) - w.of("new", i).mean()
+    return total / 5
+
+
+def cgpo_best(w: World) -> Tensor:
+    """Of each problem the best that keeps what is asked of it, else the worked answer, as likely as it is now."""
+    chance, total = calibrated(w), torch.zeros((), dtype=torch.float64)
+    for first in range(0, w.count, 4):
+        keeps = [i for i in range(first, first + 3) if i not in w.notes["refused"] and away(w, "old", i) <= 1]
+        spare = [i for i in (first + 3,) if i not in w.notes["refused"] and away(w, "new", i) <= 1]
+        for i in sorted(keeps, key=lambda k: chance[k])[-1:] or spare:
+            total = total - chance[i] * w.of("new", i).sum()
+    return total / w.count
+
+
 def salsa(w: World) -> Tensor:
     """PPO-RLHF's, whatever the reference is."""
     return ppo_rlhf(w)
@@ -509,6 +555,9 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "bilevel-mle": (plain, bilevel_mle),
     "brpo": (compared, brpo),
     "capo": (plain, rlvr.capo),
+    "cgpo": (worlds.refused, cgpo),
+    "cgpo-best": (worlds.refused, cgpo_best),
+    "cgpo-pairs": (worlds.refused, cgpo_pairs),
     "chain-traversal-rl": (plain, chain_traversal_rl),
     "clip-cov": (plain, rlvr.clip_cov),
     "copg": (worlds.scored, copg),

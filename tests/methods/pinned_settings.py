@@ -219,6 +219,21 @@ SETTINGS: dict[str, Settings] = {
     "brpo": {
         **PLAIN, "experience.size": 16, "filters.0.resample": True, "filters.0.rounds": 3, "filters.0.most": 0.6,
     },
+    "cgpo": {
+        **SAMPLED, **ONCE, "experience": "groups-and-demonstrations", "experience.size": 4, "reference": "frozen",
+        "rewards.2.tasks.0.panel": ("no-repeats",), "rewards.2.tasks.0.panel.0.size": 4,
+        "rewards.2.tasks.0.sees": "whole-completion", "critic": None, "rewards.2.tasks.0.kl_max": 8.0,
+    },
+    "cgpo-best": {
+        **SAMPLED, **ONCE, "experience": "groups-and-demonstrations", "experience.size": 4, "reference": "frozen",
+        "rewards.2.tasks.0.panel": ("no-repeats",), "rewards.2.tasks.0.panel.0.size": 4,
+        "rewards.2.tasks.0.sees": "whole-completion", "critic": None, "rewards.2.tasks.0.kl_max": 8.0,
+    },
+    "cgpo-pairs": {
+        **SAMPLED, **ONCE, "experience": "groups-and-demonstrations", "experience.size": 4, "reference": "frozen",
+        "rewards.1.tasks.0.panel": ("no-repeats",), "rewards.1.tasks.0.panel.0.size": 4,
+        "rewards.1.tasks.0.sees": "whole-completion", "critic": None, "objective.nll": 1.0,
+    },
     "copg": {**PAIRS, "experience": "scored-answers", "experience.most": 8, "reference": "frozen"},
     "cal-ql": {
         **CONSERVATIVE, "transforms": ("returns-to-go",), "critic.penalties.0.floor": "recorded-returns",

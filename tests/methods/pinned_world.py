@@ -201,6 +201,20 @@ def with_demonstrations() -> World:
     return World([i // 4 for i in range(20)], lengths, rewards, written=(3, 7, 11, 15, 19))
 
 
+def refused() -> World:
+    """As `with_demonstrations`, of which some say four words twice, and of one problem all that were sampled.
+
+    What is best of the first problem is far from the reference; what is recorded of a worked answer is no likelihood.
+    """
+    world = with_demonstrations()
+    world.ref[2] -= 5
+    world.old[11] += 9
+    again = {0, 5, 8, 9, 10, 16, 17, 18, 19}
+    world.said = ["p q r s p q r s" if i in again else "p q r s t" for i in range(world.count)]
+    world.notes["refused"] = again
+    return world
+
+
 def large_group() -> World:
     """One right answer among thirty, which lies more than five deviations above the mean, and another problem."""
     lengths = [1 + i % 3 for i in range(36)]

@@ -333,6 +333,9 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "a-lol-offline": scored_margin,
     "orpo": margin,
     "kto": margin,
+    "cgpo": solved,
+    "cgpo-best": solved,
+    "cgpo-pairs": solved,
     "pf-ppo": solved,
     "ppo-max": solved,
     "reward-model": preference,
@@ -345,6 +348,15 @@ MORE_SEEDS = {"poly-ppo": 5}
 
 SCALED = ("task-reward", "normalized-scores", "clipped-scores", "kl-penalty")
 SHALLOW: dict[str, dict[str, Any]] = {
+    "cgpo": {
+        "rewards": ("task-reward", "baseline-calibrated-scores", "constrained-returns"), "experience.size": 8,
+        "rewards.2.tasks.0.kl_max": 100.0,
+    },
+    "cgpo-best": {
+        "rewards": ("task-reward", "baseline-calibrated-scores", "constrained-best"),
+        "rewards.2.tasks.0.kl_max": 100.0,
+    },
+    "cgpo-pairs": {"rewards": ("task-reward", "constrained-order")},
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},

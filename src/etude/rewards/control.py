@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from etude.advantages.group import GroupMean, GroupStd, of_episodes
+from etude.advantages.group import GroupMean, GroupStd, group_sum, of_episodes
 from etude.core.batches import TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative
@@ -82,6 +82,34 @@ class PromptZScores(GroupReward):
     def _scored(self, scores: Tensor, group: Tensor) -> Tensor:
         exact = scores.double()
         return GroupStd(epsilon=self.epsilon).scaled(GroupMean().centred(exact, group), exact, group)
+
+
+class BaselineCalibratedScores(GroupReward):
+    """sigmoid(r - r_baseline): how likely an answer is better than its problem's written one (arXiv:2409.20370, eq. 5).
+
+    The written answer is a row of the problem, as `groups-and-demonstrations` gives it, is scored as all others are,
+    and comes to 1/2; of several their mean counts. What is paid for a prompt as such changes nothing. r_baseline is 0
+    where a problem has no written answer.
+
+    Shapes: [B], in [0, 1].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> rows = Rows(scores=torch.tensor([-3.0, -5.0, -4.0]), group=torch.zeros(3), once=lambda: None)
+    >>> rows.sampled = torch.tensor([True, True, False])
+    >>> [round(x, 3) for x in BaselineCalibratedScores().rescore(rows).tolist()]
+    [0.731, 0.269, 0.5]
+    """
+
+    def rescore(self, batch: TokenBatch) -> Tensor:
+        return of_episodes(_calibrated, batch, batch.scores, batch.sampled)
+
+
+def _calibrated(scores: Tensor, sampled: Tensor, group: Tensor) -> Tensor:
+    """[N] chances over the mean of what was written; compared in float64, where one number is taken from another."""
+    written = (~sampled).double()
+    exact = scores.double()
+    baseline = group_sum(exact * written, group) / group_sum(written, group).clamp(min=1)
+    return (exact - baseline).sigmoid().to(scores)
 
 
 class AffineScores(GroupReward):

@@ -231,6 +231,32 @@ class SegmentPrefix(Judge):
         return _squeezed(given) in {_squeezed("".join(wanted[:j])) for j in ends} - {""}
 
 
+class NoRepeats(Judge):
+    """1 if an answer says no run of `size` units twice.
+
+    A reward model that counts what is said pays for saying it again.
+
+    Args:
+        size: how many units make a run.
+        unit: words, apart by white space; or characters, white space left out.
+
+    >>> cases = [Case("?", given, ("",)) for given in ("a cat, a cat", "a cat, a dog", "abca")]
+    >>> NoRepeats(size=1).bind().scores(cases, None), NoRepeats(size=1, unit="character").bind().scores(cases, None)
+    ([0.0, 0.0, 1.0], [0.0, 0.0, 0.0])
+    """
+
+    size: Count = 4
+    unit: Literal["word", "character"] = "word"
+
+    def scores(self, cases: Sequence[Case], context: Context) -> list[float]:
+        return [float(self._differ(c.given)) for c in cases]
+
+    def _differ(self, text: str) -> bool:
+        said = text.split() if self.unit == "word" else list("".join(text.split()))
+        runs = [tuple(said[i : i + self.size]) for i in range(len(said) - self.size + 1)]
+        return len(set(runs)) == len(runs)
+
+
 def _squeezed(text: str) -> str:
     return "".join(text.split()).casefold().rstrip(";,.")
 

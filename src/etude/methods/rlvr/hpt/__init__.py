@@ -36,8 +36,8 @@ from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.core.fields import Interval, NonNegative
 from etude.core.slots import Filter, TokenRegularizer
+from etude.experience.mixed import GroupsAndDemonstrations
 from etude.methods.rlvr.grpo import grpo
-from etude.methods.rlvr.hpt.mixed import GroupsAndDemonstrations
 from etude.objectives.unified import BehaviourDenominator, Hybrid, UnifiedGradient
 from etude.regularizers.entropy import EntropyBonus
 
