@@ -164,6 +164,8 @@ def test_what_an_environment_gave_up_is_no_fault_of_the_checkpoint(tmp_path: Pat
         f"{at}/lost": torch.tensor([False]), f"{at}/lengths": torch.tensor([0]), "w": torch.tensor([1.0]),
     })  # fmt: skip
     assert round_trip.unlike(one, two) == f"{at}/lengths in state.safetensors"
+
+
 # 2. Normalisers
 
 
