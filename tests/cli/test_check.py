@@ -197,6 +197,7 @@ def test_a_users_own_file(cli: Cli, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [

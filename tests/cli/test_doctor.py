@@ -26,6 +26,7 @@ def test_it_says_what_there_is(cli: Cli) -> None:
     assert all(p["fits"] for p in found["packages"])
 
 
+@pytest.mark.slow
 def test_what_is_missing_or_too_old_is_a_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     there = doctor.version
     planted = {"transformers": "4.1", "scipy": None, "peft": None}

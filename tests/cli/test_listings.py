@@ -146,6 +146,7 @@ def test_train_help_explains_every_option(cli: Cli) -> None:
     assert "--checkpoint-every" in helped
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback() -> None:
     asked = [sys.executable, "-m", "etude", "beds", "show", "control/acrobot"]
     with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as said:

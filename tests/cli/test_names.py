@@ -66,6 +66,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "sentence"), [*OFFERS, *OTHERS, *((["train", *flags], sentence) for flags, sentence in RANGES)]
 )

@@ -11,6 +11,7 @@ from etude.planners.search import BestOf
 from etude.tasks.agents.attr_20q import attr_20q
 
 
+@pytest.mark.slow
 def test_searching_from_the_shell_and_from_python(cli: Cli) -> None:
     said = cli("evaluate", "tiny", "--task", "compose", "--search", "best-of:2", "--problems", 8, "--json")
     assert '"accuracy"' in said.out and '"tokens"' in said.out

@@ -75,6 +75,7 @@ def test_a_shared_prompt_is_counted_once() -> None:
     assert Rows.of(batch).held(np.arange(8)) == 4096 + 8 * 64
 
 
+@pytest.mark.slow
 def test_a_group_over_the_budget_is_cut_beside_its_prompt() -> None:
     batch = batch_of((4096, [64] * 256))
     assert sizes(batch, 8192) == [[64, 64, 64, 64]]

@@ -71,6 +71,7 @@ def test_it_chooses_what_the_other_curriculum_does() -> None:
         assert part.choose(POOL, 3, Stream(step)) == plain.choose(POOL, 3, Stream(step))
 
 
+@pytest.mark.slow
 def test_in_a_run_the_visits_of_a_problem_are_its_epochs(tmp_path: Path) -> None:
     """Three problems, two in a step: after 6 steps each was met in 4 epochs; what was saved goes on to the same."""
     method = get_method("grpo").replace(problems=2, curriculum=Recorded())

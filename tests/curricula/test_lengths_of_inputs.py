@@ -62,6 +62,7 @@ def test_a_conversation_is_as_long_as_what_is_said_in_it() -> None:
     assert length(Problem("c", said)) == 5
 
 
+@pytest.mark.slow
 def test_problems_of_means_a_quarter_and_a_half_come_two_to_one_and_solved_ones_never(tmp_path: Path) -> None:
     """Row qwenlong-l1, identity 3; by the last mean, whatever was before."""
     run = record_of(tmp_path, {"p1": [0.9, 0.25], "p2": [0.0, 0.5], "p3": [0.1, 1.0]})

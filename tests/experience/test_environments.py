@@ -582,6 +582,7 @@ def test_a_lost_process_costs_one_episode_and_nothing_of_the_others(fault: str, 
     vector.close()
 
 
+@pytest.mark.slow
 def test_a_hang_in_this_process_costs_one_episode(tmp_path: Path) -> None:
     vector = toys([0, 1], 1, fault="hangs once", at=4, file=str(tmp_path / "x"), step_timeout=1.0)
     sound = toys([0, 1], 1)

@@ -150,6 +150,7 @@ def test_nothing_of_a_failed_episode_is_read(ends: list[int], environments: int,
         played.play([CONTINUES, TERMINATED] * (capacity // 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "environments", "capacity", "depth", "fails"),
     [(5, 1, 20, 3, False), (30, 1, 13, 4, True), (31, 2, 9, 1, True), (41, 3, 20, 2, False), (40, 1, 6, 4, False)],

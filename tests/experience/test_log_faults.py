@@ -216,6 +216,7 @@ def test_nothing_is_downloaded(tmp_path: Path) -> None:
         open_logs(tmp_path / "x.txt")
 
 
+@pytest.mark.slow
 def test_a_missing_column_of_a_table_is_answered_with_the_nearest(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "a.csv"

@@ -114,6 +114,7 @@ def same(ours: Sequence[Episode], theirs: Sequence[Episode]) -> None:
         torch.testing.assert_close(*map(torch.tensor, logps), rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [attr_20q, keys], ids=lambda task: task.id)
 def test_an_open_engine_plays_what_one_that_forgets_plays(
     task: Any, tiny: LanguagePolicy, monkeypatch: pytest.MonkeyPatch
@@ -137,6 +138,7 @@ def test_an_open_engine_plays_what_one_that_forgets_plays(
     assert tiny.work["prefilled_tokens"] - read > 3 * read
 
 
+@pytest.mark.slow
 def test_an_open_engine_plays_the_same_whatever_the_order_and_company(tiny: LanguagePolicy) -> None:
     here, sampling = Context(attr_20q, tiny, Stream(3), max_tokens=8), Sampling(max_tokens=8)
     starts = fresh(attr_20q.problems("train")[:4], 3, here.stream)
@@ -193,6 +195,7 @@ def test_a_snapshot_brings_a_game_back(games: list[Episode]) -> None:
         assert other.step(said[turn]) == first
 
 
+@pytest.mark.slow
 def test_a_step_says_how_much_it_read_and_sampled() -> None:
     loop = make_loop(grpo.replace(problems=2, experience=Groups(size=4)), attr_20q, LanguagePolicy.load("tiny"))
     found = [loop.step().metrics for _ in range(2)]
@@ -323,6 +326,7 @@ def test_a_deadline_lets_what_is_in_time_pass() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and signal.getsignal(signal.SIGALRM) is before
 
 
+@pytest.mark.slow
 def test_an_outer_timer_goes_on() -> None:
     rung: list[int] = []
     old = signal.signal(signal.SIGALRM, lambda *args: rung.append(1))

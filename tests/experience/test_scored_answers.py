@@ -111,6 +111,7 @@ def test_who_asks_for_the_behaviour_policy_is_refused_data_without_it() -> None:
     check(get_method("copg"), resolve_task("preferences"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behaviour", [False, True])
 def test_offline_data_are_learned_from(behaviour: bool) -> None:
     """CoPG from scores, and REBEL from scores with log-probabilities: the better answer gains on the worse ones."""

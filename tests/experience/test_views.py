@@ -82,6 +82,7 @@ def shown(episodes: list[Episode]) -> list[Any]:
     return [([*map(facts, e.segments)], [[*map(facts, v)] for v in e.views], e.stop, e.info) for e in episodes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [LastTurns(turns=50), SummaryAt(limit=10_000), DropObservations(where=Tagged())])
 def test_a_view_of_everything_is_the_full_history(view: View) -> None:
     policy = random_policy()
@@ -327,6 +328,7 @@ def test_statistics_count_episodes() -> None:
 # Runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS[:1] + VIEWS[-1:], ids=lambda v: v.name)
 def test_a_run_stopped_with_views_goes_on(view: View, tmp_path: Path) -> None:
     method = grpo.replace(problems=2, experience=Groups(size=4, view=view))

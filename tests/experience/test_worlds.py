@@ -74,6 +74,7 @@ def here() -> list[Any]:
     return seen(play(Slow()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_any_number_of_workers_plays_what_this_process_plays(here: list[Any], count: int) -> None:
     episodes = play(Slow(workers=count, seconds=0.02))
@@ -100,6 +101,7 @@ def test_answers_may_come_in_any_order(here: list[Any], monkeypatch: pytest.Monk
     assert max(orders) > 1
 
 
+@pytest.mark.slow
 def test_batches_may_be_cut_and_permuted() -> None:
     task = Slow(workers=3, seconds=0.01)
     starts = starts_of(task)
@@ -170,6 +172,7 @@ def test_a_run_by_arrival_records_that_it_repeats_to_rounding(tmp_path: Path) ->
         assert loop.step().metrics["rows"] == 12
 
 
+@pytest.mark.slow
 def test_off_the_main_thread_workers_have_deadlines_and_this_process_refuses(here: list[Any]) -> None:
     found: list[Any] = []
 
@@ -212,11 +215,13 @@ def others(task: Slow) -> tuple[list[Any], list[Episode]]:
     return seen(wanted), episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
 def test_one_that_raises_loses_its_episode_in_either_place(count: int) -> None:
     assert lost(others(Slow(workers=count, fault="raise"))[1]) == {1: "KeyError: 'gone'"}
 
 
+@pytest.mark.slow
 def test_one_that_hangs_loses_its_episode_and_its_process() -> None:
     """Those that lived in the same process go on in the next one: all numbers but one have one worker."""
     task = Slow(workers=1, fault="hang", step_timeout=0.5)
@@ -224,12 +229,14 @@ def test_one_that_hangs_loses_its_episode_and_its_process() -> None:
     assert pool_of(task).workers[0].starts == 2
 
 
+@pytest.mark.slow
 def test_one_whose_process_always_dies_loses_its_episode_after_a_second_try() -> None:
     task = Slow(workers=1, fault="die")
     assert lost(others(task)[1]) == {1: "it lost its process, which ended with exit code 3."}
     assert pool_of(task).workers[0].starts == 3
 
 
+@pytest.mark.slow
 def test_one_whose_process_dies_once_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     task = Slow(workers=2, fault="die once", folder=str(tmp_path))
     wanted, episodes = others(task)
@@ -271,6 +278,7 @@ def test_one_that_no_seed_decides_does_not_survive_its_process() -> None:
     assert faults == {0: "it did not return within 0.5 s.", 1: worlds.STRAYED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize(
     ("fault", "sentence"),
@@ -286,6 +294,7 @@ def test_what_an_environment_may_not_return_is_said_alike(count: int, fault: str
         play(Slow(workers=count, fault=fault))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_sent_is_said() -> None:
     where = r"at turn 2, returned what cannot be sent from its process: info\['thing'\]\['inside'\]\[0\] is a Counter\."
     with pytest.raises(EnvironmentFault, match=where):

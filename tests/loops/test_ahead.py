@@ -66,6 +66,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # Which weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2, 3])
 def test_rows_of_step_k_are_from_the_weights_of_k_minus_bound_steps(bound: int, loops: Any, learned: Any) -> None:
     loop = loops(SMALL.replace(epochs=2), bound)
@@ -178,6 +179,7 @@ def test_rows_over_the_bound_are_dropped_and_counted(loops: Any) -> None:
         loop.ahead.within(batch.replace(version=older * 0 - 8), 1)
 
 
+@pytest.mark.slow
 def test_what_samplers_say_is_held_against_the_weights_that_they_had(loops: Any) -> None:
     """Every step compares, the first the rows themselves, later ones a few under the weights of then."""
     found = numbers(loops(bound=1), 4)
@@ -217,6 +219,7 @@ def test_files_of_a_process_that_was_killed_are_cleared_away() -> None:
 # Going on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2])
 def test_a_run_goes_on_as_if_it_had_never_stopped(bound: int, loops: Any, tmp_path: Path) -> None:
     """Two steps and more, saved in the middle of everything that is in the air."""
@@ -231,6 +234,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(bound: int, loops: Any, tmp_pa
     assert all(torch.equal(v, whole.policy.tensors()[k]) for k, v in again.policy.tensors().items())
 
 
+@pytest.mark.slow
 def test_where_samplers_fail_all_that_is_in_the_air_can_be_saved_and_begun_again(loops: Any, tmp_path: Path) -> None:
     expected = numbers(loops(), 4)
     broken, again = loops(), loops()
@@ -263,6 +267,7 @@ def _lost(*_: Any) -> None:
     raise EnvironmentFault("It is gone.")
 
 
+@pytest.mark.slow
 def test_a_run_with_another_bound_goes_on_from_a_checkpoint(loops: Any, tmp_path: Path) -> None:
     """`--after` may change it: rows in the air are then begun by the new bound."""
     begun, longer, plain = loops(bound=1), loops(bound=2), loops(bound=0)

@@ -43,6 +43,7 @@ def counted(policy: LanguagePolicy, budget: int) -> tuple[Counter[str], int]:
         return found, len(list(micro_batches(policy, batch, budget)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_few_things_wait_in_an_update(kind: str) -> None:
     """Three for a micro-batch where there were nineteen, seventeen for an update where two were for each parameter."""

@@ -77,6 +77,7 @@ def test_actions_alone_forget_the_state(tmp_path: Path, monkeypatch: pytest.Monk
     assert torch.equal(term(loop)(read), torch.zeros(2, 6)) and not read.noted["nearest_distance"].any()
 
 
+@pytest.mark.slow
 def test_the_tree_finds_what_a_loop_over_all_rows_finds(tmp_path: Path) -> None:
     loop = loop_of(tmp_path)
     read, rows = reading(loop), loop.collector.store.rows.double()

@@ -60,6 +60,7 @@ def test_best_of_one_is_the_policy(tiny: LanguagePolicy) -> None:
         assert found.tokens.tolist() == [row[0].action_count for row in plain.episodes]
 
 
+@pytest.mark.slow
 def test_best_of_n_with_the_verifier_is_pass_at_n_and_with_the_likelihood_the_likeliest(tiny: LanguagePolicy) -> None:
     plain = evaluate_split(tiny, compose, "test", problems=40, samples=6)
     found = search_split(tiny, compose, "test", BestOf(samples=6, guide=Verifier()), problems=40)
@@ -71,6 +72,7 @@ def test_best_of_n_with_the_verifier_is_pass_at_n_and_with_the_likelihood_the_li
         assert chosen.completion == row[int(np.argmax(means))].completion
 
 
+@pytest.mark.slow
 def test_the_majority_is_that_of_the_same_samples(tiny: LanguagePolicy) -> None:
     plain = evaluate_split(tiny, compose, "test", problems=40, samples=7)
     found = search_split(tiny, compose, "test", MajorityVote(samples=7), problems=40)
@@ -84,6 +86,7 @@ def test_the_majority_is_that_of_the_same_samples(tiny: LanguagePolicy) -> None:
     assert unequal > 20
 
 
+@pytest.mark.slow
 def test_no_answer_depends_on_which_other_problems_there_are(tiny: LanguagePolicy, monkeypatch: Any) -> None:
     searches = [BestOf(samples=3), Beam(width=2, branch=2, separator=">"), TreeSearch(simulations=6, separator=">")]
     for search in searches:
@@ -112,6 +115,7 @@ def greedy(trees: Trees, guide: Guide, branch: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", [MeanLikelihood(), Lookahead(samples=2, of=MeanLikelihood())])
 def test_a_beam_of_width_one_is_greedy_over_steps(guide: Guide) -> None:
     policy, task = random_policy(), Toy(max_tokens=9)
@@ -205,6 +209,7 @@ def test_every_simulation_judges_one_node_and_counts_on_its_way(tiny: LanguagePo
                 assert node.total == pytest.approx(sum(n.total for n in node.children) + own * (node.value or 0))
 
 
+@pytest.mark.slow
 def test_more_searching_finds_more(tiny: LanguagePolicy) -> None:
     """With an oracle for a guide, and more tokens each time."""
     found = [

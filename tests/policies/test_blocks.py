@@ -136,6 +136,7 @@ def whole_gradient(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> tu
     return gradients(policy), logp, count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_plan_has_the_same_gradient(kind: str, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:

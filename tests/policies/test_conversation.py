@@ -198,6 +198,7 @@ def test_other_weights_read_everything_again(kind: str) -> None:
     assert policy.work["prefilled_again"] > held
 
 
+@pytest.mark.slow
 def test_the_bfloat16_sampler_goes_on_and_follows_the_weights() -> None:
     policy, sampling = random_policy(shadow=True), Sampling(max_tokens=4)
     talk = Conversation(policy)
@@ -223,6 +224,7 @@ def talk_logp(policy: LanguagePolicy, view: list[int], said: Completion) -> list
     return [logits.log_softmax(-1).gather(1, ids[0, len(view) :, None])[:, 0].tolist()]
 
 
+@pytest.mark.slow
 def test_a_row_with_an_adapter_goes_on() -> None:
     from etude.core.streams import Stream
 

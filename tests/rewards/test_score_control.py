@@ -81,6 +81,7 @@ def test_a_restored_state_goes_on_to_the_same_scores() -> None:
     assert torch.equal(first.rescore(rows(BATCHES[1])), other.rescore(rows(BATCHES[1])))
 
 
+@pytest.mark.slow
 def test_z_scores_of_a_prompt_ignore_what_the_prompt_is_paid() -> None:
     batch = rows(BATCHES[0])
     plain = PromptZScores(epsilon=0.0).rescore(batch)

@@ -171,6 +171,7 @@ def test_it_stops_for_now_after_so_many_steps_and_goes_on(tmp_path: Path) -> Non
         assert numbers(whole.folder) == numbers(out)
 
 
+@pytest.mark.slow
 def test_completions_are_handed_on_as_worked_answers(tmp_path: Path) -> None:
     """Rejection sampling: what the policy got right is learned by imitation."""
     recipe = chain(
@@ -199,6 +200,7 @@ def test_a_reward_model_is_handed_on_by_name(tmp_path: Path) -> None:
     assert [line["run"] for line in made.metrics] == [1, 2]
 
 
+@pytest.mark.slow
 def test_rounds_in_control_play_and_count_on(tmp_path: Path) -> None:
     recipe = chain(Train(called="rl", method="ppo", steps=512, set=("experience.steps=32",)), repeat=2)
     made = etude.train(recipe, "cartpole", seeds=2, evaluate=2, quiet=True, out=tmp_path / "r")
@@ -219,6 +221,7 @@ def test_steps_are_divided_as_those_of_the_recipe(tmp_path: Path) -> None:
     assert (begun.folder / "FINISHED").is_file()
 
 
+@pytest.mark.slow
 def test_data_without_what_a_method_learns_from_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plain.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
     recipe = chain(GRPO, Train(called="sft", method="sft", steps=1, task=str(tmp_path / "plain.jsonl")))

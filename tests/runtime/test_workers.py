@@ -87,6 +87,7 @@ def test_one_process_answers_all_calls_and_another_after_it_was_closed(worker: W
     assert worker.call({"x": 4}, 10.0)["calls"] == 1 and worker.starts == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "reason", "sentence"),
     [
@@ -140,6 +141,7 @@ def test_what_cannot_be_served_is_a_sentence(source: Path, server: str, sentence
         Worker(server.format(source), {}, "it").greeting()
 
 
+@pytest.mark.slow
 def test_importing_has_a_limit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sleepy.py").write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(workers, "START_TIMEOUT", 0.5)
@@ -218,6 +220,7 @@ def test_a_job_that_fails_leaves_the_others_alone(pool: Pool) -> None:
     assert found == [0, "timed out", 8, 12, 16, 20]
 
 
+@pytest.mark.slow
 def test_leaving_in_the_middle_leaves_no_answer_behind(pool: Pool) -> None:
     with pool.jobs() as running:
         for k in range(6):

@@ -85,6 +85,7 @@ def test_the_backend_is_the_fastest_that_can_be(fields: dict[str, Any], expected
     assert kind(EnvironmentTask("CartPole-v1", **fields)) is expected
 
 
+@pytest.mark.slow
 def test_without_envpool_it_is_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "envpool" else real(n, *a))

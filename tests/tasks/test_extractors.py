@@ -62,6 +62,7 @@ def test_each_extractor_accepts_and_refuses() -> None:
     assert verdicts == {(name, right) for name in extractors.EXTRACTORS for right in (True, False)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "wanted", "same"),
     [

@@ -88,6 +88,7 @@ def test_folders_of_several_files(tmp_path: Path) -> None:
     assert "10 of the 10 test rows" in streamed(tmp_path).warnings()[0]
 
 
+@pytest.mark.slow
 def test_folders_of_save_to_disk(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")

@@ -349,6 +349,7 @@ def test_it_stacks_with_what_reads_the_samplers_record_and_with_dapos_parts() ->
     assert loop.step().metrics["gradient_norm"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Any) -> None:
     whole = make_loop(small(reference=dataclasses.replace(hgpo.reference, every=2)), Heard(), steps=4)
     for _ in range(2):

@@ -137,6 +137,7 @@ def test_at_the_policy_that_sampled_the_penalty_has_no_gradient(rows: tuple[Toke
     assert torch.equal(*(torch.autograd.grad(x, logp)[0] for x in (found, plain)))
 
 
+@pytest.mark.slow
 def test_tokens_are_left_out_of_the_minibatch_and_not_of_a_piece_of_it() -> None:
     """With micro-batches of one row as many are, and the weights are those of the whole batch at once.
 

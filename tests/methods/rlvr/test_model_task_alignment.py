@@ -61,6 +61,7 @@ def groups(right: list[float]) -> Tensor:
 # Advantages of one sign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "dapo", "model-task-alignment"])
 def test_both_signs_add_up_to_the_whole_gradient(method: str, bandit: Bandit, shifted: SoftmaxTree) -> None:
     """Over every group of three samples of another policy, so that ratios are clipped on both sides."""
@@ -174,6 +175,7 @@ def test_a_gate_leaves_what_has_the_form_of_an_answer() -> None:
     assert left.tolist() == [[0.0, 0.7], [0.0, 0.0], [0.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_confidence_pays_the_mean_log_probability_and_lowers_the_entropy(bandit: Bandit) -> None:
     """Uncentred and unclipped its exact gradient ascends E[log pi] less the share of E[grad log pi], which is 0."""
     logp = torch.tensor([[0.0, -1.0, -3.0, 0.0], [0.0, -0.5, 0.0, 0.0]], dtype=F64)

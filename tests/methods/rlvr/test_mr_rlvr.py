@@ -119,6 +119,7 @@ def test_exercises_are_the_same_for_a_seed_alone() -> None:
 # Rewards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "score"),
     [

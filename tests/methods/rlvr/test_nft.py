@@ -33,6 +33,7 @@ def gradient_by_logp(part: NegativeAware, ratio: list[float], advantages: list[f
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weight", "parent"), [("rate", "dr-grpo"), ("odds", "grpo")])
 def test_at_the_policy_that_sampled_the_gradient_is_that_of_the_parents(
     weight: str, parent: str, bandit: Bandit

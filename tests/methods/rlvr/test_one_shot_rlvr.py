@@ -97,6 +97,7 @@ def test_problems_that_were_met_once_have_no_rank(tmp_path: Path) -> None:
         ByVariance(run=str(run)).names()
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly_when_the_record_is_gone(tmp_path: Path) -> None:
     run, record = pool_run(tmp_path / "pool")
     method = one_shot_rlvr.replace(
@@ -160,6 +161,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert float((one[name] - g).abs().max()) < 1e-5 * float(g.abs().max()), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [1.0, 0.0])
 def test_where_all_completions_are_alike_the_gradient_is_that_of_entropy_and_kl(right: float) -> None:
     loop, batch = assessed(ONE, Toy(scoring=lambda problem, said: right))
@@ -168,6 +170,7 @@ def test_where_all_completions_are_alike_the_gradient_is_that_of_entropy_and_kl(
     same(gradient(loop, batch), written_out(loop, batch, 0.001, 0.001))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("regularizer", "kl", "entropy"), [("entropy-bonus", 0.0, 0.001), ("kl-to-reference", 0.001, 0.0)]
 )

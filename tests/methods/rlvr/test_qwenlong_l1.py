@@ -33,6 +33,7 @@ def numbers(metrics: dict[str, float]) -> dict[str, float]:
     return {k: v for k, v in metrics.items() if not k.startswith(TIMINGS)}
 
 
+@pytest.mark.slow
 def test_one_phase_with_the_rule_alone_is_dapo() -> None:
     """Identity 1: without limits, earlier runs and a judge nothing is left but DAPO's settings."""
     own = {

@@ -238,6 +238,7 @@ def test_leaving_one_out_is_unbiased_by_enumeration() -> None:
     torch.testing.assert_close(found, logits.grad, atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_share_of_the_baseline_cancels(tmp_path: Any) -> None:
     """Identity 4: with a wrong phi rewards are others, and the update is the same."""
     random_policy(seed=9, dtype=torch.float64).save(tmp_path / "wrong")

@@ -84,6 +84,7 @@ def gradient(factor: float, only: str = "") -> dict[str, torch.Tensor]:
     return gradients(loop.policy)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_linear_in_lambda() -> None:
     """Identity 2: E_next + lambda E_middle; at 0 that of the next segments alone."""
     following, middle = gradient(1.0, only="next"), gradient(1.0, only="middle")

@@ -175,6 +175,7 @@ def test_every_token_has_one_policy_phase_and_every_completion_that_ends_one_val
         assert tokens == (phases.critic.get(key) or open_[key])
 
 
+@pytest.mark.slow
 def test_the_pool_is_of_one_size_and_new_problems_take_the_places_of_those_that_ended() -> None:
     loop, left = loop_of(small(size=1)), 0
     for _ in range(6):
