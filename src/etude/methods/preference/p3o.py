@@ -182,7 +182,7 @@ p3o = ppo.replace(
         measures=(
             Measure(name="area", margin=-0.02),
             Measure(name="end", role="mechanism"),
-            Measure(name="last:entropy", role="mechanism", bounds=(0.0, None)),
+            Measure(name="last:entropy_estimate", role="mechanism", bounds=(0.0, None)),
         ),
         equal=("completions",),
         paper_effect="HH: 0.1 to 0.3 more reward than PPO and DPO at equal KL; 57.0 % against PPO by GPT-4's judgement",

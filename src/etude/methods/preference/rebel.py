@@ -50,7 +50,7 @@ rebel = reinforce.replace(
         measures=(
             Measure(name="area", margin=-0.02),
             Measure(name="end", role="mechanism"),
-            Measure(name="last:entropy", role="mechanism", bounds=(0.0, None)),
+            Measure(name="last:entropy_estimate", role="mechanism", bounds=(0.0, None)),
         ),
         equal=("completions",),
         paper_effect="TL;DR: win rates of 70 to 78 % against the references, PPO 67 to 77 %; AlpacaEval 2 "
