@@ -25,6 +25,8 @@ def test_a_run_stops_when_it_is_good_enough(cli: Cli) -> None:
     [
         (("--stop-when", "pass@1"), "must be a metric, one of"),
         (("--stop-when", "test/pas@1 > 0.5", "--evaluate-every", 1), "Did you mean 'test/pass@1'"),
+        (("--stop-when", "tset/pass@1 > 0.5", "--evaluate-every", 1), "Did you mean 'test/pass@1'"),
+        (("--stop-when", "no better pass@1 in 3", "--evaluate-every", 1), "Did you mean 'test/pass@1'"),
         (("--stop-when", "test/pass@1 > 0.5"), "say how often with --evaluate-every"),
         (("--stop-when", "rewrd > 0.5"), "Did you mean 'reward'"),
         (("--minutes", "0"), "minutes"),
@@ -35,3 +37,4 @@ def test_what_cannot_be_stopped_at_is_refused(cli: Cli, flags: tuple[str, ...], 
     answer = cli("train", "grpo", *TINY, *flags, "--out", "x")
     assert answer.code != 0
     assert message in answer.sentence
+    assert Path("x").exists() == (flags[1] == "rewrd > 0.5")  # what training logs is known after its first step

@@ -240,6 +240,37 @@ def test_durations() -> None:
     assert [duration(s) for s in (0.5, 48, 200, 7500)] == ["0.5 s", "48 s", "3 min 20 s", "2 h 5 min"]
 
 
+def test_what_was_asked_stands_once_above_the_rollouts_of_a_problem() -> None:
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "what is asked"}]
+    same = [{**EPISODE, "prompt": turns, "completion": f"said {i}", "reward": i, "scores": {"task": i}} for i in (1, 2)]
+    other = {**EPISODE, "id": "p2", "prompt": "another", "scores": {"task": 0.5, "form": 0.5}}
+    html = report_rollouts.render([*same, other])
+    assert html.count("what is asked") == html.count("be brief") == html.count("another") == 1
+    assert html.index("what is asked") < html.index("said 2") < html.index("said 1") < html.index("another")
+    assert html.count("<b>p1 · easy</b>") == 1 and html.count("group 0") == 1  # of the one that stands alone
+    assert html.count('<span class="soft">task</span>') == 1  # where it is the whole reward it is not said again
+
+
+def test_nothing_is_said_three_times_and_what_is_none_takes_one_line(tmp_path: Path) -> None:
+    config = {"task": "compose", "model": "tiny", "seed": 7, "steps": 2000, "until": None, "sinks": [], "keep": 2}
+    environment = {"seed": 7, "memory_bytes": 25_276_502_016}
+    method = {**METHOD, "preset": {"name": "ppo/CartPole-v1", "changes": {}}}
+    folder = run_folder(tmp_path, method=method, config=config, environment=environment, metrics=[{"step": 2000}])
+    html = write_report(folder).read_text()
+    assert "<dt>seed</dt><dd>7</dd>" in html and "<td>seed</td>" not in html
+    assert "<dt>steps</dt><dd>2,000</dd>" in html
+    assert "<dt>task</dt>" not in html and "<td>task</td>" not in html  # the headline says it
+    assert "None: until, sinks." in html and "<td>keep</td><td><code>2</code></td>" in html
+    assert "<td>memory</td><td><code>25.3 GB</code></td>" in html
+    assert "name = ppo/CartPole-v1, changes = none" in html
+
+
+def test_a_task_by_its_path_stays_among_the_settings(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, method=METHOD, config={"task": "data/mine.jsonl"})
+    page = read(write_report(folder))
+    assert "dapo on mine.jsonl" in page.text and "data/mine.jsonl" in page.text
+
+
 # What is not drawn
 
 

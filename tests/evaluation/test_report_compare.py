@@ -33,11 +33,22 @@ def test_numbers_differences_and_curves_of_two_runs(tmp_path: Path) -> None:
     a, b = run(tmp_path / "a", 0.5, 1e-3, alone=1.0), run(tmp_path / "b", 0.75, 1e-4, 5)
     html = write_comparison([a, b], tmp_path / "page.html").read_text()
     assert "<h1>a against b</h1>" in html
-    assert '50.0% <span class="soft">[37.5%, 62.5%]</span>' in html and "75.0%" in html
-    assert "<td>optimizer.lr</td><td><code>0.001</code></td><td><code>0.0001</code></td>" in html
-    assert "<td>steps</td>" in html and "<td>out</td>" not in html and "<td>task</td>" not in html
+    assert '50.0% <span class="range">[37.5%, 62.5%]</span>' in html and "75.0%" in html
+    assert '<tr><td>method</td><td class="n">grpo</td><td class="n">grpo</td></tr>' in html
+    assert "<td>optimizer.<wbr>lr</td><td><code>0.001</code></td><td><code>0.0001</code></td>" in html
+    assert "<td>steps</td>" in html and "<td>out</td>" not in html and html.count("<td>task</td>") == 1
     assert html.count("<svg") == 1  # reward; the loss is rounding, and one run alone has the other
     assert html.count('class="n">10 s') == 1  # of training: five steps of two seconds
+
+
+def test_a_part_that_one_run_lacks_is_one_line_and_many_runs_have_a_short_headline(tmp_path: Path) -> None:
+    places = [run(tmp_path / name, 0.5, 1e-3) for name in "abc"]
+    for place, scale in zip(places, ({"part": "group-std", "epsilon": 1e-6}, None, None)):
+        (place / "method.json").write_text(json.dumps({"id": "grpo", "advantages": {"scale": scale}}))
+    html = write_comparison(places, tmp_path / "page.html").read_text()
+    values = "".join(f"<td><code>{v}</code></td>" for v in ("group-std", "none", "none"))
+    assert f"<td>advantages.<wbr>scale.<wbr>part</td>{values}" in html and "<td>advantages.<wbr>scale</td>" not in html
+    assert "<h1>3 runs</h1>" in html
 
 
 def test_runs_are_named_by_what_tells_them_apart() -> None:

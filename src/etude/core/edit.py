@@ -37,7 +37,7 @@ def set_value(method: Method, assignment: str) -> Method:
             method = set_value(method, f"{slot}.{assignment.strip()}")
         return method
     hint = hints(type(method))[names[0]]
-    value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}")
+    value = _edited(getattr(method, names[0]), hint, names[1:], text.strip(), f"{method.id}: {names[0]}", names[0])
     return method.replace(**{names[0]: value})
 
 
@@ -122,8 +122,8 @@ def part_named(name: str, kind: type[Part], where: str) -> Part:
     return _one((kind,), name, where)
 
 
-def _edited(value: object, hint: object, rest: list[str], text: str, where: str) -> Any:
-    """`value` with what `rest` leads to replaced by what `text` means."""
+def _edited(value: object, hint: object, rest: list[str], text: str, where: str, path: str = "") -> Any:
+    """`value` with what `rest` leads to replaced by what `text` means; `path`: where it stands in the method."""
     classes, many = part_types(hint)
     if not rest:
         return _parts(classes, many, hint, text, where) if classes else parse(where, hint, text)
@@ -134,8 +134,8 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str)
     if many and isinstance(value, tuple):
         places = _places(value, rest[0], where)
         if rest[1:]:
-            deep = f"{where}.{rest[0]}"
-            return tuple(_edited(p, type(p), rest[1:], text, deep) if i in places else p for i, p in enumerate(value))
+            deep, inside = f"{where}.{rest[0]}", f"{path}.{rest[0]}"
+            return tuple(_edited(p, type(p), rest[1:], text, deep, inside) if i in places else p for i, p in enumerate(value))
         before, after = value[: places[0]], value[places[0] + 1 :]
         return (*before, *_parts(classes, True, hint, text, where), *after)
     if not isinstance(value, Part):
@@ -144,11 +144,12 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str)
         )
     fields = hints(type(value))
     if rest[0] not in fields:
-        listed = f"It has: {', '.join(fields) or 'none'}."
+        listed = f"{path if '.' in path else 'It'} has: {', '.join(fields) or 'none'}."  # the policy's, or the critic's
         raise UnknownNameError(
             f"field of {type(value).__name__}", rest[0], fields, listed + _others(classes, rest[0], where)
         )
-    inner = _edited(value.fields()[rest[0]], fields[rest[0]], rest[1:], text, f"{type(value).__name__}.{rest[0]}")
+    name, deep = f"{type(value).__name__}.{rest[0]}", f"{path}.{rest[0]}".lstrip(".")
+    inner = _edited(value.fields()[rest[0]], fields[rest[0]], rest[1:], text, name, deep)
     return value.replace(**{rest[0]: inner})
 
 

@@ -87,4 +87,4 @@ def _runs(comparison: Comparison) -> str:
 
 
 def _interval(interval: Interval) -> str:
-    return f'{interval.value:.3f} <span class="soft">[{interval.low:.3f}, {interval.high:.3f}]</span>'
+    return f'{interval.value:.3f} <span class="range">[{interval.low:.3f}, {interval.high:.3f}]</span>'

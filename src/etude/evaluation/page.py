@@ -6,6 +6,7 @@ No script, no font, no picture comes from elsewhere; a policy says that nothing 
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,7 +21,8 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1180px; padding: 32px 28px 64px; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; }
-h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -.01em; }
+h1 { font-size: clamp(20px, 6vw, 28px); line-height: 1.2; overflow-wrap: break-word; margin: 0 0 4px;
+  letter-spacing: -.01em; }
 h2 { font-size: 19px; margin: 44px 0 12px; }
 h3 { font-size: 14px; margin: 24px 0 8px; color: var(--soft); font-weight: 600; }
 p { margin: 6px 0 12px; } .soft { color: var(--soft); } a { color: var(--series-1); }
@@ -46,8 +48,10 @@ code, pre, .mono { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 5px 18px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; font-size: 13px; } td.n, th.n { text-align: right; }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; } td code { overflow-wrap: anywhere; }
+.range { color: var(--soft); white-space: nowrap; }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 300px; overflow-y: auto; }
+.asked { margin: 0 0 14px; } .grid + .asked { margin-top: 28px; }
 .turn { border-left: 3px solid var(--line); padding: 1px 0 1px 10px; margin: 8px 0; }
 .turn > small { color: var(--soft); display: block; } .turn.said { border-left-color: var(--series-1); }
 .control { color: var(--paper); background: var(--series-2); border-radius: 3px; padding: 0 3px; font-size: 11px; }
@@ -79,6 +83,15 @@ def page(title: str, body: str) -> str:
 def escape(value: object) -> str:
     """Any value as text that is safe in HTML, attributes included."""
     return html.escape(_encodable(str(value)), quote=True)
+
+
+def breakable(name: str) -> str:
+    """A name as HTML that a narrow page breaks after its points, slashes and underscores, and nowhere else.
+
+    >>> breakable("advantages.scale")
+    'advantages.<wbr>scale'
+    """
+    return re.sub(r"(?<=[./_])(?=\w)", "<wbr>", escape(name))
 
 
 def visible(text: str, limit: int = LIMIT) -> str:

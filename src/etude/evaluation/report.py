@@ -13,7 +13,7 @@ from typing import Any
 
 from etude.core.errors import RunFolderError
 from etude.evaluation import report_curves, report_evaluation, report_rollouts
-from etude.evaluation.page import duration, escape, facts, page, plain, rows
+from etude.evaluation.page import breakable, duration, escape, facts, page, plain, rows
 from etude.runtime import disk
 from etude.runtime.stopping import best_by, parse_stop
 
@@ -71,8 +71,8 @@ def write_report(folder: Path, wording: Wording = Wording()) -> Path:
         _section("Training", report_curves.render(curves, looks)),
         _section("Rollouts", report_rollouts.render(spoken(records["episodes"]))),
         _section("Method", _method(run["method"])),
-        _section("Settings", _settings({k: v for k, v in run["config"].items() if k not in wording.unread})),
-        _section("Environment", _settings(run["environment"])),
+        _section("Settings", _settings(_unsaid(run, wording))),
+        _section("Environment", _settings({k: v for k, v in run["environment"].items() if k != "seed"})),
         _footer(torn),
     ]  # fmt: skip
     path = folder / "report.html"
@@ -128,7 +128,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _title(run: Mapping[str, Any]) -> str:
-    method, task = run["method"].get("id", "run"), _named(run["config"].get("task"))
+    method, task = run["method"].get("id", "run"), named(run["config"].get("task"))
     return f"{method} on {task}" if task else str(method)
 
 
@@ -138,7 +138,7 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Word
     done, asked = {**last, **run["finished"]}.get(wording.counter), config.get("steps")
     seconds = run["finished"].get("seconds", last.get("seconds"))
     members, done = last.get("members", {}), None if done is None else int(done)
-    steps = done if asked is None or (done or 0) >= asked else f"{done or 0} of {asked}"
+    steps = f"{done or 0:,}" if asked is None or (done or 0) >= asked else f"{done or 0:,} of {asked:,}"
     about = [method.get("title"), method.get("paper")]
     if method.get("parent"):
         about.append(f"derived from {method['parent']}")
@@ -146,8 +146,7 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Word
         f"<h1>{escape(_title(run))}</h1>",
         f'<p class="soft">{escape(" · ".join(str(a) for a in about if a))}</p>',
         facts([
-            ("method", method.get("id")), ("task", _named(config.get("task"))),
-            ("model", None if "model" in wording.unread else _model(config.get("model"))),
+            ("model", None if "model" in wording.unread else model_of(config.get("model"))),
             ("seed", config.get("seed", run["environment"].get("seed"))),
             ("members", len(next(iter(members.values()), ())) or None),
             (wording.budget, steps),
@@ -157,16 +156,16 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Word
     ])  # fmt: skip
 
 
-def _model(value: object) -> str:
+def model_of(value: object) -> str:
     """A model by its name; one from a run's checkpoint by the run and its step."""
     parts = Path(str(value)).parts
     if "checkpoints" in parts[1:]:
         place = parts.index("checkpoints", 1)
         return " ".join((parts[place - 1], *parts[place + 1 : place + 2])).replace("step-", "at step ")
-    return _named(value)
+    return named(value)
 
 
-def _named(value: object) -> str:
+def named(value: object) -> str:
     """A task or model that is given by name, path or part."""
     if isinstance(value, Mapping):
         value = value.get("id") or value.get("name") or value.get("part")
@@ -197,12 +196,33 @@ def _node(value: object) -> str:
 
 
 def _has_parts(value: object) -> bool:
-    return isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(v, Mapping) for v in value))
+    if isinstance(value, Mapping):
+        return bool(value)
+    return isinstance(value, list) and any(isinstance(v, Mapping) for v in value)
+
+
+def _unsaid(run: Mapping[str, Any], wording: Wording) -> dict[str, Any]:
+    """Settings that the top of the page does not say."""
+    config = run["config"]
+    said = {"seed": config.get("seed"), "task": named(config.get("task")), "model": model_of(config.get("model"))}
+    return {k: v for k, v in config.items() if k not in wording.unread and not (k in said and v == said[k])}
 
 
 def _settings(values: Mapping[str, Any]) -> str:
-    lines = [[escape(k.replace("_", " ")), f"<code>{escape(plain(v))}</code>"] for k, v in values.items()]
-    return rows([], lines, numeric=False) if lines else ""
+    """A table, and what holds nothing in a line below it."""
+    empty = [k for k, v in values.items() if v is None or (not v and isinstance(v, (list, dict)))]
+    lines = [[breakable(_label(k)), f"<code>{escape(_setting(k, v))}</code>"]
+             for k, v in values.items() if k not in empty]  # fmt: skip
+    none = f'<p class="soft">None: {escape(", ".join(map(_label, empty)))}.</p>' if empty else ""
+    return (rows([], lines, numeric=False) if lines else "") + none
+
+
+def _label(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def _setting(name: str, value: object) -> str:
+    return f"{value / 1e9:.1f} GB" if name.endswith("_bytes") and isinstance(value, int) else plain(value)
 
 
 def _section(title: str, body: str) -> str:

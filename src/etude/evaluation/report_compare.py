@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import ConfigError, RunFolderError
-from etude.evaluation.page import duration, escape, page, plain, rows
-from etude.evaluation.report import read_lines, read_object
+from etude.evaluation.page import breakable, duration, escape, page, plain, rows
+from etude.evaluation.report import model_of, named, read_lines, read_object
 from etude.evaluation.report_curves import ORDER, Curve, card, collect, collect_looks, group_of, is_flat, repeats_of
 from etude.evaluation.report_evaluation import Found, Key, cell, measured, name_of
 from etude.runtime import disk
@@ -45,7 +45,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         if not (place / "method.json").is_file():
             raise RunFolderError(f"{place} is not a run folder: it has no method.json.")
     sides = [_side(place, name) for place, name in zip(places, names_of(places))]
-    title = " against ".join(side.name for side in sides)
+    title = " against ".join(side.name for side in sides) if len(sides) == 2 else f"{len(sides)} runs"
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<h2>After training</h2>{_final(sides)}",
@@ -85,7 +85,10 @@ def _side(folder: Path, name: str) -> Side:
 def _final(sides: Sequence[Side]) -> str:
     """A row for each number of the evaluation after training, and how long each run trained."""
     keys = [k for k in dict.fromkeys(k for side in sides for k in side.after) if not _is_known(k, sides)]
-    lines = [[escape(name_of(k)), *(cell(k, side.after.get(k)) for side in sides)] for k in keys]
+    names = {"method": lambda s: s.method.get("id"), "task": lambda s: named(s.config.get("task")),
+             "model": lambda s: model_of(s.config.get("model"))}  # fmt: skip
+    lines = [[name, *(breakable(str(of(s) or "")) for s in sides)] for name, of in names.items() if any(map(of, sides))]
+    lines += [[breakable(name_of(k)), *(cell(k, side.after.get(k)) for side in sides)] for k in keys]
     steps = [max((c.steps[-1] for c in side.curves.values()), default=0) for side in sides]
     lines.append(["steps", *(f"{s:,.0f}" for s in steps)])
     lines.append(["training time", *("" if s.seconds is None else duration(s.seconds) for s in sides)])
@@ -93,7 +96,7 @@ def _final(sides: Sequence[Side]) -> str:
         "Brackets are 95% intervals over problems, or over members. They say nothing of other seeds: "
         "<code>etude compare</code> trains several and compares them with statistics."
     )
-    return rows(["", *(escape(s.name) for s in sides)], lines) + f'<p class="soft">{note}</p>'
+    return rows(["", *(breakable(s.name) for s in sides)], lines) + f'<p class="soft">{note}</p>'
 
 
 def _is_known(key: Key, sides: Sequence[Side]) -> bool:
@@ -107,13 +110,20 @@ def _differences(sides: Sequence[Side]) -> str:
     """Fields of the methods and settings that are not the same everywhere."""
     fields = [{**dict(_leaves(s.method)), **dict(_leaves(s.config))} for s in sides]
     keys = [k for k in dict.fromkeys(k for f in fields for k in f) if k.split(".")[0] not in SETTINGS]
+    slots = {k.removesuffix(".part") for k in keys if k.endswith(".part")}  # a part here, none there: one line
     lines = []
     for key in keys:
-        values = [plain(f[key]) if key in f else "" for f in fields]
-        if len(set(values)) > 1:
-            lines.append([escape(key), *(f"<code>{escape(v)}</code>" for v in values)])
+        values = [plain(f[k]) if (k := _held(key, f)) in f else "" for f in fields]
+        if len(set(values)) > 1 and key not in slots:
+            lines.append([breakable(key), *(f"<code>{escape(v)}</code>" for v in values)])
     empty = '<p class="soft">Nothing but where they are.</p>'
-    return rows(["", *(escape(s.name) for s in sides)], lines, numeric=False) if lines else empty
+    return rows(["", *(breakable(s.name) for s in sides)], lines, numeric=False) if lines else empty
+
+
+def _held(key: str, fields: Mapping[str, Any]) -> str:
+    """A field's own path, or for the name of a part that of its slot, where the slot holds none."""
+    slot = key.removesuffix(".part")
+    return slot if key not in fields and slot in fields else key
 
 
 def _leaves(value: object, path: str = "") -> list[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from etude.evaluation.page import escape, rows
+from etude.evaluation.page import breakable, escape, rows
 from etude.evaluation.svg import Bar, svg_bars
 from etude.evaluation.ticks import number
 
@@ -33,14 +33,14 @@ def render(evaluation: Mapping[str, Any]) -> str:
     lead = next((named[m] for m in HEADLINE if m in named), keys[0][1])
     tiles = [_tile(k, before.get(k), after.get(k)) for k in keys if k[1] == lead]
     keys = [k for k in keys if not _repeats(k, lead, before, after)]
-    lines = [[escape(name_of(k)), *(cell(k, side.get(k)) for side in (before, after))] for k in keys]
+    lines = [[breakable(name_of(k)), *(cell(k, side.get(k)) for side in (before, after))] for k in keys]
     table = rows(["", "before", "after"], lines)
     bars = [Bar(name_of(k), *side[k], series=i) for k in keys if _is_share(k)
             for i, side in enumerate((before, after)) if k in side]  # fmt: skip
     if bars:
         chart = svg_bars(bars, title="Before and after", legend=("before", "after"), span=(0, 1), width=460)
         table = f'<div class="beside"><div class="card">{chart}</div>{table}</div>'
-    note = '<p class="soft">Bars and brackets are 95% intervals.</p>'
+    note = f'<p class="soft">{"Bars and brackets" if bars else "Brackets"} are 95% intervals.</p>'
     return f'<div class="tiles">{"".join(tiles[:TILES])}</div>{table}{note}'
 
 
@@ -94,7 +94,7 @@ def cell(key: Key, side: Found | None) -> str:
     if side is None:
         return ""
     value, low, high = (_said(key, v) for v in side)
-    return value if side[1] == side[2] else f'{value} <span class="soft">[{low}, {high}]</span>'
+    return value if side[1] == side[2] else f'{value} <span class="range">[{low}, {high}]</span>'
 
 
 def name_of(key: Key) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,8 +26,10 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         chosen = {"Early": 0, "Late": len(steps) - 1}
     sections = []
     for when, index in chosen.items():
-        cards = "".join(map(_card, spread(by_step[steps[index]])))
-        sections.append(f'<h3>{when}: step {escape(steps[index])}</h3><div class="grid large">{cards}</div>')
+        problems: dict[object, list[Mapping[str, Any]]] = {}
+        for record in spread(by_step[steps[index]]):
+            problems.setdefault((_name(record), _asked(record)), []).append(record)
+        sections.append(f"<h3>{when}: step {escape(steps[index])}</h3>" + "".join(map(_problem, problems.values())))
     return "".join(sections)
 
 
@@ -38,11 +41,30 @@ def spread(records: Sequence[Mapping[str, Any]], count: int = PER_STEP) -> list[
     return [ordered[round(i * (len(ordered) - 1) / (count - 1))] for i in range(count)]
 
 
-def _card(record: Mapping[str, Any]) -> str:
-    name = " · ".join(escape(record[k]) for k in ("id", "level") if record.get(k) not in (None, ""))
+def _problem(records: Sequence[Mapping[str, Any]]) -> str:
+    """Rollouts of one problem: what was asked stands once above them."""
+    asked, several = _asked(records[0]), len(records) > 1
+    above = (
+        f'<article class="card asked"><header><b>{_name(records[0])}</b></header>{"".join(map(_turn, asked))}</article>'
+    )
+    cards = "".join(_card(r, len(asked) if several else 0) for r in records)
+    return f'{above if several else ""}<div class="grid large">{cards}</div>'
+
+
+def _card(record: Mapping[str, Any], above: int = 0) -> str:
+    """A rollout, without as many of its first turns as stand above it."""
     group = f"group {escape(record['group'])}" if record.get("group") is not None else ""
-    head = f"<header><b>{name or 'rollout'}</b><span>{group}</span></header>"
-    return f'<article class="card">{head}{"".join(map(_turn, _turns(record)))}{_chips(record)}</article>'
+    head = "" if above else f"<header><b>{_name(record)}</b><span>{group}</span></header>"
+    return f'<article class="card">{head}{"".join(map(_turn, _turns(record)[above:]))}{_chips(record)}</article>'
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    return " · ".join(escape(record[k]) for k in ("id", "level") if record.get(k) not in (None, "")) or "rollout"
+
+
+def _asked(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The turns before the policy's first."""
+    return tuple(itertools.takewhile(lambda turn: turn[0] not in SAID, _turns(record)))
 
 
 def _turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -74,7 +96,10 @@ def _turn(turn: tuple[str, str]) -> str:
 def _chips(record: Mapping[str, Any]) -> str:
     """Reward, its components, advantage and stop reason, in a row."""
     scores = record.get("scores")
-    chips = [("reward", record.get("reward")), *(scores.items() if isinstance(scores, Mapping) else ())]
+    parts = list(scores.items()) if isinstance(scores, Mapping) else []
+    if [value for _, value in parts] == [record.get("reward")]:
+        parts = []  # one component that is the whole reward
+    chips = [("reward", record.get("reward")), *parts]
     chips += [("advantage", record.get("advantage")), ("stop", record.get("stop"))]
     shown = [
         f'<span><span class="soft">{escape(k)}</span> {escape(_value(v))}</span>' for k, v in chips if v is not None

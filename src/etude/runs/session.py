@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import signal
 from collections.abc import Callable, Sequence
@@ -162,12 +163,20 @@ def _stopping(task: Task, options: Options, until: int | None = None) -> Stoppin
         raise ConfigError(
             f"Evaluations in between are of {split}: stop at {split}/..., or --evaluate-split {elsewhere}."
         )
-    if when is not None and when.name.startswith(f"{split}/") and when.name not in evaluated:
+    if when is not None and when.name not in evaluated and _means_evaluation(when.name, task, metrics, split):
         known = sorted(evaluated)
         raise UnknownNameError("metric to stop at", when.name, known, f"Evaluations have: {', '.join(known)}.")
     if when is not None and when.name in evaluated and options.evaluate_every is None:
         raise ConfigError(f"{when.name} is known after an evaluation: say how often with --evaluate-every N.")
     return Stopping(when, options.minutes, evaluated if options.evaluate_every else (), until)
+
+
+def _means_evaluation(name: str, task: Task, metrics: list[str], split: str) -> bool:
+    """Whether a name is of an evaluation, if a wrong one: what training logs is only known after its first step."""
+    if name in metrics:  # without its split, and training has none of that name
+        return ("@" in name or "/" in name) and world_of(task).curve(name)[0] != name
+    before, slash, _ = name.partition("/")
+    return bool(slash) and bool(difflib.get_close_matches(before, [split], cutoff=0.7))
 
 
 def _check_keep_best(task: Task, options: Options) -> None:
