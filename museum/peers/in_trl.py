@@ -358,8 +358,8 @@ cases = {
     ),
 }  # fmt: skip
 none = {
-    "learner-tells-no-actor": "see `sampler-asleep`",
-    "adapter-not-used": "see `sampler-asleep`",
+    "learner-tells-no-actor": "see sampler-asleep",
+    "adapter-not-used": "see sampler-asleep",
     "adapter-never-sent": "not run: no peft",
     "path-out-of-the-folder": "no archive",
     "pass-at-k-of-too-few": "no pass@k",
