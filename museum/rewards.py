@@ -7,53 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from etude_museum import scoring
-from etude_museum.tiny import SMALL, Letters, language, letters
+from etude_museum.tiny import SMALL, Letters, language
 
 from etude.evaluation.exhibits import Exhibit, Report
 from etude.rewards.function import CallableReward, FunctionReward
-
-
-def good(completions: Sequence[str]) -> list[float]:
-    """A reward for each completion."""
-    return [letters(c) for c in completions]
-
-
-def one_for_all(completions: Sequence[str]) -> list[float]:
-    """One reward, however many completions."""
-    return [1.0]
-
-
-def sometimes_nan(completions: Sequence[str]) -> list[float]:
-    """The judge did not answer about one of them."""
-    return [*good(completions)[1:], float("nan")]
-
-
-def swallowed(completions: Sequence[str]) -> list[float]:
-    """Each verification raises, as it does outside of the main thread, and what it raises counts as 0."""
-    found = []
-    for completion in completions:
-        try:
-            raise ValueError(f"signal only works in main thread of the main interpreter: {completion}")
-        except ValueError:
-            found.append(0.0)
-    return found
-
-
-def two(completions: Sequence[str]) -> list[dict[str, float]]:
-    """Two components that both differ."""
-    return [{"letters": letters(c), "long": len(c) / 8 + letters(c[:4])} for c in completions]
-
-
-def inert(completions: Sequence[str]) -> list[dict[str, float]]:
-    """A format that no completion has."""
-    return [{"letters": letters(c), "long": float(c.startswith("<think>"))} for c in completions]
-
-
-def ranked(completions: Sequence[str]) -> list[float]:
-    """Scaled by the best of the batch."""
-    best = max(good(completions))
-    return [value / best if best else 0.0 for value in good(completions)]
-
 
 _now: dict[str, Callable[..., Any]] = {}
 """The reward function in force, by what it is called."""
@@ -79,19 +36,14 @@ class _Swapped:
             _now[self.name] = self.before
 
 
-def answered(completions: Sequence[str]) -> list[float]:
-    """What is said after the first eight characters counts."""
-    return [letters(c[8:]) for c in completions]
-
-
 def limited() -> Iterator[Mapping[str, float]]:
     """Three steps with room for an answer, or without."""
     task = Letters(max_tokens=_now["limit"]() if "limit" in _now else 20)
-    with _Swapped(answered):
+    with _Swapped(scoring.answered):
         yield from language(SMALL.replace(rewards=(CallableReward(function=scored),)), task=task)
 
 
-def run(default: Callable[..., Any] = good) -> Iterator[Mapping[str, float]]:
+def run(default: Callable[..., Any] = scoring.good) -> Iterator[Mapping[str, float]]:
     """Three steps with the reward function in force, called in this process."""
     if "reward" in _now:
         yield from language(SMALL.replace(rewards=(CallableReward(function=scored),)))
@@ -102,9 +54,9 @@ def run(default: Callable[..., Any] = good) -> Iterator[Mapping[str, float]]:
 
 def apart() -> Iterator[Mapping[str, float]]:
     """A step with the reward function in a process of its own, which has half a second."""
-    name = _now["apart"].__name__ if "apart" in _now else "quick"
+    name = _now["apart"].__name__ if "apart" in _now else "good"
     reward = FunctionReward(
-        function=f"{Path(__file__).with_name('scoring.py')}:{name}", timeout=5.0 if name == "quick" else 0.5
+        function=f"{Path(__file__).with_name('scoring.py')}:{name}", timeout=5.0 if name == "good" else 0.5
     )
     yield from language(SMALL.replace(rewards=(reward,)), steps=1)
 
@@ -120,7 +72,7 @@ exhibits = (
         says="A reward function that returns one value had it broadcast to all completions: nothing was ever better "
         "than anything else.",
         mechanism="the function returns a list of one.",
-        inject=lambda: _Swapped(one_for_all),
+        inject=lambda: _Swapped(scoring.one_for_all),
         run=run,
         expect=r"must return \d+ (?:rewards|floats), got list of 1",
     ),
@@ -135,7 +87,7 @@ exhibits = (
         says="One answer that could not be parsed made all advantages of the batch NaN: the run ended normally with "
         "loss 0.0, and had learned nothing.",
         mechanism="one completion of each batch is worth NaN.",
-        inject=lambda: _Swapped(sometimes_nan),
+        inject=lambda: _Swapped(scoring.sometimes_nan),
         run=run,
         expect="returned nan",
     ),
@@ -150,7 +102,7 @@ exhibits = (
         says="Outside of the main thread the verifier could not set its alarm, and what it raised was caught and "
         "scored 0: every answer of every run was wrong.",
         mechanism="the reward function catches its own error for each completion, and returns 0.",
-        inject=lambda: _Swapped(swallowed),
+        inject=lambda: _Swapped(scoring.swallowed),
         run=run,
         expect="no two completions of one problem had different rewards",
     ),
@@ -175,8 +127,8 @@ exhibits = (
         says="One of two rewards was 0 for everything that was said, and the sum hid it: twenty steps went by before "
         "somebody looked at the parts.",
         mechanism="one component looks for a tag that no completion has.",
-        inject=lambda: _Swapped(inert),
-        run=lambda: run(two),
+        inject=lambda: _Swapped(scoring.inert),
+        run=lambda: run(scoring.two),
         expect="of the reward is inert",
     ),
     Exhibit(
@@ -188,7 +140,7 @@ exhibits = (
         says="What a completion was worth depended on which others it was scored with: the same model scored 0.578 or "
         "0.596 by its batch size.",
         mechanism="rewards are divided by the best one of the batch.",
-        inject=lambda: _Swapped(ranked),
+        inject=lambda: _Swapped(scoring.ranked),
         run=run,
         expect="it depends on chance, on the time, or on the other completions of the batch",
     ),

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 import torch
+from etude_museum.scoring import letters
 
 from etude.core.control import ControlTask
 from etude.core.edit import set_values
@@ -48,11 +49,6 @@ def policy(dtype: torch.dtype = torch.float32, **options: Any) -> Any:
     model: Any = LlamaForCausalLM(config).eval().to(dtype)
     adapter = options.pop("adapter", None)
     return LanguagePolicy(adapter.wrap(model, Stream(0)) if adapter else model, tokenizer(), **options)
-
-
-def letters(completion: str) -> float:
-    """Share of a completion's characters that are lower-case letters: no two completions are likely to tie."""
-    return sum(c.islower() for c in completion) / max(1, len(completion))
 
 
 class Letters(LanguageTask):

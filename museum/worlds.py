@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import gymnasium as gym
 import numpy as np
 from etude_museum.tiny import control
+from etude_museum.walk import FAULTS, Walk
 
 from etude.core.control import Step
 from etude.core.registry import get_method
@@ -20,94 +20,6 @@ from etude.evaluation.exhibits import Exhibit, Report
 from etude.experience.gymnasium_vector import GymnasiumVector
 from etude.experience.vector import Rollouts
 from etude.tasks.control.environment import EnvironmentTask
-
-LIMIT = 60
-"""Steps after which a walk is truncated."""
-
-
-class Walk(gym.Env[np.ndarray, np.int64]):
-    """A step to the left or to the right with some noise, until it is 1 away from the middle."""
-
-    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.begin()
-        self.steps = 0
-        return self.seen(), {}
-
-    def begin(self) -> None:
-        """Where an episode starts."""
-        self.place = self.np_random.uniform(-0.3, 0.3)
-
-    def seen(self) -> np.ndarray:
-        """What is observed."""
-        return np.array([self.place, self.place**2], np.float32)
-
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        pushed = self.place + (2 * int(action) - 1) * 0.2 + self.np_random.normal(0, 0.05)
-        self.place = float(np.clip(pushed, -3, 3))
-        self.steps += 1
-        return self.seen(), -abs(self.place), *self.ends(), {}
-
-    def ends(self) -> tuple[bool, bool]:
-        """Whether it is over, and whether time is."""
-        return bool(abs(self.place) > 1), self.steps >= LIMIT
-
-
-def _same_array(self: Walk) -> np.ndarray:
-    if not hasattr(self, "buffer"):
-        self.buffer = np.zeros(2, np.float32)
-    self.buffer[:] = self.place, self.place**2
-    return self.buffer
-
-
-def _own_start(self: Walk) -> None:
-    self.place = np.random.default_rng(42).uniform(-0.3, 0.3)
-    self.np_random = np.random.default_rng(42)
-
-
-def _never(self: Walk) -> tuple[bool, bool]:
-    return False, False
-
-
-def _limit_is_an_end(self: Walk) -> tuple[bool, bool]:
-    self.place = float(np.clip(self.place, -0.9, 0.9))
-    return self.steps >= LIMIT, False
-
-
-def _nan(self: Walk) -> np.ndarray:
-    return np.array([self.place, np.log(self.place + 0.3) if self.place < -0.3 else 0.0], np.float32)
-
-
-def _global_start(self: Walk) -> None:
-    self.place = np.random.uniform(-0.3, 0.3)
-
-
-_reset, _step = Walk.reset, Walk.step
-
-
-def _seeded_for_all(self: Walk, *, seed: int | None = None, options: Any = None) -> Any:
-    if seed is not None:
-        np.random.seed(seed)
-    return _reset(self, seed=seed, options=options)
-
-
-def _drawn_from_all(self: Walk, action: np.int64) -> Any:
-    self.place += np.random.normal(0, 0.05)
-    return _step(self, action)
-
-
-@contextmanager
-def random_for_all(**faulty: Any) -> Iterator[None]:
-    """The walk draws from the generator that the whole process has, whose state comes back afterwards."""
-    before = np.random.get_state()
-    try:
-        with mock.patch.multiple(Walk, **faulty):
-            yield
-    finally:
-        np.random.set_state(before)
 
 
 class _OneSeed(Stream):
@@ -131,14 +43,9 @@ def first_for_last() -> Iterator[None]:
         yield
 
 
-def instead(name: str, faulty: Any) -> AbstractContextManager[Any]:
-    """The walk with another method."""
-    return mock.patch.object(Walk, name, faulty)
-
-
 def checked() -> Iterator[str]:
     """What `etude check` says of the walk that is amiss."""
-    for finding in check_environment(EnvironmentTask(f"{__name__}:Walk"), steps=600):
+    for finding in check_environment(EnvironmentTask(f"{Walk.__module__}:Walk"), steps=600):
         if finding.level != "fact":
             yield finding.sentence
 
@@ -148,7 +55,7 @@ def trained() -> Iterator[Mapping[str, float]]:
     ppo = get_method("ppo", world="control")
     return control(
         ppo.replace(experience=Rollouts(environments=4, steps=96), epochs=1, minibatches=1),
-        EnvironmentTask(f"{__name__}:Walk"),
+        EnvironmentTask(f"{Walk.__module__}:Walk"),
     )
 
 
@@ -163,7 +70,7 @@ exhibits = (
         says="The environment returned its own buffer: observations that were kept changed with every later step, and "
         "actions were stored beside what came after them.",
         mechanism="every step writes into the array that the step before returned.",
-        inject=lambda: instead("seen", _same_array),
+        inject=FAULTS["observation-buffer-reused"],
         run=checked,
         expect="step writes into the observation that it returned before",
     ),
@@ -173,7 +80,7 @@ exhibits = (
         report=Report(thread="minerllabs/minerl#220", title="Seeding not supported in MineRLTreechop-v0 environment"),
         says="The seed changed nothing: every episode of every run started in the same place of the same world.",
         mechanism="reset draws from a generator with a seed of its own.",
-        inject=lambda: instead("begin", _own_start),
+        inject=FAULTS["seed-ignored"],
         run=checked,
         expect="Seeds 7 and 8 give the same episode",
     ),
@@ -187,7 +94,7 @@ exhibits = (
         says="The seed of reset went into a generator that the environment never drew from: no experiment could be "
         "repeated, and nothing said so.",
         mechanism="reset draws from numpy.random.",
-        inject=lambda: random_for_all(begin=_global_start),
+        inject=FAULTS["seed-of-another-generator"],
         run=checked,
         expect="The same seed and actions in a new environment give another",
     ),
@@ -198,7 +105,7 @@ exhibits = (
         says="Games drew from the generator of the whole process: whatever else drew a number, another game among it, "
         "changed them.",
         mechanism="reset seeds numpy.random, and every step draws from it.",
-        inject=lambda: random_for_all(begin=_global_start, reset=_seeded_for_all, step=_drawn_from_all),
+        inject=FAULTS["one-generator-for-all"],
         run=checked,
         expect="Environments influence each other",
     ),
@@ -208,7 +115,7 @@ exhibits = (
         report=Report(thread="openai/retro#82", title="Agent not marking end of Episode"),
         says="No episode was ever over, so the mean return of every update was nan and nobody knew how it was going.",
         mechanism="the walk goes on for ever.",
-        inject=lambda: instead("ends", _never),
+        inject=FAULTS["episodes-without-end"],
         run=checked,
         expect="No episode ended in",
     ),
@@ -219,7 +126,7 @@ exhibits = (
         says="One NaN from a custom environment made all weights NaN after 29 good updates; the run went on, with NaN "
         "actions.",
         mechanism="the logarithm of a negative number is observed where the walk is far to the left.",
-        inject=lambda: instead("seen", _nan),
+        inject=FAULTS["nan-observation"],
         run=trained,
         expect="is not finite|is nan|nan",
     ),
@@ -230,7 +137,7 @@ exhibits = (
         says="Environments reported their time limit as an end: what could still have been earned counted as nothing, "
         "and values near the limit were learned wrong.",
         mechanism="terminated is set after 60 steps.",
-        inject=lambda: instead("ends", _limit_is_an_end),
+        inject=FAULTS["time-limit-as-an-end"],
         run=checked,
         expect="which looks like a time limit",
     ),

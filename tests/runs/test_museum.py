@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +18,8 @@ from etude.cli import museum as verb
 from etude.core.errors import ConfigError, EtudeError, UnknownNameError
 from etude.evaluation.exhibits import KINDS, SILENT, Band, Exhibit, Report, observe
 from etude.runs import museum
-from etude.runs.museum import Visit, chosen, exhibits, page, visit
+from etude.runs.museum import PLACE, Visit, chosen, exhibits, visit
+from etude.runs.museum_page import PEERS, WORDS, Peer, page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "museum.md"
 REPORT = Report(thread="somebody/something#1", title="It says nothing")
@@ -92,7 +96,7 @@ def test_what_is_said_without_the_fault_is_told() -> None:
 def test_a_listed_miss_is_silent_and_well() -> None:
     one = visit(made("nothing@0", miss="Nobody can see it."))
     assert one.found.verdict == SILENT and one.well
-    assert "- `made`: Nobody can see it." in page({"made": one})
+    assert "- `made`: Nobody can see it." in page({"made": one}, {})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +151,80 @@ def test_nothing_is_listed_as_missed_that_is_answered(visits: dict[str, Visit]) 
 
 @pytest.mark.slow
 def test_the_page_is_what_came_of_it(visits: dict[str, Visit]) -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(visits), "write it again: python docs/make_museum.py"
+    peers = {name: Peer.read(name) for name in PEERS}
+    assert PAGE.read_text(encoding="utf-8") == page(visits, peers), "write it again: python docs/make_museum.py"
+
+
+# Other libraries
+
+
+@pytest.mark.slow
+def test_peers_have_columns_of_what_is_here() -> None:
+    peers = [Peer.read(name) for name in PEERS]
+    for peer in peers:
+        assert {*peer.exhibits, *peer.none} <= exhibits().keys() and not peer.exhibits.keys() & peer.none.keys()
+        assert all(found["verdict"] in WORDS and found["how"] for found in peer.exhibits.values())
+        assert peer.versions and peer.otherwise
+    assert len(set().union(*(peer.exhibits for peer in peers))) >= 25
+
+
+def test_a_peer_is_shown_with_what_was_done_there() -> None:
+    found = {"verdict": "visible in a metric", "answer": "kl: 0 instead of 1 to 2", "how": "a setting"}
+    peer = Peer("Other", "Other 1.0", {"made": found}, {"else": "no sampler"}, "no control")
+    text = page({"made": visit(made("stops@0"))}, {"other": peer})
+    assert "| [`made`](#made)<br>It hurt. | **stopped** | in a metric |" in text
+    assert "- Other (a setting): in a metric: kl: 0 instead of 1 to 2" in text
+    assert "| Other (Other 1.0) | 1 | 0 | 0 | 1 | 0 |" in text
+    assert (peer.line("else"), peer.line("third")) == ("- Other: – no sampler", "- Other: – no control")
+    assert peer.word("else") == "–"
+
+
+@pytest.fixture(scope="module")
+def frame() -> Any:
+    """The rule by which peers are judged, which imports nothing of etude."""
+    spec = importlib.util.spec_from_file_location("museum_frame", PLACE / "peers" / "frame.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules["museum_frame"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def seeded(seed: int) -> Iterator[Mapping[str, float]]:
+    """Four steps of a number that lies between 1 and 1.4 and grows with steps, and what the fault makes of it."""
+    how, _, when = "".join(FAULTY).partition("@")
+    for step in range(4):
+        print("Warning: this is always said, of seed", seed)
+        if how == "stops" and step == int(when):
+            raise ValueError("The weights are not those.")
+        if how == "warns" and step == int(when):
+            warnings.warn("The weights are not those.", stacklevel=1)
+        if how == "logs" and step == int(when):
+            logging.getLogger("another").warning("The weights are not those.")
+        far = {"little": 0.3, "far": 1.0}.get(how, 0.0) if when == str(step) else 0.0
+        yield {"ratio": step + 1 + (seed % 5) / 10 + far, "seconds": float(seed)}
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ("stops@3", "stopped"), ("warns@2", "said"), ("logs@0", "said"), ("far@2", "visible in a metric"),
+        ("little@1", "silent"), ("far@3", "silent"), ("nothing@0", "silent"),
+    ],
+)  # fmt: skip
+def test_peers_are_judged_by_what_was_observed(frame: Any, how: str, found: str) -> None:
+    case = frame.Case(lambda: faulty(how), seeded, "a name")
+    assert frame.verdict(case)["verdict"] == found
+    if how == "far@2":
+        assert frame.verdict(case)["answer"] == "ratio: 4 instead of 3 to 3.4"
+
+
+def test_a_clean_run_that_ends_shows_nothing(frame: Any) -> None:
+    def broken(seed: int) -> Iterator[Mapping[str, float]]:
+        yield {}
+        raise ValueError("It never runs.")
+
+    with pytest.raises(RuntimeError, match="It never runs"):
+        frame.verdict(frame.Case(lambda: faulty("stops@0"), broken, "a name"))
 
 
 # The verb

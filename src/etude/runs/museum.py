@@ -1,11 +1,11 @@
-"""The museum of silent failures: its exhibits, `museum/*.py` of a checkout, what came of each, and its page."""
+"""The museum of silent failures: its exhibits, `museum/*.py` of a checkout, and what came of each."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -83,52 +83,3 @@ def counted(visits: Iterable[Visit]) -> dict[str, int]:
     for one in visits:
         found[one.found.verdict] = found.get(one.found.verdict, 0) + 1
     return dict(sorted(found.items(), key=lambda entry: entry[0] != STOPPED))
-
-
-HEAD = """\
-# A museum of silent failures
-
-Most faults of reinforcement learning end with exit code 0: the run goes on, the curve looks plausible, the number is
-wrong. Each row is such a fault from a public thread. It is brought back into etude by a patch of a few lines
-(`museum/` in a checkout), and etude trains for a few steps with it. What came of that is observed, not declared:
-
-- *stopped*: the run ended with a sentence before anything was learned from it;
-- *said*: a sentence, and the run went on;
-- *visible in a metric*: nothing was said, but a number in `metrics.jsonl` left the band in which it lies otherwise;
-- *silent*: none of these up to two steps after the first at which the fault had an effect.
-
-`etude museum run ID` repeats one, `etude museum run --all` all of them, with the same run without the fault, which must
-say nothing. Other libraries were not run; where a thread says that a fault has been mended since, it has.
-
-This page is written by `python docs/make_museum.py`."""
-
-
-def page(visits: Mapping[str, Visit]) -> str:
-    """The page of the museum, from what came of its exhibits."""
-    counts = ", ".join(f"{n} {verdict}" for verdict, n in counted(visits.values()).items())
-    blocks = [HEAD, f"{len(visits)} exhibits: {counts}."]
-    for kind, title in KINDS.items():
-        rows = [_row(v) for v in visits.values() if v.exhibit.kind == kind]
-        if rows:
-            blocks.append(f"## {title}")
-            blocks.append("\n".join(["| fault | report | etude |", "|---|---|---|", *rows]))
-    missed = [v for v in visits.values() if v.found.verdict == SILENT]
-    if missed:
-        blocks.append("## What etude misses")
-        blocks.append("\n".join(f"- `{v.exhibit.id}`: {v.exhibit.miss}" for v in missed))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _row(one: Visit) -> str:
-    exhibit, found = one.exhibit, one.found
-    answer = f"**{found.verdict}**" + (f": {_plain(found.answer)}" if found.answer else "")
-    fault = f"`{exhibit.id}`<br>{_plain(exhibit.says)}<br>*Here:* {_plain(exhibit.mechanism)}"
-    report = f"[{exhibit.report.thread}]({exhibit.report.address})<br>{_plain(exhibit.report.title)}"
-    return f"| {fault} | {report} | {answer} |"
-
-
-def _plain(text: str) -> str:
-    """Text as it is in a cell of a table."""
-    for mark in "\\|*_<`":
-        text = text.replace(mark, "\\" + mark if mark != "<" else "&lt;")
-    return text
