@@ -329,6 +329,16 @@ SETTINGS: dict[str, Settings] = {
     },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
+    "h2o": {
+        **SOFT_OFF_LOGS, "experience": "logs-and-replay", "exploration": "sampled", "experience.warmup": 1000,
+        "experience.random": 0, "experience.updates": 1.0, "experience.keep": 1.0, "sampling": "symmetric",
+        "sampling.share": 0.5, "critic": "trusting-q-functions", "critic.least": 1e-5, "critic.most": 1.0,
+        "critic.backup.entropy": False, "critic.penalties": ("gap-penalty",), "critic.penalties.0.weight": 0.01,
+        "critic.penalties.0.states": 10, "critic.penalties.0.most": 10.0, "critic.penalties.0.spread": 1.0,
+        "learners": ("temperature", "dynamics-discriminators"), "learners.1.noise": 0.1,
+        "learners.1.network.hidden": (256, 256), "learners.1.learning.optimizer.lr": 3e-4,
+        "order": ("dynamics-discriminators", ("critic", "policy", "temperature")),
+    },
     "hgpo": {
         **SAMPLED, **ONCE, "experience": "both-modes", "experience.size": 4, "experience.modes": None,
         "advantages.of": "group-advantage", "advantages.shorter": True, "reference": "periodic",
