@@ -91,6 +91,11 @@ class Mirrored(Symmetries):
 
 MIRRORED = {"symmetries": Mirrored(), "guide": AnyWay(), "rows": 60}
 """What fits the logs here in the place of a maze's symmetries."""
+PAIRED = {"pairs": 2, "length": 3}
+"""Few steps of few pairs of segments."""
+MODELLED = {"ensemble": 2, "hidden": (8,), "updates": 5}
+SMALLER: dict[str, dict[str, Any]] = {"augment": MIRRORED, "rewards-from-preferences": MODELLED}
+"""What transforms are made smaller by."""
 
 
 def small_logged(name: str) -> Any:
@@ -100,10 +105,9 @@ def small_logged(name: str) -> Any:
         k: narrow(getattr(method, k), 8, 5) for k in ("policy", "critic", "value") if getattr(method, k) is not None
     }
     parts["learners"] = tuple(narrow(part, 8, 5) for part in method.learners)
-    parts["transforms"] = tuple(
-        part.replace(**MIRRORED) if part.name == "augment" else part for part in method.transforms
-    )
-    return method.replace(**parts, sampling=method.sampling.replace(batch=6), experience=Logged())
+    parts["transforms"] = tuple(part.replace(**SMALLER.get(part.name, {})) for part in method.transforms)
+    sampling = method.sampling.replace(**{"batch": 6, **(PAIRED if method.sampling.name == "segment-pairs" else {})})
+    return method.replace(**parts, sampling=sampling, experience=Logged())
 
 
 def small_onward(name: str, **changes: Any) -> Any:

@@ -329,6 +329,16 @@ SETTINGS: dict[str, Settings] = {
     },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
+    "h2o": {
+        **SOFT_OFF_LOGS, "experience": "logs-and-replay", "exploration": "sampled", "experience.warmup": 1000,
+        "experience.random": 0, "experience.updates": 1.0, "experience.keep": 1.0, "sampling": "symmetric",
+        "sampling.share": 0.5, "critic": "trusting-q-functions", "critic.least": 1e-5, "critic.most": 1.0,
+        "critic.backup.entropy": False, "critic.penalties": ("gap-penalty",), "critic.penalties.0.weight": 0.01,
+        "critic.penalties.0.states": 10, "critic.penalties.0.most": 10.0, "critic.penalties.0.spread": 1.0,
+        "learners": ("temperature", "dynamics-discriminators"), "learners.1.noise": 0.1,
+        "learners.1.network.hidden": (256, 256), "learners.1.learning.optimizer.lr": 3e-4,
+        "order": ("dynamics-discriminators", ("critic", "policy", "temperature")),
+    },
     "hgpo": {
         **SAMPLED, **ONCE, "experience": "both-modes", "experience.size": 4, "experience.modes": None,
         "advantages.of": "group-advantage", "advantages.shorter": True, "reference": "periodic",
@@ -346,6 +356,18 @@ SETTINGS: dict[str, Settings] = {
     },
     "ipo": {**PAIRS, "reference": "frozen"},
     "iql": IQL,
+    "ipl": {
+        **{k: v for k, v in IQL.items() if not k.startswith(("actor", "policy.learning", "transforms"))},
+        "transforms": ("scripted-preferences", "forget-rewards"), "transforms.0.pairs": 500,
+        "transforms.0.length": 100, "transforms.0.wrong": 0.0, "sampling": "segment-pairs", "sampling.pairs": 8,
+        "sampling.length": 64, "sampling.batch": 256, "sampling.share": 0.5, "value": "counted-value",
+        "policy.learning.optimizer.lr": 3e-4, "policy.learning.optimizer.schedule": "constant",
+        "critic": "inverse-q-functions", "critic.weight": 0.5, "critic.error": "squared",
+        "critic.backup": "cut-bootstrap", "critic.backup.low": -198.0, "critic.backup.high": 198.0,
+        "actor": ("clone",), "actor.0.weight": "counted", "actor.0.weight.of.beta": 3.0,
+        "actor.0.weight.of.cap": 100.0, "actor.0.weight.of.over": "min", "actor.0.weight.of.slow": True,
+        "actor.0.error": "likelihood",
+    },
     "kimi-k1-5": {
         **PLAIN, **IN_FOUR, "experience": "partial-rollouts", "curriculum": "prioritised", "rewards.2.start": 0.3,
         "rewards.1.times": 5, "rewards.1.longest": 16,
@@ -426,6 +448,11 @@ SETTINGS: dict[str, Settings] = {
     },
     "nft": {**SAMPLED, "epochs": 1, "minibatches": 16, "filters.0.resample": True, "reference": None},
     "oblr-po": {**PLAIN, "optimizer": "snr-adam-w", "optimizer.memory": 0.9, "optimizer.floor": 0.05},
+    "offline-rl-vlm-f": {
+        **IQL, "transforms": ("scripted-preferences", "rewards-from-preferences"), "transforms.0.pairs": 500,
+        "transforms.0.length": 1, "transforms.0.apart": False, "transforms.1.actions": False,
+        "transforms.1.ensemble": 3, "transforms.1.hidden": (256, 256, 256), "transforms.1.lr": 3e-4,
+    },
     "one-shot-rlvr": {
         **PLAIN, "experience.temperature": 0.6, "curriculum": "replicated", "curriculum.chosen": "by-variance",
         "curriculum.chosen.ranks": (1,), "curriculum.answers": (), "reference": "frozen",

@@ -216,10 +216,40 @@ def gorl(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     return None
 
 
+def halves(each: Tensor, segments: int = 12) -> Tensor:
+    """Rows of segments count half, the other rows too."""
+    return 0.5 * each[:segments].mean() + 0.5 * each[segments:].mean()
+
+
+def ipl(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    """Two pairs of segments of three steps, then six other rows; nobody is paid."""
+    s, a = rows["s"], rows["a"]
+    assert len(s) == 18 and not rows["r"].any()
+    with torch.no_grad():
+        worth = torch.minimum(*(q(critic, s, a) for critic in own.slow))
+    u = worth - own.value(s)[:, 0]
+    own.learners["value"].step(halves((0.7 - (u < 0).to(u.dtype)).abs() * u**2))
+    with torch.no_grad():
+        weight = (3.0 * (worth - own.value(s)[:, 0])).exp().clamp(max=100.0)
+        largest = 1 / (0.5 * (1 - GAMMA))
+        y = GAMMA * rows["live"] * own.value(rows["next"])[:, 0].clamp(-largest, largest)
+    assert own.log_std is not None
+    normal = torch.distributions.Normal(torch.tanh(own.policy(s)), own.log_std.clamp(-5, 2).exp())
+    own.learners["policy"].step(-halves(weight * normal.log_prob(a).sum(-1)))
+    total = torch.zeros(())
+    for c in own.critics:
+        r = q(c, s, a) - y
+        logits = torch.stack([r[6 * k + 3 : 6 * k + 6].sum() - r[6 * k : 6 * k + 3].sum() for k in range(2)])
+        likely = torch.where(rows["offers"]["preferred"] > 0, torch.sigmoid(logits), torch.sigmoid(-logits))
+        total = total - likely.log().mean() + 0.5 * halves(r**2)
+    own.learners["critic"].step(total)
+    follow(own.slow, own.critics)
+
+
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
     "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
     "riql": riql, "traj-weighting": iql, "dual-rl": dual_rl, "recoil": recoil,
-    "ss-orl": td3_bc, "gorl": gorl, "guda": td3_bc,
+    "ss-orl": td3_bc, "gorl": gorl, "guda": td3_bc, "ipl": ipl, "offline-rl-vlm-f": iql,
 }  # fmt: skip
 
 
@@ -247,6 +277,7 @@ def test_updates_are_those_of_the_paper(name: str, tolerance: float, tmp_path: P
                 "s": batch.observations[k], "a": batch.actions[k], "r": batch.rewards[k],
                 "next": batch.next_observations[k], "live": (~batch.terminated[k]).to(batch.rewards.dtype),
             }  # fmt: skip
+            rows["offers"] = {x: column[k] for x, column in batch.offers.items()}
             rows |= {"acted": acted[k], "expert": batch.offers.get("expert", torch.zeros(MEMBERS, 6))[k]}
             if "standardize-observations" in [part.name for part in method.transforms]:
                 rows |= {key: standard(loop, rows[key]) for key in ("s", "next")}

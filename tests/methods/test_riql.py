@@ -18,10 +18,11 @@ from etude.core.registry import get_method
 from etude.experience.corrupt import COLUMNS, Corrupt, Victim, corrupted_rows, lowered
 from etude.experience.fitting import fitted, perceptron
 from etude.experience.logs.table import Logs, Spaces
+from etude.learners.backups import CutBootstrap
 from etude.learners.heads import Squared
 from etude.loops.off_policy import OffPolicyLoop
 from etude.loops.replay_reading import StoredReading
-from etude.methods.offline.riql import BoundedInfluence, CutBootstrap, QuantileOfCritics
+from etude.methods.offline.riql import BoundedInfluence, QuantileOfCritics
 from log_toys import logged_task, random_logs, small_logged
 
 torch.set_num_threads(1)

@@ -225,9 +225,10 @@ class TwoStores(Store):
                       for x, y in zip(one, other, strict=True)))  # type: ignore[call-overload]  # fmt: skip
 
     def offers(self, index: Tensor) -> dict[str, Tensor]:
-        """Columns that the logs have besides, and the ring's rows where they are known; else NaN."""
+        """Which rows are the logs', 1 or 0; columns that these have besides, and the ring's where they are known, else
+        NaN."""
         own, here, there = self._places(index)
-        found, member = dict[str, Tensor](), torch.arange(len(index), device=index.device)[:, None]
+        found, member = {"logged": (~own).to(self.rows.dtype)}, torch.arange(len(index), device=index.device)[:, None]
         for name, logged in self.logs.offers(there.to(self.logs.device)).items():
             mine = self.columns[name][member, here]
             found[name] = torch.where(own.view(*own.shape, *[1] * (mine.dim() - 2)), mine, logged.to(self.device))

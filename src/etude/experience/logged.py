@@ -132,6 +132,7 @@ class LoggedStore(Store):
             self.beside["expert"] = _tensor(logs.expert).to(self.device)
         if logs.next_actions is not None:
             self.beside["next_actions"] = spread.inside(_tensor(logs.next_actions)).to(self.device)
+        self.compared = logs.compared
 
     @property
     def bytes(self) -> int:

@@ -248,3 +248,39 @@ class Bootstrap(Backup):
             assert following.logp is not None
             outputs = outputs - (read.offered("temperature")[:, None] * following.logp)[..., None]
         return outputs
+
+
+class CutBootstrap(Bootstrap):
+    """y = r + discount V(s') and the like, cut at `low` and `high`; the share that was cut is noted as `critic_cut`.
+
+    Shapes: [P, M, N, K] -> [P, N, K]. Raises: ConfigError unless low < high.
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> from etude.learners.heads import Scalar
+    >>> batch = Rows(rewards=torch.tensor([[1.0, -900.0]]), discounts=torch.ones(1, 2))
+    >>> read = Rows(batch=batch, note=lambda name, values: print(name, values.tolist()),
+    ...             state_outputs=lambda at, copy: torch.full((1, 1, 2, 1), 3.0))
+    >>> CutBootstrap(FromValue()).target(read, Scalar()).flatten().tolist()
+    cut [0.5]
+    [4.0, -100.0]
+    """
+
+    low: float = -100.0
+    high: float = 1000.0
+
+    def check(self) -> None:
+        if not self.low < self.high:
+            raise ConfigError(f"CutBootstrap.low must be below high, got {self.low} and {self.high}.")
+
+    def objection(self, method: Method) -> str | None:
+        critic = method.slots()["critic"]
+        if critic is not None and critic.head.says != "numbers":
+            return f"cuts numbers, and the critic says {critic.head.says}: set critic.head=scalar."
+        return super().objection(method)
+
+    def target(self, read: ReplayReading, head: QHead) -> Tensor:
+        whole = super().target(read, head)
+        found = whole.clamp(self.low, self.high)
+        read.note("cut", (found != whole).to(whole.dtype).mean((1, 2)))
+        return found

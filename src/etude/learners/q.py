@@ -180,11 +180,15 @@ class QFunctions(ReplayCritic):
         each = self.error(outputs, target[:, None]).sum(-1)
         if read.wants_errors:
             read.tell(self._errors(outputs, target, each))
-        importance = read.batch.offers.get("importance")
+        importance = self.importance(read)
         loss = (each if importance is None else each * importance[:, None]).mean(2).sum(1)
         for penalty in self.penalties:
             loss = loss + penalty(read, said).mean(1)
         return loss
+
+    def importance(self, read: ReplayReading) -> Tensor | None:
+        """How much the error on each row counts, [P, N], without gradient; None: all of them 1."""
+        return read.batch.offers.get("importance")
 
     def estimate(self, read: ReplayReading) -> Estimate:
         batch = read.batch

@@ -90,7 +90,11 @@ class ValueFunction(ReplayValue):
         return outputs[:, 0, :, 0]
 
     def loss(self, read: ReplayReading) -> Tensor:
+        return self.errors(read).mean(1)
+
+    def errors(self, read: ReplayReading) -> Tensor:
+        """[P, N] how far V is from it at each row, with gradient."""
         with torch.no_grad():
             target = self.of(read.values(read.outputs("here", read.batch.actions, copy=True)), read)
         said = read.state_outputs("here")
-        return self.error(said, target[:, None, :, None]).sum(-1).mean(2).sum(1)
+        return self.error(said, target[:, None, :, None]).sum(-1).sum(1)

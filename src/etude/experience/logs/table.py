@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,19 @@ class Spaces:
     said_by: str
 
 
+class Compared(NamedTuple):
+    """K pairs of segments of logs, and which of the two is better.
+
+    Shapes: first, second [K] int64, the rows that the segments begin with, `length` rows of one episode each; preferred
+    [K] float32: 1 where it is the second, 0 where it is the first.
+    """
+
+    first: Numbers
+    second: Numbers
+    preferred: Numbers
+    length: int
+
+
 @dataclass(frozen=True)
 class Logs:
     """Steps of whole episodes, one after another, with nothing wrong in them.
@@ -72,6 +85,7 @@ class Logs:
         returns_to_go: [N] float32 discounted sums of rewards from each row on, where a transform adds them.
         next_actions: [N, A] float32 what was done after each row, where a transform adds it.
         expert: [N] float32 1 on rows of an expert's episodes, 0 on others, where a transform says so.
+        compared: pairs of segments of which somebody said which is better, where a transform adds them.
         notes: what was allowed of what may be wrong, a sentence each.
     """
 
@@ -89,6 +103,7 @@ class Logs:
     next_actions: Numbers | None = None
     behaviour_logp: Numbers | None = None
     expert: Numbers | None = None
+    compared: Compared | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,10 +112,10 @@ class Logs:
         return len(self.rewards)
 
     def only(self, kept: Numbers) -> Logs:
-        """The rows [N] that are kept, which end with a last row."""
+        """The rows [N] that are kept, which end with a last row; of pairs of segments nothing is left."""
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         rows: Any = {k: column[kept] for k, column in columns.items() if isinstance(column, np.ndarray)}
-        return replace(self, **rows)
+        return replace(self, compared=None, **rows)
 
     @cached_property
     def ends(self) -> Numbers:

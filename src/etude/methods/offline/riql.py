@@ -28,19 +28,18 @@ moments are of what followed too, and critics begin as EDAC's do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from etude.core.claims import Claim, Measure
-from etude.core.critic_slots import Error, QHead, Reduction
-from etude.core.errors import ConfigError
+from etude.core.critic_slots import Error, Reduction
 from etude.core.fields import Interval, Positive
 from etude.core.learners import Learning, Target
 from etude.core.replay_slots import ReplayReading
 from etude.experience.transforms import StandardizeObservations
-from etude.learners.backups import Bootstrap, FromValue
+from etude.learners.backups import CutBootstrap, FromValue
 from etude.learners.q import QFunctions
 from etude.learners.value import Expectile, ValueFunction
 from etude.methods.offline.bc import TENTH
@@ -49,9 +48,6 @@ from etude.objectives.clone import Clone, ExpAdvantage, SquaredNorm
 from etude.optimizers.adam import Adam
 from etude.optimizers.schedules import Cosine
 from etude.policies.control.replay import DeterministicPolicy
-
-if TYPE_CHECKING:
-    from etude.core.method import Method
 
 
 class BoundedInfluence(Error):
@@ -96,41 +92,6 @@ class QuantileOfCritics(Reduction):
             for at in (below, (below + 1).clamp(max=most))
         )
         return torch.lerp(first, second, (place - below).view(-1, *[1] * (first.dim() - 1)))
-
-
-class CutBootstrap(Bootstrap):
-    """y = r + discount V(s') and the like, cut at `low` and `high`; the share that was cut is noted as `critic_cut`.
-
-    Shapes: [P, M, N, K] -> [P, N, K]. Raises: ConfigError unless low < high.
-
-    >>> from types import SimpleNamespace as Rows
-    >>> from etude.learners.heads import Scalar
-    >>> batch = Rows(rewards=torch.tensor([[1.0, -900.0]]), discounts=torch.ones(1, 2))
-    >>> read = Rows(batch=batch, note=lambda name, values: print(name, values.tolist()),
-    ...             state_outputs=lambda at, copy: torch.full((1, 1, 2, 1), 3.0))
-    >>> CutBootstrap(FromValue()).target(read, Scalar()).flatten().tolist()
-    cut [0.5]
-    [4.0, -100.0]
-    """
-
-    low: float = -100.0
-    high: float = 1000.0
-
-    def check(self) -> None:
-        if not self.low < self.high:
-            raise ConfigError(f"CutBootstrap.low must be below high, got {self.low} and {self.high}.")
-
-    def objection(self, method: Method) -> str | None:
-        critic = method.slots()["critic"]
-        if critic is not None and critic.head.says != "numbers":
-            return f"cuts numbers, and the critic says {critic.head.says}: set critic.head=scalar."
-        return super().objection(method)
-
-    def target(self, read: ReplayReading, head: QHead) -> Tensor:
-        whole = super().target(read, head)
-        found = whole.clamp(self.low, self.high)
-        read.note("cut", (found != whole).to(whole.dtype).mean((1, 2)))
-        return found
 
 
 LOW = QuantileOfCritics(alpha=0.25)

@@ -21,6 +21,7 @@ class PendulumArrays(ArrayEnvironment):
     """States [M, E, 2]: angle (0 is up), angular velocity."""
 
     draws, limit = 2, 200
+    gravity: ClassVar[float] = GRAVITY
     _bound = np.array([1.0, 1.0, MAX_SPIN], np.float32)
     observation_space, action_space = spaces.Box(-_bound, _bound), spaces.Box(-MAX_TORQUE, MAX_TORQUE, (1,))
 
@@ -33,7 +34,7 @@ class PendulumArrays(ArrayEnvironment):
         torque = np.clip(actions[..., 0].astype(np.float64), -MAX_TORQUE, MAX_TORQUE)
         off = (angle + np.pi) % (2 * np.pi) - np.pi
         reward = -(off**2 + 0.1 * spin**2 + 0.001 * torque**2)
-        pull = 3 * GRAVITY / (2 * LENGTH) * np.sin(angle) + 3.0 / (MASS * LENGTH**2) * torque
+        pull = 3 * self.gravity / (2 * LENGTH) * np.sin(angle) + 3.0 / (MASS * LENGTH**2) * torque
         spin = np.clip(spin + pull * TAU, -MAX_SPIN, MAX_SPIN)
         return np.stack([angle + spin * TAU, spin], -1), reward, np.zeros(reward.shape, bool)
 
