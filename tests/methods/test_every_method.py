@@ -160,7 +160,7 @@ def complete(method: Method, scorer: str) -> Method:
     if isinstance(method, TokenMethod) and isinstance(method.reference, Soup):
         method = method.replace(reference=method.reference.replace(models=(scorer,)))
     if isinstance(method, TokenMethod) and isinstance(method.experience, (GuideRollIns, GuideRollOuts)):
-        method = method.replace(experience=method.experience.replace(guide=SavedModel(model=scorer)))
+        method = method.replace(experience=method.experience.replace(guide=SavedModel(model=scorer), size=4), epochs=1)
     return method.replace(rewards=rewards)
 
 

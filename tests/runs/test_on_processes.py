@@ -119,7 +119,7 @@ def small(method: TokenMethod) -> TokenMethod:
     if isinstance(method.experience, ShuffledNames):
         method = method.replace(experience=method.experience.replace(max_tokens=16))
     if isinstance(method.experience, WithGuide):
-        method = method.replace(experience=method.experience.replace(guide=SavedModel(model="tiny")))
+        method = method.replace(experience=method.experience.replace(guide=SavedModel(model="tiny"), size=4), epochs=1)
     rewards = (TaskReward() if isinstance(part, RewardModel) else part for part in method.rewards)
     judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     judged = (RepetitionPenalty(size=1) if isinstance(p, ListwiseReward) else p for p in judged)

@@ -48,7 +48,7 @@ rlgf = ppo.replace(
     reference=Frozen(),
     epochs=5,
     claim=Claim(
-        statement="Begun by a better model as often as not, as many completions teach more than those that the policy "
+        statement="Most of them begun by a better model, as many completions teach more than those that the policy "
         "writes alone.",
         bed="preference/digest-dpo",
         baseline="rlgf",
@@ -90,4 +90,26 @@ rlgf_d2lols = rlgf_lols.replace(
     title="Learning to Generate Better Than Your LLM (D2LOLS)",
     paper="arXiv:2306.11816",
     stages=(Interleaved(turn=GuideFinishes(), chooser=AfterSteps(steps=20)),),
-)
+    claim=Claim(
+        statement="Finished by a better model at first and begun by it later, as many completions teach more than "
+        "those that the policy writes alone.",
+        bed="preference/digest-dpo",
+        baseline="rlgf-d2lols",
+        changes={
+            "experience.guide.model": "{dpo}", "optimizer.lr": 1e-3, "critic.learning.optimizer.lr": 3e-3,
+            "critic.learning.epochs": 2, "problems": 64, "experience.size": 2, "epochs": 2,
+        },
+        baseline_changes={
+            "experience.guide.model": "{dpo}", "experience.mixing": 0.0, "optimizer.lr": 1e-3,
+            "critic.learning.optimizer.lr": 3e-3, "critic.learning.epochs": 2, "problems": 64, "experience.size": 2,
+            "epochs": 2,
+        },
+        measures=(
+            Measure(name="end", smallest=0.3),
+            Measure(name="area", role="mechanism", smallest=0.3),
+        ),
+        equal=("completions",),
+        sweep={},
+        paper_effect="on IMDB and CommonGen above PPO and no worse than PPO++",
+    ),
+)  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from itertools import takewhile
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
@@ -175,17 +176,15 @@ def _uniform(starts: Sequence[Start], name: str) -> list[float]:
 
 
 def _led(attempt: Episode, finished: Episode, place: int) -> Episode:
-    """What a guide finished, of which the policy's first `place` tokens are learned."""
-    own = attempt.turns[0]
-    (turn,) = (n for n, s in enumerate(finished.segments) if s.role == "assistant")
-    said = finished.segments[turn]
+    """What a guide finished, after the prompt as the policy saw it, of which its first `place` tokens are learned."""
+    own, said = attempt.turns[0], finished.turns[0]
+    before = list(takewhile(lambda s: s is not own, attempt.segments))
     rest = len(said.tokens) - place
-    info = {k: own.info[k][:place] for k in ("entropy", "hidden") if k in own.info}
+    info: dict[str, Any] = {k: own.info[k][:place] for k in ("entropy", "hidden") if k in own.info}
     joined = dataclasses.replace(
         said, action_mask=[1] * place + [0] * rest, behaviour_logp=own.behaviour_logp[:place] + [0.0] * rest,
         version=own.version, info={**info, "cut_from": list(own.tokens)},
     )  # fmt: skip
-    segments = [*finished.segments[:turn], joined, *finished.segments[turn + 1 :]]
     return dataclasses.replace(
-        finished, segments=segments, draw=attempt.draw, info={**finished.info, BY_GUIDE: True}
+        finished, segments=[*before, joined], draw=attempt.draw, info={**finished.info, BY_GUIDE: True}
     )  # fmt: skip
