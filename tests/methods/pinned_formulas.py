@@ -244,6 +244,26 @@ def ppo_rlhf(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def away_from_start(w: World) -> dict[int, list[float]]:
+    """What was paid, and a thousandth of the distance of each learned token."""
+    rewards = {i: (-0.001 * (w.of("old", i) - w.of("ref", i))).tolist() for i in range(w.count)}
+    for i in rewards:
+        rewards[i][-1] += w.rewards[i]
+    return rewards
+
+
+def rlgf(w: World) -> Tensor:
+    """Tokens of a guide are none of the world's learned ones."""
+    rewards = away_from_start(w)
+    advantages = gae(w, rewards)
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
+def rlgf_apart(w: World) -> Tensor:
+    """The same, with a critic that is a network of its own."""
+    return apart(w, away_from_start(w))
+
+
 def ppo_max(w: World) -> Tensor:
     """Judged scores on the scale of all of them, cut; a twentieth of the distance is paid; a critic by itself."""
     judged = w.notes["judged"]
@@ -599,6 +619,10 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ppo": (plain, ppo),
     "pf-ppo": (plain, pf_ppo),
     "ppo-max": (plain, ppo_max),
+    "rlgf": (worlds.guided, rlgf),
+    "rlgf-aggrevated": (worlds.finished, rlgf),
+    "rlgf-d2lols": (worlds.guided, rlgf_apart),
+    "rlgf-lols": (worlds.guided, rlgf_apart),
     "rto": (plain, rto),
     "salsa": (plain, salsa),
     "text2grad": (plain, text2grad),
@@ -639,6 +663,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
 """By method: the batch, and the loss on it."""
 BETWEEN: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ppo-max": (worlds.demonstrations, sft),
+    "rlgf-d2lols": (worlds.finished, rlgf_apart),
+    "rlgf-lols": (worlds.finished, rlgf_apart),
     "relift": (worlds.demonstrations, rlvr.relift_tuning),
     "sasr": (worlds.demonstrations, sft),
 }

@@ -19,6 +19,15 @@ SAMPLED: Settings = {
     "experience.top_k": 0, "problems": 32, "optimizer.schedule": "constant", "optimizer.clip_norm": 1.0,
 }  # fmt: skip
 """Eight completions of each of 32 problems from the whole distribution, and AdamW at a constant rate."""
+GUIDED: Settings = {
+    **SAMPLED, "epochs": 5, "minibatches": 2, "experience": "guide-roll-ins", "experience.mixing": 0.8,
+    "experience.guide": "saved-model", "experience.guide_temperature": 1.0, "experience.guide_top_p": 0.92,
+    "experience.guide_top_k": 0, "reference": "frozen", "critic": "token-critic",
+}  # fmt: skip
+TWO_CRITICS: Settings = {
+    "critic": "roll-out-critics", "critic.learning.epochs": 5, "critic.learning.minibatches": 2, "critic.clip": 0.2,
+    "stages": ("interleaved",), "stages.0.turn": "guide-finishes", "stages.0.turn.mixing": None,
+}  # fmt: skip
 SHOWN: Settings = {**ONCE, "experience": "demonstrations", "optimizer.clip_norm": 1.0}
 PAIRS: Settings = {**ONCE, "experience": "pairs", "problems": 32}
 PLAIN: Settings = {**SAMPLED, **ONCE, "reference": None, "critic": None}
@@ -513,6 +522,12 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, **TWICE, "experience.size": 5, "reference": "frozen", "filters": ("rank-filter",),
         "filters.0.ranks": "best-random-ranks", "filters.0.draws": 2,
     },
+    "rlgf": GUIDED,
+    "rlgf-aggrevated": {**GUIDED, "experience": "guide-roll-outs"},
+    "rlgf-d2lols": {
+        **GUIDED, **TWO_CRITICS, "stages.0.chooser": "after-steps", "stages.0.chooser.steps": 20,
+    },
+    "rlgf-lols": {**GUIDED, **TWO_CRITICS, "stages.0.chooser": "by-chance", "stages.0.chooser.chance.p": 0.2},
     "rto": {
         **SAMPLED, "epochs": 1, "minibatches": 8, "reference": "frozen", "critic": "value-model", "critic.lead": 0,
         "critic.learning.epochs": 1, "critic.learning.minibatches": 8,

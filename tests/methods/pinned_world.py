@@ -266,6 +266,17 @@ def vines() -> World:
     return World([0] * 14 + [1] * 2, lengths, rewards, info=info)
 
 
+def guided() -> World:
+    """Of every other completion a guide said the first tokens, from one to all but the last."""
+    lengths = plain().lengths
+    return plain(skip=[0 if i % 2 else 1 + i % (n - 1) if n > 1 else 0 for i, n in enumerate(lengths)])
+
+
+def finished() -> World:
+    """A guide finished all but every third completion, of which the tokens before it are these."""
+    return plain(info=[{} if i % 3 == 0 else {"finished_by_guide": True} for i in range(15)])
+
+
 def forked() -> World:
     """Three completions of each of two problems, and three fresh ones of each text behind which a segment begins: the
     two prompts (0 and 1), and beginnings. The rows of fresh ones learn behind their text; those of text 4 are lost."""

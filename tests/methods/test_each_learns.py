@@ -338,6 +338,8 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "cgpo-pairs": solved,
     "pf-ppo": solved,
     "ppo-max": solved,
+    "rlgf": solved,
+    "rlgf-aggrevated": solved,
     "reward-model": preference,
 }
 
@@ -357,6 +359,10 @@ SHALLOW: dict[str, dict[str, Any]] = {
         "rewards.2.tasks.0.kl_max": 100.0,
     },
     "cgpo-pairs": {"rewards": ("task-reward", "constrained-order")},
+    **{
+        name: {"experience.guide": "current-policy", "experience.mixing": 0.5, "epochs": 2}
+        for name in ("rlgf", "rlgf-aggrevated")
+    },
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
@@ -373,10 +379,11 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 ELSEWHERE = {
     "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "refuel",
-    "reward-anything", "rlanything", "rlp", "rlpt-text", "rto", "salsa", "text2grad", "toolrl",
+    "reward-anything", "rlanything", "rlgf-d2lols", "rlgf-lols", "rlp", "rlpt-text", "rto", "salsa",
+    "text2grad", "toolrl",
 }  # fmt: skip
-"""They need a curriculum, a reward model, a graph, thoughts, answers, calls, turns or verdicts: `test_learning.py`
-and their own tests."""
+"""They need a curriculum, a reward model, a graph, thoughts, answers, calls, turns or verdicts, or are made of others
+that are here: `test_learning.py` and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

@@ -36,6 +36,7 @@ from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.preference.reward_anything import ListwiseReward
+from etude.methods.preference.rlgf.guided import GuideRollIns, GuideRollOuts
 from etude.methods.preference.rto import DPOTokenReward
 from etude.methods.preference.text2grad.parts import TaskCritic, WordRewards
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
@@ -158,6 +159,8 @@ def complete(method: Method, scorer: str) -> Method:
     rewards = tuple(p.replace(critic=TaskCritic()) if isinstance(p, WordRewards) else p for p in rewards)
     if isinstance(method, TokenMethod) and isinstance(method.reference, Soup):
         method = method.replace(reference=method.reference.replace(models=(scorer,)))
+    if isinstance(method, TokenMethod) and isinstance(method.experience, (GuideRollIns, GuideRollOuts)):
+        method = method.replace(experience=method.experience.replace(guide=SavedModel(model=scorer), size=4), epochs=1)
     return method.replace(rewards=rewards)
 
 

@@ -22,8 +22,10 @@ from etude.experience.samplers import Sampler, Samplers
 from etude.loops.language import LanguageLoop
 from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.preference.reward_anything import ListwiseReward, ShuffledNames
+from etude.methods.preference.rlgf.guided import WithGuide
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
 from etude.policies.language import LanguagePolicy
+from etude.policies.texts.models import SavedModel
 from etude.rewards.model import RewardModel
 from etude.rewards.outcome import TaskReward
 from etude.rewards.pair_judges import SimulatedJudge
@@ -116,6 +118,8 @@ def small(method: TokenMethod) -> TokenMethod:
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
     if isinstance(method.experience, ShuffledNames):
         method = method.replace(experience=method.experience.replace(max_tokens=16))
+    if isinstance(method.experience, WithGuide):
+        method = method.replace(experience=method.experience.replace(guide=SavedModel(model="tiny"), size=4), epochs=1)
     rewards = (TaskReward() if isinstance(part, RewardModel) else part for part in method.rewards)
     judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     judged = (RepetitionPenalty(size=1) if isinstance(p, ListwiseReward) else p for p in judged)

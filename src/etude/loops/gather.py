@@ -117,7 +117,13 @@ class Gatherer:
 
 
 def sampled_pieces(segment: Segment) -> list[tuple[int, ...]]:
-    """The tokens of a segment as they were sampled: `info["pieces"]` has the lengths of several."""
+    """The tokens of a segment as they were sampled: `info["pieces"]` has the lengths of several.
+
+    Where another model finished what the policy began, `info["cut_from"]` has all that the policy had said.
+    """
+    if (said := segment.info.get("cut_from")) is not None:
+        kept = sum(segment.action_mask)
+        return [tuple(said) if said[:kept] == segment.tokens[:kept] else ()]
     begin = segment.info.get("begun", 0)
     found = []
     for length in segment.info.get("pieces", (len(segment.tokens) - begin,)):
