@@ -16,7 +16,7 @@ def test_searching_from_the_shell_and_from_python(cli: Cli) -> None:
     said = cli("evaluate", "tiny", "--task", "compose", "--search", "best-of:2", "--problems", 8, "--json")
     assert '"accuracy"' in said.out and '"tokens"' in said.out
     found = etude.evaluate("tiny", "compose", search=BestOf(samples=2), problems=8)["test"]
-    assert {*found} == {"accuracy", "tokens"} and f'"value": {found["tokens"].value}' in said.out
+    assert {*found} == {"accuracy", "reward", "tokens"} and f'"value": {found["tokens"].value}' in said.out
     for flags, why in (
         (("--k", "1"), "leave out --k"), (("--samples", 4), "leave out --samples"),
         (("--temperature", 0), "leave out --temperature 0"),

@@ -172,6 +172,32 @@ def brpo(w: World) -> Tensor:
     return sequence_mean({i: clipped(w, i, sign) for i, sign in signs.items()})
 
 
+def p2r(w: World) -> Tensor:
+    """An answer that was not said before against its problem's first, 100 times; what was is worth what it was then."""
+    labels: dict[tuple[int, ...], float] = {}
+    scores, first = [], {}
+    for i, group in enumerate(w.groups):
+        said = (group, *w.tokens[i, : w.lengths[i]].tolist())
+        if group not in first:
+            first[group], labels[said] = w.rewards[i], 0.0
+        if said not in labels:
+            chance = 1 / (1 + math.exp(first[group] - w.rewards[i]))
+            won = sum(u < chance for u in w.notes["people"][i]) / 100
+            labels[said] = min(max(math.log(won / (1 - won)), -1.0), 1.0)
+        scores.append(labels[said])
+    assert len({*scores}) > 5 and w.count > len(labels)
+    base = mean(scores)
+    return token_mean(likelihoods(w, {i: r - base for i, r in enumerate(scores)}))
+
+
+def told_twice() -> World:
+    """Rewards of several sizes, and an answer that is said twice."""
+    world = plain(rewards=[1.0, 0, 1, 0.25, 0, 0, 0.5, 1, 0.5, 0.75, 0.25, 0, 0.5, 0.75, 0])
+    world.lengths[6] = world.lengths[8]
+    world.tokens[6, : world.lengths[8]] = world.tokens[8, : world.lengths[8]]
+    return world
+
+
 def refuel(w: World) -> Tensor:
     """Two answers at one turn of each dialogue, and what the dialogues came to; those with one that was cut are out."""
     gain = {i: (w.of("new", i) - w.of("old", i)).sum() for i in range(w.count)}
@@ -630,6 +656,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
+    "p2r": (told_twice, p2r),
     "p3o": (plain, p3o),
     "pairwise-ppo": (anchored, pairwise_ppo),
     "rebel": (plain, rebel),

@@ -567,10 +567,16 @@ SETTINGS: dict[str, Settings] = {
         "runs.1.task": "{verdicts}", "runs.1.begins": "start", "runs.2.method": "pairwise-ppo", "runs.2.steps": 100,
         "runs.2.begins": "start", "runs.2.set": ("rewards.against-anchor.judge.model={judge}",), "repeat": 1,
     },
+    "r-to-q-star": {
+        "runs": ("chosen-answers", "train", "train"), "runs.0.problems": 4000, "runs.1.method": "sft",
+        "runs.1.steps": 100, "runs.1.task": "{chosen}", "runs.2.method": "dpo", "runs.2.steps": 60,
+        "runs.2.begins": "previous", "repeat": 1,
+    },
     "reward-anything": {
         **PLAIN, "experience": "shuffled-names", "rewards": ("listwise-reward",), "rewards.0.format": 0.1,
         "rewards.0.accuracy": 0.9, "rewards.0.unranked": 0.0,
     },
+    "p2r": {**PLAIN, "rewards.1.comparisons": 100, "rewards.1.scale": 1.0, "rewards.1.bound": 1.0},
     "p3o": {**SAMPLED, **TWICE, "experience.size": 2, "critic": None, "reference": "frozen"},
     "rebel": {**PLAIN, "experience.size": 2, "epochs": 4, "reference": "frozen"},
     "recoil": {

@@ -283,6 +283,9 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
             number = uniforms(children(batch.draw, "compared with"), 0, 1)[0].tolist()
             least = {g: min(n for n, h in zip(number, world.groups) if h == g) for g in world.groups}
             world.notes["compared"] = [n == least[g] for n, g in zip(number, world.groups)]
+        if part.name == "labels-by-comparison":
+            drawn = uniforms(children(torch.arange(world.count), "compared"), 0, part.comparisons)  # type: ignore[union-attr]
+            world.notes["people"] = drawn.T.tolist()
     for part in method.token_weights:
         if part.name == "covariance-clip":
             drawn = uniforms(children(batch.draw, "covariance-clip", 1), 0, batch.tokens.shape[1]).T[:, PROMPT:]

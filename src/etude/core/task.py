@@ -136,6 +136,8 @@ class LanguageTask(Task, abstract=True):
     workers: ClassVar[int] = 0
     """Processes that step its environments, so many at once: for slow ones, which compute for long or wait. 0: in this
     process, one after another. Changes no number."""
+    step_joint: ClassVar[str] = "\n"
+    """What stands between the steps of a solution."""
     shows_how: ClassVar[bool] = True
     """Whether its worked completions are right; False: they show how somebody writes, well or badly."""
     by_arrival: ClassVar[bool] = False

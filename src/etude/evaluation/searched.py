@@ -39,8 +39,10 @@ class Searched:
     episodes: list[Episode]
 
     def summary(self) -> dict[str, Interval]:
-        """The share of right answers and the tokens sampled for each problem, with bootstrap intervals."""
-        return {"accuracy": over_problems(self.correct), "tokens": over_problems(self.tokens)}
+        """The share of right answers, what they are paid, and the tokens said for each problem, with intervals."""
+        paid = np.array([e.reward for e in self.episodes])
+        scores = {"accuracy": self.correct, "reward": paid, "tokens": self.tokens}
+        return {name: over_problems(values) for name, values in scores.items()}
 
 
 def search_split(

@@ -71,14 +71,25 @@ class DPO(TokenObjective):
         return torch.where(differs, logistic(margin, self.label_smoothing), 0.0)
 
     def metrics(self, batch: TokenBatch, policy: TokenLogProbs) -> dict[str, Tensor]:
-        """`margin`: beta m, in nats. `preference_accuracy`: pairs whose margin is positive."""
+        """`margin`: beta m, in nats. `preference_accuracy`: pairs whose margin is positive.
+
+        `chosen_reward`, `rejected_reward`: beta log pi/ref of the better and the worse answer, on the rows of a pair.
+        """
         margin, _ = self._margin(batch, policy)
-        return {"margin": margin, "preference_accuracy": (margin > 0).float()}
+        pairs = extremes(batch.scores, batch.group, batch.episode)
+        implicit = self.beta * self._log_ratio(batch, policy)
+        return {
+            "margin": margin, "preference_accuracy": (margin > 0).float(),
+            "chosen_reward": implicit[pairs.better][pairs.whose], "rejected_reward": implicit[pairs.worse][pairs.whose],
+        }  # fmt: skip
+
+    def _log_ratio(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+        """[B] log pi/ref of every answer."""
+        assert batch.reference_logp is not None
+        return ((policy.logp - batch.reference_logp) * batch.action_mask).sum(1)
 
     def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
-        assert batch.reference_logp is not None
-        log_ratio = ((policy.logp - batch.reference_logp) * batch.action_mask).sum(1)
-        margin, differs = compare(log_ratio, batch.scores, batch.group, batch.episode)
+        margin, differs = compare(self._log_ratio(batch, policy), batch.scores, batch.group, batch.episode)
         return self.beta * margin, differs
 
 

@@ -7,6 +7,7 @@ row of a conversation (`etude.policies.conversation`) that its children are fork
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,8 +17,11 @@ from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.slots import Context
 from etude.experience.rollout import Start, blank, occurrences, rollout
 from etude.policies.chat import opening
-from etude.policies.sampling import Completion, Sampling
+from etude.policies.sampling import Completion, Sampling, truncate
 from etude.policies.showing import shown
+
+UNREAD = -1
+"""The row of a node that was only thought of."""
 
 
 @dataclass(eq=False)
@@ -132,6 +136,37 @@ class Trees:
             step.ended = step.stop is not None
             made.append(step)
         return [made[i : i + count] for i in range(0, len(made), count)]
+
+    def likeliest(self, nodes: Sequence[Node], count: int) -> list[list[Node]]:
+        """The `count` likeliest next tokens of each node, likeliest first: nodes that nothing can follow until `admit`.
+
+        Each node is asked once.
+        """
+        logits = self.talk.following([node.row for node in nodes], self.sampling.max_tokens)
+        best = truncate(logits / self.sampling.temperature, self.sampling).log_softmax(-1)
+        values, tokens = best.topk(min(count, best.shape[-1]))
+        return [
+            [
+                Node(node.tree, node.draw, UNREAD, node, [*node.tokens, token], [*node.logp, value])
+                for value, token in zip(*said)
+                if value > -math.inf
+            ]
+            for node, *said in zip(nodes, values.tolist(), tokens.tolist())
+        ]
+
+    def admit(self, nodes: Sequence[Node]) -> None:
+        """Let nodes that `likeliest` named be gone on from, or end where their answer does."""
+        parents = [node.parent.row for node in nodes if node.parent is not None]
+        rows = self.talk.fork(parents)
+        self.talk.extend(rows, [node.tokens[-1:] for node in nodes])
+        ends = {*self.context.policy.end_ids}
+        for node, row in zip(nodes, rows, strict=True):
+            over = StopReason.END_OF_TEXT if node.tokens[-1] in ends else StopReason.MAX_TOKENS
+            node.row = row
+            node.stop = self._stop(Completion(node.tokens, stop=over), node)
+            node.ended = node.stop is not None
+            self.generated[node.tree] += 1
+        self.close([node for node in nodes if node.ended])
 
     def complete(self, nodes: Sequence[Node], count: int) -> list[list[Node]]:
         """`count` whole answers that go on from each node, the likeness of leaves; they are not made its children.

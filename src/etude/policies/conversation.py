@@ -172,23 +172,41 @@ class Conversation:
             self._hold(asked, completions)
         return completions
 
+    @torch.inference_mode()
+    def following(self, rows: Sequence[int], room: int) -> Tensor:
+        """What could come after rows: logits [N, V] in their order. Nothing is drawn.
+
+        Something is appended to a row (or to a fork of it) before it is asked again, or sampled from.
+
+        Args:
+            rows: each of them once.
+            room: most tokens that will be appended to one of them.
+
+        Raises: as `sample` does.
+        """
+        asked = [self._row(row) for row in rows]
+        if len({*rows}) < len(rows):
+            raise ValueError("A row was asked for what follows it twice at once: ask once.")
+        _check_lengths(asked, self.policy.context)
+        try:
+            order, _, logits = self._fed(asked, room)
+        except BaseException:
+            self._forget()
+            raise
+        assert self._decoder is not None
+        self._decoder.widen()
+        for row in asked:
+            row.fed = row.reached = len(row.tokens)
+        self._fit()
+        found = torch.empty_like(logits)
+        found[self._tensor(order)] = logits
+        return found
+
     def _sample(
         self, asked: list[Row], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int], last: bool
     ) -> list[Completion]:
-        stamp = self.policy.version, self.policy.loads
-        if self._stamp != stamp:
-            self._forget()
-            self._stamp = stamp
-        held = sorted((i for i, row in enumerate(asked) if row.place >= 0), key=lambda i: asked[i].place)
-        fresh = [i for i, row in enumerate(asked) if row.place < 0]
-        parts = [self._read_on([asked[i] for i in held])] if held else []
-        parts += [self._read([asked[i] for i in fresh], sampling.max_tokens)] if fresh else []
-        hidden, logits = (x[0] if len(x) == 1 else torch.cat(x) for x in zip(*parts))
+        order, hidden, logits = self._fed(asked, sampling.max_tokens)
         assert self._decoder is not None
-        order = held + fresh
-        if fresh and self._decoder.size > len(asked):
-            self._decoder.widen()
-            self._decoder.narrow(self._tensor([asked[i].place for i in order]))
         lengths = [len(asked[i].tokens) for i in order]
         leaving = last and self._decoder.size == len(asked)
         rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving)
@@ -198,6 +216,24 @@ class Conversation:
         else:
             self._decoder.widen()
         return said
+
+    def _fed(self, asked: list[Row], room: int) -> tuple[list[int], Tensor, Tensor]:
+        """Feed what is new of rows, all others resting; their places in the decoder's order, last states and logits."""
+        stamp = self.policy.version, self.policy.loads
+        if self._stamp != stamp:
+            self._forget()
+            self._stamp = stamp
+        held = sorted((i for i, row in enumerate(asked) if row.place >= 0), key=lambda i: asked[i].place)
+        fresh = [i for i, row in enumerate(asked) if row.place < 0]
+        parts = [self._read_on([asked[i] for i in held])] if held else []
+        parts += [self._read([asked[i] for i in fresh], room)] if fresh else []
+        hidden, logits = (x[0] if len(x) == 1 else torch.cat(x) for x in zip(*parts))
+        assert self._decoder is not None
+        order = held + fresh
+        if fresh and self._decoder.size > len(asked):
+            self._decoder.widen()
+            self._decoder.narrow(self._tensor([asked[i].place for i in order]))
+        return order, hidden, logits
 
     def _read_on(self, rows: list[Row]) -> tuple[Tensor, Tensor]:
         """Feed what rows were given since; the last states [N, H], and the logits of what follows."""
@@ -246,10 +282,14 @@ class Conversation:
 
     def _hold(self, rows: list[Row], completions: list[Completion]) -> None:
         """After a turn: rows hold what they said, all but the last token of which was fed."""
-        assert self._decoder is not None
         for row, completion in zip(rows, completions):
             row.tokens += completion.tokens
             row.fed = row.reached = len(row.tokens) - 1
+        self._fit()
+
+    def _fit(self) -> None:
+        """Keep no more than the limit."""
+        assert self._decoder is not None
         fits = self._decoder.fitting(self.limit)
         if fits < self._decoder.size:
             for row in self._rows.values():

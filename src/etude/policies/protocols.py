@@ -55,6 +55,10 @@ class Engine(Protocol):
         """One completion for each row, which then holds it; the last one closes it."""
         ...
 
+    def following(self, rows: Sequence[int], room: int) -> Tensor:
+        """Logits [N, V] of what could come after rows, which are appended to before they are asked again."""
+        ...
+
     def fork(self, rows: Sequence[int]) -> list[int]:
         """Rows that go on from where these are; handles."""
         ...

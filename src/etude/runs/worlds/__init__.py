@@ -56,6 +56,8 @@ class EvaluationOptions:
         axes: what is shown of problems, of 'plan', 'knowledge', 'subproblems' with commas or in a list (language).
         judge: whether it judges solutions, its own and given ones: 'plain', or 'self-ref' with its own in view
             (language).
+        credit: the reference against which its tokens are credited on given answers: 'start', what the run began from,
+            or a run, a folder, a hub name (language).
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
         episodes: of each member (control).
         data: logs that the policy of `member` is judged from, as `--data` of train takes them (control).
@@ -72,6 +74,7 @@ class EvaluationOptions:
     search: str | Part | None = None
     axes: str | Sequence[str] | None = None
     judge: str | None = None
+    credit: str | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, check
@@ -13,6 +13,7 @@ from etude.runs.worlds import EvaluationOptions
 if TYPE_CHECKING:
     from etude.evaluation.judging import Judging
     from etude.planners.search import Search
+    from etude.policies.texts.models import Model
 
 
 def search_asked(options: EvaluationOptions, task: LanguageTask) -> Search | None:
@@ -66,6 +67,29 @@ def judging_asked(options: EvaluationOptions, task: LanguageTask) -> Judging | N
         if options.judge == judging:
             return judging
     raise UnknownNameError("judge", options.judge, JUDGINGS)
+
+
+def credit_asked(options: EvaluationOptions, task: LanguageTask, config: Mapping[str, Any]) -> Model | None:
+    """The reference. Raises ConfigError for one that nobody named, or what another option does not go with."""
+    if options.credit is None:
+        return None
+    from etude.evaluation.credit import check_credit
+    from etude.policies.texts.models import SavedModel
+
+    usual = EvaluationOptions()
+    for flag, differs in {
+        "--search": options.search is not None, "--axes": options.axes is not None,
+        "--judge": options.judge is not None, "--k": options.k != usual.k, "--samples": options.samples is not None,
+        "--reward": options.reward is not None,
+        "--temperature": options.temperature != 1, "--top-p": options.top_p != 1,
+    }.items():  # fmt: skip
+        if differs:
+            raise ConfigError(f"--credit reads given answers, and samples none: leave out {flag}.")
+    check_credit(task)
+    named = config.get("model", "") if options.credit == "start" else options.credit
+    if not named:
+        raise ConfigError("--credit start is what a run began from, and this is no run: name a model instead.")
+    return SavedModel(model=str(named)).bind()
 
 
 def counted_asked(options: EvaluationOptions) -> tuple[Sequence[int], int]:

@@ -20,7 +20,7 @@ from etude.rewards.several import only_python
 from etude.runs import samplers
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
-from etude.runs.worlds.asked import axes_asked, counted_asked, greedy_asked, judging_asked, search_asked
+from etude.runs.worlds.asked import axes_asked, counted_asked, credit_asked, greedy_asked, judging_asked, search_asked
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ READS = frozenset({
     "evaluate_split", "evaluate_temperature", "on", "bound",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
-    "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "temperature", "top_p",
-    "max_tokens",
+    "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
+    "temperature", "top_p", "max_tokens",
 })  # fmt: skip
 WORDING = Wording(unread=("seeds", "population"))
 
@@ -245,13 +245,14 @@ def evaluate(
     """pass@k, avg@k, maj@k and reward, over problems; with a search how often its answer is right, and its tokens.
 
     With axes how often answers are right with something in view, and by how much more often. With a judge how well it
-    judges solutions, and what choosing by its word comes to.
+    judges solutions, and what choosing by its word comes to. With credit whom it blames in spoilt answers.
     """
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
     from etude.rewards.several import reward_parts
 
     search, axes, judging = search_asked(options, task), axes_asked(options, task), judging_asked(options, task)
+    reference = credit_asked(options, task, config)
     ks, count = (greedy_asked(options), 1) if options.temperature == 0 else counted_asked(options)
     how = Groups(temperature=options.temperature or 1.0, top_p=options.top_p, max_tokens=options.max_tokens)
     splits = [options.split] if options.split else list(evaluation_splits(task))
@@ -270,6 +271,13 @@ def evaluate(
             ).summary()
             for split in splits
         }  # fmt: skip
+    if reference is not None:
+        from etude.evaluation.credit import evaluate_credit
+
+        return {
+            split: evaluate_credit(policy, reference, task, split, problems=options.problems).summary()
+            for split in splits
+        }
     if axes:
         from etude.evaluation.axes import evaluate_axes
 

@@ -77,6 +77,7 @@ class Digest(LanguageTask):
 
     id: ClassVar[str] = "digest"
     max_tokens: ClassVar[int] = LONGEST + 1
+    step_joint: ClassVar[str] = ""
     shows_how: ClassVar[bool] = False
 
     size: Count = 4000
@@ -93,6 +94,20 @@ class Digest(LanguageTask):
 
     def score(self, problem: Problem, completion: str) -> float:
         return gold(words_of(problem), completion)
+
+    def solution_steps(self, completion: str) -> list[str]:
+        """The words of an answer."""
+        return list(completion)
+
+    def given_solutions(self, problem: Problem) -> list[tuple[list[str], int]]:
+        """The words that matter most, in any order, and the same with one of them replaced by one not in the prompt."""
+        random = Stream(self.seed).split("digest", "spoilt", problem.id).numpy
+        shown = words_of(problem)
+        ranked = sorted(shown, key=lambda w: IMPORTANCE[w], reverse=True)[:LONGEST]
+        good = [w for w in random.permutation(ranked).tolist() if IMPORTANCE[w]]
+        place, spoilt = int(random.integers(len(good))), list(good)
+        spoilt[place] = str(random.choice([w for w in VOCABULARY if w not in shown]))
+        return [(good, -1), (spoilt, place)]
 
     def critique(self, problem: Problem, completion: str) -> str:
         """What an annotator writes of an answer."""

@@ -39,6 +39,7 @@ class Sums(LanguageTask):
     """
 
     id: ClassVar[str] = "sums"
+    step_joint: ClassVar[str] = ","
     max_tokens: ClassVar[int] = 48
 
     terms: tuple[Terms, ...] = (3, 4, 5, 6)
