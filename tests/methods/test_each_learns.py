@@ -310,6 +310,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "empg": solved,
     "ssrl": solved,
     "supo": solved,
+    "archer": solved,
     "t-ppo": solved,
     "kimi-k1-5": solved,
     "hpt": solved,
@@ -360,6 +361,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
+    "archer": {"experience.size": 8, "experience.states": 32, "advantages.warmup": 2},
 }  # fmt: skip
 """What of methods is made smaller: as they are, steps here are of one token, or groups of 32, or a reward model's."""
 
