@@ -310,7 +310,6 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "empg": solved,
     "ssrl": solved,
     "supo": solved,
-    "archer": solved,
     "t-ppo": solved,
     "kimi-k1-5": solved,
     "hpt": solved,
@@ -361,7 +360,6 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
-    "archer": {"experience.size": 8, "experience.states": 32, "advantages.warmup": 2},
 }  # fmt: skip
 """What of methods is made smaller: as they are, steps here are of one token, or groups of 32, or a reward model's."""
 
@@ -374,11 +372,11 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 
 ELSEWHERE = {
-    "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "refuel",
+    "archer", "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "refuel",
     "reward-anything", "rlanything", "rlp", "rlpt-text", "rto", "salsa", "text2grad", "toolrl",
 }  # fmt: skip
-"""They need a curriculum, a reward model, a graph, thoughts, answers, calls, turns or verdicts: `test_learning.py`
-and their own tests."""
+"""They need a curriculum, a model or a critic of rewards, a graph, thoughts, answers, calls, turns or verdicts:
+`test_learning.py` and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

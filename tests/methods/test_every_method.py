@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from etude.advantages.utterances import UtteranceAdvantages
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
@@ -170,6 +171,8 @@ def answered(part: JudgeReward) -> JudgeReward:
 def small(method: Method) -> Method:
     """The method with less to do in a step: nothing here depends on how much there is."""
     if isinstance(method, TokenMethod):
+        if isinstance(method.advantages, UtteranceAdvantages):  # there is no time to wait for the critic
+            method = method.replace(advantages=method.advantages.replace(warmup=0))
         return method.replace(problems=PROBLEMS.get(method.id, 2))
     assert isinstance(method, RolloutMethod) and method.experience is not None
     experience = method.experience.replace(environments=4, steps=32)

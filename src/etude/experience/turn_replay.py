@@ -71,17 +71,18 @@ class TurnReplay(Part):
     def before_update(self, batch: TokenBatch) -> None:
         """Keep the turns of rows that have ended, with what they were paid."""
         state, paid = self.state, batch.rewards.detach().double().cpu()
+        new: dict[str, list[Any]] = {name: [] for name in state if name != "problems"}
         for row in batch.finished.nonzero()[:, 0].tolist():
             episode = batch.episodes[row]
-            tokens, spans = episode.tokens, _spans(episode)
-            game, ends = len(state["problems"]), [*(begin for begin, _ in spans[1:]), len(tokens)]
-            last = [False] * (len(spans) - 1) + [not episode.stop.truncated]
-            sums = [float(paid[row, begin:after].sum()) for (begin, _), after in zip(spans, ends)]
+            tokens, spans, game = episode.tokens, _spans(episode), len(state["problems"])
+            ends = [*(begin for begin, _ in spans[1:]), len(tokens)]
             state["problems"].append(stored_problem(episode.problem))
-            new = {
-                "sizes": [len(tokens)], "tokens": tokens, "rewards": sums, "done": last,
-                "turns": [[game, begin, end, after] for (begin, end), after in zip(spans, ends)],
-            }  # fmt: skip
+            new["sizes"].append(len(tokens))
+            new["tokens"] += tokens
+            new["turns"] += [[game, begin, end, after] for (begin, end), after in zip(spans, ends)]
+            new["rewards"] += [float(paid[row, begin:after].sum()) for (begin, _), after in zip(spans, ends)]
+            new["done"] += [False] * (len(spans) - 1) + [not episode.stop.truncated]
+        if new["sizes"]:
             state |= {k: torch.cat([state[k], torch.tensor(v, dtype=state[k].dtype)]) for k, v in new.items()}
         self._forget()
 

@@ -5,7 +5,8 @@ Changes PPO in five places:
 1. all turns of all games are kept, (s, a, r, s', done) with s what was shown and said so far and a an utterance
    (`TurnReplay`, the last 100,000); in each step 256 of them are drawn, and the policy says another a~ at each of their
    states. No environment is asked about those (`StoredStates`);
-2. two Q(s, a) and two V(s) of utterances learn from what was drawn, 50 times in a step,
+2. two Q(s, a) and two V(s) of utterances learn from what was drawn, 50 times in a step (in the paper each time from
+   other turns),
 
        Q_i(s, a) -> r + gamma (1 - done) V'_i(s'),    V_i(s) -> Q'_i(s, a~),    gamma = 0.95,
 
@@ -60,9 +61,10 @@ archer = ppo.replace(
         "many games than with PPO over tokens.",
         bed="language/turns",
         baseline="ppo",
+        changes={"advantages.warmup": 5},
         baseline_changes={"problems": 64, "experience.size": 1},
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
-        equal=("steps", "completions"),
+        equal=("steps",),
         paper_effect="about 100 times fewer samples than on-policy baselines on five tasks of conversations and games",
     ),
 )
