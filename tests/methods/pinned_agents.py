@@ -9,6 +9,12 @@ from pinned_world import World
 from torch import Tensor
 
 
+def archer(w: World) -> Tensor:
+    """-A sum_h log pi of each utterance said anew, over the limit of tokens; games teach the policy nothing."""
+    worth = {i: w.notes["offers"]["utterance_advantage"][i] for i in w.going}
+    return mean(-a * w.of("new", i).sum() for i, a in worth.items()) / w.limit
+
+
 def empg(w: World) -> Tensor:
     """GRPO with A exp(-k h) / mean of that, less its mean; a completion of one turn has no next one."""
     advantages, turns = standardised(paid(w), w), range(w.count)

@@ -594,6 +594,7 @@ def poly_ppo(w: World) -> Tensor:
 
 plain = worlds.plain
 FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
+    "archer": (worlds.said_anew, agents.archer),
     "a-lol-offline": (appraised, a_lol_offline),
     "agro": (plain, rlvr.agro),
     "alpine": (worlds.demonstrations, sft),

@@ -690,6 +690,16 @@ SETTINGS: dict[str, Settings] = {
         "runs.1.steps": 100, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "runs.1.reference": "reset",
         "repeat": 1,
     },
+    "archer": {
+        "experience": "stored-states", "experience.size": 1, "experience.states": 256,
+        "experience.replay.capacity": 100_000, "problems": 64, "epochs": 1, "minibatches": 3, "critic": None,
+        "reference": None, "aggregation": "fixed-length", "advantages.warmup": 20, "objective": "policy-gradient",
+        "optimizer.clip_norm": 1.0, "learners": ("utterance-critic",), "learners.0.gamma": 0.95,
+        "learners.0.error": "squared", "learners.0.state_error": "squared", "learners.0.learning.epochs": 50,
+        "learners.0.learning.minibatches": 1, "learners.0.learning.target.rate": 0.1,
+        "learners.0.learning.target.every": 1, "learners.0.learning.order": "after",
+        "learners.0.network.hidden": (128, 128),
+    },
     "empg": {
         **PLAIN, "advantages.of.centre": "group-mean", "advantages.factors": "entropy-factors",
         "advantages.factors.k": 1.0, "advantages.factors.ahead": 1.0, "advantages.factors.bonus": 0.05,

@@ -255,6 +255,13 @@ def windows() -> World:
     return plain(rewards=rewards, skip=[0, 4, 0, 5, 0, 2, 0, 4, 0, 0, 1, 0, 4, 2, 0], going=(2, 4, 5, 8, 12))
 
 
+def said_anew() -> World:
+    """Whole games, and utterances at stored states, of which a critic says what they are worth beyond the state."""
+    world = plain(going=(1, 4, 5, 8, 9, 12))
+    world.notes["offers"] = {"utterance_advantage": [0.0, 0.75, 0, 0, -1.5, 0.25, 0, 0, -0.5, 2.0, 0, 0, 1.25, 0, 0]}
+    return world
+
+
 def vines() -> World:
     """Two seed rollouts, six continuations of each of two states, and a problem without continuations."""
     kinds = "aabcbbadbcad"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from etude.advantages.utterances import UtteranceAdvantages
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError
@@ -69,6 +70,8 @@ MOST = 12
 TASKS = {
     "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
     "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "p2r": "compose", "pairwise-ppo": "preferences",
+    "archer": "attr-20q", "copg": "preferences", "empg": "attr-20q", "ipo": "preferences",
+    "pairwise-ppo": "preferences",
     "planning-q-learning": "paths", "refuel": "attr-20q", "ssrl": "compose", "supo": "attr-20q",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
@@ -172,6 +175,8 @@ def answered(part: JudgeReward) -> JudgeReward:
 def small(method: Method) -> Method:
     """The method with less to do in a step: nothing here depends on how much there is."""
     if isinstance(method, TokenMethod):
+        if isinstance(method.advantages, UtteranceAdvantages):  # there is no time to wait for the critic
+            method = method.replace(advantages=method.advantages.replace(warmup=0))
         return method.replace(problems=PROBLEMS.get(method.id, 2))
     assert isinstance(method, RolloutMethod) and method.experience is not None
     experience = method.experience.replace(environments=4, steps=32)

@@ -208,6 +208,8 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
     whole = AdamW(lr=RATE, clip_norm=None)
     method = method.stages[-1].apply(method) if method.stages else method
     method = method.replace(optimizer=whole, epochs=1, minibatches=1, stages=(), curriculum=None)
+    if "offers" in world.notes:
+        method = method.replace(learners=())  # what they say is the world's
     if getattr(method, "own_critic", None) is not None:
         once = method.critic.learning.replace(optimizer=whole, epochs=1, minibatches=1)
         method = method.replace(critic=method.critic.replace(learning=once))
@@ -233,6 +235,8 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
             Memory(part.state["successes"], 9, 9).put(["p0"], *(embedded([text], 512, 3) for text in ("?", "b=3")))
         if part.name == "prompt-gdro":
             part.state["scores"] = {"9": 0.8}
+        if part.name == "utterance-advantages":
+            part.state["steps"] = part.fields()["warmup"]
     return method
 
 
@@ -254,6 +258,8 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
         batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))
     if "entropy" in method.needs("advantages"):
         batch = batch.replace(entropy=padded(world.entropy).detach())
+    offers = world.notes.get("offers", {})
+    batch = batch.replace(offers={k: torch.tensor(v, dtype=torch.float64) for k, v in offers.items()})
     batch = scored(method, batch, context)
     for part in method.parts().values():
         part.before_update(batch)

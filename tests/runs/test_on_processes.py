@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
 STEPS = 3
 PROBLEMS = {"ghpo": 4, "hgpo": 4, "spo": 6, "spo-tree": 6, "t-ppo": 4}
 """Of methods that need more than two for a group whose completions differ."""
-TASKS = {"planning-q-learning": "paths", "reward-anything": "principles", "supo": "attr-20q"}
+TASKS = {"archer": "attr-20q", "planning-q-learning": "paths", "reward-anything": "principles", "supo": "attr-20q"}
 """Of methods that are for another than `compose`."""
 SAMPLING = ("experience", "curriculum", "second_look", "stages", "critic")
 """Slots whose parts ask for episodes or keep a state that decides what is asked for."""

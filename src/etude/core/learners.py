@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Target(Part):
     """A copy of a learner's network that follows it slowly, for losses whose targets must not chase themselves.
 
-    copy <- copy + rate (network - copy), after every `every` times that the network has learned; a rate of 1 copies.
+    copy <- copy + rate (network - copy), after every `every` passes of the network over its data, from a replay after
+    every `every` times that it has learned; a rate of 1 copies.
 
     Shapes: parameters [P, D]. A copy at 0 goes a quarter of the way to a network at 2:
 

@@ -62,7 +62,7 @@ class Trainer:
         for epoch in range(self.part.learning.epochs):
             last = [self.stepper.step(lesson, rate) for lesson in lessons(epoch)]
             found += last
-        self._follow(turn)
+            self._follow(turn * self.part.learning.epochs + epoch)
         return self._report(found, last)
 
     def pairs(self) -> Sequence[tuple[Tensor, Tensor]]:
@@ -70,10 +70,10 @@ class Trainer:
         raise NotImplementedError
 
     @torch.no_grad()
-    def _follow(self, turn: int) -> None:
-        """Move the slow copy, if it is time."""
+    def _follow(self, number: int) -> None:
+        """Move the slow copy after pass `number`, from 0 on in the run, if it is time."""
         target = self.part.learning.target
-        if target is not None and (turn + 1) % target.every == 0:
+        if target is not None and (number + 1) % target.every == 0:
             for slow, fast in self.pairs():
                 if isinstance(target.rate, float) and target.rate == 1:
                     slow.copy_(fast)
