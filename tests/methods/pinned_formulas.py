@@ -598,6 +598,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "a-lol-offline": (appraised, a_lol_offline),
     "agro": (plain, rlvr.agro),
     "alpine": (worlds.demonstrations, sft),
+    "o1-roadmap": (worlds.settled, rlvr.o1_roadmap),
     "backtracking-rl": (plain, rlvr.backtracking_rl),
     "bilevel-mle": (plain, bilevel_mle),
     "brpo": (compared, brpo),

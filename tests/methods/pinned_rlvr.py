@@ -416,6 +416,11 @@ def rl_compositionality_rft(w: World) -> Tensor:
     return token_mean(likelihoods(w, {i: 1.0 for i, r in paid(w).items() if r >= 1}))
 
 
+def o1_roadmap(w: World) -> Tensor:
+    """-log pi of the answers that a search settled on, of those the right ones, over their tokens."""
+    return token_mean(likelihoods(w, {i: 1.0 for i, r in paid(w).items() if r >= 1 and w.info[i]["chosen"]}))
+
+
 def qwenlong_l1_phase(w: World) -> Tensor:
     """PPO's clip on 1 for the answer 3 that was not cut, and -1 at the limit: a tenth of it is not gone gradually."""
     answers = {i: w.text(i).partition("=")[2] for i in range(w.count)}

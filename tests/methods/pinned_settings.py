@@ -612,6 +612,11 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.size": 16, "problems": 16, "filters.0.resample": True, "filters.0.rounds": 10,
         "objective.low": 0.2, "objective.high": 0.2,
     },
+    "o1-roadmap": {
+        **PLAIN, "experience": "groups-by-search", "experience.search": "best-of", "experience.search.samples": 8,
+        "experience.search.guide": "verifier", "filters": ("chosen-answers",), "filters.0.resample": False,
+        "filters.0.least": 1.0, "advantages": None,
+    },
     "rl-compositionality-rft": {
         **PLAIN, "experience.size": 16, "problems": 16, "filters": ("right-completions",), "filters.0.resample": False,
         "filters.0.least": 1.0, "advantages": None,

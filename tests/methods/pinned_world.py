@@ -321,3 +321,9 @@ def searched() -> World:
         step = [t * len(q) // length for t in range(length)] if q else []
         info.append({"worth": q, "said": {"step": step}} if q else {})
     return World([0] * 5 + [1] * 5, lengths, [1.0, 0, 0, 0, 1] * 2, cut=(3,), info=info)
+
+
+def settled() -> World:
+    """Answers that a search came to; of each problem it settled on one or two, some of them wrong."""
+    chosen = {2, 4, 7, 10, 13}
+    return plain(info=[{"chosen": i in chosen} for i in range(15)])

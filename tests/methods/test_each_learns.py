@@ -315,6 +315,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "hpt": solved,
     "deepsearch": solved,
     "ghpo": solved,
+    "o1-roadmap": solved,
     "sparkle": solved,
     "spo": solved,
     "spo-tree": solved,

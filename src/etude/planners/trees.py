@@ -79,7 +79,8 @@ class Trees:
         sampling: of a whole answer: its `max_tokens` are the limit of one, and its `stop` ends one.
         step: of one step of it: the other strings of its `stop` end a step alone.
 
-    `generated` [problems] counts the tokens that were sampled.
+    `generated` [problems] counts the tokens that were sampled; `completed` [problems] has the whole answers that were
+    said at once (`complete`).
     """
 
     def __init__(self, problems: Sequence[Problem], context: Context, sampling: Sampling, step: Sampling) -> None:
@@ -89,6 +90,7 @@ class Trees:
             for place, (problem, number) in enumerate(zip(problems, occurrences(problems)))
         ]
         self.generated = [0] * len(problems)
+        self.completed: list[list[Node]] = [[] for _ in problems]
         self.talk = context.policy.converse()
         self.openings = [self._opening(start) for start in self.starts]
         rows = self.talk.open([[t for s in segments for t in s.tokens] for segments in self.openings])
@@ -181,9 +183,11 @@ class Trees:
         said = self._say([node for node, _ in pairs], draws, self.sampling)
         self.talk.close([row for row, _ in said])
         made = [
-            Node(node.tree, draw, row, node, [*node.tokens, *c.tokens], [*node.logp, *c.logp], ended=True)
+            Node(node.tree, draw, row, node, [*node.tokens, *c.tokens], [*node.logp, *c.logp], True, c.stop)
             for (node, _), draw, (row, c) in zip(pairs, draws, said)
         ]
+        for leaf in made:
+            self.completed[leaf.tree].append(leaf)
         return [made[i : i + count] for i in range(0, len(made), count)]
 
     def close(self, nodes: Sequence[Node]) -> None:

@@ -22,6 +22,7 @@ from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, fresh, rollout
+from etude.planners.learnable import learned, row_of
 from etude.planners.search import below
 from etude.planners.trees import Node, Trees
 from etude.policies.sampling import Sampling
@@ -238,7 +239,7 @@ class SearchedGroups(Groups):
             turns = [next(s for s in e.segments if any(s.action_mask)) for e in old[place]]
             said += [at._replace(segments=(turn,)) for at, turn in zip(own[sizes[place] :], turns)]
         sampling = self.sampling(context)
-        replayed = [_learned(e) for e in rollout(said, context, sampling)]
+        replayed = [learned(e) for e in rollout(said, context, sampling)]
         for episode in replayed:
             episode.info["replayed"] = True
         found = (rollout(starts, context, sampling, self.view) if starts else []) + replayed
@@ -264,7 +265,7 @@ class SearchedGroups(Groups):
             trees.close([*ends, *at])
             for search, nodes in zip(going, made):
                 search.at = self._after(search, nodes)
-        return [[_row(node, found[id(node)], context) for node in search.kept] for search in searches]
+        return [[_worthy(node, found[id(node)], context) for node in search.kept] for search in searches]
 
     def _step(self, whole: Sampling) -> Sampling:
         tokens = self.step_tokens or -(-whole.max_tokens // self.depth)
@@ -336,23 +337,8 @@ def _old(episode: Episode) -> bool:
     return bool(episode.info.get("replayed"))
 
 
-def _row(node: Node, episode: Episode, context: Context) -> Episode:
+def _worthy(node: Node, episode: Episode, context: Context) -> Episode:
     """A kept answer as it is learned from: with its steps, and what they are worth."""
-    assert node.stop is not None
-    path = node.path
-    lengths = [len(n.tokens) - len(n.parent.tokens) for n in path if n.parent is not None]
-    (said,) = (s for s in _learned(episode).segments if any(s.action_mask))
-    said.version = context.policy.version
-    said.info = {"pieces": lengths, "step": [k for k, length in enumerate(lengths) for _ in range(length)]}
-    episode.stop, episode.draw = node.stop if node.stop.cut else episode.stop, node.draw
-    episode.info["worth"] = [n.total for n in path]
-    return episode
-
-
-def _learned(episode: Episode) -> Episode:
-    """An episode in which the policy says again what it said elsewhere, to be learned from."""
-    for segment in episode.segments:
-        if segment.info.pop("replayed", False):
-            segment.action_mask = [1] * len(segment.tokens)
-    episode.fork_turn = None
-    return episode
+    found = row_of(node, episode, context)
+    found.info["worth"] = [n.total for n in node.path]
+    return found
