@@ -379,17 +379,12 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 
 ELSEWHERE = {
-    "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase", "refuel",
-    "reward-anything", "rlanything", "rlgf-d2lols", "rlgf-lols", "rlp", "rlpt-text", "rto", "salsa",
+    "archer", "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase",
+    "refuel", "reward-anything", "rlanything", "rlgf-d2lols", "rlgf-lols", "rlp", "rlpt-text", "rto", "salsa",
     "text2grad", "toolrl",
 }  # fmt: skip
-"""They need a curriculum, a reward model, a graph, thoughts, answers, calls, turns or verdicts, or are made of others
-that are here: `test_learning.py` and their own tests."""
-    "archer", "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase",
-    "refuel", "reward-anything", "rlanything", "rlp", "rlpt-text", "rto", "salsa", "text2grad", "toolrl",
-}  # fmt: skip
-"""They need a curriculum, a model or a critic of rewards, a graph, thoughts, answers, calls, turns or verdicts:
-`test_learning.py` and their own tests."""
+"""They need a curriculum, a model or a critic of rewards, a graph, thoughts, answers, calls, turns or verdicts, or are
+made of others that are here: `test_learning.py` and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

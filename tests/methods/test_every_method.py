@@ -69,8 +69,7 @@ MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {
     "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
-    "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "p2r": "compose", "pairwise-ppo": "preferences",
-    "archer": "attr-20q", "copg": "preferences", "empg": "attr-20q", "ipo": "preferences",
+    "archer": "attr-20q", "copg": "preferences", "empg": "attr-20q", "ipo": "preferences", "p2r": "compose",
     "pairwise-ppo": "preferences",
     "planning-q-learning": "paths", "refuel": "attr-20q", "ssrl": "compose", "supo": "attr-20q",
 }  # fmt: skip

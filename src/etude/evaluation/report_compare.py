@@ -85,9 +85,12 @@ def _side(folder: Path, name: str) -> Side:
 def _final(sides: Sequence[Side]) -> str:
     """A row for each number of the evaluation after training, and how long each run trained."""
     keys = [k for k in dict.fromkeys(k for side in sides for k in side.after) if not _is_known(k, sides)]
-    names = {"method": lambda s: s.method.get("id"), "task": lambda s: named(s.config.get("task")),
-             "model": lambda s: model_of(s.config.get("model"))}  # fmt: skip
-    lines = [[name, *(breakable(str(of(s) or "")) for s in sides)] for name, of in names.items() if any(map(of, sides))]
+    names = {
+        "method": [side.method.get("id") for side in sides],
+        "task": [named(side.config.get("task")) for side in sides],
+        "model": [model_of(side.config.get("model")) for side in sides],
+    }
+    lines = [[name, *(breakable(str(of or "")) for of in each)] for name, each in names.items() if any(each)]
     lines += [[breakable(name_of(k)), *(cell(k, side.after.get(k)) for side in sides)] for k in keys]
     steps = [max((c.steps[-1] for c in side.curves.values()), default=0) for side in sides]
     lines.append(["steps", *(f"{s:,.0f}" for s in steps)])

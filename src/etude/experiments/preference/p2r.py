@@ -94,7 +94,8 @@ class Interface:
         """[D] how much more each feature may be worth than w_hat says, but for what all are worth more."""
         size = len(self.first)
         away = torch.eye(size, dtype=torch.float64) - 1 / size
-        return self.radius * (away @ self.inverse * away).sum(-1).clamp(min=0).sqrt()
+        spread: Tensor = (away @ self.inverse * away).sum(-1).clamp(min=0).sqrt()
+        return self.radius * spread
 
 
 class Played(NamedTuple):
@@ -122,7 +123,8 @@ class UCBVI:
         moves = self.counts / visits.clamp(min=1)[..., None]
         extra = rewards + self.bonus * self.horizon / visits.clamp(min=1).sqrt()
         most: Tensor = rewards.amax((1, 2)).clamp(min=1.0)
-        value, policy = torch.zeros_like(rewards[..., 0]), []
+        value = torch.zeros_like(rewards[..., 0])
+        policy: list[Tensor] = []
         for left in range(1, self.horizon + 1):
             q = extra + (moves * value[:, None, None]).sum(-1)
             limit = (left * most)[:, None, None].expand_as(q)
