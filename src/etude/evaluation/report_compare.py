@@ -85,7 +85,7 @@ def _side(folder: Path, name: str) -> Side:
 def _final(sides: Sequence[Side]) -> str:
     """A row for each number of the evaluation after training, and how long each run trained."""
     keys = [k for k in dict.fromkeys(k for side in sides for k in side.after) if not _is_known(k, sides)]
-    names = {
+    names: dict[str, list[object]] = {
         "method": [side.method.get("id") for side in sides],
         "task": [named(side.config.get("task")) for side in sides],
         "model": [model_of(side.config.get("model")) for side in sides],
