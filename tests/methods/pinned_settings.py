@@ -614,7 +614,7 @@ SETTINGS: dict[str, Settings] = {
     },
     "o1-roadmap": {
         **PLAIN, "experience": "groups-by-search", "experience.search": "best-of", "experience.search.samples": 8,
-        "experience.search.guide": "verifier", "filters": ("chosen-answers",), "filters.0.resample": False,
+        "experience.search.guide": "verifier", "filters": ("settled-answers",), "filters.0.resample": False,
         "filters.0.least": 1.0, "advantages": None,
     },
     "rl-compositionality-rft": {

@@ -93,7 +93,7 @@ def _unsearched(method: Method, what: str) -> str | None:
     return f"reads {what}, and nothing searches: choose experience=groups-by-search."
 
 
-class ChosenAnswers(Filter):
+class SettledAnswers(Filter):
     """Keeps the answers that the search settled on, if they score at least `least` (ReST, arXiv:2308.08998).
 
     Shapes: scores [B] -> [B], 0 or 1.
@@ -103,7 +103,7 @@ class ChosenAnswers(Filter):
 
     >>> from types import SimpleNamespace as Rows
     >>> episodes = [Rows(info={"chosen": c}) for c in (True, True, False)]
-    >>> ChosenAnswers().weigh(Rows(scores=torch.tensor([1.0, 0.0, 1.0]), episodes=episodes)).tolist()
+    >>> SettledAnswers().weigh(Rows(scores=torch.tensor([1.0, 0.0, 1.0]), episodes=episodes)).tolist()
     [1.0, 0.0, 0.0]
     """
 

@@ -26,7 +26,7 @@ from etude.experience.groups import Groups
 from etude.methods.rlvr.o1_roadmap import o1_roadmap
 from etude.planners.guides import Lookahead, MeanLikelihood, Verifier
 from etude.planners.search import Beam, BestOf, Search, TreeSearch
-from etude.planners.searched import ChosenAnswers, GroupsBySearch, GuidePotential, VisitShares
+from etude.planners.searched import SettledAnswers, GroupsBySearch, GuidePotential, VisitShares
 from etude.planners.trees import Node
 from etude.tasks.agents.attr_20q import attr_20q
 from etude.tasks.language.compose import compose
@@ -99,7 +99,7 @@ def test_a_step_learns_tokens_as_they_were_sampled_and_clones_what_is_right_and_
 def test_what_cannot_be_searched_is_refused() -> None:
     with pytest.raises(ConfigError, match="several turns"):
         check(o1_roadmap, attr_20q)
-    for slots in ({"filters": (ChosenAnswers(),)}, {"advantages": VisitShares()}, {"rewards": (GuidePotential(),)}):
+    for slots in ({"filters": (SettledAnswers(),)}, {"advantages": VisitShares()}, {"rewards": (GuidePotential(),)}):
         with pytest.raises(ConfigError, match="nothing searches"):
             check(cast(TokenMethod, get_method("reinforce")).replace(**slots), compose)
 

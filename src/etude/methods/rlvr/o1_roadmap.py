@@ -19,7 +19,7 @@ This method changes GRPO in three places:
 
 1. eight answers of each problem are searched for, not only sampled (`groups-by-search`); a step is a round of search
    and of learning, with `--set problems=400 --set minibatches=12` a large one;
-2. of them the one that the search settled on is kept, where it is right (`chosen-answers`);
+2. of them the one that the search settled on is kept, where it is right (`settled-answers`);
 3. its likelihood is raised, every token alike,
 
       loss = -1/N sum_{x: r(y_x) = 1} sum_t log pi(y_{x,t}),    N = tokens of these answers.
@@ -33,7 +33,7 @@ from etude.methods.rlvr.grpo import grpo
 from etude.objectives.supervised import LogLikelihood
 from etude.planners.guides import Verifier
 from etude.planners.search import BestOf
-from etude.planners.searched import ChosenAnswers, GroupsBySearch
+from etude.planners.searched import SettledAnswers, GroupsBySearch
 
 o1_roadmap = grpo.replace(
     id="o1-roadmap",
@@ -41,7 +41,7 @@ o1_roadmap = grpo.replace(
     paper="arXiv:2412.14135",
     row="survey",
     experience=GroupsBySearch(search=BestOf(samples=8, guide=Verifier()), size=8),
-    filters=(ChosenAnswers(),),
+    filters=(SettledAnswers(),),
     advantages=None,
     objective=LogLikelihood(),
     aggregation="token-mean",
