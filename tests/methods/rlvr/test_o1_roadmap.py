@@ -26,7 +26,7 @@ from etude.experience.groups import Groups
 from etude.methods.rlvr.o1_roadmap import o1_roadmap
 from etude.planners.guides import Lookahead, MeanLikelihood, Verifier
 from etude.planners.search import Beam, BestOf, Search, TreeSearch
-from etude.planners.searched import SettledAnswers, GroupsBySearch, GuidePotential, VisitShares
+from etude.planners.searched import GroupsBySearch, GuidePotential, SettledAnswers, VisitShares
 from etude.planners.trees import Node
 from etude.tasks.agents.attr_20q import attr_20q
 from etude.tasks.language.compose import compose

@@ -33,7 +33,7 @@ from etude.methods.rlvr.grpo import grpo
 from etude.objectives.supervised import LogLikelihood
 from etude.planners.guides import Verifier
 from etude.planners.search import BestOf
-from etude.planners.searched import SettledAnswers, GroupsBySearch
+from etude.planners.searched import GroupsBySearch, SettledAnswers
 
 o1_roadmap = grpo.replace(
     id="o1-roadmap",
