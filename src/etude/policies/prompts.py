@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -65,6 +65,10 @@ class Prompts:
         leaves = [_leaf(x) for x in self.tensors()]
         return Prompts(list(zip(leaves[1::2], leaves[2::2])), self.mask, leaves[0], self.blocks)
 
+    def to(self, dtype: torch.dtype) -> Prompts:
+        """The same with keys and values as a model of this dtype reads them, leaves of float32 too."""
+        return replace(self, layers=[(keys.to(dtype), values.to(dtype)) for keys, values in self.layers])
+
 
 def computed(
     backbone: Backbone, config: PreTrainedConfig, batch: TokenBatch, rows: Rows, blocks: bool | None = None
@@ -97,6 +101,7 @@ def answered(
     backbone: Backbone, config: PreTrainedConfig, batch: TokenBatch, rows: Rows, prompts: Prompts, owner: np.ndarray
 ) -> Tensor:
     """States [N, H] that predict the action tokens; `owner` [B] says which of `prompts` each row continues."""
+    prompts = prompts.to(next(backbone.parameters()).dtype)
     found = [
         _piece(backbone, config, batch, rows, prompts, owner, piece) for piece in by_length(rows.lengths - rows.starts)
     ]

@@ -161,7 +161,7 @@ class CurvatureMask(TokenWeights):
         for rows in pieces(len(hidden), self._chunk(head)):
             ids, _, v = candidates(head, hidden[rows], tokens[rows], self.candidates)
             dense = torch.zeros_like(head.logits(hidden[rows])).scatter_add_(1, ids, v / head.temperature)
-            gradient += (dense * advantages[rows, None]).T @ hidden[rows]
+            gradient += (dense * advantages[rows, None]).to(gradient).T @ hidden[rows]
         if not self.state["step"]:
             self.state["first"], self.state["second"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
         averages = moments(gradient, *self._moments(gradient), self.beta1, self.beta2)
