@@ -135,7 +135,9 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
         places = _places(value, rest[0], where)
         if rest[1:]:
             deep, inside = f"{where}.{rest[0]}", f"{path}.{rest[0]}"
-            return tuple(_edited(p, type(p), rest[1:], text, deep, inside) if i in places else p for i, p in enumerate(value))
+            return tuple(
+                _edited(p, type(p), rest[1:], text, deep, inside) if i in places else p for i, p in enumerate(value)
+            )
         before, after = value[: places[0]], value[places[0] + 1 :]
         return (*before, *_parts(classes, True, hint, text, where), *after)
     if not isinstance(value, Part):

@@ -85,9 +85,7 @@ def _side(folder: Path, name: str) -> Side:
 def _final(sides: Sequence[Side]) -> str:
     """A row for each number of the evaluation after training, and how long each run trained."""
     keys = [k for k in dict.fromkeys(k for side in sides for k in side.after) if not _is_known(k, sides)]
-    names = {"method": lambda s: s.method.get("id"), "task": lambda s: named(s.config.get("task")),
-             "model": lambda s: model_of(s.config.get("model"))}  # fmt: skip
-    lines = [[name, *(breakable(str(of(s) or "")) for s in sides)] for name, of in names.items() if any(map(of, sides))]
+    lines = [[name, *map(breakable, values)] for name, values in _named(sides) if any(values)]
     lines += [[breakable(name_of(k)), *(cell(k, side.after.get(k)) for side in sides)] for k in keys]
     steps = [max((c.steps[-1] for c in side.curves.values()), default=0) for side in sides]
     lines.append(["steps", *(f"{s:,.0f}" for s in steps)])
@@ -97,6 +95,15 @@ def _final(sides: Sequence[Side]) -> str:
         "<code>etude compare</code> trains several and compares them with statistics."
     )
     return rows(["", *(breakable(s.name) for s in sides)], lines) + f'<p class="soft">{note}</p>'
+
+
+def _named(sides: Sequence[Side]) -> list[tuple[str, list[str]]]:
+    """What was trained on what, of each run; empty where a run has none."""
+    return [
+        ("method", [str(s.method.get("id", "")) for s in sides]),
+        ("task", [named(s.config.get("task")) for s in sides]),
+        ("model", [model_of(s.config["model"]) if s.config.get("model") else "" for s in sides]),
+    ]
 
 
 def _is_known(key: Key, sides: Sequence[Side]) -> bool:
