@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etude.evaluation.page import escape, facts, page, plain, rows
+from etude.evaluation.page import breakable, escape, facts, page, plain, rows
 from etude.evaluation.svg import Bar, Series, svg_bars, svg_curve
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _scores(comparison: Comparison) -> str:
     )
     first = comparison.arms[0].name
     lines = [
-        [escape(a.name), str(len(a.scores)), _interval(a.iqm), _interval(a.difference) if a.difference else ""]
+        [breakable(a.name), str(len(a.scores)), _interval(a.iqm), _interval(a.difference) if a.difference else ""]
         for a in comparison.arms
     ]
     table = rows(["", "runs", "interquartile mean", f"mean − {escape(first)}"], lines)
@@ -79,7 +79,7 @@ def _curves(comparison: Comparison) -> str:
 def _runs(comparison: Comparison) -> str:
     head = ["", *(f"run {i + 1}" for i in range(max(len(a.scores) for a in comparison.arms)))]
     lines = [
-        [f"{escape(arm.name)} on {escape(task)}", *(f"{v:.4g}" for v in arm.scores[:, i])]
+        [f"{breakable(arm.name)} on {breakable(task)}", *(f"{v:.4g}" for v in arm.scores[:, i])]
         for arm in comparison.arms
         for i, task in enumerate(comparison.tasks)
     ]
