@@ -199,11 +199,11 @@ def test_what_is_wrong_is_said(part: Any, sentence: str) -> None:
 GIVEN = (
     "function-reward", "callable-reward", "learning", "own-module",
     "information-gain", "process-reward", "priority-draws", "over-prompt-value",
-    "listwise-reward",
+    "listwise-reward", "guide-potential", "settled-answers", "visit-shares", "utterance-advantages",
 )  # fmt: skip
-"""Parts that cannot be made without a function, an optimizer or a module; and rewards that refuse, in a sentence, what
-is no thought (`rlp`), no exercise about a worked answer (`mr-rlvr`), an answer without a value (`a-lol`), or no list
-(`reward-anything`)."""
+"""Parts that cannot be made without a function, an optimizer or a module; and those that need rows of one experience:
+a thought (`rlp`), an exercise about a worked answer (`mr-rlvr`), an answer with a value (`a-lol`), a list
+(`reward-anything`), what a search came to (`o1-roadmap`), a turn with credit (`archer`)."""
 SHIPPED = [c for c in part_classes().values() if c.slot != "task" and c.name not in GIVEN]
 
 

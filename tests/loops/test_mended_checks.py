@@ -70,6 +70,17 @@ def test_honest_micro_batches_weigh_what_they_should(dtype: torch.dtype) -> None
         loop.step()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_group_that_is_cut_reads_its_held_prompt_in_any_dtype(dtype: torch.dtype) -> None:
+    """What is held adds gradients up in float32, and a bfloat16 model reads it in its own dtype."""
+    policy = random_policy(dtype=dtype)
+    before = [p.detach().clone() for p in policy.parameters()]
+    loop = make_loop(little, policy=policy, micro_tokens=16)
+    loop.step()
+    assert any(not torch.equal(a, b) for a, b in zip(before, loop.policy.parameters()))
+
+
 # 2. Slow copies
 
 

@@ -102,15 +102,6 @@ def _final(sides: Sequence[Side]) -> str:
     return rows(["", *(breakable(s.name) for s in sides)], lines) + f'<p class="soft">{note}</p>'
 
 
-def _named(sides: Sequence[Side]) -> list[tuple[str, list[str]]]:
-    """What was trained on what, of each run; empty where a run has none."""
-    return [
-        ("method", [str(s.method.get("id", "")) for s in sides]),
-        ("task", [named(s.config.get("task")) for s in sides]),
-        ("model", [model_of(s.config["model"]) if s.config.get("model") else "" for s in sides]),
-    ]
-
-
 def _is_known(key: Key, sides: Sequence[Side]) -> bool:
     """Whether a reward is the split's first number in every run."""
     firsts = [next(k for k in s.after if k[0] == key[0]) for s in sides if key in s.after]

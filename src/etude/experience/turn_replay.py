@@ -48,6 +48,8 @@ class TurnReplay(Part):
     Tokens of an episode are kept once, and leave with it, the oldest first. A turn after which an environment's limit
     stopped the episode is not done. Problems must be JSON values.
 
+    Shapes: turns [N, 4] (episode, begin, end, where the next begins), rewards and done [N], of rows [B, T].
+
     >>> replay = TurnReplay(capacity=100).bind()
     >>> len(replay.draw(8, np.random.default_rng(0)))  # nothing is stored yet
     0

@@ -177,7 +177,7 @@ class TrustingQFunctions(QFunctions):
 
     The mean of these weights is noted as `critic_trust`.
 
-    Shapes: as of `QFunctions`.
+    Shapes: values [P, M, N], weights [P, N].
 
     >>> TrustingQFunctions().most
     1.0

@@ -124,7 +124,7 @@ class InverseQFunctions(QFunctions):
     Args:
         weight: c, of implied rewards.
 
-    Shapes: as of `QFunctions`.
+    Shapes: values [P, M, N].
 
     >>> InverseQFunctions().weight
     0.5
@@ -166,10 +166,10 @@ def compared(implied: Tensor, signs: Tensor) -> Tensor:
 class CountedValue(ValueFunction):
     """V(s) whose rows count as much as what drew them says.
 
-    Shapes: as of `ValueFunction`.
+    Shapes: values and errors [P, N].
 
-    >>> CountedValue().name
-    'counted-value'
+    >>> CountedValue().network.hidden
+    (256, 256)
     """
 
     def objection(self, method: Method) -> str | None:
