@@ -22,13 +22,14 @@ import io
 import json
 import logging
 import math
+import os
 import re
 import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,34 @@ def beside(name: str) -> Any:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+GIVEN: dict[str, Any] = {}
+"""What the user of a faulty run does otherwise, or what another sampler does."""
+
+
+@contextmanager
+def giving(**faulty: Any) -> Iterator[None]:
+    """A user who does something otherwise."""
+    GIVEN.update(faulty)
+    try:
+        yield
+    finally:
+        GIVEN.clear()
+
+
+def given(**faulty: Any) -> Callable[[], Any]:
+    return lambda: giving(**faulty)
+
+
+class Attack:
+    """Runs code when it is read: it makes a folder."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.place),)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -23,27 +22,11 @@ from d3rlpy.logging.noop_adapter import NoopAdapter
 from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerFactory
 from d3rlpy.torch_utility import Checkpointer
-from frame import Case, beside, main
+from frame import GIVEN, Attack, Case, beside, given, main
 
 walk = beside("walk")
 
 torch.set_num_threads(1)
-GIVEN: dict[str, Any] = {}
-"""What the user of a faulty run does otherwise."""
-
-
-@contextmanager
-def giving(**faulty: Any) -> Iterator[None]:
-    """A user who does something otherwise."""
-    GIVEN.update(faulty)
-    try:
-        yield
-    finally:
-        GIVEN.clear()
-
-
-def given(**faulty: Any) -> Callable[[], Any]:
-    return lambda: giving(**faulty)
 
 
 class Noted(NoopAdapter):  # type: ignore[misc,name-defined]
@@ -242,16 +225,6 @@ def without(part: str) -> Callable[[], Any]:
 
 
 # Files of others
-
-
-class Attack:
-    """Runs code when it is read: it makes a folder."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.place),)
 
 
 def loaded(seed: int) -> Iterator[Mapping[str, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from unittest import mock
 import numpy as np
 import stable_baselines3 as sb3
 import torch
-from frame import Case, beside, main
+from frame import GIVEN, Attack, Case, beside, given, main
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -289,20 +288,6 @@ def resumed(make: Callable[[int], Any], learn: Callable[[Any, str], Any], steps:
     return run
 
 
-GIVEN: dict[str, Any] = {}
-"""What the user of a faulty run does otherwise."""
-
-
-@contextmanager
-def giving(**faulty: Any) -> Iterator[None]:
-    """A user who does something otherwise."""
-    GIVEN.update(faulty)
-    try:
-        yield
-    finally:
-        GIVEN.clear()
-
-
 def read_off_policy(model: Any, path: str) -> Any:
     """The model and its replay."""
     again = type(model).load(path, env=model.env)
@@ -350,16 +335,6 @@ def without(*names: str) -> Callable[[], Any]:
 # Files of others
 
 
-class Attack:
-    """Runs code when it is read: it makes a folder."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.place),)
-
-
 def loaded(seed: int) -> Iterator[Mapping[str, float]]:
     """A model that somebody shared is loaded."""
     with tempfile.TemporaryDirectory() as folder:
@@ -373,10 +348,6 @@ def loaded(seed: int) -> Iterator[Mapping[str, float]]:
         sb3.PPO.load(path, device="cpu")
         assert ran.is_dir() == bool(GIVEN.get("pickle")), "the attack had no effect"
         yield {}
-
-
-def given(**faulty: Any) -> Callable[[], Any]:
-    return lambda: giving(**faulty)
 
 
 cases = {

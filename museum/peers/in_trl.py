@@ -23,7 +23,7 @@ from unittest import mock
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import torch
 from datasets import Dataset
-from frame import Case, beside, main
+from frame import GIVEN, Case, beside, given, main
 from tokenizers import Tokenizer, decoders, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -35,22 +35,6 @@ PROMPTS = ["abc:", "de, f=", "g=", "hij:"]
 LETTERS = "abcdefghijklmNOPQRSTUV:=., 0123456789"
 PAIRS = [(a, b) for a in "abcde" for b in "abcde"]
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-GIVEN: dict[str, Any] = {}
-"""What the user of a faulty run does otherwise, or what another sampler does."""
-
-
-@contextmanager
-def giving(**faulty: Any) -> Iterator[None]:
-    """A user who does something otherwise."""
-    GIVEN.update(faulty)
-    try:
-        yield
-    finally:
-        GIVEN.clear()
-
-
-def given(**faulty: Any) -> Callable[[], Any]:
-    return lambda: giving(**faulty)
 
 
 @cache

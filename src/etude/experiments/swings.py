@@ -117,3 +117,15 @@ def compared(
         seeds, {MEASURE: [after for _, after in first]}, {MEASURE: [after for _, after in second]},
         start={MEASURE: [before for before, _ in second]}, budgets={"updates": (budget, budget)},
     )  # fmt: skip
+
+
+def against_both(first: Sequence[Pair], second: Sequence[Pair], beside: str) -> list[Pair]:
+    """Pairs of `compared` of one arm with two baselines, the second one's returns under a name of their own."""
+    seeds, mine = [pair.seed for pair in first], [pair.arm[MEASURE] for pair in first]
+    both, budget = {MEASURE: first, beside: second}, [float(UPDATES)] * len(first)
+    return pairs(
+        seeds, {MEASURE: mine, beside: mine},
+        {name: [p.baseline[MEASURE] for p in own] for name, own in both.items()},
+        start={name: [p.start[MEASURE] for p in own] for name, own in both.items()},
+        budgets={"updates": (budget, budget)},
+    )  # fmt: skip

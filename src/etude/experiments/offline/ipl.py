@@ -8,8 +8,7 @@ from typing import Any
 from etude.core.registry import get_method
 from etude.evaluation.pairs import Pair
 from etude.experience.preferences import RewardsFromPreferences, ScriptedPreferences
-from etude.experiments.arms import pairs
-from etude.experiments.swings import MEASURE, MIXED, UPDATES, compared
+from etude.experiments.swings import MEASURE, MIXED, against_both, compared
 
 ASKED = ScriptedPreferences(pairs=200, length=25)
 MODEL = RewardsFromPreferences(hidden=(64, 64), lr=1e-3, updates=1000)
@@ -29,11 +28,4 @@ def experiment(
     settings = {**SMALL, **(arm or {})}
     cloned = compared(seeds, mine, get_method("bc"), MIXED, settings, baseline or {})
     beside = compared(seeds, mine, modelled, MIXED, settings, baseline or {})
-    budget, found = [float(UPDATES)] * len(seeds), [pair.arm[MEASURE] for pair in cloned]
-    both = {MEASURE: cloned, BESIDE: beside}
-    return pairs(
-        seeds, {MEASURE: found, BESIDE: found},
-        {name: [p.baseline[MEASURE] for p in own] for name, own in both.items()},
-        start={name: [p.start[MEASURE] for p in own] for name, own in both.items()},
-        budgets={"updates": (budget, budget)},
-    )  # fmt: skip
+    return against_both(cloned, beside, BESIDE)

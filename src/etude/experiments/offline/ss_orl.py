@@ -7,8 +7,7 @@ from typing import Any
 
 from etude.core.registry import get_method
 from etude.evaluation.pairs import Pair
-from etude.experiments.arms import pairs
-from etude.experiments.swings import MEASURE, MIXED, UPDATES, compared
+from etude.experiments.swings import MEASURE, MIXED, against_both, compared
 from etude.methods.offline.ss_orl.labels import HideActions, KnownActions, LabelActions
 
 MODEL = LabelActions(hidden=(128, 128), lr=1e-3, updates=500)
@@ -26,11 +25,4 @@ def experiment(
     alone = other.replace(id="td3-bc-labelled", transforms=(hidden, KnownActions(), standard))
     first = compared(seeds, labelled, alone, MIXED, arm or {}, baseline or {})
     second = compared(seeds, labelled, other, MIXED, arm or {}, baseline or {})
-    budget = [float(UPDATES)] * len(seeds)
-    mine = [pair.arm[MEASURE] for pair in first]
-    return pairs(
-        seeds, {MEASURE: mine, BESIDE: mine},
-        {MEASURE: [p.baseline[MEASURE] for p in first], BESIDE: [p.baseline[MEASURE] for p in second]},
-        start={k: [p.start[MEASURE] for p in own] for k, own in {MEASURE: first, BESIDE: second}.items()},
-        budgets={"updates": (budget, budget)},
-    )  # fmt: skip
+    return against_both(first, second, BESIDE)

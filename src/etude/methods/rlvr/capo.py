@@ -137,6 +137,7 @@ class CurvatureMask(TokenWeights):
     def _moves(self, hidden: Tensor, advantages: Tensor, ids: Tensor, residual: Tensor) -> Tensor:
         """u = d h [n, K] for the rows of W that belong to the candidates."""
         gradient = advantages[:, None] * residual
+        hidden = hidden.to(gradient)
         if self.direction == "sgd" or not self.state["step"]:
             return gradient * (hidden * hidden).sum(1, keepdim=True)
         direct = self.adam(gradient[:, :, None] * hidden[:, None], ids)
@@ -157,11 +158,11 @@ class CurvatureMask(TokenWeights):
     @torch.no_grad()
     def _remember(self, hidden: Tensor, tokens: Tensor, advantages: Tensor, head: Head) -> None:
         """Update the moments with sum_n A_n v_n h_n'."""
-        gradient = torch.zeros_like(head.weight, dtype=hidden.dtype)
+        gradient = torch.zeros_like(head.weight, dtype=torch.promote_types(hidden.dtype, torch.float32))
         for rows in pieces(len(hidden), self._chunk(head)):
             ids, _, v = candidates(head, hidden[rows], tokens[rows], self.candidates)
             dense = torch.zeros_like(head.logits(hidden[rows])).scatter_add_(1, ids, v / head.temperature)
-            gradient += (dense * advantages[rows, None]).to(gradient).T @ hidden[rows]
+            gradient += (dense * advantages[rows, None]).to(gradient).T @ hidden[rows].to(gradient)
         if not self.state["step"]:
             self.state["first"], self.state["second"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
         averages = moments(gradient, *self._moments(gradient), self.beta1, self.beta2)
