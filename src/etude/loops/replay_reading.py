@@ -177,7 +177,7 @@ class StoredReading(StoredFeatures):
     def traced(self, actions: Tensor) -> Traced | None:
         network = self.updater.module("critic", slow=False)
         trace = getattr(network, "traced", None)
-        if trace is None or self.updater.encoder is not None or getattr(network, "noise", None) is not None:
+        if trace is None or self.updater.encoder is not None:  # whose gradient goes through what the critic reads
             return None
         choices = getattr(network, "choices", 0)
         traced: Traced | None = trace(self.seen("here"), None if choices else actions)
