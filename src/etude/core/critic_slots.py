@@ -49,9 +49,18 @@ class Error(Part, abstract=True):
     slot = "error"
     compares: ClassVar[Said] = "numbers"
 
+    def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
+        super().__init_subclass__(abstract, **options)
+        if "__call__" in cls.__dict__ and "slope" not in cls.__dict__:
+            cls.slope = Error.slope  # type: ignore[method-assign]  # another error has not that of what it is made of
+
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Of each of the K numbers, [..., K] both; their sum is what is minimised."""
         raise NotImplementedError
+
+    def slope(self, prediction: Tensor, target: Tensor) -> Tensor | None:
+        """How much each changes with its prediction, [..., K], to the bits of autograd; None: it must be asked."""
+        return None
 
     def least(self, target: Tensor) -> Tensor:
         """What it is at least against this target, [..., K]."""

@@ -270,7 +270,10 @@ class FlatParameters:
             again: whether another loss will be differentiated through the same operations.
         """
         each = torch.ones_like(loss)
-        gradients = torch.autograd.grad(loss, self.leaves, each, materialize_grads=True, retain_graph=again)
+        self.put(torch.autograd.grad(loss, self.leaves, each, materialize_grads=True, retain_graph=again))
+
+    def put(self, gradients: Sequence[Tensor]) -> None:
+        """Put these of each parameter, in order, into `gradient`."""
         networks = self.networks.size(0)
         torch.cat([g.reshape(networks, -1) for g in gradients], 1, out=self.gradients)
 

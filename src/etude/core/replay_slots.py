@@ -7,7 +7,7 @@ K], of every choice [P, M, N, A, K]. The legend of shapes is in `core/batches.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from etude.core.fields import Count
@@ -50,6 +50,23 @@ class Estimate(NamedTuple):
     value: Tensor
     error: Tensor
     carry: Tensor
+
+
+class Traced(NamedTuple):
+    """What a critic says of what was done, [P, M, N, K], without a graph.
+
+    slopes: of a loss's gradient in these numbers, [P, M, N, K], makes those in the network's parameters, in order.
+    """
+
+    outputs: Tensor
+    slopes: Callable[[Tensor], Sequence[Tensor]]
+
+
+class Differentiated(NamedTuple):
+    """A loss [P] and its gradients in the parameters of the network that learns, in order."""
+
+    loss: Tensor
+    gradients: Sequence[Tensor]
 
 
 class ReplayReading(Protocol):
@@ -129,6 +146,12 @@ class ReplayReading(Protocol):
 
     def slopes(self) -> Tensor:
         """d Q_m / d a of every critic at what was done, [P, M, N, A], with gradient to the critics."""
+        ...
+
+    def traced(self, actions: Tensor) -> Traced | None:
+        """What the critic that learns says of these actions [P, N, A], and its gradient in closed form, to the bits of
+        autograd; None where there is none.
+        """
         ...
 
     def state_outputs(self, at: At = "here", copy: bool = False) -> Tensor:
@@ -224,6 +247,11 @@ class ReplayLearner(Apart, abstract=True):
     """Whether it can say what it estimates and the error apart (`estimate`), for optimizers that need it."""
     sampling: Sampling | Horizon | None = None
 
+    def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
+        super().__init_subclass__(abstract, **options)
+        if "loss" in cls.__dict__ and "differentiated" not in cls.__dict__:
+            cls.differentiated = ReplayLearner.differentiated  # type: ignore[method-assign]  # of another loss
+
     def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network for what is seen [P, N, *shape] and a Gymnasium space of actions."""
         raise NotImplementedError
@@ -231,6 +259,10 @@ class ReplayLearner(Apart, abstract=True):
     def loss(self, read: ReplayReading) -> Tensor:
         """What it minimises on the rows of `read`: [P]."""
         raise NotImplementedError
+
+    def differentiated(self, read: ReplayReading) -> Differentiated | None:
+        """`loss` and its gradient in closed form, both to the bits of autograd; None where there is none."""
+        return None
 
     def estimate(self, read: ReplayReading) -> Estimate:
         """What it estimates of the rows, [P, N], and how far off that is, in place of a loss."""

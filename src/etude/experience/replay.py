@@ -143,11 +143,13 @@ class ReplayCollector:
         self.part, self.environment, self.actor = part, environment, actor
         self.exploration, self.rewards = exploration, rewards
         self.spread, self.learns = in_units(actor), len(actor.transforms) > 0  # from what is seen
+        self.noisy = getattr(actor.body, "noise", None) is not None
         self.device = actor.device
         self.observations = environment.reset()
         grid = self.observations.shape[:2]
         self.store = self._store()
         self.stretches = Stretches(population, "explore", self.device)
+        self.without = torch.no_grad()  # made once: to make it takes as long as a small layer
         self.taken = 0  # steps in every environment
         self.elsewhere = 0  # transitions of other workers, which count where chances fall by how many there were
         self.returns, self.lengths = np.zeros(grid), np.zeros(grid, np.int64)
@@ -210,14 +212,14 @@ class ReplayCollector:
         where = 0 if others is None else np.count_nonzero(others[0].cpu().numpy())
         if others is not None and where == others[0].numel():
             return others[1]
-        with torch.no_grad():
+        with self.without:
             said = self._ask(shown, draw)
             actions = self.exploration.act(self.actor, said, draw, acted)
         return torch.where(*others, actions) if others is not None and where else actions
 
     def _ask(self, shown: Tensor, draw: Drawing) -> Tensor:
         """What the policy's network says, [P, E, K]."""
-        if getattr(self.actor.body, "noise", None) is None:
+        if not self.noisy:
             return cast(Tensor, self.actor(self.actor.see(shown)))
         with noisy(self.actor.body, draw, "noise"):
             return cast(Tensor, self.actor(self.actor.see(shown)))

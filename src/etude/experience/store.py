@@ -156,7 +156,7 @@ class Store:
 
     def _columns_of(self, index: Tensor) -> Rows:
         found = self.rows.index_select(0, self._place(index).flatten()).view(*index.shape, -1)
-        observations, actions, following, *numbers = found.split(self.widths, -1)
+        observations, actions, following, *numbers = torch.split_with_sizes(found, self.widths, -1)
         return Rows(observations, actions, following, *(x.squeeze(-1) for x in numbers))
 
     def _place(self, index: Tensor) -> Tensor:

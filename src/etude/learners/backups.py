@@ -135,8 +135,8 @@ class Argmax(Rule):
     def __call__(self, read: ReplayReading) -> Following:
         slow = read.outputs("next", copy=True)
         asked = read.outputs("next") if self.double else slow
-        best = read.values(asked).argmax(-1, keepdim=True)[..., None]
-        return Following(slow.gather(-2, best.expand(*best.shape[:-1], slow.shape[-1])).squeeze(-2))
+        best = read.values(asked).argmax(-1, keepdim=True).unsqueeze(-1)
+        return Following(slow.gather(-2, best.expand(*best.shape[:-1], slow.size(-1))).squeeze(-2))
 
 
 class Taken(Rule):

@@ -42,7 +42,7 @@ class Scalar(Direct):
         return outputs.squeeze(-1)
 
     def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
-        return torch.addcmul(rewards[..., None], discounts[..., None], outputs)
+        return torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), outputs)
 
 
 class Atoms(Direct):
@@ -184,7 +184,7 @@ class Quantiles(Direct):
         return outputs.mean(-1)
 
     def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
-        return torch.addcmul(rewards[..., None], discounts[..., None], outputs)
+        return torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), outputs)
 
 
 class Dueling(QHead):
@@ -254,6 +254,9 @@ class Squared(Error):
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         return (prediction - target).square()
 
+    def slope(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return 2.0 * (prediction - target)
+
 
 class Huber(Error):
     """d^2 / 2 up to |d| = delta, delta (|d| - delta / 2) beyond (Huber 1964): gradients of at most delta.
@@ -267,8 +270,20 @@ class Huber(Error):
     delta: Positive = 1.0
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        found: Tensor = _Huber.apply(prediction - target, self.delta)  # type: ignore[no-untyped-call]
+        difference = prediction - target
+        if not difference.requires_grad:
+            return _huber(difference, self.delta)
+        found: Tensor = _Huber.apply(difference, self.delta)  # type: ignore[no-untyped-call]
         return found
+
+    def slope(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return (prediction - target).clamp(-self.delta, self.delta)
+
+
+def _huber(difference: Tensor, delta: Any) -> Tensor:
+    size = difference.abs()
+    inside = size.clamp(max=delta)
+    return inside * (size - 0.5 * inside)
 
 
 class _Huber(torch.autograd.Function):
@@ -278,9 +293,7 @@ class _Huber(torch.autograd.Function):
     def forward(ctx: Any, difference: Tensor, delta: Any) -> Tensor:
         ctx.delta = delta
         ctx.save_for_backward(difference)
-        size = difference.abs()
-        inside = size.clamp(max=delta)
-        return inside * (size - 0.5 * inside)
+        return _huber(difference, delta)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

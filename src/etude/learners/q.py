@@ -13,12 +13,12 @@ from etude.core.fields import Count
 from etude.core.learners import Learning, Target
 from etude.core.part import Need
 from etude.core.population import Population
-from etude.core.replay_slots import Estimate, ReplayCritic, ReplayLearner, ReplayReading
+from etude.core.replay_slots import Differentiated, Estimate, ReplayCritic, ReplayLearner, ReplayReading, Traced
 from etude.core.step_slots import Initializer, Network
 from etude.learners.backups import Bootstrap, FromPolicy
 from etude.learners.heads import Scalar, Squared
 from etude.optimizers.adam import Adam
-from etude.policies.control.chains import of_rows, rectified
+from etude.policies.control.chains import of_rows, rectified, traced_rows
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.networks import Chain, Plain, chained, networks_in
 from etude.policies.control.replay import WIDE
@@ -51,24 +51,36 @@ class Critics(Plain):
     def chain(self) -> Chain | None:
         return chained(self.body, self.head) if self.size == 1 else None
 
+    def traced(self, seen: Tensor, actions: Tensor | None = None) -> Traced | None:
+        """What `forward` says, and its gradient in closed form; None where only autograd knows that."""
+        members, rows = seen.shape[:2]
+        if self.links is None or rows == 1 or not seen.is_floating_point():
+            return None
+        x, count = self._read(seen, actions)
+        said, back = traced_rows(self.links, x)
+        shape = (self.choices, self.size) if self.choices else (self.size,)
+        return Traced(said.view(members, count, rows, *shape), lambda slope: back(slope.view(said.shape)))
+
+    def _read(self, seen: Tensor, actions: Tensor | None) -> tuple[Tensor, int]:
+        """What the first layers read, [P M, N, inputs], and M."""
+        members = seen.size(0)
+        x = seen if actions is None else torch.cat([seen, actions], -1)
+        head = self._modules["head"]  # read directly: torch's way takes as long as a layer
+        assert head is not None
+        count = networks_in(head) // members
+        return (x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1) if count > 1 else x), count
+
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         members, rows = seen.shape[:2]
-        own = actions is not None and actions.dim() == 4
-        if own:
-            assert actions is not None
-            seen = seen[:, None].expand(-1, actions.shape[1], -1, -1)
-        x = seen if actions is None else torch.cat([seen, actions], -1)
-        body, head = self._modules["body"], self._modules["head"]  # read directly: torch's way takes as long as a layer
-        assert body is not None and head is not None
-        count = networks_in(head) // members
-        if own:
-            x = x.flatten(0, 1)
-        elif count > 1:
-            x = x[:, None].expand(-1, count, *[-1] * (x.dim() - 1)).flatten(0, 1)
+        if actions is not None and actions.dim() == 4:
+            count = actions.size(1)
+            x = torch.cat([seen[:, None].expand(-1, count, -1, -1), actions], -1).flatten(0, 1)
+        else:
+            x, count = self._read(seen, actions)
         if self.links is not None and rows > 1 and not torch.compiler.is_exporting():
             said = of_rows(self.links, x)
         else:
-            said = head(body(x))
+            said = self._modules["head"](self._modules["body"](x))  # type: ignore[misc]
         shape = (self.choices, self.size) if self.choices else (self.size,)
         return said.view(members, count, rows, *shape)
 
@@ -189,6 +201,27 @@ class QFunctions(ReplayCritic):
     def importance(self, read: ReplayReading) -> Tensor | None:
         """How much the error on each row counts, [P, N], without gradient; None: all of them 1."""
         return read.batch.offers.get("importance")
+
+    @torch.no_grad()
+    def differentiated(self, read: ReplayReading) -> Differentiated | None:
+        batch = read.batch
+        if self.scale is not None or self.penalties or type(self.error).slope is Error.slope:
+            return None
+        traced = read.traced(batch.actions)
+        if traced is None:
+            return None
+        outputs, target = traced.outputs, self.backup.target(read, self.head)[:, None]
+        each, slope = self.error(outputs, target), self.error.slope(outputs, target)
+        each = each.sum(-1) if each.size(-1) > 1 else each.squeeze(-1)
+        if read.wants_errors:
+            read.tell(self._errors(outputs, target[:, 0], each))
+        importance, share = self.importance(read), each.new_ones(1).div_(each.size(2))
+        if importance is not None:
+            each, share = each * importance[:, None], (share * importance)[:, None, :, None]
+        loss = each.mean(2)
+        loss = loss.sum(1) if loss.size(1) > 1 else loss.squeeze(1)
+        assert slope is not None
+        return Differentiated(loss, traced.slopes(slope * share))
 
     def estimate(self, read: ReplayReading) -> Estimate:
         batch = read.batch

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from etude.core.critic_slots import Backup
 from etude.core.encoder_slots import encoder_of
 from etude.core.population import Population
+from etude.core.replay_slots import Traced
 from etude.learners.backups import Bootstrap, FromValue
 from etude.learners.q import Critics, QFunctions
 
@@ -26,6 +27,9 @@ class StateCritics(Critics):
 
     def forward(self, seen: Tensor, actions: Tensor | None = None) -> Tensor:
         return super().forward(seen)
+
+    def traced(self, seen: Tensor, actions: Tensor | None = None) -> Traced | None:
+        return super().traced(seen)
 
 
 class VFunctions(QFunctions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from etude.core.errors import ConfigError
 from etude.core.population import Number
-from etude.core.replay_slots import ActorTerm, At, Choice, Estimate, ReplayCritic, ReplayLearner, ReplayPolicy
+from etude.core.replay_slots import ActorTerm, At, Choice, Estimate, ReplayCritic, ReplayLearner, ReplayPolicy, Traced
 from etude.core.sampling_slots import Drawing, Sampling
 from etude.core.transitions import Transitions
 from etude.loops.replay_features import StoredFeatures
@@ -173,6 +174,17 @@ class StoredReading(StoredFeatures):
             return recorded
         return self._pass(network, at, slow, actions, learns)
 
+    def traced(self, actions: Tensor) -> Traced | None:
+        network = self.updater.module("critic", slow=False)
+        trace = getattr(network, "traced", None)
+        if trace is None or self.updater.encoder is not None:  # whose gradient goes through what the critic reads
+            return None
+        choices = getattr(network, "choices", 0)
+        traced: Traced | None = trace(self.seen("here"), None if choices else actions)
+        if traced is not None:
+            self.updater.passes["critic"] += 1
+        return _traced_choices(traced, actions) if traced is not None and choices else traced
+
     def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None, learns: bool) -> Tensor:
         self.updater.passes["critic"] += 1
         features = self.features(at, slow, learns)
@@ -258,5 +270,18 @@ def _sum(terms: list[Tensor]) -> Tensor:
 
 def _of_choices(said: Tensor, actions: Tensor) -> Tensor:
     """[P, M, N, A, K] at choices [P, N, 1] -> [P, M, N, K]."""
-    index = actions.long()[:, None, :, :, None].expand(-1, said.shape[1], -1, -1, said.shape[-1])
-    return said.gather(3, index).squeeze(3)
+    return said.gather(3, _index(said, actions)).squeeze(3)
+
+
+def _index(said: Tensor, actions: Tensor) -> Tensor:
+    return actions.long().unsqueeze(1).unsqueeze(-1).expand(-1, said.size(1), -1, -1, said.size(-1))
+
+
+def _traced_choices(traced: Traced, actions: Tensor) -> Traced:
+    """As `_of_choices`."""
+    said, index = traced.outputs, _index(traced.outputs, actions)
+
+    def slopes(slope: Tensor) -> Sequence[Tensor]:
+        return traced.slopes(torch.zeros_like(said).scatter_add_(3, index, slope.unsqueeze(3)))
+
+    return Traced(said.gather(3, index).squeeze(3), slopes)

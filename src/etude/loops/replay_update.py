@@ -173,8 +173,13 @@ class ReplayUpdater:
             trainer.parameters.differentiate(found.value, again)
             trainer.report = {"error": found.error.abs()}
             return
-        loss = read.minimised(part)
-        trainer.parameters.differentiate(loss, again)
+        closed = part.differentiated(read) if isinstance(part, ReplayLearner) and not again else None
+        if closed is None:
+            loss = read.minimised(part)
+            trainer.parameters.differentiate(loss, again)
+        else:
+            loss = closed.loss
+            trainer.parameters.put(closed.gradients)
         trainer.report = {"loss": loss.detach(), **read.noted}
 
     def _follow(self, store: Store, reads: Mapping[str, StoredReading]) -> None:

@@ -136,8 +136,8 @@ class Actor(Plain):
     def look(self, observations: Tensor) -> Tensor:
         """What is seen of observations: images in [0, 1], everything else as it is, then the transforms."""
         x = self._scaled(observations)
-        for transform in self.transforms:
-            x = transform(x)
+        for transform in self._modules["transforms"]._modules.values():  # type: ignore[union-attr]  # as in `Linear`
+            x = transform(x)  # type: ignore[misc]
         return x
 
     def without_held(self) -> Actor:

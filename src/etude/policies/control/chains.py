@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,7 @@ def is_one_row(chain: Chain, x: Tensor) -> bool:
     """Whether x is one row for each of as many members as a chain has, and nobody wants a gradient."""
     if torch.is_grad_enabled() or torch.compiler.is_exporting() or x.dim() != 3:
         return False
-    return x.size(1) == 1 and len(chain[0][0]["weight"]) == len(x)
+    return x.size(1) == 1 and bool(chain[0][0]["weight"].size(0) == x.size(0))
 
 
 def of_one_row(chain: Chain, x: Tensor) -> Tensor:
@@ -39,30 +39,44 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *numbers: Tensor) -> Tensor:
-        read, said, kept = list[Tensor](), list[Tensor](), any(ctx.needs_input_grad)
-        for part in _slices(x):
-            for k in range(0, len(numbers) - 2, 2):
-                read += [part] if kept else []
-                part = torch.relu_(torch.baddbmm(numbers[k + 1], part, numbers[k]))
-            read += [part] if kept else []
-            said.append(affine(part, *numbers[-2:]))
-        ctx.save_for_backward(x, *numbers, *read)
-        return said[0] if len(said) == 1 else torch.cat(said, 1)
+        said, read = _walked(numbers, x)
+        ctx.save_for_backward(x, *numbers, *(read if any(ctx.needs_input_grad) else ()))
+        return said
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         count = len(ctx.needs_input_grad)
         given, read = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-        needs, layers = ctx.needs_input_grad, count // 2
+        needs = ctx.needs_input_grad
         if torch.is_grad_enabled():  # somebody differentiates this again: through the operations themselves
             return _again(given, needs, gradients[0])
-        found, slopes = list[Tensor](), list[Tensor]()
-        for i, slope in enumerate(_slices(gradients[0])):
-            own, slope = _slopes(read[i * layers : (i + 1) * layers], given[1::2], slope, needs)
-            found = [x.add_(y) for x, y in zip(found, own)] if found else own
-            slopes.append(slope)
-        seen = None if not needs[0] else slopes[0] if len(slopes) == 1 else torch.cat(slopes, 1)
+        found, slope = _back(read, given[1::2], gradients[0], needs)
+        seen = slope if needs[0] else None
         return (seen, *found) if found else (seen, *(None for _ in range(count - 1)))
+
+
+def _walked(numbers: Sequence[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """What a chain says of [P, N, inputs], and what each layer read, slice by slice."""
+    read, said = list[Tensor](), list[Tensor]()
+    for part in _slices(x):
+        for k in range(0, len(numbers) - 2, 2):
+            read.append(part)
+            part = torch.relu_(torch.baddbmm(numbers[k + 1], part, numbers[k]))
+        read.append(part)
+        said.append(affine(part, *numbers[-2:]))
+    return said[0] if len(said) == 1 else torch.cat(said, 1), read
+
+
+def _back(
+    read: Sequence[Tensor], weights: Sequence[Tensor], gradient: Tensor, needs: Sequence[bool]
+) -> tuple[list[Tensor], Tensor]:
+    """As `_slopes`, of all slices."""
+    found, slopes, layers = list[Tensor](), list[Tensor](), len(weights)
+    for i, slope in enumerate(_slices(gradient)):
+        own, slope = _slopes(read[i * layers : (i + 1) * layers], weights, slope, needs)
+        found = [x.add_(y) for x, y in zip(found, own)] if found else own
+        slopes.append(slope)
+    return found, slopes[0] if len(slopes) == 1 else torch.cat(slopes, 1)
 
 
 def _slices(x: Tensor) -> list[Tensor]:
@@ -105,7 +119,25 @@ def of_rows(chain: Chain, x: Tensor) -> Tensor:
     Of more than `ROWS` rows gradients are added up in another order than those of modules.
     """
     numbers = [own[name] for own, _ in chain for name in ("weight", "bias")]
+    if not torch.is_grad_enabled():
+        return _walked(numbers, x)[0]
     return cast(Tensor, _Rectified.apply(x, *numbers))  # type: ignore[no-untyped-call]
+
+
+@torch.no_grad()
+def traced_rows(chain: Chain, x: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """As `of_rows`, without a graph, and what makes gradients of weights and biases, in order, of one in what it says.
+
+    Both to the bits of autograd, past its engine, whose calls take longer than products of this size.
+    """
+    numbers = [own[name] for own, _ in chain for name in ("weight", "bias")]
+    said, read = _walked(numbers, x)
+
+    @torch.no_grad()
+    def back(slope: Tensor) -> list[Tensor]:
+        return _back(read, numbers[::2], slope, (False, True))[0]
+
+    return said, back
 
 
 def narrow(chain: Chain) -> list[bool]:
