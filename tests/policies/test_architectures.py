@@ -101,7 +101,7 @@ def test_sampling_says_what_training_says(name: str) -> None:
         torch.testing.assert_close(policy.evaluate(alone).logp, alone.behaviour_logp, rtol=0, atol=2e-6)
     (out.logp.sum() + out.values.sum()).backward()
     assert all(p.grad.isfinite().all() for p in policy.parameters() if p.grad is not None)
-    assert "for the keys and values of 4 completions" in memory.sentence(policy, 4, 20)
+    assert "for the keys and values of 4 completions" in memory.sentence(policy, 4, 20, 8192)
 
 
 @pytest.mark.filterwarnings("ignore")

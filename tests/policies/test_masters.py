@@ -100,7 +100,7 @@ def test_a_reference_in_bfloat16_moves_by_small_fractions() -> None:
 def test_masters_count_in_the_estimate_of_memory(tmp_path: Path) -> None:
     policy = LanguagePolicy.load("tiny", device="cpu", dtype="bfloat16")
     count = sum(p.numel() for p in policy.model.parameters())
-    model, cache = memory.estimate(policy, rows=1, length=50)
+    model, cache, _ = memory.estimate(policy, rows=1, length=50, micro_tokens=8192)
     assert model == (2 + 4 + 3 * 4) * count  # weights; masters, their gradients and two moments in float32
     assert cache == 50 * 2 * 3 * 4 * 32 * 2  # tokens, keys and values, layers, heads, width, bytes
 

@@ -67,32 +67,22 @@ class _TokenLogProbs(torch.autograd.Function):
             if want_entropy:
                 p = (z - normaliser[rows, None]).exp_()
                 entropy[rows] = normaliser[rows] - p.mul_(z).sum(-1)
+                del p
+            del z  # before the next chunk's
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
         ctx.temperature, ctx.cap, ctx.want_entropy = temperature, cap, want_entropy
         return logp, entropy
 
     @staticmethod
     def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
+        hidden, weight, bias, _, normaliser, _ = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden) if wants_hidden else None
         d_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if wants_weight else None
         d_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if wants_bias else None
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
-            z = _logits(hidden[rows], weight, bias, ctx.temperature, ctx.cap)
-            slope = 1 - (z * ctx.temperature / ctx.cap) ** 2 if ctx.cap else None
-            logp = z.sub_(normaliser[rows, None])
-            d_z = logp.exp()
-            if ctx.want_entropy:
-                shift = logp.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
-                d_z.mul_(shift.neg_())
-            else:
-                d_z.mul_(-grad_logp[rows, None])
-            d_z.scatter_add_(1, targets[rows, None], grad_logp[rows, None])
-            if slope is not None:
-                d_z *= slope
-            d_z = d_z.div_(ctx.temperature).to(hidden.dtype)
+            d_z = _TokenLogProbs._slopes(ctx, rows, grad_logp[rows, None], grad_entropy[rows, None])
             if d_hidden is not None:
                 d_hidden[rows] = d_z @ weight.to(hidden.dtype)
             if d_weight is not None:
@@ -102,6 +92,24 @@ class _TokenLogProbs(torch.autograd.Function):
                     d_weight += d_z.T @ hidden[rows]
             if d_bias is not None:
                 d_bias += d_z.sum(0)
+            del d_z  # before the next chunk's logits
         d_weight = None if d_weight is None else d_weight.to(weight.dtype)
         d_bias = None if d_bias is None else d_bias.to(bias.dtype)
         return d_hidden, d_weight, d_bias, None, None, None, None
+
+    @staticmethod
+    def _slopes(ctx: Any, rows: slice, grad_logp: Tensor, grad_entropy: Tensor) -> Tensor:
+        """d loss / d (h W' + b) of some rows [N, V], in the dtype of the hidden states."""
+        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
+        z = _logits(hidden[rows], weight, bias, ctx.temperature, ctx.cap)
+        slope = 1 - (z * ctx.temperature / ctx.cap) ** 2 if ctx.cap else None
+        logp = z.sub_(normaliser[rows, None])
+        d_z = logp.exp()
+        if ctx.want_entropy:
+            d_z.mul_(logp.add_(entropy[rows, None]).mul_(grad_entropy).add_(grad_logp).neg_())
+        else:
+            d_z.mul_(-grad_logp)
+        d_z.scatter_add_(1, targets[rows, None], grad_logp)
+        if slope is not None:
+            d_z *= slope
+        return d_z.div_(ctx.temperature).to(hidden.dtype)

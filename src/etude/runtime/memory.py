@@ -4,72 +4,67 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from etude.policies.language import LanguagePolicy
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 
 
-class Held(Protocol):
-    """Weights that are held beside the model's own."""
+class Needed(NamedTuple):
+    """Bytes that a run takes.
+
+    Args:
+        model: weights, masters, gradients, Adam's moments and copies.
+        cache: keys and values of the completions that are sampled at a time.
+        update: what the largest micro-batch keeps for its backward pass.
+    """
+
+    model: int
+    cache: int
+    update: int
 
     @property
-    def extra_bytes(self) -> int: ...
+    def most(self) -> int:
+        """At a time: sampling and learning take turns."""
+        return self.model + max(self.cache, self.update)
 
 
-class Weighed(Protocol):
-    """What the estimate asks of a language model (`etude.policies.language.LanguagePolicy`)."""
-
-    device: torch.device
-    shadow: bool
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    @property
-    def reference(self) -> nn.Module | None: ...
-
-    @property
-    def masters(self) -> Held: ...
-
-    def parameters(self) -> Sequence[nn.Parameter]: ...
-
-    def cache_bytes(self, length: int) -> int: ...
-
-
-def estimate(policy: Weighed, rows: int, length: int) -> tuple[int, int]:
-    """Bytes for weights, masters, gradients, Adam's moments and copies; and for the cache of one step's rollouts.
+def estimate(policy: LanguagePolicy, rows: int, length: int, micro_tokens: int) -> Needed:
+    """What a run takes at its most.
 
     Args:
         policy: the language model, as it will be trained.
         rows: completions sampled at a time.
         length: tokens of the longest row that is to be expected.
+        micro_tokens: tokens of a micro-batch.
     """
+    from etude.policies.footprint import update_bytes
+
     weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.parameters())
     copies = (weights if policy.reference is not None else 0) + (weights // 2 if policy.shadow else 0)
-    return weights + policy.masters.extra_bytes + 3 * trained + copies, rows * policy.cache_bytes(length)
+    model = weights + policy.masters.extra_bytes + 3 * trained + copies
+    return Needed(model, rows * policy.cache_bytes(length), update_bytes(policy, rows, length, micro_tokens))
 
 
-def sentence(policy: Weighed, rows: int, length: int) -> str:
+def sentence(policy: LanguagePolicy, rows: int, length: int, micro_tokens: int) -> str:
     """The estimate for people, with a warning if it is more than the machine has free."""
-    model, cache = estimate(policy, rows, length)
+    needed = estimate(policy, rows, length, micro_tokens)
     millions = sum(p.numel() for p in policy.model.parameters()) / 1e6
     text = (
-        f"{millions:,.2f} million parameters; about {shown(model)} for weights, gradients and optimizer, "
-        f"{shown(cache)} for the keys and values of {rows} completions"
+        f"{millions:,.2f} million parameters; about {shown(needed.model)} for weights, gradients and optimizer, "
+        f"beside them {shown(needed.cache)} for the keys and values of {rows} completions, then {shown(needed.update)} "
+        f"for an update's micro-batches"
     )
     free = available()
-    if policy.device.type == "cpu" and free is not None and model + cache > free:
+    if policy.device.type == "cpu" and free is not None and needed.most > free:
         return (
             f"{text}. That is more than the {shown(free)} that are free: the system may end the run. Lower problems "
-            "(--set problems=...) or experience.size, or train an adapter (--adapter lora)."
+            "(--set problems=...), experience.size or --micro-tokens, or train an adapter (--adapter lora)."
         )
     return f"{text}."
 

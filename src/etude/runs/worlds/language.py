@@ -140,7 +140,8 @@ def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
 
     own = complete_token(method)
     rows = own.problems * own.experience.rows_per_problem
-    return memory.sentence(loop.policy, rows, 2 * (task.max_tokens or 64)).removesuffix(".")
+    expected = 2 * (task.max_tokens or 64)
+    return memory.sentence(loop.policy, rows, expected, loop.updater.budget).removesuffix(".")
 
 
 def rate(loop: LanguageLoop, method: Method) -> str:

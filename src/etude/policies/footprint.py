@@ -1,0 +1,92 @@
+"""What tokens keep in memory between a forward pass and its backward pass, measured on a few of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from etude.core.batches import TokenBatch
+from etude.policies.logprobs import CHUNK_ELEMENTS
+
+if TYPE_CHECKING:
+    from etude.policies.language import LanguagePolicy
+
+WIDTHS = (16, 32, 64)
+"""Tokens of the rows that are tried: three tell what is constant, linear and quadratic in a row's length."""
+BUFFERS = 2
+"""Chunks of logits that a backward pass holds at its most: these and their slopes (`policies/logprobs.py`)."""
+
+
+class Footprint(NamedTuple):
+    """Bytes that rows of T tokens keep: `constant`, and for each `linear` T + `quadratic` T^2.
+
+    The constant are copies of weights in another dtype; the quadratic part is there where attention keeps its weights.
+    """
+
+    constant: float
+    linear: float
+    quadratic: float
+
+    def of(self, rows: float, length: int) -> float:
+        """Bytes of some rows of so many tokens.
+
+        >>> Footprint(7.0, 100.0, 2.0).of(rows=3, length=10)
+        3607.0
+        """
+        return self.constant + rows * length * (self.linear + self.quadratic * length)
+
+
+def footprint(policy: LanguagePolicy) -> Footprint:
+    """What rows keep for a policy's backward pass, by torch's own account of what autograd saves."""
+    a, b, c = WIDTHS
+    short, middle, long = (_saved(policy, width) for width in WIDTHS)
+    first, second = (middle - short) / (b - a), (long - middle) / (c - b)
+    quadratic = max(0.0, (second - first) / (c - a))  # the divided difference
+    linear = second - quadratic * (b + c)
+    return Footprint(max(0.0, long - c * (linear + quadratic * c)), linear, quadratic)
+
+
+def update_bytes(policy: LanguagePolicy, rows: int, length: int, budget: int) -> int:
+    """Bytes that the largest micro-batch of an update takes beside weights and gradients: as its backward pass begins.
+
+    Args:
+        rows: of the step, of `length` tokens each, no two of which share a prompt: sharing takes no more.
+        budget: tokens of a micro-batch; a row that is longer has one of its own.
+    """
+    held = max(1, min(rows, budget // length))
+    head, tokens = policy.model.get_output_embeddings().weight, held * length
+    size, half = max(4, head.element_size()), head.element_size() == 2  # logits are float32, as a head's gradient is
+    buffers = (BUFFERS * size + 2 * half) * min(CHUNK_ELEMENTS, tokens * head.shape[0])
+    return int(footprint(policy).of(held, length) + buffers + (head.numel() + tokens * head.shape[1]) * size)
+
+
+def _saved(policy: LanguagePolicy, width: int) -> int:
+    """Bytes of all that one row's graph keeps, each storage once, but the model's own."""
+    own = {_key(x) for x in (*policy.model.parameters(), *policy.model.buffers())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        if _key(x) not in own:
+            kept.setdefault(_key(x), x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        said = policy.evaluate(_row(width, policy.device))
+    del said
+    return sum(x.untyped_storage().nbytes() for x in kept.values())
+
+
+def _key(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _row(width: int, device: torch.device) -> TokenBatch:
+    """One row [1, T] of the first token, all but which is said."""
+    tokens, one = torch.zeros(1, width, dtype=torch.long, device=device), torch.ones(1, device=device)
+    said = torch.arange(width, device=device)[None] > 0
+    nothing = torch.zeros(1, width, device=device)
+    return TokenBatch(
+        tokens, torch.ones_like(said), said, nothing, nothing, one.long(), one, one, torch.zeros_like(one).bool()
+    )  # fmt: skip
