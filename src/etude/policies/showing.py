@@ -118,7 +118,10 @@ def _refuse_unused(task: LanguageTask, given: Mapping[str, Any]) -> None:
     asked = {"system": task.system is not None, **dict.fromkeys(given, True)}
     if names := [name for name, there in asked.items() if there]:
         why = "chat=never" if task.chat == "never" else "the model's tokenizer has no chat template"
-        raise ConfigError(f"Prompts are plain text here ({why}), and nothing can show {' and '.join(names)}. {_HOW}")
+        how = "Let chat be auto" if task.chat == "never" else "Set `chat_template` in its tokenizer_config.json"
+        raise ConfigError(
+            f"Prompts are plain text here ({why}), and nothing can show {' and '.join(names)}. {how}, or leave that out."
+        )
 
 
 def _check(segments: Sequence[Segment], given: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:

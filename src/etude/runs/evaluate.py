@@ -11,6 +11,7 @@ from etude.core.edit import assignments
 from etude.core.errors import ConfigError
 from etude.core.task import Task
 from etude.policies import bases
+from etude.policies.loading import BUILT_IN
 from etude.rewards.several import only_python
 from etude.runs import given, shorthands
 from etude.runs.saved import locate
@@ -94,6 +95,8 @@ def evaluation_of(
     if str(checkpoint).startswith(("runs/", ".", "/")) and not Path(checkpoint).exists():
         raise ConfigError(f"There is no folder {checkpoint}.")
     if task is None and "task" not in config:
+        if not (Path(checkpoint).exists() or str(checkpoint) in BUILT_IN):
+            raise ConfigError(f"There is no folder {checkpoint}; of a model of the hub name the task with --task.")
         raise ConfigError(f"{checkpoint} does not say which task it was trained on: name one with --task.")
     said = {"task": (task, config.get("task")), "reward": (options.reward, only_python(config.get("reward")))}
     for what, (named, own) in said.items():

@@ -1,0 +1,180 @@
+"""Every command of the documentation: its verb and flags are there, and what it would train is composed and fits.
+
+Commands in blocks go as far as they can without training, in a folder with the files that the pages name; what answers
+with a sentence answers with the page's. The sixty tasks of `coming-from.md` are run by `cli/test_first_day.py`, and
+tutorials by the tests of their pages.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from etude.cli.app import VERBS, app
+from etude.core.errors import EtudeError
+from etude.core.registry import import_source
+from etude.policies.loading import BUILT_IN
+from log_toys import cartpole_columns, pendulum_columns
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+EXAMPLES = DOCS / "examples"
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+METHODS = sorted((DOCS / "methods").glob("*.md"))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+STANDS_FOR = {
+    "RUN": "tiny", "START": "tiny", "shown": "tiny", "Qwen/Qwen2.5-0.5B-Instruct": "tiny",
+    "runs/sft-sorting-0/checkpoints/step-60/model": "tiny",
+    "runs/tune-grpo-compose-0/best.toml": "run.toml", "runs/first/run.toml": "run.toml",
+}  # fmt: skip
+"""Models and files of runs that the pages name and this folder lacks."""
+OWN = {
+    "my_problems.jsonl": EXAMPLES / "capitals.jsonl", "my_environment.py": EXAMPLES / "tank.py",
+    "room.py": DOCS.parents[0] / "tests/image_toys.py",
+}  # fmt: skip
+"""Files that a page has under a name of its own."""
+WRITTEN = {
+    "my.py": "class Watch:\n    def on_step(self, run, step, metrics): ...\n",
+    "my_judges.py": "def close(completions, answers):\n    return [0.0 for _ in completions]\n",
+    "answers.py": "def right(completions):\n    return [0.0 for _ in completions]\n",
+    "bad.py": "".join(f"def {name}(completions): ...\n" for name in ("score", "short", "slow")),
+    "run.toml": "method = 'grpo'\ntask = 'compose'\n",
+    "bad.jsonl": next(
+        iter(re.findall(r"^\$ cat bad.jsonl\n(.*?)^\$", (DOCS / "your-data.md").read_text(), re.M | re.S))
+    ),
+    "style.py": "def form(completions):\n    return [0.0 for _ in completions]\n",
+}
+ELSEWHERE = {"openai/gsm8k": "the hub", "room.py:Camera": "images of a user's", "CarRacing-v3": "an extra",
+             "data/umaze/mixed": "what was recorded before"}  # fmt: skip
+"""What is not here to be composed with."""
+
+
+class Command(NamedTuple):
+    """A command of a page: its words behind `etude`, and whether it is an example that can be typed as it is."""
+
+    words: list[str]
+    whole: bool
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """All that begin with `etude`: lines of blocks (of consoles those behind `$`), and what stands in the text."""
+    text = page.read_text(encoding="utf-8")
+    for kind, block in BLOCK.findall(text):
+        for line in block.replace("\\\n", " ").splitlines() if kind in ("sh", "console") else ():
+            typed = line.strip().removeprefix("$ ")
+            if typed.startswith("etude ") and (kind == "sh" or line.startswith("$ ")):
+                yield Command(shlex.split(typed, comments=True)[1:], True)
+    for said in re.findall(r"`(etude [^`]+)`", BLOCK.sub("", text)):
+        yield Command(shlex.split(said)[1:], False)
+
+
+class Enough(Exception):
+    """All that can be known before training is known."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that pages name."""
+    folder = tmp_path_factory.mktemp("reader")
+    for path in (*EXAMPLES.iterdir(), *(EXAMPLES / "first-day").iterdir()):
+        if path.is_file():
+            shutil.copy(path, folder)
+    for name, path in OWN.items():
+        shutil.copy(path, folder / name)
+    for name, text in WRITTEN.items():
+        (folder / name).write_text(text)
+    log_days: Any = import_source(str(folder / "thermostat.py")).log_days
+    log_days(folder / "thermostat.csv", days=3)
+    cart = cartpole_columns()
+    cart["rewards"][::7] = 0.5  # all alike are refused
+    np.savez(folder / "cartpole.npz", **cart)
+    np.savez(folder / "pendulum.npz", **pendulum_columns())
+    return folder
+
+
+@pytest.fixture
+def reader(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """At the reader's desk: verbs that train stop before they do."""
+    from etude.runs import comparing, search, train
+    from etude.runs.session import prepare
+
+    def ready(made: Any, called: object) -> None:
+        prepare(made.method, made.task, made.options)
+        raise Enough
+
+    def enough(*_: object, **__: object) -> None:
+        raise Enough
+
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setattr(train, "_start", ready)
+    monkeypatch.setattr(comparing, "jobs_for", enough)
+    monkeypatch.setattr(search._Search, "run", enough)
+    return place
+
+
+def parsed(words: list[str]) -> Any:
+    """The function and arguments of a command. Raises what cyclopts raises, of unknown verbs and flags, too."""
+    words = [STANDS_FOR.get(w, w.replace("=RUN", f"={BUILT_IN['tiny']}")) for w in words]
+    function, bound, *_ = app.parse_args(words, exit_on_error=False, print_error=False)
+    return function, bound
+
+
+def known(words: list[str]) -> None:
+    """Raise AssertionError for a verb or a flag that there is not, of words that are not a whole command."""
+    if words[0].startswith("-") or words[0] == "VERB":
+        return
+    assert words[0] in VERBS, f"there is no verb {words[0]}"
+    _, apps, _ = app.parse_commands(words)
+    deepest = apps[-1]
+    arguments = deepest.assemble_argument_collection() if deepest.default_command else ()
+    listed = {name for argument in arguments for name in argument.names} | {"--help"}
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert flags <= listed, f"etude {shlex.join(words)}: {flags - listed}"
+
+
+def go(words: list[str], page: str) -> None:
+    """As far as it goes; what is refused is refused in the words of the page."""
+    if any(word in ELSEWHERE for word in words):
+        return
+    function, bound = parsed(words)
+    if words[0] not in ("train", "compare", "tune") or "--resume" in words:
+        return
+    try:
+        function(*bound.args, **bound.kwargs)
+    except Enough:
+        pass
+    except EtudeError as error:
+        said = " ".join(str(error).split())
+        assert said in " ".join(page.split()), f"etude {shlex.join(words)}\n{said}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_commands_of_a_page(page: Path, reader: Path) -> None:
+    """Whole ones are parsed, and composed where they train; of those in the text verbs and flags are there."""
+    text = page.read_text(encoding="utf-8")
+    for command in commands(page):
+        if not command.whole:
+            known(command.words)
+        elif page.name == "coming-from.md":
+            parsed(command.words)
+        else:
+            go(command.words, text)
+
+
+@pytest.mark.slow
+def test_commands_of_the_pages_of_methods(reader: Path) -> None:
+    """What a method's page says to type trains it."""
+    for page in METHODS:
+        text = page.read_text(encoding="utf-8")
+        for command in commands(page):
+            logs = "cartpole.npz" if "cartpole" in command.words else "pendulum.npz"
+            words = [logs if word == "LOGS" else word for word in command.words]
+            if command.whole and not {"YOURS.jsonl", "pointmaze-umaze"} & {*words}:
+                go(words, text)
