@@ -404,9 +404,9 @@ def text2grad(w: World) -> Tensor:
     return token_mean(losses)
 
 
-def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
+def apart(w: World, rewards: dict[int, list[float]], lam: float = 0.95, clip: float = 0.2) -> Tensor:
     """PPO's surrogate, and half of the clipped squared error of a critic that is a network of its own."""
-    advantages = gae(w, rewards)
+    advantages = gae(w, rewards, lam)
     every = [a for row in advantages.values() for a in row]
     base, size = mean(every), deviation(every)
     losses, errors = {}, {}
@@ -414,9 +414,33 @@ def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
         losses[i] = clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64))
         before, now = w.of("values", i), w.of("values_now", i)
         goal = torch.tensor([a + v for a, v in zip(row, before.tolist())], dtype=torch.float64)
-        near = torch.minimum(torch.maximum(now, before - 0.2), before + 0.2)
+        near = torch.minimum(torch.maximum(now, before - clip), before + clip)
         errors[i] = torch.maximum((now - goal) ** 2, (near - goal) ** 2) / 2
     return token_mean(losses) + token_mean(errors)
+
+
+def rlmt(w: World) -> Tensor:
+    """GRPO by token on what the answers are worth, a thousandth of the distance and of the entropy beside it."""
+    losses = surrogates(w, standardised(dict(enumerate(w.notes["judged"])), w))
+    return token_mean({i: x + 0.001 * k3(w, i) - 0.001 * w.of("entropy", i) for i, x in losses.items()})
+
+
+def rlmt_ppo(w: World) -> Tensor:
+    """What an answer is worth is every token's return; a critic by itself, whose step is clipped at a half."""
+    judged = {i: [0.0] * (w.lengths[i] - 1) + [r] for i, r in enumerate(w.notes["judged"])}
+    return apart(w, judged, lam=1.0, clip=0.5)
+
+
+def rlmt_dpo(w: World) -> Tensor:
+    """Of each problem's completions the best against the worst: of equal ones the last, and the first."""
+    judged, losses = w.notes["judged"], []
+    gain = [0.1 * (w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
+    for problem in sorted(set(w.groups)):
+        rows = [i for i in range(w.count) if w.groups[i] == problem]
+        best = max(rows, key=lambda i: (judged[i], i))
+        worst = min(rows, key=lambda i: (judged[i], i))
+        losses.append(-torch.nn.functional.logsigmoid(gain[best] - gain[worst]))
+    return sum(losses) / len(losses)
 
 
 def anchored() -> World:
@@ -672,6 +696,9 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rl-compositionality-rft": (plain, rlvr.rl_compositionality_rft),
     "rl-knowledge-traversal": (plain, rl_knowledge_traversal),
     "rlanything": (plain, rlvr.rlanything),
+    "rlmt": (plain, rlmt),
+    "rlmt-dpo": (plain, rlmt_dpo),
+    "rlmt-ppo": (plain, rlmt_ppo),
     "rlp": (worlds.thoughts, rlvr.rlp),
     "rloo": (plain, rloo),
     "rlpt-text": (worlds.segments, rlvr.rlpt_text),

@@ -528,6 +528,20 @@ SETTINGS: dict[str, Settings] = {
         **GUIDED, **TWO_CRITICS, "stages.0.chooser": "after-steps", "stages.0.chooser.steps": 20,
     },
     "rlgf-lols": {**GUIDED, **TWO_CRITICS, "stages.0.chooser": "by-chance", "stages.0.chooser.chance.p": 0.2},
+    "rlmt": {
+        **ONCE, "experience": "groups", "experience.size": 8, "experience.temperature": 0.7, "problems": 64,
+        "rewards": ("answer-score",), "rewards.0.sees": "after-thinking", "rewards.0.sees.delimiter": "</think>",
+        "rewards.0.sees.strict": False, "reference": "frozen", "critic": None,
+    },
+    "rlmt-dpo": {
+        "epochs": 2, "minibatches": 1, "experience": "groups", "experience.size": 8, "experience.temperature": 0.7,
+        "problems": 64, "rewards": ("answer-score",), "reference": "frozen", "critic": None,
+    },
+    "rlmt-ppo": {
+        **TWICE, "experience": "groups", "experience.size": 1, "experience.temperature": 0.7, "problems": 64,
+        "rewards": ("answer-score",), "reference": None, "regularizers": (), "critic": "value-model",
+        "critic.clip": 0.5, "critic.learning.epochs": 2, "critic.learning.minibatches": 2,
+    },
     "rto": {
         **SAMPLED, "epochs": 1, "minibatches": 8, "reference": "frozen", "critic": "value-model", "critic.lead": 0,
         "critic.learning.epochs": 1, "critic.learning.minibatches": 8,
