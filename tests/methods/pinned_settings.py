@@ -528,6 +528,11 @@ SETTINGS: dict[str, Settings] = {
         **GUIDED, **TWO_CRITICS, "stages.0.chooser": "after-steps", "stages.0.chooser.steps": 20,
     },
     "rlgf-lols": {**GUIDED, **TWO_CRITICS, "stages.0.chooser": "by-chance", "stages.0.chooser.chance.p": 0.2},
+    "rlprompt": {
+        **SAMPLED, **ONCE, "experience.size": 16, "experience.top_k": 256, "problems": 1, "critic": None,
+        "reference": "moving-average", "reference.rate": 1e-3, "rewards.1.epsilon": 1e-4, "rewards.2.scale": 5.0,
+        "rewards.2.shift": 0.0, "aggregation": "fixed-length",
+    },
     "rto": {
         **SAMPLED, "epochs": 1, "minibatches": 8, "reference": "frozen", "critic": "value-model", "critic.lead": 0,
         "critic.learning.epochs": 1, "critic.learning.minibatches": 8,
