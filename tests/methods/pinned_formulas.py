@@ -405,6 +405,20 @@ def text2grad(w: World) -> Tensor:
 
 
 def apart(w: World, rewards: dict[int, list[float]], lam: float = 0.95, clip: float = 0.2) -> Tensor:
+def rlprompt(w: World) -> Tensor:
+    """Of the values that the world has, as those of the slow copy; what is paid is standardised by problem, times 5."""
+    losses = {}
+    for i in range(w.count):
+        own = [w.rewards[j] for j in w.group(i)]
+        paid_here = 5 * (w.rewards[i] - mean(own)) / (deviation(own) + 1e-4)
+        v, a = [*w.of("values", i).tolist(), paid_here], w.of("new", i)
+        single = [(a[t] - (v[t + 1] - v[t])) ** 2 for t in range(len(a))]
+        path = [(a[t:].sum() - (paid_here - v[t])) ** 2 for t in range(len(a))]
+        losses[i] = (torch.stack(single) + torch.stack(path)) / 2
+    return summed(losses, w)
+
+
+def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
     """PPO's surrogate, and half of the clipped squared error of a critic that is a network of its own."""
     advantages = gae(w, rewards, lam)
     every = [a for row in advantages.values() for a in row]
@@ -675,6 +689,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rlgf-aggrevated": (worlds.finished, rlgf),
     "rlgf-d2lols": (worlds.guided, rlgf_apart),
     "rlgf-lols": (worlds.guided, rlgf_apart),
+    "rlprompt": (plain, rlprompt),
     "rto": (plain, rto),
     "salsa": (plain, salsa),
     "text2grad": (plain, text2grad),

@@ -258,6 +258,8 @@ def loss_of(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> Fo
         batch = batch.replace(hidden=padded(world.hidden), head=policy.head(world.temperature))
     if "entropy" in method.needs("advantages"):
         batch = batch.replace(entropy=padded(world.entropy).detach())
+    if "reference_values" in method.needs():
+        batch = batch.replace(reference_values=padded(world.values) * batch.action_mask)
     offers = world.notes.get("offers", {})
     batch = batch.replace(offers={k: torch.tensor(v, dtype=torch.float64) for k, v in offers.items()})
     batch = scored(method, batch, context)

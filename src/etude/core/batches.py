@@ -126,6 +126,8 @@ class TokenBatch:
             the one that sampled; where a part needs it.
         values: [B, T] by the method's critic, of the text before each action token.
         next_values: [B] its value of a truncated row's whole text, 0 for other rows.
+        reference_values: [B, T] log sum exp of the reference's logits that each action token was predicted by, whatever
+            the temperature; 0 elsewhere.
         solved: [B] True where the task calls the episode a success, whatever the rewards say.
         written: [B] True on rows that were written (demonstrations), not sampled; None: there are none.
         elsewhere: [B] True on rows whose tokens the policy sampled in another context than the row's (a hint was shown
@@ -165,6 +167,7 @@ class TokenBatch:
     values: Tensor | None = None
     next_values: Tensor | None = None
     reference_logp: Tensor | None = None
+    reference_values: Tensor | None = None
     proximal_logp: Tensor | None = None
     unfinished: Tensor | None = None
     earlier: Tensor | None = None

@@ -66,7 +66,7 @@ class TokenMethod(Method):
     computes: ClassVar[frozenset[Need]] = frozenset(
         {
             Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE, Need.REFERENCE_LOGP,
-            Need.PROXIMAL_LOGP, Need.ROW_LOSS,
+            Need.REFERENCE_VALUES, Need.PROXIMAL_LOGP, Need.ROW_LOSS,
         }
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ class Need(StrEnum):
     LOGITS = "logits"
     REFERENCE = "reference"  # the reference itself, to be asked about other texts
     REFERENCE_LOGP = "reference_logp"
+    REFERENCE_VALUES = "reference_values"  # log sum exp of its logits: what it says of a text whose logits are Q
     PROXIMAL_LOGP = "proximal_logp"  # the policy as it is when a training step begins, before its first update
     ROW_LOSS = "row_loss"
     KL = "kl"  # KL(behaviour || policy) of every step, exact

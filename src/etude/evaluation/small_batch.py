@@ -117,6 +117,8 @@ def small_tokens(needs: frozenset[Need]) -> tuple[TokenBatch, TokenLogProbs]:
         policy.values = (values + 0.5).requires_grad_()
     if Need.REFERENCE_LOGP in needs:
         batch.reference_logp = reference
+    if Need.REFERENCE_VALUES in needs:
+        batch.reference_values = values + 0.25 * mask
     if Need.PROXIMAL_LOGP in needs:
         batch.proximal_logp = behaviour - 0.1 * mask
     if Need.HIDDEN in needs:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from etude.experience.samplers import Samplers
 
 MICRO_TOKENS = 8192
-REFERENCES = frozenset({Need.REFERENCE, Need.REFERENCE_LOGP})
+REFERENCES = frozenset({Need.REFERENCE, Need.REFERENCE_LOGP, Need.REFERENCE_VALUES})
 """What a reference is kept for."""
 
 

@@ -13,7 +13,7 @@ from etude.core.task import LanguageTask
 from etude.loops.credit import scored
 from etude.loops.recorded import recorded_entropies, recorded_hidden
 from etude.loops.token_learning import TokenLearners, own_needs
-from etude.loops.whole_batch import evaluate_all, reference_all
+from etude.loops.whole_batch import evaluate_all, reference_all, reference_values_all
 from etude.policies.language import LanguagePolicy
 from etude.rewards.scoring import NO_REWARD
 
@@ -39,6 +39,8 @@ class Scorer:
         """
         if "reference_logp" in method.needs():
             batch.reference_logp = self._reference(method, batch, budget)
+        if "reference_values" in method.needs():
+            batch.reference_values = reference_values_all(self.policy, batch, budget)
         batch, episodes = self._shown(method, batch, context, budget), batch.episodes
         wholes = batch.wholes()
         batch.solved = torch.tensor([bool(self.task.success(e.whole)) for e in episodes], device=self.policy.device)

@@ -11,6 +11,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.learners import ValueNetwork
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
+from etude.policies.texts.likelihood import reference_logits
 
 
 @torch.no_grad()
@@ -49,6 +50,16 @@ def values_all(
 def reference_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> Tensor:
     """[B, T] reference log-probabilities of a whole batch."""
     return _gather(policy, batch, budget, lambda micro: TokenLogProbs(policy.reference_logp(micro))).logp
+
+
+@torch.no_grad()
+def reference_values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int) -> Tensor:
+    """[B, T] log sum exp of the reference's logits on a whole batch."""
+
+    def values(micro: TokenBatch) -> TokenLogProbs:
+        return TokenLogProbs(reference_logits(policy, micro).logsumexp(-1) * micro.action_mask)
+
+    return _gather(policy, batch, budget, values).logp
 
 
 def _gather(

@@ -66,6 +66,15 @@ PEOPLE = tuple(
 RELATIONS = ("friend", "boss", "pupil", "guest", "rival", "doctor")
 SEARCH_TAGS = tuple(f"<{end}{tag}>" for tag in ("think", "search", "information", "answer") for end in ("", "/"))
 
+# Families `reviews` and `cues`: reviews with a cue and a label behind them, and the cues alone
+
+CONTENT = tuple(f" {first}{last}" for first in ("bo", "ce", "di", "fu", "ga", "hy") for last in "blmnprstvz")
+CUES = tuple(
+    f" {first}{last}" for first in ("ar", "el", "im", "os", "ul", "yn", "ack", "ez")
+    for last in ("da", "ke", "lo", "mi", "nu", "ra", "so", "ty")
+)  # fmt: skip
+LABELS = (" bad", " good")
+
 
 def words(family: str) -> list[str]:
     """The words of a family, in order. Raises UnknownNameError for one that is not there."""
@@ -83,6 +92,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "keys ", "get ", "say ", "right", "wrong", "invalid", "Summary:", "\n", " ", *ascii_lowercase, *digits,
     ),
     "facts": (*SEARCH_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
+    "reviews": (*CONTENT, *CUES, *LABELS),
+    "cues": ("?", *CUES),
 }  # fmt: skip
 
 

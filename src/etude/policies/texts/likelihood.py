@@ -99,3 +99,18 @@ def _of_texts(found: Tensor, batch: TokenBatch, width: int) -> Tensor:
     places = batch.action_mask.cumsum(1)[batch.action_mask] - 1
     rows = batch.action_mask.nonzero()[:, 0]
     return found.new_zeros(len(batch), width).index_put((rows, places), found[batch.action_mask])
+
+
+def reference_logits(policy: LanguagePolicy, rows: TokenBatch) -> Tensor:
+    """[B, T, V] of the reference; with an adapter that is the base."""
+    from etude.policies.language import LanguagePolicy
+
+    if policy.has_adapter:
+        with policy.model.disable_adapter():  # type: ignore[operator]
+            logits = policy.evaluate(rows, {"logits"}).logits
+    else:
+        assert policy.reference is not None
+        kept = LanguagePolicy(policy.reference, policy.tokenizer, share_prompts=policy.share_prompts, shadow=False)
+        logits = kept.evaluate(rows, {"logits"}).logits
+    assert logits is not None
+    return logits

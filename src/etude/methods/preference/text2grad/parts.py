@@ -20,6 +20,7 @@ from etude.core.task import Task
 from etude.core.worlds import World
 from etude.methods.preference.text2grad.matching import matched, read_scores
 from etude.policies.micro_batches import micro_batches
+from etude.policies.texts.likelihood import reference_logits
 from etude.rewards.kl import AdaptiveKLPenalty
 from etude.runtime.checkpoints import newest
 
@@ -179,18 +180,3 @@ def full_kl(policy: Tensor, reference: Tensor) -> Tensor:
     """[...] sum over words of pi (log pi - log ref), of logits [..., V]."""
     mine, theirs = policy.log_softmax(-1), reference.log_softmax(-1)
     return torch.where(mine > -torch.inf, mine.exp() * (mine - theirs), 0.0).sum(-1)
-
-
-def reference_logits(policy: LanguagePolicy, rows: TokenBatch) -> Tensor:
-    """[B, T, V] of the reference; with an adapter that is the base."""
-    from etude.policies.language import LanguagePolicy
-
-    if policy.has_adapter:
-        with policy.model.disable_adapter():  # type: ignore[operator]
-            logits = policy.evaluate(rows, {"logits"}).logits
-    else:
-        assert policy.reference is not None
-        kept = LanguagePolicy(policy.reference, policy.tokenizer, share_prompts=policy.share_prompts, shadow=False)
-        logits = kept.evaluate(rows, {"logits"}).logits
-    assert logits is not None
-    return logits

@@ -1,0 +1,79 @@
+"""Frozen models that are asked by text alone, whatever their tokens are; what they answered is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from etude.core.errors import ConfigError
+from etude.policies.language import LanguagePolicy
+from etude.runtime.checkpoints import newest
+
+KEPT = 10_000
+"""Questions whose answers are remembered."""
+
+
+def named_now(model: str) -> str:
+    """The folder of a run's newest whole checkpoint, for a run may go on; any other name as it is."""
+    return str(newest(runs)[0] / "model") if (runs := Path(model) / "checkpoints").is_dir() else model
+
+
+@lru_cache(maxsize=4)
+def black_box(model: str) -> BlackBox:
+    """The model of this name, loaded once in a process."""
+    return BlackBox(LanguagePolicy.load(model, device="cpu"))
+
+
+class BlackBox:
+    """A model without a gradient that sees texts and says what comes next.
+
+    Args:
+        model: who answers, with its own tokens.
+    """
+
+    def __init__(self, model: LanguagePolicy) -> None:
+        self.model = model
+        self.chosen: dict[tuple[tuple[str, ...], tuple[str, ...]], Tensor] = {}
+
+    def chances(self, texts: Sequence[str], words: Sequence[str]) -> Tensor:
+        """How likely each of the words is to come next, of these words alone.
+
+        Texts that are asked about together are read together, so that the same question has the same answer to the last
+        bit, whatever else was asked before.
+
+        Shapes: [N, W] for N texts and W words; rows add up to 1.
+
+        Raises: ConfigError for a word that is not one token of the model.
+        """
+        asked = tuple(texts), tuple(words)
+        if asked not in self.chosen:
+            ids = [self._only(word) for word in words]
+            if len(self.chosen) >= KEPT:
+                del self.chosen[next(iter(self.chosen))]
+            self.chosen[asked] = self._logits(texts)[:, ids].double().softmax(-1)
+        return self.chosen[asked]
+
+    @torch.no_grad()
+    def _logits(self, texts: Sequence[str]) -> Tensor:
+        """[N, V] logits of what comes next."""
+        rows = [self.model.encode(text) for text in texts]
+        lengths = torch.tensor([len(row) for row in rows])
+        tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+        for i, row in enumerate(rows):
+            tokens[i, : len(row)] = torch.tensor(row)
+        real = torch.arange(tokens.shape[1]) < lengths[:, None]
+        logits: Tensor = self.model.model(input_ids=tokens, attention_mask=real.long()).logits
+        return logits[torch.arange(len(rows)), lengths - 1]
+
+    def _only(self, word: str) -> int:
+        tokens = self.model.encode(word)
+        if len(tokens) != 1:
+            raise ConfigError(
+                f"{word!r} is {len(tokens)} tokens of the model that is asked, and how likely it comes next is known "
+                "of single tokens alone: choose other words, or a model that has them as tokens."
+            )
+        return tokens[0]
