@@ -63,7 +63,8 @@ def page(name: str) -> str:
 STUDIES = """\
 A study trains recipes on several beds with the same seeds: `etude studies run ID` does what is missing and writes the
 table. *Gain* is the bed's metric after training less before, *against* the difference to the baseline after training;
-both are means over pairs of the same seed with 95% intervals. Where a test has several levels, a second table has what
+both are means over pairs of the same seed with 95% intervals. *Fell* is how far runs end below the best of their
+evaluations. Where a test has several levels, a second table has what
 is right of each after training; and how much more than the baseline's that is."""
 
 
@@ -82,7 +83,7 @@ def study(name: str) -> str:
         rows = [r for r in found["rows"] if r["bed"] == bed]
         start = ", ".join(f"{k} {v:.3f}" for k, v in found["starts"][bed].items())
         blocks.append(f"[`{bed}`](../beds/{bed}.toml)" + (f", from {start}" if start else "") + ":")
-        blocks.append(table(["recipe", "after", "gain", "against", "seeds"], [cells(r) for r in rows]))
+        blocks.append(table(["recipe", "after", "gain", "against", "fell", "seeds"], [cells(r) for r in rows]))
         if levels := next((list(r["levels"]) for r in rows if "levels" in r), []):
             blocks.append(table(["recipe", *levels], [level_cells(r, levels) for r in rows if "levels" in r]))
     return "\n\n".join(blocks if found else [*blocks, f"Not run yet: `etude studies run {name}`."])
@@ -91,9 +92,9 @@ def study(name: str) -> str:
 def cells(row: dict[str, Any]) -> list[str]:
     """A row of a study's table."""
     if "failed" in row:
-        return [row["recipe"], "", row["failed"], "", ""]
+        return [row["recipe"], "", row["failed"], "", "", ""]
     gaps = ("{:+.3f} ({:+.3f} to {:+.3f})".format(*row[k]) if k in row else "" for k in ("gain", "against"))
-    return [row["recipe"], f"{row['end']:.3f}", *gaps, str(row["seeds"])]
+    return [row["recipe"], f"{row['end']:.3f}", *gaps, f"{row['fell']:.3f}", str(row["seeds"])]
 
 
 def level_cells(row: dict[str, Any], levels: list[str]) -> list[str]:

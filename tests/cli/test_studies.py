@@ -99,7 +99,8 @@ def test_gains_and_differences_are_paired_by_seed(written: Path) -> None:
     start, base, down = (random.uniform(0.2, 0.4, n + 1) + shift for shift in (0.0, 0.3, 0.1))
 
     def line(arm: str, i: int, end: float) -> Mapping[str, Any]:
-        return {"arm": arm, "setting": "published", "seed": CONFIRMING + i, "curve": [start[i], end], "end": end}
+        return {"arm": arm, "setting": "published", "seed": CONFIRMING + i, "curve": [start[i], end + i / 8, end],
+                "end": end}  # fmt: skip
 
     lines = [line("grpo", i, base[i]) for i in reversed(range(n))] + [line("down", i, down[i]) for i in range(n + 1)]
     lines.append({"arm": "impossible", "setting": "published", "failed": "it cannot be"})
@@ -107,6 +108,7 @@ def test_gains_and_differences_are_paired_by_seed(written: Path) -> None:
     assert list(rows) == ["grpo", "down", "impossible"]
     assert rows["impossible"] == {"bed": "small", "recipe": "impossible", "failed": "it cannot be"}
     assert (rows["down"]["seeds"], rows["grpo"]["seeds"]) == (n, n) and "against" not in rows["grpo"]
+    assert rows["down"]["fell"] == pytest.approx((0 + 1 + 2 + 3 + 4) / 8 / n)  # below the best on the way
     for found, (x, y) in (
         (rows["grpo"]["gain"], (base[:n], start[:n])),
         (rows["down"]["gain"], (down[:n], start[:n])),

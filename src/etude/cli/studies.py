@@ -91,12 +91,12 @@ def _print(study: Study, found: dict[str, Any]) -> None:
         start = ", ".join(f"{k} {v:.3g}" for k, v in found["starts"].get(bed, {}).items())
         console.print(f"\n{bed}" + (f", from {start}" if start else ""), style="bold")
         shown = Table(box=None, pad_edge=False)
-        for column in ("recipe", "after", "gain", f"against {study.baseline}", "seeds"):
+        for column in ("recipe", "after", "gain", f"against {study.baseline}", "fell", "seeds"):
             shown.add_column(column, no_wrap=True, justify="left" if column == "recipe" else "right")
         rows = [row for row in found["rows"] if row["bed"] == bed]
         for row in (r for r in rows if "failed" not in r):
             gaps = [_gap(row[k]) if k in row else "" for k in ("gain", "against")]
-            shown.add_row(row["recipe"], f"{row['end']:.3f}", *gaps, str(row["seeds"]))
+            shown.add_row(row["recipe"], f"{row['end']:.3f}", *gaps, f"{row['fell']:.3f}", str(row["seeds"]))
         console.print(shown)
         _print_levels(console, rows)
         for row in (r for r in rows if "failed" in r):

@@ -196,8 +196,9 @@ def table(study: Study, bed: str, lines: Sequence[Mapping[str, Any]]) -> list[di
     """A row for each recipe, the baseline first: what it gained on a bed, and how much more than the baseline.
 
     Both are of the bed's metric, with 95% intervals over pairs of the same seed: after and before, and recipe and
-    baseline after. Where the test has problems of several levels, `levels` has the same of the share that is right of
-    each. Recipes that could not be trained have their reason in `failed`.
+    baseline after. `fell` is how far a run ends below the best of its evaluations, the mean over seeds. Where the test
+    has problems of several levels, `levels` has the same of the share that is right of each. Recipes that could not be
+    trained have their reason in `failed`.
     """
     runs: dict[str, dict[int, Mapping[str, Any]]] = {}
     for line in lines:
@@ -220,6 +221,7 @@ def _row(own: Runs, base: Runs | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "seeds": len(seeds),
         **_gained(own, base, seeds, lambda line: (line["curve"][0], line["end"])),
+        "fell": round(sum(max(own[seed]["curve"]) - own[seed]["curve"][-1] for seed in seeds) / len(seeds), 4),
     }
     for level in own[seeds[0]].get("levels", {}):
         row.setdefault("levels", {})[level] = _gained(own, base, seeds, partial(_of_level, level))
