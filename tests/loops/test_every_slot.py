@@ -93,6 +93,7 @@ PPO: Any = get_method("ppo", "control").replace(**SMALL)
 SAC: Any = small_replay(get_method("sac"), warmup=200, random=200, capacity=300)
 """Learns from the end of the first episode on."""
 IQL: Any = small_logged("iql")
+CFPI: Any = small_logged("cfpi")
 TD3_BC: Any = small_logged("td3-bc").replace(transforms=())
 COUNTED: Any = SAC.replace(learners=(), order=("critic", ("policy", "counting-temperature")))
 """Without the learner whose place it has."""
@@ -219,6 +220,7 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "learners": [Filling(COUNTED, SAC.learners[0], verb) for verb in ("build", "loss", "offers")],
         "stages": [Filling(SAC, Phase(), "apply")],
         "transforms": [Filling(TD3_BC, StandardizeObservations(), verb) for verb in ("__call__", "fit", "sentence")],
+        "planner": [Filling(CFPI, CFPI.planner, "build")],
         "value": [Filling(IQL, IQL.value, verb) for verb in ("build", "loss", "worth")],
     },
 }

@@ -199,6 +199,16 @@ SETTINGS: dict[str, Settings] = {
         "runs.1.steps": 60, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "repeat": 1,
     },
     "bc": {**CLONED, "policy": "deterministic-policy", "actor.0.error": "squared-distance"},
+    "cfpi": {
+        **{k: v for k, v in OFF_LOGS.items() if not k.startswith("critic.count")}, "critic": "sarsa-q-functions",
+        "transforms": ("next-actions", "standardize-observations"), "transforms.1.epsilon": 1e-3,
+        "order": ("policy", "critic"), "policy": "mixture-policy", "policy.count": 4, "policy.least": -5.0,
+        "policy.most": 2.0, **{f"{k}.network.hidden": (256, 256, 256) for k in ("policy", "critic")},
+        "policy.learning.optimizer.lr": 1e-4, "critic.count": 5, "critic.backup": "own-sarsa",
+        "actor": ("clone",), "actor.0.weight": "ones", "actor.0.error": "likelihood",
+        "planner": "closed-form-improvement", "planner.log_tau": 0.5, "planner.beta": 1.0,
+        "planner.operators": ("log-sum-exp-operator", "jensen-operator"), "planner.operators.0.least": 0.05,
+    },
     "bc-discrete": {**CLONED, "policy": "softmax-policy", "actor.0.error": "likelihood"},
     "bilevel-mle": {**PLAIN, "experience.size": 5},
     "bcq": {

@@ -16,7 +16,14 @@ from etude.core.method import Method
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need, Part, to_json
 from etude.core.recipe import Recipe
-from etude.core.replay_slots import ActorTerm, ReplayCritic, ReplayExperience, ReplayLearner, ReplayPolicy
+from etude.core.replay_slots import (
+    ActorTerm,
+    ReplayCritic,
+    ReplayExperience,
+    ReplayLearner,
+    ReplayPlanner,
+    ReplayPolicy,
+)
 from etude.core.sampling_slots import Exploration, Sampling
 from etude.core.slots import (
     Curriculum,
@@ -233,7 +240,8 @@ class ReplayMethod(Method):
     worlds: ClassVar[frozenset[World]] = frozenset({World.CONTROL})
     required: ClassVar[tuple[str, ...]] = ("policy", "experience", "sampling")
     stays: ClassVar[Mapping[str, str]] = {
-        "policy": "", "critic": "", "value": "", "learners": "", "experience": "experience", "transforms": ""
+        "policy": "", "critic": "", "value": "", "planner": "", "learners": "", "experience": "experience",
+        "transforms": "",
     }  # fmt: skip
     computes: ClassVar[frozenset[Need]] = frozenset({Need.NEXT_OBSERVATIONS, Need.ESTIMATE})
 
@@ -247,6 +255,7 @@ class ReplayMethod(Method):
     critic: ReplayCritic | None = None
     actor: tuple[ActorTerm, ...] = ()
     value: ReplayValue | None = None
+    planner: ReplayPlanner | None = None
     learners: tuple[ReplayLearner, ...] = ()
     order: Order = ("critic", "policy")
     rate: Positive = 1.0

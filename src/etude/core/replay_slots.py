@@ -355,3 +355,28 @@ class ActorTerm(Part, abstract=True):
     def along(self, read: ReplayReading) -> Tensor:
         """[P, N] whose gradients traces add up; times the critic's error and -1 it is what is minimised."""
         raise NotImplementedError
+
+
+class ReplayPlanner(Part, abstract=True):
+    """What acts instead of the policy's mode, by what the critic says of several actions; it learns nothing.
+
+    What the policy does by chance, and so exploration, does not ask it.
+    """
+
+    slot = "planner"
+
+    def objection(self, method: Method) -> str | None:
+        from etude.core.encoder_slots import encoder_of
+
+        critic, encoder = method.slots()["critic"], encoder_of(method)
+        if critic is None or critic.of_states or critic.head.size > 1:
+            return "acts by what a critic says of actions: set critic=q-functions with critic.head=scalar."
+        if encoder is not None:
+            return f"reads what is seen, and {encoder.name} stands before it: leave it out."
+        return None
+
+    def build(self, actor: nn.Module, population: Population) -> nn.Module:
+        """A module that takes the actor, which holds the critic (`held`), what is seen [P, N, ...] and what the policy
+        says of it [P, N, K], and makes actions [P, N, A] in units.
+        """
+        raise NotImplementedError

@@ -38,7 +38,7 @@ def animate(loop: Acting, task: ControlTask, path: Path, member: int = 0, seed: 
     frames.take(render)
     while True:
         everybody = torch.from_numpy(np.repeat(observations, population.size, 0))
-        actions = loop.actor.distribution.mode(player.act(everybody))
+        actions = player.likeliest(everybody)
         step = environment.step(actions[member : member + 1].numpy())
         total += float(step.rewards[0, 0])
         if step.final is not None:

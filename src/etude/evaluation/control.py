@@ -65,10 +65,11 @@ def play(
     running, age, cut = np.zeros((population.size, count)), np.zeros((population.size, count), np.int64), 0
     observations = environment.reset()
     while any(len(each) < r for member, r in zip(returns, rounds) for each in member):
-        parameters = player.act(torch.from_numpy(observations).to(actor.device))
+        shown = torch.from_numpy(observations).to(actor.device)
         if deterministic:
-            actions = actor.distribution.mode(parameters)
+            actions = player.likeliest(shown)
         else:
+            parameters = player.act(shown)
             noise = torch.stack([actor.distribution.noise((count,), g) for g in streams])
             actions = actor.distribution.sample(parameters, noise.to(actor.device))
         step = environment.step(actions.cpu().numpy())

@@ -79,11 +79,12 @@ class PlainPolicy(nn.Module):
         if state is not None and "memory" in state:
             assert begins is not None
             past = Past(state["memory"][None], begins[None, None])
-        features, memory = self.actor.features(self.actor.see(seen[None]), past)
+        shown = self.actor.see(seen[None])
+        features, memory = self.actor.features(shown, past)
         said = self.actor.say(features, self.actor.allowed(seen[None]))
         if memory is not None:
             kept["memory"] = memory[0]
-        action = decode(self.actions, self.actor.distribution.mode(said[0]))
+        action = decode(self.actions, self.actor.likeliest(shown, said)[0])
         return action if state is None else (action, kept)
 
     def _stacked(self, seen: Tensor, begins: Tensor | None, frames: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from etude.core.population import FlatParameters, Member, Population, settle
 from etude.core.step_slots import Policy
 from etude.experience.spaces import observation_shape
 from etude.policies.control.actor import Actor
+from etude.policies.control.replay import acting
 from etude.runtime.checkpoints import load_tensors
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def restore_policies(
     own = cast(WithPolicy, bound)
     spaces = _spaces(own, task)
     shape = observation_shape(spaces.observation_space)
-    actor = cast(Actor, own.policy.actor(bound, shape, spaces.action_space, population))  # as the slot says
+    actor = acting(bound, shape, spaces.action_space, population)
     tensors = load_tensors(checkpoint / "policy.safetensors")
     try:
         for name, module in actor.held.items():  # several networks of every member, perhaps, as they were trained

@@ -181,15 +181,19 @@ class QFunctions(ReplayCritic):
     def counts(self, largest: Tensor, read: ReplayReading) -> Tensor:
         return self.backup.counts(largest, read)
 
+    def targets(self, read: ReplayReading) -> Tensor:
+        """What the networks learn, [P, M, N, K], M of 1 where it is the same for all."""
+        return self.backup.target(read, self.head)[:, None]
+
     def loss(self, read: ReplayReading) -> Tensor:
         with torch.no_grad():
-            target = self.backup.target(read, self.head)
+            target = self.targets(read)
         outputs = said = read.outputs("here", read.batch.actions)
         if self.scale is not None:
             with torch.no_grad():
-                sigma = self.scale(read).to(target.dtype).view(-1, 1, 1)
-            outputs, target = outputs / sigma[..., None], target / sigma
-        each = self.error(outputs, target[:, None]).sum(-1)
+                sigma = self.scale(read).to(target.dtype).view(-1, 1, 1, 1)
+            outputs, target = outputs / sigma, target / sigma
+        each = self.error(outputs, target).sum(-1)
         if read.wants_errors:
             read.tell(self._errors(outputs, target, each))
         importance = self.importance(read)
@@ -210,11 +214,11 @@ class QFunctions(ReplayCritic):
         traced = read.traced(batch.actions)
         if traced is None:
             return None
-        outputs, target = traced.outputs, self.backup.target(read, self.head)[:, None]
+        outputs, target = traced.outputs, self.targets(read)
         each, slope = self.error(outputs, target), self.error.slope(outputs, target)
         each = each.sum(-1) if each.size(-1) > 1 else each.squeeze(-1)
         if read.wants_errors:
-            read.tell(self._errors(outputs, target[:, 0], each))
+            read.tell(self._errors(outputs, target, each))
         importance, share = self.importance(read), each.new_ones(1).div_(each.size(2))
         if importance is not None:
             each, share = each * importance[:, None], (share * importance)[:, None, :, None]
@@ -228,7 +232,7 @@ class QFunctions(ReplayCritic):
         value = read.values(read.outputs("here", batch.actions))[:, 0]
         assert batch.discounts is not None
         with torch.no_grad():
-            target, strays = self.backup.target(read, self.head)[..., 0], self.backup.strays(read)
+            target, strays = self.targets(read)[:, 0, :, 0], self.backup.strays(read)
         over = batch.terminated | batch.truncated
         carry = batch.discounts.masked_fill(over if strays is None else over | strays, 0.0)
         return Estimate(value, target - value.detach(), carry)
@@ -241,8 +245,8 @@ class QFunctions(ReplayCritic):
         Of chances that is the divergence from the target, by which Rainbow draws rows (arXiv:1710.02298).
         """
         if self.head.says == "numbers" and self.head.size == 1:
-            return (outputs - target[:, None]).abs().squeeze(-1).amax(1)
-        return (each.mean(1) - self.error.least(target).sum(-1)).clamp(min=0.0)
+            return (outputs - target).abs().squeeze(-1).amax(1)
+        return (each - self.error.least(target).sum(-1)).mean(1).clamp(min=0.0)
 
 
 def action_sizes(space: Space[Any]) -> tuple[int, int]:

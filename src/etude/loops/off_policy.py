@@ -26,6 +26,7 @@ from etude.loops.replay_update import ReplayUpdater
 from etude.loops.replay_watch import ReplayWatch
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.actor import Actor
+from etude.policies.control.replay import acting
 from etude.runtime.checkpoints import STORED, load_json, load_tensors, save_json, save_tensors
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class OffPolicyLoop:
     def _learner(self, method: CompleteReplayMethod, population: Population) -> ReplayUpdater:
         """Policy, critic and learners of a population, the method bound and settled."""
         shape, space = observation_shape(self.environment.observation_space), self.environment.action_space
-        actor = cast(Actor, method.policy.actor(method, shape, space, population)).to(self.device)  # as the slot says
+        actor = acting(method, shape, space, population).to(self.device)
         encoder, encoding = encoder_of(method), cast(Any, actor.encoder)
         held = dict(actor.held.items())  # what acts with the policy it has made
         built = {

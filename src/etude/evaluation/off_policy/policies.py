@@ -87,7 +87,7 @@ class Judged:
         seen, led = (torch.as_tensor(x) for x in (logs.observations, logs.next_observations))
         done = torch.as_tensor(logs.actions)
         here, there = self._parameters(seen), self._parameters(led)
-        now, then = (self._does(p, generator, likeliest) for p in (here, there))
+        now, then = (self._does(x, p, generator, likeliest) for x, p in ((seen, here), (led, there)))
         acts = Acts(seen, self._units(done), *now, led, *then, choices=self.choices > 0)
         return OnLogs(acts, None if likeliest else self._logp(here, done))
 
@@ -96,7 +96,9 @@ class Judged:
         parts = [self.actor(self.actor.see(part[None]))[0] for part in seen.split(AT_A_TIME)]
         return torch.cat(parts)
 
-    def _does(self, parameters: Tensor, generator: torch.Generator, likeliest: bool) -> tuple[Tensor, Tensor]:
+    def _does(
+        self, seen: Tensor, parameters: Tensor, generator: torch.Generator, likeliest: bool
+    ) -> tuple[Tensor, Tensor]:
         """Actions [N, S, A] and their chances [N, S]."""
         rows = len(parameters)
         if self.choices:
@@ -104,9 +106,14 @@ class Judged:
             return every, self._chances(parameters, likeliest)
         spread = self.actor.distribution
         if likeliest or not self._has_density():
-            return self._units(spread.mode(parameters))[:, None], torch.ones(rows, 1)
+            return self._units(self._likeliest(seen, parameters))[:, None], torch.ones(rows, 1)
         drawn = [self._units(spread.sample(parameters, spread.noise((rows,), generator))) for _ in range(DRAWS)]
         return torch.stack(drawn, 1), torch.full((rows, DRAWS), 1 / DRAWS)
+
+    def _likeliest(self, seen: Tensor, parameters: Tensor) -> Tensor:
+        """[N, A] what it does without chance."""
+        rows = zip(seen.split(AT_A_TIME), parameters.split(AT_A_TIME), strict=True)
+        return torch.cat([self.actor.likeliest(self.actor.see(x[None]), p[None])[0] for x, p in rows])
 
     def _chances(self, parameters: Tensor, likeliest: bool) -> Tensor:
         """[N, n] of every choice."""

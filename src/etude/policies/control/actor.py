@@ -115,6 +115,7 @@ class Actor(Plain):
     ) -> None:  # fmt: skip
         super().__init__()
         self.encoder, self.held = encoder, nn.ModuleDict(dict(held or {}))
+        self.planner: nn.Module | None = None  # acts instead of the mode (`core.replay_slots.ReplayPlanner`)
         self.transforms, self.body, self.memory, self.head = nn.ModuleList(transforms), body, memory, head
         self.distribution, self.shape, self.width = distribution, shape, width
         self.leaves = taken if isinstance(taken, Leaves) else None
@@ -144,6 +145,8 @@ class Actor(Plain):
         """The same modules but for those of other learners that it acts by."""
         own = copy.copy(self)
         own._modules = {**self._modules, "held": nn.ModuleDict()}
+        own._modules.pop("planner", None)
+        own.planner = None
         return own
 
     def without_others(self) -> Actor:
@@ -175,6 +178,16 @@ class Actor(Plain):
         if not self.distribution.free:
             return parameters
         return torch.cat([parameters, self.log_std.expand(-1, parameters.shape[1], -1)], -1)
+
+    def likeliest(self, seen: Tensor, parameters: Tensor) -> Tensor:
+        """[P, N, A] what is done without chance at what is seen, of which the policy says these parameters [P, N, K]:
+        the distribution's mode, or what a planner does in its place.
+        """
+        if self.planner is None:
+            return self.distribution.mode(parameters)
+        spread: Any = self.distribution  # one in units, as planners act in
+        found: Tensor = spread.outside(self.planner(self, seen, parameters))
+        return found
 
     def forward(self, seen: Tensor, past: Past | None = None) -> Tensor:
         if self.memory is not None or self.distribution.free:
@@ -238,6 +251,11 @@ class Player:
     def act(self, observations: Tensor) -> Tensor:
         """Parameters [P, E, K] of the next actions after observations [P, E, ...]."""
         return self.actor.say(self.features(self.actor.see(observations)), self.actor.allowed(observations))
+
+    def likeliest(self, observations: Tensor) -> Tensor:
+        """The next actions [P, E, A] without chance, as the environment takes them."""
+        seen = self.actor.see(observations)
+        return self.actor.likeliest(seen, self.actor.say(self.features(seen), self.actor.allowed(observations)))
 
     def ended(self, done: Tensor) -> None:
         """Forget where episodes ended, [P, E]: what is seen next begins another."""

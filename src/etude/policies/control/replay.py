@@ -110,6 +110,18 @@ def transformed(
     return modules, shape
 
 
+def acting(method: Method, shape: tuple[int, ...], actions: spaces.Space[Any], population: Population) -> Actor:
+    """Who acts: the policy's module, with the method's planner in it and the critic that this asks."""
+    slots = method.slots()
+    actor = cast(Actor, slots["policy"].actor(method, shape, actions, population))  # as the slot says
+    planner = slots.get("planner")
+    if planner is not None:
+        if "critic" not in actor.held:
+            actor.held["critic"] = slots["critic"].build(actor.shape, actions, population)
+        actor.planner = planner.build(actor, population)
+    return actor
+
+
 class DeterministicPolicy(NetworkPolicy):
     """One action at every observation, tanh of the network's outputs scaled to the bounds (arXiv:1509.02971).
 
