@@ -404,7 +404,6 @@ def text2grad(w: World) -> Tensor:
     return token_mean(losses)
 
 
-def apart(w: World, rewards: dict[int, list[float]], lam: float = 0.95, clip: float = 0.2) -> Tensor:
 def rlprompt(w: World) -> Tensor:
     """Of the values that the world has, as those of the slow copy; what is paid is standardised by problem, times 5."""
     losses = {}
@@ -418,7 +417,7 @@ def rlprompt(w: World) -> Tensor:
     return summed(losses, w)
 
 
-def apart(w: World, rewards: dict[int, list[float]]) -> Tensor:
+def apart(w: World, rewards: dict[int, list[float]], lam: float = 0.95, clip: float = 0.2) -> Tensor:
     """PPO's surrogate, and half of the clipped squared error of a critic that is a network of its own."""
     advantages = gae(w, rewards, lam)
     every = [a for row in advantages.values() for a in row]

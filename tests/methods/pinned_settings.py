@@ -551,6 +551,7 @@ SETTINGS: dict[str, Settings] = {
         **TWICE, "experience": "groups", "experience.size": 1, "experience.temperature": 0.7, "problems": 64,
         "rewards": ("answer-score",), "reference": None, "regularizers": (), "critic": "value-model",
         "critic.clip": 0.5, "critic.learning.epochs": 2, "critic.learning.minibatches": 2,
+    },
     "rlprompt": {
         **SAMPLED, **ONCE, "experience.size": 16, "experience.top_k": 256, "problems": 1, "critic": None,
         "reference": "moving-average", "reference.rate": 1e-3, "rewards.1.epsilon": 1e-4, "rewards.2.scale": 5.0,

@@ -25,7 +25,8 @@ from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
 from etude.rewards.control import AffineScores
 from etude.rewards.outcome import TaskReward
-from etude.tasks.language.cue_prompts import CUES, CuePrompts
+from etude.policies.word_tokenizer import CUES
+from etude.tasks.language.cue_prompts import CuePrompts
 
 TASK, READER, SECOND, TAUGHT = CuePrompts(), "blank:2x64x4@reviews", "blank:1x96x4@reviews", 1500
 POLICY, STEPS, TESTED = "blank:2x64x4@cues", 150, 400
