@@ -12,6 +12,7 @@ OFFERS = [
     (["train", "--task", "compse"], "Did you mean 'compose'"),
     (["train", "--stepz", "3"], "Did you mean --steps"),
     (["train", "--steps", "abc"], 'Invalid value for --steps: unable to convert "abc" into int'),
+    (["train", "--set", "optimizer.lr=1", "optimzer.beta1=0.5"], "Did you mean 'optimizer'"),
     (["train", "--set", "optimzer.lr=1"], "Did you mean 'optimizer'"),
     (["train", "--set", "task.levelz=3"], "Did you mean 'levels'"),
     (["train", "--set", "task.levels"], "--set takes PATH=VALUE"),

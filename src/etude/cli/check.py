@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from etude.cli.task_fields import Fields
+
 if TYPE_CHECKING:
     from etude.evaluation.environment_findings import Finding
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 def check(
     environment: str,
     *,
-    set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    set: Fields = (),
     steps: int = 10_000,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:

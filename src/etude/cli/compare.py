@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from etude.cli.task_fields import NOTHING, TaskFields
+from etude.cli.task_fields import NOTHING, Fields, TaskFields
 
 
 def compare(
@@ -20,7 +20,7 @@ def compare(
     metric: str | None = None,
     split: str | None = None,
     out: Path = Path("runs"),
-    set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    set: Fields = (),
     reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     workers: int | None = None,
     evaluate: int | None = None,

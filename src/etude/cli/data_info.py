@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from etude.cli.task_fields import Fields
+
 WIDTH = 40
 """Characters of the longest bar."""
 
@@ -22,7 +24,7 @@ def info(
     worst: str | None = None,
     best: str | None = None,
     reference: str | None = None,
-    set: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
+    set: Fields = (),
     picture: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:

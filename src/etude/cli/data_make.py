@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from etude.cli.task_fields import Fields
+
 if TYPE_CHECKING:
     from etude.runs.data_make import MadeData
 
@@ -23,7 +25,7 @@ def make(
     behaviour: str = "auto",
     epsilon: float | None = None,
     seed: int = 0,
-    set: Repeated = (),
+    set: Fields = (),
     quiet: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> None:
     """Record whole episodes in Minari's format, a folder for each level, with how likely each action was.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from etude.cli.task_fields import NOTHING, TaskFields
+from etude.cli.task_fields import NOTHING, Fields, TaskFields
 from etude.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def evaluate(
     samples: int | None = None,
     split: str | None = None,
     seed: int = 0,
-    set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    set: Fields = (),
     reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     search: str | None = None,
     axes: str | None = None,

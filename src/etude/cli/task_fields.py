@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+Fields = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, consume_multiple=True)]
+"""`--set a=1 b=2`, or `--set a=1 --set b=2`."""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)

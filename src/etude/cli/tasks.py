@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from etude.cli.task_fields import NOTHING, TaskFields
+from etude.cli.task_fields import NOTHING, Fields, TaskFields
 
 tasks = App(name="tasks", help="List the tasks; `etude tasks show ID` gives examples of one.")
 
@@ -60,7 +60,7 @@ def show(
     split: str | None = None,
     count: int = 5,
     model: str | None = None,
-    set: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    set: Fields = (),
     of_task: TaskFields = NOTHING,
 ) -> None:
     """A task's splits and a few of its problems; of an environment its spaces.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from etude.cli.task_fields import Fields
 from etude.core.errors import ConfigError
 from etude.tasks import LOGS
 
@@ -31,7 +32,7 @@ def train(
     after: str | None = None,
     anew: Repeated = (),
     out: str | None = None,
-    set: Repeated = (),
+    set: Fields = (),
     with_: Annotated[tuple[str, ...], Parameter(name="--with", negative=(), show_default=False)] = (),
     reward: Repeated = (),
     config: str | None = None,
@@ -101,7 +102,7 @@ def train(
     out
         The run's folder; by default runs/METHOD-TASK-SEED.
     set
-        A field by its path, as in optimizer.lr=3e-4, experience.size=16 or task.levels=2,3. Repeatable.
+        Fields by their paths, as in optimizer.lr=3e-4 experience.size=16 task.levels=2,3. Repeatable.
     with_
         A part or another method's change to stack, as in kl-to-reference. Repeatable.
     reward

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from etude.cli.task_fields import NOTHING, TaskFields
+from etude.cli.task_fields import NOTHING, Fields, TaskFields
 
 if TYPE_CHECKING:
     from etude.runs.search import Tuned
@@ -25,7 +25,7 @@ def tune(
     seed: int = 0,
     seeds: int | None = None,
     model: str = "tiny",
-    set: Repeated = (),
+    set: Fields = (),
     reward: Annotated[tuple[str, ...] | None, Parameter(negative=())] = None,
     evaluate: int | None = None,
     metric: str | None = None,

@@ -148,21 +148,28 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
     fields = hints(type(value))
     if rest[0] not in fields:
         listed = f"{path if '.' in path else 'It'} has: {', '.join(fields) or 'none'}."  # the policy's, or the critic's
-        raise UnknownNameError(
-            f"field of {type(value).__name__}", rest[0], fields, listed + _others(classes, rest[0], where)
-        )
+        how = _inside(value, rest[0], path) or _others(classes, rest[0], where, value)
+        raise UnknownNameError(f"field of {type(value).__name__}", rest[0], fields, listed + how)
     name, deep = f"{type(value).__name__}.{rest[0]}", f"{path}.{rest[0]}".lstrip(".")
     inner = _edited(value.fields()[rest[0]], fields[rest[0]], rest[1:], text, name, deep)
     return value.replace(**{rest[0]: inner})
 
 
-def _others(classes: tuple[type[Part], ...], field: str, where: str) -> str:
-    """Which parts that could stand in this place have the field, and how to put one there."""
+def _inside(part: Part, field: str, path: str) -> str:
+    """Which of its parts have the field, by their paths."""
+    having = [k for k, v in part.fields().items() if isinstance(v, Part) and field in hints(type(v))]
+    return f" There is {' and '.join(f'{path}.{k}.{field}' for k in having)}." if having else ""
+
+
+def _others(classes: tuple[type[Part], ...], field: str, where: str, part: Part) -> str:
+    """Which parts that could stand in this place have the field, and how to put one there, or into the part."""
     having = [n for n, c in part_classes().items() if issubclass(c, classes) and field in hints(c)]
     if not having:
         return ""
     has = f"{' and '.join(having)} {'has' if len(having) == 1 else 'have'} it"
-    return f" {has}: first set {where.split('.')[-1]}={having[0]}."
+    place = where.split(".")[-1]
+    inner = next((k for k, hint in hints(type(part)).items() if part_types(hint)[0] == classes), None)
+    return f" {has}: first set {place}={having[0]}{f', or {place}.{inner}={having[0]}' if inner else ''}."
 
 
 def _places(parts: Sequence[Part], name: str, where: str) -> list[int]:

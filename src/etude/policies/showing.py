@@ -120,7 +120,7 @@ def _refuse_unused(task: LanguageTask, given: Mapping[str, Any]) -> None:
         why = "chat=never" if task.chat == "never" else "the model's tokenizer has no chat template"
         how = "Let chat be auto" if task.chat == "never" else "Set `chat_template` in its tokenizer_config.json"
         raise ConfigError(
-            f"Prompts are plain text here ({why}), and nothing can show {' and '.join(names)}. {how}, or leave that out."
+            f"Prompts are plain text here ({why}), and nothing can show {' and '.join(names)}. {how}, or leave it out."
         )
 
 

@@ -41,6 +41,21 @@ class FormatReward(Reward):
         return [self.weight * formed(e, self.pattern, context) for e in episodes]
 
 
+class ThinkFormat(FormatReward):
+    """`weight` for a completion that thinks between one pair of tags and answers behind it, and was not cut, else 0.
+
+    The form of DeepSeek-R1's completions (arXiv:2501.12948). Raises: ConfigError if `pattern` is no regular expression.
+
+    >>> from etude.core.episodes import Problem, Segment
+    >>> texts = ("<think>1 and 1</think>2", "2", "<think>1 and 1</think>", "<think><think></think>2")
+    >>> said = [Episode(Problem("sum/1", "1+1="), [Segment("assistant", text)]) for text in texts]
+    >>> ThinkFormat().score(said, None)
+    [1.0, 0.0, 0.0, 0.0]
+    """
+
+    pattern: str = r"<think>(?!.*<think>).*?</think>(?!.*</think>).*\S.*"
+
+
 class GradedReward(Reward):
     """`right` for a success, `malformed` for one that has not the form of an answer, `wrong` for all else.
 

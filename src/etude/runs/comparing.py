@@ -111,7 +111,8 @@ def _compose_arms(
     Raises: ConfigError unless there are two, and all of them can be trained on the task.
     """
     from etude.runs.presets import for_all
-    from etude.runs.training import compose_method, of_method, say
+    from etude.runs.suiting import suited_method
+    from etude.runs.training import of_method, say
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
@@ -124,7 +125,7 @@ def _compose_arms(
     for arm in methods:
         name, *parts = arm.split("+")
         start = begun[arm].onto(goal.world) if begun else name
-        arms[arm] = compose_method(start, of_method(fields), parts, reward, goal.world)
+        arms[arm] = suited_method(start, of_method(fields), parts, reward, goal)[0]
         check_fit(arms[arm], goal)
     return arms, begun
 

@@ -29,7 +29,8 @@ from etude.runs import given, shorthands
 from etude.runs.config import FILE
 from etude.runs.jobs import Job, Workers, run_each
 from etude.runs.kinds import run_of
-from etude.runs.training import compose_method, compose_task, of
+from etude.runs.suiting import suited_method
+from etude.runs.training import compose_task, of
 from etude.runs.tuning import best_setting
 from etude.runs.worlds import world_of
 from etude.runtime import disk
@@ -258,7 +259,7 @@ class _Search:
         name, *parts = self.method.split("+")
         for setting in self.settings:
             fields = [f for f in self._fields(setting) if not f.startswith("task.")]
-            composed = compose_method(name, fields, parts, self.told["rewards"] or None, self.goal.world)
+            composed, _ = suited_method(name, fields, parts, self.told["rewards"] or None, self.goal)
             check(
                 composed, compose_task(self.told["task"], [f for f in self._fields(setting) if f.startswith("task.")])
             )

@@ -22,10 +22,10 @@ from etude.runs.config import FILE, merged, to_toml
 from etude.runs.kinds import check_options, run_of
 from etude.runs.logs import same_data
 from etude.runs.session import prepare, run
+from etude.runs.suiting import suited_method
 from etude.runs.training import (
     Options,
     Result,
-    compose_method,
     compose_task,
     of,
     of_method,
@@ -137,8 +137,7 @@ def _compose(asked: Asked, chosen: Options) -> Composed:
     goal = compose_task(asked.task, of("task", asked.fields), asked.reward)
     preset = _preset(asked.method, goal, asked.reward, chosen)
     begun = asked.method if preset is None else preset.onto(goal.world)
-    composed = compose_method(begun, of_method(asked.fields), asked.parts, asked.reward, goal.world)
-    composed, suited = run_of(composed).suited(composed, goal)
+    composed, suited = suited_method(begun, of_method(asked.fields), asked.parts, asked.reward, goal)
     chosen = with_adapter(chosen, of("adapter", asked.fields))
     check(composed, goal)
     check_options(chosen, composed, goal)
