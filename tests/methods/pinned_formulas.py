@@ -256,6 +256,25 @@ def reward_model(w: World) -> Tensor:
     return -sum(torch.nn.functional.logsigmoid(last[i] - last[j]) for i, j in better(w)) / 3
 
 
+def goal_conditioned_rm(w: World) -> Tensor:
+    """And half the contrast of states of each pair, whose places are drawn as shares of the answers."""
+
+    def states(row: int, shares: list[float]) -> list[Tensor]:
+        return [w.hidden_now[row, int(u * w.lengths[row])] for u in shares]
+
+    def likeness(some: list[Tensor], goals: list[Tensor]) -> float:
+        cosines = [torch.cosine_similarity(a, b, dim=0) for a in some for b in goals]
+        return mean(float(c.sigmoid()) for c in cosines)
+
+    total, m = reward_model(w), 16
+    for (i, j), u in zip(better(w), w.notes["goals"]):
+        two = list(zip(u[:m], u[m : 2 * m]))
+        near = likeness(states(i, [min(x) for x in two]), states(i, [max(x) for x in two]))
+        far = likeness(states(i, u[2 * m : 3 * m]), states(j, u[3 * m :]))
+        total = total + 0.5 * (-math.log(near) - math.log(1 - far)) / 3
+    return total
+
+
 def better(w: World) -> list[tuple[int, int]]:
     rows = range(w.count)
     return [(i, j) for i in rows for j in rows if w.groups[i] == w.groups[j] and w.rewards[i] > w.rewards[j]]
@@ -658,6 +677,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "g2rl": (plain, rlvr.g2rl),
     "gdro-grpo": (worlds.large_group, rlvr.gdro_grpo),
     "ghpo": (plain, rlvr.ghpo),
+    "goal-conditioned-rm": (worlds.pairs, goal_conditioned_rm),
     "gpg": (plain, gpg),
     "grpo": (plain, grpo),
     "hgpo": (worlds.in_modes, rlvr.hgpo),

@@ -346,6 +346,10 @@ SETTINGS: dict[str, Settings] = {
         "transforms.0.symmetries": "maze-moves", "transforms.0.guide": "towards-goal",
         "transforms.0.guide.tolerance": 45.0, "transforms.0.rows": 100_000, "transforms.0.longest": 20,
     },
+    "goal-conditioned-rm": {
+        **PAIRS, "problems": 64, "objective.beta": 0.5, "objective.states": 16, "objective.mean_goal": False,
+        "reference": None,
+    },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
     "h2o": {

@@ -342,6 +342,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "rlgf": solved,
     "rlgf-aggrevated": solved,
     "reward-model": preference,
+    "goal-conditioned-rm": preference,
 }
 
 

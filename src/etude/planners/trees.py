@@ -190,6 +190,24 @@ class Trees:
             self.completed[leaf.tree].append(leaf)
         return [made[i : i + count] for i in range(0, len(made), count)]
 
+    def begin(self, root: Node, count: int) -> list[Node]:
+        """`count` answers of which nothing is said yet; said by `resume` they come to those of `complete`."""
+        draws = [root.draw.child(n).child("turn", 0, "tokens") for n in range(count)]
+        return [Node(root.tree, draw, row, root) for draw, row in zip(draws, self.talk.fork([root.row] * count))]
+
+    def resume(self, nodes: Sequence[Node], count: int) -> None:
+        """Say up to `count` tokens more of answers that were begun, in place: they are as if they were said at once."""
+        rooms = [min(count, self.sampling.max_tokens - len(node.tokens)) for node in nodes]
+        for room in sorted({*rooms}):
+            some = [node for node, own in zip(nodes, rooms) if own == room]
+            how = dataclasses.replace(self.sampling, max_tokens=room)
+            said = self.talk.sample([n.row for n in some], how, [n.draw for n in some], [len(n.tokens) for n in some])
+            for node, completion in zip(some, said):
+                self.generated[node.tree] += len(completion.tokens)
+                node.tokens, node.logp = node.tokens + completion.tokens, node.logp + completion.logp
+                node.stop = self._stop(dataclasses.replace(completion, tokens=node.tokens), node)
+                node.ended = node.stop is not None
+
     def close(self, nodes: Sequence[Node]) -> None:
         """Forget what is kept of nodes that nothing is to be said after."""
         self.talk.close([node.row for node in nodes])

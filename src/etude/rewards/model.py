@@ -57,12 +57,12 @@ class RewardModel(Reward):
         )
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
-        scorer = self._scorer(context.policy)
+        scorer = self.scorer(context.policy)
         if scorer.tokenizer.get_vocab() != context.policy.tokenizer.get_vocab():
             episodes = [_rewritten(e, scorer) for e in episodes]
         return [self.weight * v for v in values(scorer, episodes)]
 
-    def _scorer(self, policy: LanguagePolicy) -> LanguagePolicy:
+    def scorer(self, policy: LanguagePolicy) -> LanguagePolicy:
         """The reward model; as an adapter over the policy's base it shares that, in the same dtype."""
         from etude.policies.adapters import is_adapter
         from etude.policies.language import LanguagePolicy
