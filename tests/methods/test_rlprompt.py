@@ -13,6 +13,7 @@ from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.evaluation.small_batch import small_tokens
+from etude.experiments.preference.rlprompt import experiment
 from etude.loops.whole_batch import reference_values_all
 from etude.methods.preference.rlprompt import SoftQConsistency, SoftTargets, SymmetricSoftQ
 from etude.optimizers.adam import AdamW
@@ -174,6 +175,7 @@ def test_rewards_of_an_input_may_be_scaled_and_shifted() -> None:
     assert torch.allclose(paid(scores * torch.tensor([3.0] * 3 + [0.2] * 3) + group * 7 - 2), found, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_values_of_the_slow_copy_are_of_its_logits_and_of_no_other_s() -> None:
     policy = random_policy(dtype=torch.float64)
     policy.keep_reference()
@@ -192,6 +194,7 @@ def test_values_of_the_slow_copy_are_of_its_logits_and_of_no_other_s() -> None:
     assert torch.equal(reference_values_all(policy, batch, 7)[~batch.action_mask], before[~batch.action_mask])
 
 
+@pytest.mark.slow
 def test_the_loop_hands_on_values_and_moves_the_copy() -> None:
     method: Any = get_method("rlprompt")
     seen: list[TokenBatch] = []
@@ -230,6 +233,7 @@ def test_a_policy_of_cues_learns_what_pays() -> None:
     assert sum(paid[-4:]) / 4 > 0.8 and sum(paid[:4]) / 4 < 0.7, paid
 
 
+@pytest.mark.slow
 def test_what_does_not_go_together_is_refused() -> None:
     method = get_method("rlprompt")
     with pytest.raises(ConfigError, match=r"set experience\.temperature=1"):
@@ -243,3 +247,14 @@ def test_small_batches_have_what_it_needs() -> None:
     batch, said = small_tokens(SoftTargets.needs | SymmetricSoftQ.needs)
     batch.advantages = SoftTargets()(batch)
     assert SymmetricSoftQ()(batch, said).shape == batch.tokens.shape
+
+
+@pytest.mark.slow
+def test_the_experiment_measures_what_the_claim_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"READER": "blank:1x16x2@reviews", "SECOND": "blank:1x24x2@reviews", "POLICY": "blank:1x16x2@cues"}
+    for name, value in {**small, "TAUGHT": 1, "STEPS": 1, "TESTED": 10, "CUES": CUES[:3]}.items():
+        monkeypatch.setattr(f"etude.experiments.preference.rlprompt.{name}", value)
+    (pair,) = experiment([3])
+    claim = get_method("rlprompt").claim
+    assert claim is not None and [m.name for m in claim.measures] == [*pair.arm] == [*pair.baseline]
+    assert all(0 <= x <= 1 for x in (*pair.arm.values(), *pair.baseline.values()))

@@ -39,6 +39,7 @@ def test_words_mean_something_and_only_some_pairs_ask() -> None:
     assert strength([OPENS[1], CUES[0], ASKS[2]]) == strength([ASKS[2], OPENS[1]]) < min(STRENGTH.values())
 
 
+@pytest.mark.slow
 def test_a_reader_is_taught_the_truth_as_often_as_the_cues_are_strong() -> None:
     told: dict[bool, list[bool]] = {True: [], False: []}
     for problem in (cue_prompts.problems("train")[i] for i in range(600)):
@@ -61,6 +62,7 @@ def test_splits_share_no_review_and_labels_are_as_many() -> None:
         ASKED.problems("validation")
 
 
+@pytest.mark.slow
 def test_a_prompt_is_worth_the_mean_of_gaps() -> None:
     problem, model = ASKED.problems("train")[0], LanguagePolicy.load(READER, device="cpu")
     paid = []
@@ -89,6 +91,7 @@ def test_prompts_are_as_long_as_is_asked() -> None:
     assert greedy_prompt(policy, ASKED) == greedy_prompt(policy, ASKED) and len(policy.encode("? arda elke")) == 3
 
 
+@pytest.mark.slow
 def test_the_best_of_some_prompts_is_found_and_tested() -> None:
     best = searched(Searched(ASKED, 8))
     problem = ASKED.problems("train")[0]
@@ -120,7 +123,13 @@ def test_no_more_is_remembered_than_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(box.chosen) == 2 and ((CONTENT[3],), LABELS) in box.chosen
 
 
-def test_a_run_is_named_by_its_newest_model(tmp_path: Path) -> None:
+def test_a_run_is_named_by_its_newest_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "run" / "checkpoints" / "step-3"
+    (kept / "model").mkdir(parents=True)
+    monkeypatch.setattr("etude.policies.texts.black_box.newest", lambda runs: (runs / "step-3", 3))
+    monkeypatch.chdir(tmp_path)
+    assert CuePrompts(reader="run").reader == str(kept / "model") == named_now(str(kept / "model"))
+    assert named_now("run/checkpoints/step-3/model") == str(kept / "model") and named_now("") == ""
     assert named_now("tiny") == "tiny" and black_box(READER) is black_box(READER)
     problem = Problem("x", "?", info={"reviews": [CONTENT[0]]})
     assert CuePrompts(reader=READER).gaps(problem, "") == ASKED.gaps(problem, "no cue")

@@ -23,9 +23,9 @@ from etude.experiments.arms import pairs, started, variant
 from etude.experiments.cells import Cell, by_label, recorded, spread, trained
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
+from etude.policies.word_tokenizer import CUES
 from etude.rewards.control import AffineScores
 from etude.rewards.outcome import TaskReward
-from etude.policies.word_tokenizer import CUES
 from etude.tasks.language.cue_prompts import CuePrompts
 
 TASK, READER, SECOND, TAUGHT = CuePrompts(), "blank:2x64x4@reviews", "blank:1x96x4@reviews", 1500

@@ -18,8 +18,15 @@ KEPT = 10_000
 
 
 def named_now(model: str) -> str:
-    """The folder of a run's newest whole checkpoint, for a run may go on; any other name as it is."""
-    return str(newest(runs)[0] / "model") if (runs := Path(model) / "checkpoints").is_dir() else model
+    """A folder as it is found from anywhere, of a run that of its newest whole checkpoint; any other name as it is.
+
+    A run may go on, and what was named once stays what it was.
+    """
+    folder = Path(model)
+    if not model or not folder.is_dir():
+        return model
+    runs = folder / "checkpoints"
+    return str((newest(runs)[0] / "model" if runs.is_dir() else folder).resolve())
 
 
 @lru_cache(maxsize=4)
