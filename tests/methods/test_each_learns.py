@@ -380,6 +380,7 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 ELSEWHERE = {
     "archer", "open-rs", "pairwise-ppo", "ppo-rlhf", "planning-pg-vs-q", "planning-q-learning", "qwenlong-l1-phase",
+    "qwenlong-l1-5-phase",
     "refuel", "reward-anything", "rlanything", "rlgf-d2lols", "rlgf-lols", "rlp", "rlpt-text", "rto", "salsa",
     "text2grad", "toolrl",
 }  # fmt: skip
