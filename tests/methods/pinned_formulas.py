@@ -714,6 +714,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "text2grad": (plain, text2grad),
     "ppo-rlhf": (plain, ppo_rlhf),
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
+    "qwenlong-l1-5-phase": (worlds.kinds, rlvr.qwenlong_l1_5_phase),
     "r3l": (worlds.retries, rlvr.r3l),
     "rapid": (plain, rlvr.rapid),
     "p2r": (told_twice, p2r),

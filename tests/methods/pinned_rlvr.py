@@ -428,6 +428,19 @@ def qwenlong_l1_phase(w: World) -> Tensor:
     return token_mean(surrogates(w, standardised(differing(scores, w), w)))
 
 
+def qwenlong_l1_5_phase(w: World) -> Tensor:
+    """REINFORCE's over the deviation of a kind; above 0.3 nats only what was better than its group is learned."""
+    answers = {i: w.text(i).partition("=")[2] for i in range(w.count)}
+    scores = {i: float(a == "3" and i not in w.cut) for i, a in answers.items()}
+    spread = {}
+    for i in scores:
+        kind = [scores[j] for j in scores if w.levels.get(w.groups[j]) == w.levels.get(w.groups[i])]
+        spread[i] = deviation(kind) + EPSILON
+    advantages = {i: a / spread[i] for i, a in centred(scores, w).items()}
+    assert mean(w.of("entropy", i).mean().item() for i in scores) > 0.3 and min(advantages.values()) < 0
+    return token_mean(likelihoods(w, {i: max(a, 0.0) for i, a in advantages.items()}))
+
+
 def rlpt_text(w: World) -> Tensor:
     """GRPO's on 1 for the segment that follows, half of it in the second problem, which is one of the middle."""
     scores = {i: float(w.text(i) == "[b=3]") for i in range(w.count)}

@@ -508,6 +508,16 @@ SETTINGS: dict[str, Settings] = {
         "objective.low": 0.2, "objective.high": 0.2, "rewards.0.panel.0.unit": "word", "rewards.0.pays": "accepted",
         "rewards.1.buffer": 0.1,
     },
+    "qwenlong-l1-5": {
+        "runs": ("train", "train", "train", "train", "train", "sce", "train"), "runs.0.method": "qwenlong-l1-5-phase",
+        "runs.3.method": "sft", "runs.4.task": "facts-in-chunks", "runs.5.begins": "start", "runs.5.share": 0.2,
+        "runs.6.method": "qwenlong-l1-5-phase", "runs.6.begins": "previous", "repeat": 1,
+    },
+    "qwenlong-l1-5-phase": {
+        **PLAIN, "experience.temperature": 0.7, "curriculum": "within-lengths", "curriculum.of": "balanced-levels",
+        "token_weights.0.low": 0.1, "token_weights.0.high": 0.3, "rewards.0.panel.0.unit": "word",
+        "rewards.0.pays": "accepted",
+    },
     "relift": {
         **SAMPLED, "epochs": 1, "minibatches": 2, "reference": None, "critic": None, "advantages.scale": None,
         "stages.0.turn.id": "sft", "stages.0.turn.optimizer.clip_norm": 0.7, "stages.0.chooser": "when-full",

@@ -128,6 +128,13 @@ def cooled() -> World:
     return plain(temperature=0.6)
 
 
+def kinds() -> World:
+    """The same, the problem that is never solved of another kind than the other two."""
+    world = cooled()
+    world.levels = {2: "other"}
+    return world
+
+
 def segments() -> World:
     """Predictions between brackets; of the second problem they are of a segment in the middle."""
     world = plain()

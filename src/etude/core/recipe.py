@@ -35,7 +35,7 @@ class Link(Part, abstract=True):
 
     slot = "runs"
     trains: ClassVar[bool] = False
-    """Whether it makes a policy (or a scorer), which a later run can begin from."""
+    """Whether it makes a policy (or a scorer), by training or of others, which a later run can begin from."""
 
     called: str = "run"
     begins: str = PREVIOUS
@@ -154,6 +154,8 @@ class Recipe(Method):
     def contradictions(self) -> Iterator[str]:
         if not self.runs:
             yield "it has no runs, so nothing would be trained: give it runs=(Train(...), ...)."
+        if self.runs and self.runs[-1].trains and not self.runs[-1].budget:
+            yield f"nothing takes what its last run, {self.runs[-1].called}, makes: let a run that trains follow."
         names = [link.called for link in self.runs]
         for name in dict.fromkeys(n for n in names if names.count(n) > 1):
             yield f"two runs are called {name}, and what they make is handed on by name: rename one."

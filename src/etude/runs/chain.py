@@ -17,7 +17,7 @@ from etude.runs.worlds import world_of
 from etude.runtime import checkpoints, disk
 from etude.runtime.folder import RunFolder
 from etude.runtime.jsonl import JsonLines
-from etude.stages.chain import Collect, Derive, DeriveByPolicy
+from etude.stages.chain import Collect, Combine, Derive, DeriveByPolicy
 
 DATA = "data.jsonl"
 """What a run makes that trains nothing."""
@@ -140,6 +140,29 @@ class Chain:
                 "no data to hand on: begin from a better policy, or sample more."
             )
         return rows
+
+    def combine(self, run: Planned, begins: str, task: Task) -> None:
+        """Keep the policy that a run makes of those of others, as a folder that can be begun from."""
+        target, link = self.place(run.number), cast(Combine, run.link)
+        if target.is_dir():
+            return
+        others = []
+        policy = self._policy(begins, cast(LanguageTask, task))
+        base = {name: w.detach() for name, w in policy.model.named_parameters()}
+        for name in link.of:
+            found = self._policy(self.made(run.handed[name]), cast(LanguageTask, task)).merged().state_dict()
+            if wrong := [k for k, w in base.items() if k not in found or found[k].shape != w.shape]:
+                raise DataError(
+                    f"{link.called} puts {', '.join(link.of)} together, and {name} has another shape than what it "
+                    f"begins from ({wrong[0]})."
+                )
+            others.append({k: found[k].to(w) for k, w in base.items()})
+        for name, w in link.combined(base, others).items():
+            base[name].copy_(w)
+        whole = target.with_name(f".{target.name}")
+        shutil.rmtree(whole, ignore_errors=True)
+        policy.save(whole)
+        whole.rename(target)
 
     # What is put together
 

@@ -1,8 +1,8 @@
-"""Runs of a recipe: training, and what is kept as data: completions, or rows that are made of problems."""
+"""Runs of a recipe: training, policies put together, and what is kept as data: completions, or rows of problems."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from etude.core.edit import set_value, stack
@@ -14,6 +14,8 @@ from etude.core.registry import compositions
 from etude.core.worlds import World
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from etude.core.episodes import Problem
     from etude.core.task import LanguageTask
     from etude.policies.language import LanguagePolicy
@@ -134,4 +136,31 @@ class DeriveByPolicy(Link, abstract=True):
         self, problems: Sequence[Problem], task: LanguageTask, policy: LanguagePolicy, seed: int
     ) -> list[dict[str, Any]]:
         """What is written: `prompt` and what else the runs behind it read, as JSON values."""
+        raise NotImplementedError
+
+
+class Combine(Link, abstract=True):
+    """Policies of several runs as one, without training: later runs begin from it by name, as from one that trained.
+
+    Args:
+        of: the runs whose policies are put together; `begins` says which policy all of them began from.
+
+    Raises: ConfigError for fewer than two of them; DataError for policies of different shapes.
+    """
+
+    trains: ClassVar[bool] = True
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+
+    of: tuple[str, ...] = ("one", "other")
+
+    def check(self) -> None:
+        super().check()
+        if len(self.of) < 2:
+            raise ConfigError(f"{type(self).__name__}.of must name at least two runs, got {list(self.of)}.")
+
+    def takes(self) -> list[str]:
+        return [*self.of, *super().takes()]
+
+    def combined(self, base: Mapping[str, Tensor], others: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The weights by name, of those that all began from and of each policy; shapes [...] of the same name."""
         raise NotImplementedError

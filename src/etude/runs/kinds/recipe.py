@@ -25,7 +25,7 @@ from etude.runs.worlds import world_of
 from etude.runtime.folder import RunFolder
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.sources import Inputs, record
-from etude.stages.chain import Collect, Derive, DeriveByPolicy, Train
+from etude.stages.chain import Collect, Combine, Derive, DeriveByPolicy, Train
 
 SEEDS_APART = 1_000_000
 """Between the seeds of two runs of a chain."""
@@ -131,7 +131,12 @@ class RecipeRun(RunOfKind[Recipe, Loop]):
         if isinstance(run.link, (Collect, Derive, DeriveByPolicy)):
             one = self._filled(chain, run, task)
             assert one.task is not None
-            chain.collect(run, options.model if run.begins is None else str(chain.place(run.begins)), one.task)
+            chain.collect(run, _begins(chain, run, options), one.task)
+            return True
+        if isinstance(run.link, Combine):
+            one = self._filled(chain, run, task)
+            assert one.task is not None
+            chain.combine(run, _begins(chain, run, options), one.task)
             return True
         left = None if options.until is None else options.until - begun
         if left is not None and left <= 0:
@@ -212,7 +217,7 @@ def divided(recipe: Recipe, steps: int) -> list[int]:
     ends = [round(sum(budgets[: i + 1]) * steps / max(1, recipe.budget)) for i in range(len(budgets))]
     shares = [end - begun for begun, end in zip([0, *ends], ends)]
     for run, share in zip(recipe.plan(), shares):
-        if run.link.trains and share < 1:
+        if run.link.budget and share < 1:
             raise ConfigError(f"Of {steps} steps the run {run.link.called} would have none: give the recipe more.")
     return shares
 
@@ -224,7 +229,12 @@ def _can_begin(run: Planned, made: Mapping[str, Composed], links: Mapping[int, L
         return
     name = links[run.begins].called
     before = made[name]
-    assert before.method is not None
+    if before.method is None:
+        if run.link.keeps:
+            raise ConfigError(
+                f"The run {run.link.called} keeps what {name} has none of, which only puts policies together: reset it."
+            )
+        return
     if not run_of(before.method).acts(before.method) and run_of(now.method).acts(now.method):
         raise ConfigError(
             f"The run {run.link.called} begins from {name}, which trains what does not act: say which policy it "
@@ -238,6 +248,11 @@ def _can_begin(run: Planned, made: Mapping[str, Composed], links: Mapping[int, L
             f"The run {run.link.called} is one of {worlds[1]} and begins from {name}, one of {worlds[0]}: a policy of "
             "the one cannot begin the other; say begins='start'."
         )
+
+
+def _begins(chain: Chain, run: Planned, options: Options) -> str:
+    """What a run that trains nothing begins from: a run's folder, or what the recipe began from."""
+    return options.model if run.begins is None else str(chain.place(run.begins))
 
 
 def _anew(link: Link, method: Method) -> list[str]:
