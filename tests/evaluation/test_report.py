@@ -14,6 +14,7 @@ from etude.core.worlds import World
 from etude.evaluation import report_curves, report_evaluation, report_rollouts
 from etude.evaluation.page import duration, escape, visible
 from etude.evaluation.report import write_report
+from etude.evaluation.report_curves import Curve, repeats_of
 from etude.runs.worlds import world_of
 
 METHOD = {
@@ -325,3 +326,10 @@ def test_the_model_is_named(model: str, said: str, tmp_path: Path) -> None:
     folder = run_folder(tmp_path, method=METHOD, config={"task": "compose", "model": model})
     html = write_report(folder).read_text()
     assert f"<dt>model</dt><dd>{said}</dd>" in html
+
+
+def test_what_float32_cannot_tell_apart_is_drawn_once() -> None:
+    sides = [{"reward": Curve([1, 2], [0.05937500298, 0.05]), "reward/own": Curve([1, 2], [0.05937500088, 0.05])}]
+    assert repeats_of(sides) == {"reward/own": "reward"}
+    sides[0]["reward/own"] = Curve([1, 2], [0.05937600088, 0.05])
+    assert repeats_of(sides) == {}

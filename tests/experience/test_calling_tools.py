@@ -257,6 +257,14 @@ def test_how_calls_are_read(form: CallForm, said: str, expected: list[Call | Non
     assert "add" in form.explained([described(add)])
 
 
+def test_what_is_misread_is_said_in_the_same_words_in_every_run() -> None:
+    (found,) = LineCalls().read("add(x)", {"add": described(add)})
+    assert isinstance(found, Misread)
+    assert found.why == (
+        "The call add(x) cannot be read (malformed node or string on line 1): write plain values, as in f(a=1)."
+    )
+
+
 def test_schemas_are_those_of_transformers() -> None:
     from transformers.utils import get_json_schema
 

@@ -163,10 +163,15 @@ def repeats_of(sides: Sequence[Mapping[str, Curve]]) -> dict[str, str]:
     repeats: dict[str, str] = {}
     for name in sorted(dict.fromkeys(k for side in sides for k in side), key=lambda k: "/" in k):
         found = [side.get(name) for side in sides]
-        first = drawn.setdefault(tuple(c and (tuple(c.steps), tuple(c.values)) for c in found), name)
+        first = drawn.setdefault(tuple(c and (tuple(c.steps), tuple(map(_digits, c.values))) for c in found), name)
         if first != name:
             repeats[name] = first
     return repeats
+
+
+def _digits(value: float | None) -> str:
+    """To what float32 holds of it: a sum of one reward is that reward."""
+    return "" if value is None else f"{value:.6g}"
 
 
 def group_of(name: str) -> str:

@@ -225,7 +225,10 @@ def _named(tool: Tool, said: str) -> Call | Misread:
 
 
 def _said(error: BaseException) -> str:
-    return str(getattr(error, "msg", None) or error or type(error).__name__)
+    """What is wrong, without the address of anything in memory: policies read it, the same in every run."""
+    return re.sub(
+        r": <[^>]* object at 0x[0-9a-f]+>", "", str(getattr(error, "msg", None) or error or type(error).__name__)
+    )
 
 
 def _short(text: str, most: int = 120) -> str:
