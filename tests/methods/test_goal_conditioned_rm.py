@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import etude
 from etude.core.batches import TokenLogProbs
 from etude.core.draws import children, uniforms
 from etude.core.episodes import Problem
@@ -261,6 +263,22 @@ def test_a_beam_is_steered_towards_the_goal(policy: LanguagePolicy, guide: GoalL
         steered = Node(root.tree, root.draw, root.row, root, answer, [0.0] * len(answer))
         others = alone.values(group, trees)
         assert alone.values([steered], trees)[0] > sum(others) / len(others)
+
+
+@pytest.mark.slow
+def test_it_is_asked_by_its_name(tmp_path: Path) -> None:
+    """As `etude evaluate` has it, with the folder of a reward model."""
+    scorer = random_policy(seed=5)
+    scorer.add_value_head()
+    scorer.save(tmp_path)
+    own = f"filtered-vote:2,threshold=-1,guide.scored_by.model={tmp_path}"
+    paid = f"beam:1,branch=1,separator=>,guide=paid,guide.reward=reward-model,guide.reward.model={tmp_path}"
+    found, plain, guided = (
+        etude.evaluate("tiny", "preferences", search=search, problems=1, split="test")["test"]
+        for search in (own, "majority-vote:2", paid)
+    )
+    assert {k: v.value for k, v in found.items()} == {k: v.value for k, v in plain.items()}
+    assert guided["tokens"].value > 0
 
 
 def test_what_a_goal_cannot_be_made_of_is_told(policy: LanguagePolicy) -> None:

@@ -266,9 +266,10 @@ def evaluate(
     if search is not None:
         from etude.evaluation.searched import search_split
 
+        bound = search.bind()  # its guide may keep what it made, such as a model
         return {
             split: search_split(
-                policy, task, split, search, problems=options.problems, seed=options.seed, experience=how
+                policy, task, split, bound, problems=options.problems, seed=options.seed, experience=how
             ).summary()
             for split in splits
         }  # fmt: skip
