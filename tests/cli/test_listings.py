@@ -44,6 +44,9 @@ def test_methods_json(cli: Cli) -> None:
         "rlgf-aggrevated", "rlgf-lols", "rlmt-ppo", "rlmt-dpo", "backtracking-rl", "clip-cov", "rft",
         "planning-q-learning", "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft", "rlpt-text",
         "spo-tree",
+        "rlgf-aggrevated", "rlgf-lols", "backtracking-rl", "interplay-rl-alone", "clip-cov", "rft",
+        "planning-q-learning",
+        "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft", "rlpt-text", "spo-tree",
     ]  # fmt: skip
 
 

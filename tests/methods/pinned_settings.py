@@ -497,6 +497,14 @@ SETTINGS: dict[str, Settings] = {
         "optimizer.lr": 3e-4, "optimizer.clip_norm": 0.5, "optimizer.schedule": "linear",
         "optimizer.schedule.floor": 0.01,
     },
+    "interplay-pretrain-midtrain-rl": {
+        "runs": ("train", "train", "train"), "runs.0.method": "sft", "runs.1.method": "sft", "runs.2.method": "grpo",
+        "runs.1.begins": "previous", "runs.2.begins": "previous", "runs.1.steps": 160, "runs.2.steps": 24, "repeat": 1,
+    },
+    "interplay-rl-alone": {
+        "runs": ("train", "train"), "runs.0.method": "sft", "runs.1.method": "grpo", "runs.1.begins": "previous",
+        "runs.1.steps": 48, "repeat": 1,
+    },
     "qwenlong-l1": {
         "runs": ("train", "train", "train"), "runs.0.method": "qwenlong-l1-phase",
         "runs.1.method": "qwenlong-l1-phase", "runs.2.method": "qwenlong-l1-phase", "runs.1.begins": "previous",

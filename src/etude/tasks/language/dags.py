@@ -1,0 +1,166 @@
+"""Dags: named quantities that are computed from each other, modulo 23, and the worked solution as a graph.
+
+    prompt      c=a+b;a=7;e=a*c;b=10?e>           definitions in any order, and which one is asked for
+    completion  a=7;b=10;c=a+b=17;e=a*c=4;        what it needs, in an order in which every parent comes first
+
+Difficulty `op` is how many operations it takes. The text of a solution parses back to its graph, so that what is wrong
+is counted, not guessed (arXiv:2512.07783): nodes that are missing, nodes too many, wrong values, wrong parents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from numpy.random import Generator
+
+from etude.core.episodes import Problem
+from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Interval, Probability, WholeNumber
+from etude.core.streams import Stream
+from etude.core.task import LanguageTask
+from etude.tasks.pool import Pool, reserved
+
+MODULUS = 23
+VOCABULARIES: Mapping[str, str] = {"first": "abcdeghijklm", "second": "nopqrstuvwxyz"}
+"""Names of quantities in each; surface alone."""
+STEP = re.compile(r"([a-z])=(?:([a-z])([+*-])([a-z])=)?(\d{1,2})")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One quantity: its value, and what it is computed from; `operation` is '' of a constant."""
+
+    value: int
+    parents: tuple[str, ...] = ()
+    operation: str = ""
+
+
+Graph = Mapping[str, Node]
+
+
+class Dags(LanguageTask):
+    """Arithmetic graphs modulo 23; reward 1 if the last value of the completion is the right one, else 0.
+
+    Args:
+        ops: how many operations the answer takes; each problem draws one of these.
+        rare: share of the problems whose names are those of the second vocabulary.
+        seed: which problems are drawn. The train/test divide is the same for every seed.
+
+    Splits: 'train', 'test', and 'rare', the test with names of the second vocabulary alone. None shares a problem with
+    'train'.
+
+    >>> problem = Problem("dags/1", "c=a+b;a=7;b=10?c>", "17")
+    >>> Dags().score(problem, "a=7;b=10;c=a+b=17;"), Dags().score(problem, "a=7;b=10;c=a+b=16;")
+    (1.0, 0.0)
+    """
+
+    id: ClassVar[str] = "dags"
+    max_tokens: ClassVar[int] = 128
+
+    ops: tuple[Annotated[int, Interval(ge=1, le=8)], ...] = (1, 2, 3, 4)
+    rare: Probability = 0.0
+    seed: WholeNumber = 0
+
+    def check(self) -> None:
+        if not self.ops:
+            raise ConfigError("Dags.ops must name at least one number of operations, got none.")
+
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "test", "rare")
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        if split not in self.splits():
+            raise UnknownNameError("split of dags", split, self.splits())
+        return Pool(lambda i: self._problem(split, i), 100_000 if split == "train" else 1_000)
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return float(self.answer(completion) == problem.answer)
+
+    def answer(self, completion: str) -> str:
+        """The last value that is said."""
+        return completion.strip().rstrip(";").rpartition("=")[2].strip()
+
+    def solution_steps(self, completion: str) -> list[str]:
+        """One definition each."""
+        return [step for step in completion.strip().split(";") if step]
+
+    def _problem(self, split: str, index: int) -> Problem:
+        random = Stream(self.seed).split("dags", split, index).numpy
+        op = int(random.choice(self.ops))
+        while True:
+            second = split == "rare" or random.random() < self.rare
+            vocabulary: Literal["first", "second"] = "second" if second else "first"
+            graph = drawn(op, VOCABULARIES[vocabulary], random)
+            asked = list(graph)[-1]
+            shown = [list(graph)[i] for i in random.permutation(len(graph))]
+            prompt = ";".join(f"{name}={_defined(graph[name])}" for name in shown) + f"?{asked}>"
+            if reserved(prompt) == (split != "train"):
+                break
+        info = {"demonstration": rendered(graph), "vocabulary": vocabulary}
+        return Problem(f"dags/{split}/{index}", prompt, str(graph[asked].value), f"op{op}", info)
+
+
+def drawn(op: int, names: str, random: Generator) -> dict[str, Node]:
+    """A graph whose last node takes `op` operations: each adds one to what is there, and all of them are needed."""
+    order = [names[i] for i in random.permutation(len(names))]
+    graph = {order[0]: Node(int(random.integers(MODULUS)))}
+    last = order[0]
+    for _ in range(op):
+        name = order[len(graph)]
+        others = list(graph)
+        if len(graph) + (op - _) < len(names) - 1 and random.random() < 0.4:
+            graph[name] = Node(int(random.integers(MODULUS)))
+            others, name = [name], order[len(graph)]
+        parents = [last, others[random.integers(len(others))]]
+        if random.random() < 0.5:
+            parents.reverse()
+        operation = "+-*"[random.integers(3)]
+        graph[name] = Node(computed(operation, *(graph[p].value for p in parents)), tuple(parents), operation)
+        last = name
+    return graph
+
+
+def computed(operation: str, left: int, right: int) -> int:
+    """A value, modulo 23.
+
+    >>> computed("-", 3, 5), computed("*", 7, 17)
+    (21, 4)
+    """
+    return {"+": left + right, "-": left - right, "*": left * right}[operation] % MODULUS
+
+
+def rendered(graph: Graph) -> str:
+    """A solution that says every node, parents first.
+
+    >>> rendered({"a": Node(7), "b": Node(10), "c": Node(17, ("a", "b"), "+")})
+    'a=7;b=10;c=a+b=17;'
+    """
+    return "".join(f"{k}={f'{_defined(n)}=' if n.parents else ''}{n.value};" for k, n in graph.items())
+
+
+def parsed(text: str) -> dict[str, Node] | None:
+    """The graph that a solution says; None if it is not a list of definitions, or defines something twice.
+
+    >>> parsed("a=7;c=a+a=14;")["c"]
+    Node(value=14, parents=('a', 'a'), operation='+')
+    >>> parsed("a=7;c=a+;") is None, parsed("a=7;a=8;") is None, parsed("") is None
+    (True, True, True)
+    """
+    graph: dict[str, Node] = {}
+    for step in text.strip().removesuffix(";").split(";"):
+        found = STEP.fullmatch(step)
+        if found is None or found[1] in graph:
+            return None
+        name, left, operation, right, value = found.groups()
+        graph[name] = Node(int(value), (left, right) if left else (), operation or "")
+    return graph
+
+
+def _defined(node: Node) -> str:
+    return node.operation.join(node.parents) if node.parents else str(node.value)
+
+
+dags = Dags()
