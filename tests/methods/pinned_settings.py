@@ -199,6 +199,7 @@ SETTINGS: dict[str, Settings] = {
         "runs.1.steps": 60, "runs.1.begins": "previous", "runs.1.optimizer": "reset", "repeat": 1,
     },
     "bc": {**CLONED, "policy": "deterministic-policy", "actor.0.error": "squared-distance"},
+    "d4rl": {**IQL, "value.error.tau": 0.9, "actor.0.weight.beta": 10.0},
     "cfpi": {
         **{k: v for k, v in OFF_LOGS.items() if not k.startswith("critic.count")}, "critic": "sarsa-q-functions",
         "transforms": ("next-actions", "standardize-observations"), "transforms.1.epsilon": 1e-3,

@@ -73,14 +73,14 @@ def prdc(own: Own, rows: Any, noise: Tensor, n: int) -> None:
     td3_bc(own, rows, noise, n, torch.stack(nearest))
 
 
-def iql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+def iql(own: Own, rows: Any, noise: Tensor, n: int, tau: float = 0.7, beta: float = 3.0) -> None:
     s, a = rows["s"], rows["a"]
     with torch.no_grad():
         worth = torch.minimum(*(q(critic, s, a) for critic in own.slow))
     u = worth - own.value(s)[:, 0]
-    own.learners["value"].step(((0.7 - (u < 0).to(u.dtype)).abs() * u**2).mean())
+    own.learners["value"].step(((tau - (u < 0).to(u.dtype)).abs() * u**2).mean())
     with torch.no_grad():
-        weight = (3.0 * (worth - own.value(s)[:, 0])).exp().clamp(max=100.0)
+        weight = (beta * (worth - own.value(s)[:, 0])).exp().clamp(max=100.0)
     assert own.log_std is not None
     normal = torch.distributions.Normal(torch.tanh(own.policy(s)), own.log_std.clamp(-5, 2).exp())
     own.learners["policy"].step(-(weight * normal.log_prob(a).sum(-1)).mean())
@@ -88,6 +88,10 @@ def iql(own: Own, rows: Any, noise: Tensor, n: int) -> None:
         y = rows["r"] + GAMMA * rows["live"] * own.value(rows["next"])[:, 0]
     own.learners["critic"].step(sum((functional.mse_loss(q(c, s, a), y) for c in own.critics), torch.zeros(())))
     follow(own.slow, own.critics)
+
+
+def d4rl(own: Own, rows: Any, noise: Tensor, n: int) -> None:
+    iql(own, rows, noise, n, tau=0.9, beta=10.0)
 
 
 def autoencoded(own: Own, s: Tensor, a: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,7 +251,7 @@ def ipl(own: Own, rows: Any, noise: Tensor, n: int) -> None:
 
 
 METHODS: dict[str, Callable[[Own, Any, Tensor, int], None]] = {
-    "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "prdc": prdc, "a2pr": a2pr,
+    "bc": bc, "bc-discrete": bc_discrete, "td3-bc": td3_bc, "iql": iql, "d4rl": d4rl, "prdc": prdc, "a2pr": a2pr,
     "riql": riql, "traj-weighting": iql, "dual-rl": dual_rl, "recoil": recoil,
     "ss-orl": td3_bc, "gorl": gorl, "guda": td3_bc, "ipl": ipl, "offline-rl-vlm-f": iql,
 }  # fmt: skip

@@ -41,7 +41,8 @@ def make(
     levels
         random: every action as likely as another. expert: the best of twenty stages of the behaviour, whose score is
         100. medium: the first stage that scores a third of it. replay: an equal share of every stage up to medium.
-        mixed: half of the steps chance's, half the expert's.
+        mixed: half of the steps chance's, half the expert's. Where they are named also medium-expert: half medium's,
+        half the expert's; and undirected, in a point maze: who goes from one cell to another.
     size
         Steps of each level at least, in whole episodes.
     steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from etude.core.part import Need
 from etude.core.task import Task
@@ -14,6 +14,17 @@ from etude.core.worlds import World
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+
+
+class Ways(NamedTuple):
+    """How to go to places of one's own in a task, whatever it pays for.
+
+    Shapes: places [N, G]; towards: observations [E, D] and places [E, G] -> actions [E, A]; arrived: the same -> [E].
+    """
+
+    places: np.ndarray
+    towards: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    arrived: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass
@@ -120,6 +131,10 @@ class ControlTask(Task, abstract=True):
 
     def controller(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """Who knows what to do, observations [..., D] -> actions [..., A]; None where nobody does."""
+        return None
+
+    def ways(self) -> Ways | None:
+        """Who can go anywhere; None where nobody can."""
         return None
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:

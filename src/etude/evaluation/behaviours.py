@@ -16,6 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from etude.core.control import Ways
 from etude.evaluation.restored import RestoredPolicies
 from etude.policies.control.actor import Player
 from etude.policies.control.units import in_units
@@ -151,6 +152,37 @@ class NoisyController(_WithoutMemory):
         weights = np.array([[1 - self.epsilon], [self.epsilon * self.anything.density]])
         logp: Floats = logsumexp(np.stack([own, np.zeros_like(own)]), 0, weights)
         return actions, logp
+
+
+class Wanderer:
+    """Who goes to one place after another, each as likely as another, whatever the task pays for (arXiv:2004.07219).
+
+    What it does depends on where it is going, which no observation says: it is no policy of what is seen. How likely an
+    action was is said for where it was going.
+
+    Args:
+        ways: of the task. space, epsilon, blur: as of `NoisyController`.
+    """
+
+    def __init__(self, ways: Ways, space: Any, epsilon: float, blur: float = 0.3) -> None:
+        self.ways, self.label = ways, f"wanderer epsilon={epsilon:g}"
+        self.acts = NoisyController(lambda seen: ways.towards(seen, self.goals), space, epsilon, blur)
+
+    def begin(self, count: int) -> None:
+        """Go nowhere yet."""
+        self.goals, self.settled = np.zeros((count, self.ways.places.shape[1])), np.zeros(count, bool)
+
+    def ended(self, done: NDArray[np.bool_]) -> None:
+        """Go somewhere else in the next episode."""
+        self.settled &= ~done
+
+    def act(self, seen: NDArray[np.float32], generator: torch.Generator) -> tuple[NDArray[np.float32], Floats]:
+        """As of `Behaviour`; who has arrived goes on to another place."""
+        self.settled &= ~self.ways.arrived(seen, self.goals)
+        drawn = torch.randint(len(self.ways.places), (len(seen),), generator=generator).numpy()
+        self.goals = np.where(self.settled[:, None], self.goals, self.ways.places[drawn])
+        self.settled[:] = True
+        return self.acts.act(seen, generator)
 
 
 def _range(space: Any) -> Floats:

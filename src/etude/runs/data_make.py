@@ -17,7 +17,8 @@ from etude.core.fields import Count, Probability, WholeNumber, check
 from etude.core.kinds import ReplayMethod
 from etude.core.registry import get_method
 from etude.core.worlds import World
-from etude.evaluation.behaviours import AnyAction, Behaviour, NoisyController, TrainedSampling
+from etude.evaluation.behaviours import AnyAction, Behaviour, NoisyController, TrainedSampling, Wanderer
+from etude.evaluation.data_measures import trajectory_quality
 from etude.evaluation.recording import record
 from etude.experience.logs.faults import faults
 from etude.experience.logs.reading import open_logs, read
@@ -29,6 +30,8 @@ from etude.runtime import disk
 from etude.tasks.control.logged import spaces_of
 
 LEVELS = ("random", "medium", "expert", "replay", "mixed")
+MORE = ("medium-expert", "undirected")
+"""Those that are made where they are asked for."""
 RUNGS = 20
 """How many stages of a behaviour are looked at, from its start to its end."""
 SCORED, COMPARED = 40, 200
@@ -91,12 +94,15 @@ def make_data(
 
     `random`: every action as likely as another. `expert`: the best of twenty stages of the behaviour, which scores 100.
     `medium`: the first stage that scores a third of that. `replay`: as many episodes of every stage up to medium.
-    `mixed`: half of the steps chance's, half the expert's. Stages are checkpoints of a training run in `out/behaviour`,
-    or a controller that does anything more and more rarely. The same call goes on where it stopped, and adds levels.
+    `mixed`: half of the steps chance's, half the expert's; `medium-expert`: half medium's, half the expert's.
+    `undirected`: who goes to one place after another, whatever the task pays for, where the task knows the ways.
+
+    Stages are checkpoints of a training run in `out/behaviour`, or a controller that does anything more and more
+    rarely. The same call goes on where it stopped, and adds levels.
 
     Args:
         task: a name (`etude tasks`) or an environment.
-        levels: of 'random', 'medium', 'expert', 'replay', 'mixed'.
+        levels: of these; without the last two unless they are named.
         out: the folder.
         size: steps of each level at least, in whole episodes.
         steps: environment steps that a method is trained for; None: the task's.
@@ -110,12 +116,16 @@ def make_data(
     import_h5py()
     wanted = levels.split(",") if isinstance(levels, str) else list(levels)
     for level in wanted:
-        if level not in LEVELS:
-            raise UnknownNameError("level", level, LEVELS, f"There are: {', '.join(LEVELS)}.")
+        if level not in (known := (*LEVELS, *MORE)):
+            raise UnknownNameError("level", level, known, f"There are: {', '.join(known)}.")
     fields = (set,) if isinstance(set, str) else tuple(set)
     made = compose_task(task, of("task", fields))
     if not isinstance(made, ControlTask):
         raise ConfigError(f"Data is made of tasks of control, and {made.id} is none.")
+    if "undirected" in wanted and made.ways() is None:
+        raise ConfigError(
+            f"{made.id} knows no ways to places of one's own: leave out undirected, or take a point maze."
+        )
     size, seed = check("size", Count, size), check("seed", WholeNumber, seed)
     steps, epsilon = check("steps", Count | None, steps), check("epsilon", Probability | None, epsilon)
     recipe = _recipe(made, _behaviour(behaviour, made), fields, steps, epsilon, size, seed)
@@ -286,16 +296,23 @@ class _Maker:
         """Who acts in it, as many steps each."""
         if level == "random":
             return [self._chance()]
+        if level == "undirected":
+            ways = self.task.ways()
+            assert ways is not None, "make_data has asked"
+            return [Wanderer(ways, self.spaces.action_space, self.recipe.epsilon or 0.0)]
         expert, medium = self.stages[self.known["expert"]], self.stages[self.known["medium"]]
         up_to = self.stages[: self.known["medium"] + 1]
-        return {"medium": [medium], "expert": [expert], "replay": up_to, "mixed": [self._chance(), expert]}[level]
+        return {
+            "medium": [medium], "expert": [expert], "replay": up_to, "mixed": [self._chance(), expert],
+            "medium-expert": [medium, expert],
+        }[level]  # fmt: skip
 
     def _facts(self, level: str, episodes: Sequence[LoggedEpisode]) -> dict[str, Any]:
         """How good what was recorded is, and what it is known by."""
         allowed = _meant(self.out / level, self.spaces)
         logs = open_logs(self.out / level, allow=allowed, spaces=self.spaces)
         returns, ends = float(logs.returns.mean()), self.known["returns"]
-        score = 100 * (returns - ends["chance"]) / (ends["expert"] - ends["chance"]) if ends else None
+        score = 100 * trajectory_quality(returns, ends["chance"], ends["expert"]) if ends else None
         return {
             "return": returns, "score": score, "episodes": logs.episodes, "steps": logs.rows,
             "fingerprint": logs.fingerprint, "behaviours": list(dict.fromkeys(e.behaviour for e in episodes)),

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from etude.core.control import ControlTask, Step, VectorEnvironment
+from etude.core.control import ControlTask, Step, VectorEnvironment, Ways
 from etude.core.fields import Count
 from etude.tasks.control._batched import ArrayEnvironment
 
@@ -245,6 +245,21 @@ class PointMaze(ControlTask, abstract=True):
             return way(shown[..., :2] + centre, shown[..., 2:4], goals)
 
         return pushes
+
+    def ways(self) -> Ways:
+        """To the middle of any cell."""
+        maze = maze_of(self.layout)
+        centre, way = np.array(maze.walls.shape[::-1]) / 2, Waypoints(maze)
+
+        def towards(seen: np.ndarray, goals: np.ndarray) -> np.ndarray:
+            shown = seen.astype(np.float64)
+            return way(shown[..., :2] + centre, shown[..., 2:4], goals)
+
+        def arrived(seen: np.ndarray, goals: np.ndarray) -> np.ndarray:
+            found: np.ndarray = np.square(seen[..., :2] + centre - goals).sum(-1) <= REACH**2
+            return found
+
+        return Ways(maze.middles, towards, arrived)
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
         return self._as(PointMazeArrays, seeds, count, purpose)
