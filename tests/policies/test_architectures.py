@@ -11,10 +11,10 @@ from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.rows import to_batch
+from etude.policies import footprint
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
-from etude.runtime import memory
 from language_toys import VOCABULARY, draws, random_model, random_prompts, tokenizer
 
 SHAPE = {
@@ -101,7 +101,7 @@ def test_sampling_says_what_training_says(name: str) -> None:
         torch.testing.assert_close(policy.evaluate(alone).logp, alone.behaviour_logp, rtol=0, atol=2e-6)
     (out.logp.sum() + out.values.sum()).backward()
     assert all(p.grad.isfinite().all() for p in policy.parameters() if p.grad is not None)
-    assert "for the keys and values of 4 completions" in memory.sentence(policy, 4, 20, 8192)
+    assert "for the keys and values of 4 completions" in footprint.sentence(policy, 4, 20, 8192)
 
 
 @pytest.mark.filterwarnings("ignore")

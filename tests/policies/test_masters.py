@@ -10,8 +10,8 @@ import torch
 from etude.loops.movement import Movement
 from etude.methods.rlvr.grpo import grpo
 from etude.optimizers.adam import AdamW
+from etude.policies import footprint
 from etude.policies.language import LanguagePolicy
-from etude.runtime import memory
 from language_toys import Toy, make_loop, random_batch, random_policy
 
 BATCH, BF16 = random_batch((3, 1, 2)), torch.bfloat16
@@ -100,7 +100,7 @@ def test_a_reference_in_bfloat16_moves_by_small_fractions() -> None:
 def test_masters_count_in_the_estimate_of_memory(tmp_path: Path) -> None:
     policy = LanguagePolicy.load("tiny", device="cpu", dtype="bfloat16")
     count = sum(p.numel() for p in policy.model.parameters())
-    model, cache, _ = memory.estimate(policy, rows=1, length=50, micro_tokens=8192)
+    model, cache, _ = footprint.estimate(policy, rows=1, length=50, micro_tokens=8192)
     assert model == (2 + 4 + 3 * 4) * count  # weights; masters, their gradients and two moments in float32
     assert cache == 50 * 2 * 3 * 4 * 32 * 2  # tokens, keys and values, layers, heads, width, bytes
 

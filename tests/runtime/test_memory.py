@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etude.policies import footprint
 from etude.policies.language import LanguagePolicy
 from etude.runtime import memory
 
@@ -13,16 +14,16 @@ from etude.runtime import memory
 def test_the_estimate_counts_four_copies_of_the_weights_and_the_cache() -> None:
     policy = LanguagePolicy.load("tiny")
     count, config = sum(p.numel() for p in policy.model.parameters()), policy.config
-    model, cache, _ = memory.estimate(policy, rows=10, length=50, micro_tokens=8192)
+    model, cache, _ = footprint.estimate(policy, rows=10, length=50, micro_tokens=8192)
     assert model == 4 * 4 * count  # weights, gradients, two moments, in float32
     assert cache == 10 * 50 * config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4
 
 
 def test_too_much_is_said_in_a_sentence(monkeypatch) -> None:
     policy = LanguagePolicy.load("tiny")
-    assert "more than" not in memory.sentence(policy, 10, 50, 8192)
-    monkeypatch.setattr(memory, "available", lambda: 1_000_000)
-    assert "more than the 1 MB that are free" in memory.sentence(policy, 10, 50, 8192)
+    assert "more than" not in footprint.sentence(policy, 10, 50, 8192)
+    monkeypatch.setattr(footprint, "available", lambda: 1_000_000)
+    assert "more than the 1 MB that are free" in footprint.sentence(policy, 10, 50, 8192)
 
 
 def group(folder: Path, limit: str, used: int, cached: int = 0) -> None:

@@ -43,6 +43,8 @@ class GoalLikeness(Guide):
         examples: problems of the split 'train' whose preferred answers make the goal.
         likelihood: w.
 
+    Shapes: states of T tokens [T, H], the goal [H].
+
     Raises: ConfigError for a model with other tokens than the policy's; DataError where problems have no pairs.
 
     >>> GoalLikeness(likelihood=0.0).examples

@@ -1,72 +1,13 @@
-"""What a run will need, said before it starts (so that the out-of-memory killer is no surprise)."""
+"""What memory there is, and how it is kept and shown."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from etude.policies.language import LanguagePolicy
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
-
-
-class Needed(NamedTuple):
-    """Bytes that a run takes.
-
-    Args:
-        model: weights, masters, gradients, Adam's moments and copies.
-        cache: keys and values of the completions that are sampled at a time.
-        update: what the largest micro-batch keeps for its backward pass.
-    """
-
-    model: int
-    cache: int
-    update: int
-
-    @property
-    def most(self) -> int:
-        """At a time: sampling and learning take turns."""
-        return self.model + max(self.cache, self.update)
-
-
-def estimate(policy: LanguagePolicy, rows: int, length: int, micro_tokens: int) -> Needed:
-    """What a run takes at its most.
-
-    Args:
-        policy: the language model, as it will be trained.
-        rows: completions sampled at a time.
-        length: tokens of the longest row that is to be expected.
-        micro_tokens: tokens of a micro-batch.
-    """
-    from etude.policies.footprint import update_bytes
-
-    weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
-    trained = sum(p.numel() * p.element_size() for p in policy.parameters())
-    copies = (weights if policy.reference is not None else 0) + (weights // 2 if policy.shadow else 0)
-    model = weights + policy.masters.extra_bytes + 3 * trained + copies
-    return Needed(model, rows * policy.cache_bytes(length), update_bytes(policy, rows, length, micro_tokens))
-
-
-def sentence(policy: LanguagePolicy, rows: int, length: int, micro_tokens: int) -> str:
-    """The estimate for people, with a warning if it is more than the machine has free."""
-    needed = estimate(policy, rows, length, micro_tokens)
-    millions = sum(p.numel() for p in policy.model.parameters()) / 1e6
-    text = (
-        f"{millions:,.2f} million parameters; about {shown(needed.model)} for weights, gradients and optimizer, "
-        f"beside them {shown(needed.cache)} for the keys and values of {rows} completions, then {shown(needed.update)} "
-        f"for an update's micro-batches"
-    )
-    free = available()
-    if policy.device.type == "cpu" and free is not None and needed.most > free:
-        return (
-            f"{text}. That is more than the {shown(free)} that are free: the system may end the run. Lower problems "
-            "(--set problems=...), experience.size or --micro-tokens, or train an adapter (--adapter lora)."
-        )
-    return f"{text}."
 
 
 def keep_freed() -> None:

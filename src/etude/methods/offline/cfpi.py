@@ -88,7 +88,7 @@ class OwnSarsa(Backup):
 class SarsaQFunctions(QFunctions):
     """Q(s, a) by `count` networks, each of which learns from its own slow copy (arXiv:2211.15956, section 4.1).
 
-    Shapes: as of `QFunctions`.
+    Shapes: observations [P, N, D], actions [P, N, A] in units -> [P, M, N, K].
 
     >>> SarsaQFunctions(count=5).count
     5

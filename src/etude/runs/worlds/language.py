@@ -136,12 +136,12 @@ def threads(policy: LanguagePolicy) -> int:
 
 def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
     """Memory that the run will need."""
-    from etude.runtime import memory
+    from etude.policies.footprint import sentence
 
     own = complete_token(method)
     rows = own.problems * own.experience.rows_per_problem
     expected = 2 * (task.max_tokens or 64)
-    return memory.sentence(loop.policy, rows, expected, loop.updater.budget).removesuffix(".")
+    return sentence(loop.policy, rows, expected, loop.updater.budget).removesuffix(".")
 
 
 def rate(loop: LanguageLoop, method: Method) -> str:
