@@ -30,7 +30,7 @@ class SCE(Combine):
         of: the runs whose policies are put together.
         share: of a tensor's entries that stay.
 
-    Shapes: weights of any shape, [4] in the example, by name.
+    Shapes: weights [...] by name, alike in all.
 
     >>> base, more = {"w": torch.zeros(4)}, [torch.tensor([1.0, 3.0, 0.0, 0.1]), torch.tensor([1.0, -1.0, 0.0, 0.0])]
     >>> merged = SCE(of=("a", "b"), share=0.25).combined(base, [{"w": w} for w in more])["w"]  # eta 0.9 and 0.1
