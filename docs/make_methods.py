@@ -202,12 +202,14 @@ OWN = {
 
 
 def tasks_of(method: Method) -> list[str]:
-    """Where it may be trained, the task of its claim first."""
-    claim = method.claim
-    about = [] if claim is None else [load_bed(claim.bed).task if claim.bed else claim.task]
+    """Where it may be trained, the task of its claim first, or of the claim of another one of its paper."""
     boxes = ("pendulum", "cartpole")
     acts = method.slots().get("policy")
     choices = acts is not None and acts.name in ("from-critic", "softmax-policy", "actor-policy")
+    alone = method.claim is not None or choices  # of continuous actions a paper may have another claim
+    others = [] if alone else [get_method(name) for name in files("methods")]
+    claims = [m.claim for m in (method, *(m for m in others if m.paper == method.paper)) if m.claim is not None]
+    about = [load_bed(claim.bed).task if claim.bed else claim.task for claim in claims]
     return [*about, "compose", "preferences", *(reversed(boxes) if choices else boxes)]
 
 
