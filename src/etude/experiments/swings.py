@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ from etude.core.method import Method
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import pairs
 from etude.experiments.cells import recorded, spread
+from etude.experiments.on_logs import before_and_after
 from etude.tasks.control.pendulum import MAX_TORQUE, PendulumArrays, pendulum
 
 SIZES = {
@@ -77,30 +76,11 @@ def small(method: Any, **changes: Any) -> Method:
 
 def _played(run: Run) -> list[float]:
     """Mean returns of likeliest actions before and after training."""
+    matters = [run.method.to_json(), list(run.noises), UPDATES, EPISODES, PLAYED]
     return recorded(
-        f"{run.arm}-{run.seed}", [run.method.to_json(), list(run.noises), UPDATES, EPISODES, PLAYED],
-        lambda: _train(run),
+        f"{run.arm}-{run.seed}", matters,
+        lambda: before_and_after(run.method, swings(run.seed, run.noises), pendulum, run.seed, UPDATES, PLAYED),
     )  # fmt: skip
-
-
-def _train(run: Run) -> list[float]:
-    import torch
-
-    from etude.core.population import Member
-    from etude.evaluation.control import play
-    from etude.loops.off_policy import BLOCK, OffPolicyLoop
-    from etude.tasks.control.logged import LoggedTask
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "swings.npz"
-        np.savez(path, **swings(run.seed, run.noises))  # type: ignore[arg-type]  # of numpy's own stubs
-        task = LoggedTask(data=str(path), environment=pendulum)
-        loop = OffPolicyLoop(run.method, task, [Member(run.seed)], UPDATES // BLOCK)
-        found = [float(play(loop, task, PLAYED, deterministic=True).mean())]
-        for _ in range(loop.steps):
-            loop.step()
-        return [*found, float(play(loop, task, PLAYED, deterministic=True).mean())]
 
 
 def compared(

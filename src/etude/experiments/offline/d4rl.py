@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +15,14 @@ from etude.evaluation.pairs import Pair
 from etude.evaluation.recording import record
 from etude.experiments.arms import pairs
 from etude.experiments.cells import recorded, spread
+from etude.experiments.on_logs import before_and_after
 from etude.experiments.swings import UPDATES, small
 from etude.tasks.control.pointmaze_medium import PointMazeMedium
 
 STEPS, PLAYED, EPSILON = 10_000, 50, 0.05
 """Logged steps of each seed at least, episodes that are played at the end, how often anything is done in the logs."""
+ALLOWED = ("one-step-episodes",)
+"""Who begins at the goal has arrived at once."""
 MEASURE = "arrived"
 
 
@@ -52,27 +53,12 @@ def wanderings(seed: int, steps: int = STEPS) -> dict[str, NDArray[Any]]:
 def _played(run: Run) -> list[float]:
     """The share that arrives, before and after training."""
     matters = [run.method.to_json(), UPDATES, STEPS, PLAYED, EPSILON]
-    return recorded(f"{run.arm}-{run.seed}", matters, lambda: _train(run))
-
-
-def _train(run: Run) -> list[float]:
-    import torch
-
-    from etude.core.population import Member
-    from etude.evaluation.control import play
-    from etude.loops.off_policy import BLOCK, OffPolicyLoop
-    from etude.tasks.control.logged import LoggedTask
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "wanderings.npz"
-        np.savez(path, **wanderings(run.seed))  # type: ignore[arg-type]  # of numpy's own stubs
-        task = LoggedTask(data=str(path), environment=PointMazeMedium(), allow=("one-step-episodes",))
-        loop = OffPolicyLoop(run.method, task, [Member(run.seed)], UPDATES // BLOCK)
-        found = [float(play(loop, task, PLAYED, deterministic=True).mean())]
-        for _ in range(loop.steps):
-            loop.step()
-        return [*found, float(play(loop, task, PLAYED, deterministic=True).mean())]
+    return recorded(
+        f"{run.arm}-{run.seed}", matters,
+        lambda: before_and_after(
+            run.method, wanderings(run.seed), PointMazeMedium(), run.seed, UPDATES, PLAYED, ALLOWED
+        ),
+    )  # fmt: skip
 
 
 def experiment(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ from etude.core.registry import get_method
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import pairs
 from etude.experiments.cells import recorded, spread
+from etude.experiments.on_logs import before_and_after
 from etude.experiments.swings import UPDATES, small
 from etude.methods.offline.guda import AnyWay, Augment
 from etude.tasks.control._pointmaze import PointMazeArrays, Waypoints
@@ -66,27 +65,10 @@ def demonstrations(seed: int) -> dict[str, NDArray[Any]]:
 def _played(run: Run) -> list[float]:
     """The share that arrives, before and after training."""
     matters = [run.method.to_json(), UPDATES, EPISODES, PLAYED, ASTRAY]
-    return recorded(f"{run.arm}-{run.seed}", matters, lambda: _train(run))
-
-
-def _train(run: Run) -> list[float]:
-    import torch
-
-    from etude.core.population import Member
-    from etude.evaluation.control import play
-    from etude.loops.off_policy import BLOCK, OffPolicyLoop
-    from etude.tasks.control.logged import LoggedTask
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "maze.npz"
-        np.savez(path, **demonstrations(run.seed))  # type: ignore[arg-type]  # of numpy's own stubs
-        task = LoggedTask(data=str(path), environment=PointMazeU())
-        loop = OffPolicyLoop(run.method, task, [Member(run.seed)], UPDATES // BLOCK)
-        found = [float(play(loop, task, PLAYED, deterministic=True).mean())]
-        for _ in range(loop.steps):
-            loop.step()
-        return [*found, float(play(loop, task, PLAYED, deterministic=True).mean())]
+    return recorded(
+        f"{run.arm}-{run.seed}", matters,
+        lambda: before_and_after(run.method, demonstrations(run.seed), PointMazeU(), run.seed, UPDATES, PLAYED),
+    )  # fmt: skip
 
 
 def experiment(
