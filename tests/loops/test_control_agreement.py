@@ -165,7 +165,7 @@ def test_noise_of_members_is_each_ones_own() -> None:
     weights = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
     together = Noise(2)
     together.observe(gaps, weights)
-    found = together.bounds([2, 3], torch.float32).tolist()
+    found = together.bounds([2, 3], torch.float32)
     assert found[0] == pytest.approx(3 * 2e-4 + 5 * 1e-4 / 2**0.5, rel=1e-6)
     assert found[1] == pytest.approx(3 * 2e-4, rel=1e-4)
     for k, (size, bound) in enumerate(zip((2, 3), found)):

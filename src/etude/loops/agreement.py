@@ -55,23 +55,30 @@ class Noise:
         """Largest mean of `count` gaps that is rounding; `dtype` is the coarser of the two computations'."""
         return _bound(self.sums.tolist(), count, dtype)
 
-    def bounds(self, counts: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """[P] the bound of each member, for as many gaps as it has."""
-        found = [_bound(sums, n, dtype) for sums, n in zip(self.sums.tolist(), counts, strict=True)]
-        return torch.tensor(found, dtype=torch.float64, device=self.sums.device)
+    def bounds(self, counts: Sequence[float], dtype: torch.dtype) -> list[float]:
+        """The bound of each member, for as many gaps as it has."""
+        return [_bound(sums, n, dtype) for sums, n in zip(self.sums.tolist(), counts, strict=True)]
 
-    def observe(self, gaps: Tensor, weights: Tensor | None = None) -> None:
-        """Measure: |gaps| [N] or [P, N] of samples from weights that are known to be the trained ones.
+    @staticmethod
+    def measured(gaps: Tensor, weights: Tensor | None = None) -> Tensor:
+        """[3] or [P, 3] count, sum and sum of squares of |gaps| [N] or [P, N].
 
         Args:
             weights: 1 for gaps that count, 0 for others.
         """
         gaps = gaps.double()
-        on = torch.ones_like(gaps) if weights is None else weights.double()
-        self.take(torch.stack([on.sum(-1), (gaps * on).sum(-1), (gaps**2 * on).sum(-1)], -1))
+        if weights is None:
+            count = torch.full(gaps.shape[:-1], gaps.shape[-1], dtype=gaps.dtype, device=gaps.device)
+            return torch.stack([count, gaps.sum(-1), gaps.square().sum(-1)], -1)
+        on = weights.double()
+        return torch.stack([on.sum(-1), (gaps * on).sum(-1), (gaps.square() * on).sum(-1)], -1)
+
+    def observe(self, gaps: Tensor, weights: Tensor | None = None) -> None:
+        """Measure gaps of samples from weights that are known to be the trained ones; shapes are `measured`'s."""
+        self.take(self.measured(gaps, weights))
 
     def take(self, sums: Tensor) -> None:
-        """The same from count, sum and sum of squares [3] or [P, 3]."""
+        """The same from `measured`."""
         self.sums = DECAY * self.sums + sums
 
 
@@ -139,10 +146,10 @@ def compare(gaps: Sequence[Tensor], noise: Noise, policy: LanguagePolicy, tally:
     noise.take(found[:, :3].sum(0))  # the sampler's weights carried the right fingerprint when the step began
 
 
-def _bound(sums: Sequence[float], count: int, dtype: torch.dtype) -> float:
+def _bound(sums: Sequence[float], count: float, dtype: torch.dtype) -> float:
     n, total, squares = sums
     if not n:
         return CEILING[dtype]
     mean = total / n
-    error = (max(0.0, squares / n - mean**2) / count) ** 0.5
+    error = (max(0.0, squares / n - mean**2) / max(1.0, count)) ** 0.5
     return float(min(CEILING[dtype], max(FLOOR[dtype], MARGIN * mean + ERRORS * error)))

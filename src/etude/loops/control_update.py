@@ -146,12 +146,15 @@ class ControlUpdater:
 
     def _check_moved(self, before: Tensor, means: dict[str, Tensor], rate: Number) -> None:
         """Invariant 2: a gradient changed the weights."""
+        stuck = (before == self.parameters.values).all(1)
+        if not bool(stuck.any()):
+            return
         norms = means["gradient_norm"]
-        moving = (norms > 0) & (rate.values[:, 0].to(norms.device) > 0 if isinstance(rate, PerMember) else rate > 0)
+        stuck &= (norms > 0) & (rate.values[:, 0].to(norms.device) > 0 if isinstance(rate, PerMember) else rate > 0)
         for name in ("accepted", "optimizer_steps"):
             if name in means:
-                moving = moving & (means[name] > 0)
-        stuck = moving & (before == self.parameters.values).all(1) & ~(means["skipped_steps"] > 0)
+                stuck &= means[name] > 0
+        stuck &= ~(means["skipped_steps"] > 0)
         if bool(stuck.any()):
             raise InvariantError(
                 f"The update had a gradient but left every weight of member {int(stuck.nonzero()[0, 0])} as it was: "
@@ -270,19 +273,18 @@ class Minibatch:
 
     def _check(self, logp: Tensor) -> None:
         """Invariant 1: what acted is what learns, but for the rounding measured so far."""
-        updater, batch = self.updater, self.batch
-        gaps = per_step((logp.double() - batch.behaviour_logp.double()).abs())
-        size, weights = gaps.shape[1], batch.weights
-        counts = [size] * len(gaps) if weights is None else [max(1, int(n)) for n in weights.sum(1).tolist()]
-        gap, bound = self.mean(gaps), updater.noise.bounds(counts, logp.dtype)
-        wrong = ~(gap <= bound)
-        if bool(wrong.any()):
-            member = int(wrong.nonzero()[0, 0])
+        updater, noise = self.updater, self.updater.noise
+        sums = noise.measured(per_step((logp.double() - self.batch.behaviour_logp).abs()), self.batch.weights)
+        counts, totals, _ = zip(*sums.tolist(), strict=True)
+        gaps, bounds = [t / max(1, n) for t, n in zip(totals, counts)], noise.bounds(counts, logp.dtype)
+        wrong = [member for member, (gap, bound) in enumerate(zip(gaps, bounds)) if not gap <= bound]
+        if wrong:
             raise InvariantError(
-                f"Fresh actions of member {member} have log-probabilities that differ by {float(gap[member]):.3g} nats "
-                f"on average between acting and learning; at most {float(bound[member]):.3g} is rounding. The "
+                f"Fresh actions of member {wrong[0]} have log-probabilities that differ by {gaps[wrong[0]]:.3g} nats "
+                f"on average between acting and learning; at most {bounds[wrong[0]]:.3g} is rounding. The "
                 "observations, the normaliser or the weights changed in between. The policy learned nothing from this "
                 "rollout."
             )
-        updater.noise.observe(gaps, weights)  # what acted carried the right fingerprint
+        noise.take(sums)  # what acted carried the right fingerprint
+        gap, bound = torch.tensor((gaps, bounds), dtype=sums.dtype, device=sums.device)
         updater.agreement = {"logp_gap": gap, "logp_gap_bound": bound}

@@ -25,15 +25,15 @@ class TrueEnds:
         if self.told or batch.returns is None:
             return
         there = batch.terminated if batch.weights is None else batch.terminated & (batch.weights > 0)
-        rewards, returns = batch.rewards[there], batch.returns[there]
-        wrong = (returns - rewards).abs() > TOLERANCE * (1 + rewards.abs())
+        rewards, returns = batch.rewards, batch.returns
+        wrong = there & ((returns - rewards).abs() > TOLERANCE * (1 + rewards.abs()))
         if not bool(wrong.any()):
             return
         self.told = True
         warnings.warn(
-            f"At {int(wrong.sum())} of {len(rewards)} true ends of episodes the critic learns another return than the "
-            f"last reward, {float(returns[wrong][0]):.4g} instead of {float(rewards[wrong][0]):.4g}: something of the "
-            "next episode is counted in. Likely causes: advantages that do not look at terminated, or look at that of "
-            "another step. The run goes on.",
+            f"At {int(wrong.sum())} of {int(there.sum())} true ends of episodes the critic learns another return than "
+            f"the last reward, {float(returns[wrong][0]):.4g} instead of {float(rewards[wrong][0]):.4g}: something of "
+            "the next episode is counted in. Likely causes: advantages that do not look at terminated, or look at that "
+            "of another step. The run goes on.",
             stacklevel=4,
         )
