@@ -188,12 +188,7 @@ def default_name(method: str, task: str, seed: int, root: Path = Path("runs")) -
 def _make(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is a file; a run needs a folder. Choose another name.")
-    try:
-        disk.make_folder(path)
-    except OSError as error:
-        if disk.is_full(error):
-            raise
-        raise RunFolderError(f"{path} cannot be made: {error.strerror}. Choose another folder (--out).") from None
+    disk.make_folder(path)
 
 
 def _refuse_foreign(path: Path) -> None:
