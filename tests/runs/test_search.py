@@ -167,7 +167,8 @@ def test_a_value_out_of_its_range_is_refused_before_anything_is_written(tmp_path
         ({"over": "optimizer.rate=0.1,0.2"}, "no field of AdamW named 'rate'"),
         ({"budget": 1}, "at least 2"),
         ({"steps": 1}, "too few"),
-        *(({name: value}, f"{name} must be") for name, value in {"steps": 0, "seeds": 0, "evaluate": 0, "seed": -1}.items()),
+        *(({name: 0}, f"{name} must be a whole number of at least 1") for name in ("steps", "seeds", "evaluate")),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"metric": "pass@9"}, "There are: pass@1"),
     ],
 )

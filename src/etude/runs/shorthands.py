@@ -51,11 +51,11 @@ def no_field(task: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """That a task has no field of this name: with the nearest, or with the flag that stands for it.
 
     >>> print(no_field("compose", "extractor", ["levels"]))
-    There is no field of task compose named 'extractor'. --answer sets it, which means nothing for this task: leave it out.
+    There is no field of task compose named 'extractor'. --answer sets it, which means nothing here: leave it out.
     """
     flags = {field.partition(".")[0]: f"--{flag.replace('_', '-')}" for flag, field in FIELDS.items()}
     if name in flags:
-        known, hint = (), f"{flags[name]} sets it, which means nothing for this task: leave it out."
+        known, hint = (), f"{flags[name]} sets it, which means nothing here: leave it out."
     else:
         known = list(known)
         hint = f"It has: {', '.join(known)}." if known else ""
