@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 from command import Cli
+
+from etude.cli.train import train
 
 OFFERS = [
     (["train", "grp"], "Did you mean 'grpo'"),
@@ -18,7 +21,7 @@ OFFERS = [
     (["train", "--set", "task.levels"], "--set takes PATH=VALUE"),
     (["train", "--with", "kl-to-referense"], "Did you mean 'kl-to-reference'"),
     (["train", "--sink", "wandbb"], "Did you mean 'wandb'"),
-    pytest.param(["train", "--task", "reasoning-gym:chain_sums"], "Did you mean 'chain_sum'", marks=pytest.mark.slow),
+    (["train", "--task", "reasoning-gym:chain_sums"], "Did you mean 'chain_sum'"),
     (["train", "--reward", "score"], "must be 'module:name' or 'path/to/file.py:name', got 'score'"),
     (["train", "--reward", "none.py:score"], "There is no file none.py"),
     (["train", "none.py:grpo2"], "There is no file none.py"),
@@ -65,11 +68,77 @@ OTHERS = [
     (["compare", "grpo", "dr-grpo", "--workers", "0"], "workers must be a whole number of at least 1, got 0"),
     (["compare", "dpo", "reward-model", "--task", "preferences"], "reward-model trains a scorer"),
 ]
+FLAGS = {
+    "--population": (["ppo", "--task", "cartpole", "--population", "lr"], "is no FIELD=VALUE,VALUE,... of this method"),
+    "--after": (["--after", "nowhere"], "nowhere is no run that another could go on after"),
+    "--anew": (["--anew", "optimizer"], "give after=RUN"),
+    "--out": (["--out", "/dev/null/run"], "The folder /dev/null/run cannot be made: Not a directory"),
+    "--config": (["--config", "none.toml"], "There is no file none.toml"),
+    "--data": (["sac", "--task", "Pendulum-v1", "--data", "none.npz"], "sac acts, and would not read the logs"),
+    "--columns": (["--columns", "prompt=x"], "--columns sets it, which means nothing here: leave it out"),
+    "--answer": (["--answer", "boxed"], "--answer sets it, which means nothing here: leave it out"),
+    "--skip-bad-rows": (["--skip-bad-rows"], "--skip-bad-rows sets it, which means nothing here"),
+    "--stream": (["--stream"], "--stream sets it, which means nothing here: leave it out"),
+    "--chat": (["--chat", "sometimes"], "compose.chat must be one of 'auto', 'always', 'never', got 'sometimes'"),
+    "--system": (["--system", "none.txt"], "The system's message cannot be read from none.txt: No such file"),
+    "--template-arguments": (["--template-arguments", "thinking"], "takes NAME=VALUE, as in enable_thinking=false"),
+    "--tools": (["ppo", "--task", "cartpole", "--tools", "calculator"], "--tools sets it, which means nothing here"),
+    "--reward": (["ppo", "--task", "cartpole", "--reward", "a.py:f"], "in control the environment rewards"),
+    "--evaluate-samples": (["--evaluate-samples", "0"], "evaluate_samples must be a whole number of at least 1"),
+    "--evaluate-split": (["--evaluate-split", "tset"], "Did you mean 'test'? compose has no other"),
+    "--evaluate-temperature": (["--evaluate-temperature", "-1"], "evaluate_temperature must be a number of at least 0"),
+    "--evaluate-every": (["--evaluate-every", "0"], "evaluate_every must be a whole number of at least 1 or none"),
+    "--stop-when": (["--stop-when", "reward"], "What a run stops at must be a metric, one of >= <= > < and a number"),
+    "--minutes": (["--minutes", "0"], "minutes must be a number above 0 or none, got 0"),
+    "--until": (["--until", "0"], "until must be a whole number of at least 1 or none, got 0"),
+    "--autocast": (["ppo", "--task", "cartpole", "--autocast"], "--autocast means nothing for cartpole"),
+    "--gradient-checkpointing": (
+        ["ppo", "--task", "cartpole", "--gradient-checkpointing"], "--gradient-checkpointing means nothing for cartpole"
+    ),
+    "--on": (["--on", "mars"], "--on must be local, processes, hogwild, or one of them with the number"),
+    "--bound": (["--bound", "-1"], "bound must be a whole number of at least 0, got -1"),
+    "--keep": (["--keep", "0"], "keep must be a whole number of at least 1, got 0"),
+    "--keep-best": (["--keep-best", "test/pas@1", "--evaluate-every", "1"], "Did you mean 'test/pass@1'"),
+    "--callback": (["--callback", "none.py:Slack"], "There is no file none.py"),
+}  # fmt: skip
+"""Flags of `train` that the lists above leave out."""
+WITHOUT = {"--preset", "--quiet", "--model"}
+"""Two that nothing refuses, and one with a test of its own."""
+VERBS = [
+    (["evaluate", "tiny", "--task", "compose", "--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
+    (["evaluate", "tiny", "--task", "compose", "--temperature", "-1"], "temperature must be a number of at least 0"),
+    (["evaluate", "tiny", "--task", "compose", "--top-p", "0"], "top_p must be a number in (0, 1], got 0"),
+    (["evaluate", "tiny", "--task", "compose", "--episodes", "3"], "--episodes means nothing for compose"),
+    (["evaluate", "tiny", "--task", "compose", "--gamma", "2"], "gamma must be a number in [0, 1], got 2"),
+    (["evaluate", "tiny", "--task", "compose", "--axes", "plann"], "Did you mean 'plan'"),
+    (["compare", "grpo", "dr-grpo", "--evaluate", "0"], "evaluate must be a whole number of at least 1, got 0"),
+    (["tune", "grpo", "--over", "optimizer.lr=1,2", "--seeds", "0"], "seeds must be a whole number of at least 1"),
+    (["tune", "grpo", "--over", "optimizer.lr=1..2", "--budget", "1"], "--budget is how many settings are tried"),
+    (["tune", "grpo", "--over", "optimizer.lr=1,2", "--metric", "pas@1"], "Did you mean 'pass@1'"),
+    (["export", "nowhere", "x"], "nowhere is no run, nor a checkpoint in one"),
+    (["new", "tsk", "mine"], "Did you mean 'task'"),
+    (["new", "task", "1-2"], "A name has letters, digits, '-' and '_', and begins with a letter"),
+    (["check", "cartpole", "--steps", "0"], "--steps must be at least 1, got 0"),
+    (["data", "info", "none.npz"], "There is nothing at none.npz"),
+    (["data", "make", "cartpole", "--out", "x", "--levels", "expart"], "Did you mean 'expert'"),
+    (["museum", "run", "nothing"], "There is no exhibit named 'nothing'"),
+    (["beds", "show", "nothing"], "There is no bed named 'nothing'"),
+    (["studies", "run", "lite-ppo", "--seeds", "0"], "A study needs at least 2 seeds"),
+    (["train", "--resume", "nowhere", "--seed", "3"], "--resume goes on with the run as it was started"),
+]
+
+
+def test_a_refusal_of_every_flag_of_train_is_tried() -> None:
+    tried = [*OFFERS, *OTHERS, *RANGES, *FLAGS.values()]
+    names = {f"--{name.strip('_').replace('_', '-')}" for name in inspect.signature(train).parameters}
+    seen = {word for args, _ in tried for word in args} | WITHOUT
+    assert not names - seen - {"--method", "--task"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("args", "sentence"), [*OFFERS, *OTHERS, *((["train", *flags], sentence) for flags, sentence in RANGES)]
+    ("args", "sentence"),
+    [*OFFERS, *OTHERS, *VERBS, *((["train", *flags], said) for flags, said in [*RANGES, *FLAGS.values()])],
 )
 def test_refused_in_a_sentence(cli: Cli, tmp_path: Path, args: list[str], sentence: str) -> None:
     answer = cli(*args)

@@ -1,8 +1,8 @@
 """Every command of the documentation: its verb and flags are there, and what it would train is composed and fits.
 
 Commands in blocks go as far as they can without training, in a folder with the files that the pages name; what answers
-with a sentence answers with the page's. The sixty tasks of `coming-from.md` are run by `cli/test_first_day.py`, and
-tutorials by the tests of their pages.
+with a sentence answers with the page's. Those that only look are run, and evaluations of models go up to the model. The
+sixty tasks of `coming-from.md` are run by `cli/test_first_day.py`, and tutorials by the tests of their pages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
 METHODS = sorted((DOCS / "methods").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STANDS_FOR = {
-    "RUN": "tiny", "START": "tiny", "shown": "tiny", "Qwen/Qwen2.5-0.5B-Instruct": "tiny",
+    "RUN": "tiny", "START": "tiny", "shown": "tiny", "Qwen/Qwen2.5-0.5B-Instruct": "talker",
     "runs/sft-sorting-0/checkpoints/step-60/model": "tiny",
     "runs/tune-grpo-compose-0/best.toml": "run.toml", "runs/first/run.toml": "run.toml",
 }  # fmt: skip
@@ -51,8 +51,15 @@ WRITTEN = {
     "style.py": "def form(completions):\n    return [0.0 for _ in completions]\n",
 }
 ELSEWHERE = {"openai/gsm8k": "the hub", "room.py:Camera": "images of a user's", "CarRacing-v3": "an extra",
-             "data/umaze/mixed": "what was recorded before"}  # fmt: skip
+             "data/umaze/mixed": "what was recorded before", "minigrid:MiniGrid-Empty-5x5-v0": "a package"}  # fmt: skip
 """What is not here to be composed with."""
+
+
+LOOKS = (["methods"], ["tasks"], ["parts"], ["check"], ["doctor"], ["claims"], ["beds"], ["studies", "show"])
+"""How commands begin that change nothing and take no longer than a second or two."""
+WORKS = {"run", "plan", "make", "compare"}
+"""What such a verb does when one of these follows."""
+TEMPLATE = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}assistant: "
 
 
 class Command(NamedTuple):
@@ -89,6 +96,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(path, folder / name)
     for name, text in WRITTEN.items():
         (folder / name).write_text(text)
+    (folder / "brief.txt").write_text("Answer in one word.")
+    shutil.copytree(BUILT_IN["tiny"], folder / "talker")
+    (folder / "talker/chat_template.jinja").write_text(TEMPLATE)
     log_days: Any = import_source(str(folder / "thermostat.py")).log_days
     log_days(folder / "thermostat.csv", days=3)
     cart = cartpole_columns()
@@ -103,6 +113,7 @@ def reader(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """At the reader's desk: verbs that train stop before they do."""
     from etude.runs import comparing, search, train
     from etude.runs.session import prepare
+    from etude.runs.worlds import language
 
     def ready(made: Any, called: object) -> None:
         prepare(made.method, made.task, made.options)
@@ -116,6 +127,7 @@ def reader(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(train, "_start", ready)
     monkeypatch.setattr(comparing, "jobs_for", enough)
     monkeypatch.setattr(search._Search, "run", enough)
+    monkeypatch.setattr(language, "restore", enough)
     return place
 
 
@@ -146,6 +158,20 @@ def go(words: list[str], page: str) -> None:
     function, bound = parsed(words)
     if words[0] not in ("train", "compare", "tune") or "--resume" in words:
         return
+    said_of(words, function, bound, page)
+
+
+def look(words: list[str], page: str) -> None:
+    """Do what only looks, and prepare an evaluation of a model; of those of runs there are none here."""
+    looks = any(words[: len(first)] == first for first in LOOKS) and not WORKS & {*words[1:2]}
+    models = words[0] == "evaluate" and words[1] in ("tiny", "RUN")
+    if (looks or models) and not any(word in ELSEWHERE for word in words) and "hard_first.py:hard_first" not in words:
+        words = ["evaluate", "RUN", "--task", "compose", *words[2:]] if models and "--task" not in words else words
+        said_of(words, *parsed(words), page)
+
+
+def said_of(words: list[str], function: Any, bound: Any, page: str) -> None:
+    """Do it; what is refused is refused in the words of the page."""
     try:
         function(*bound.args, **bound.kwargs)
     except Enough:
@@ -166,6 +192,15 @@ def test_commands_of_a_page(page: Path, reader: Path) -> None:
             parsed(command.words)
         else:
             go(command.words, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "coming-from.md"], ids=lambda p: p.name)
+def test_what_only_looks_is_done(page: Path, reader: Path) -> None:
+    """Listings, checks, explanations; and evaluations as far as their model."""
+    for command in commands(page):
+        if command.whole:
+            look(command.words, page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow

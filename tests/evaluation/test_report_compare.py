@@ -51,6 +51,16 @@ def test_a_part_that_one_run_lacks_is_one_line_and_many_runs_have_a_short_headli
     assert "<h1>3 runs</h1>" in html
 
 
+@pytest.mark.parametrize(
+    ("model", "world", "shown"), [("tiny", "language", True), ("tiny", "control", False), ("runs/a", "control", True)]
+)
+def test_a_model_is_named_where_there_is_one(model: str, world: str, shown: bool, tmp_path: Path) -> None:
+    places = [run(tmp_path / name, 0.5, 1e-3) for name in "ab"]
+    for place in places:
+        (place / "config.json").write_text(json.dumps({"task": "x", "model": model, "world": world}))
+    assert ("<td>model</td>" in write_comparison(places, tmp_path / "page.html").read_text()) == shown
+
+
 def test_runs_are_named_by_what_tells_them_apart() -> None:
     assert names_of([Path("x/a/seed-0"), Path("x/b/seed-0")]) == ["a/seed-0", "b/seed-0"]
     assert names_of([Path("runs/grpo"), Path("runs/dapo")]) == ["grpo", "dapo"]

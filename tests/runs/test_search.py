@@ -114,19 +114,23 @@ def test_a_search_from_its_start_to_the_file_that_repeats_its_best(
 
 @pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on(searched: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its first round, and after it."""
     save, saved = search._Search._save, list[int]()
 
     def stop(self: search._Search) -> None:
         saved.append(len(self.rounds))
         save(self)
-        raise KeyboardInterrupt
+        if len(saved) != 2:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(search._Search, "_save", stop)
-    with pytest.raises(KeyboardInterrupt):
-        etude.tune("grpo", "enumerable", out=tmp_path / "parts", **SMALL)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            etude.tune("grpo", "enumerable", out=tmp_path / "parts", **SMALL)
+        (tmp_path / "parts/setting-00").mkdir(exist_ok=True)  # as a run that has begun leaves it
     monkeypatch.setattr(search._Search, "_save", save)
     parts = etude.tune("grpo", "enumerable", out=tmp_path / "parts", **SMALL)
-    assert saved == [1] and (parts.best, parts.rounds) == (searched.best, searched.rounds)
+    assert saved == [0, 0, 1] and (parts.best, parts.rounds) == (searched.best, searched.rounds)
 
 
 @pytest.mark.slow
@@ -163,6 +167,8 @@ def test_a_value_out_of_its_range_is_refused_before_anything_is_written(tmp_path
         ({"over": "optimizer.rate=0.1,0.2"}, "no field of AdamW named 'rate'"),
         ({"budget": 1}, "at least 2"),
         ({"steps": 1}, "too few"),
+        *(({name: 0}, f"{name} must be a whole number of at least 1") for name in ("steps", "seeds", "evaluate")),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"metric": "pass@9"}, "There are: pass@1"),
     ],
 )

@@ -380,3 +380,19 @@ def test_episodes_that_never_end_are_cut_where_it_is_said(caplog: pytest.LogCapt
     assert "20 episodes had not ended after 30 steps and were cut there" in caplog.text
     short = EnvironmentTask(TOYS, arguments={"length": 29})
     assert np.array_equal(play(loop, short, 20, longest=30), play(loop, short, 20)) and "29" not in caplog.text
+
+
+@pytest.mark.slow
+def test_mujoco_writes_nothing_into_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its warnings, which it has in a MUJOCO_LOG.TXT, are in the log."""
+    pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.INFO, "etude.tasks")
+    env: Any = EnvironmentTask("InvertedPendulum-v5", backend="gymnasium").single().unwrapped
+    env.reset(seed=0)
+    env.data.qvel[:] = 1e12
+    env.step(np.zeros(1))
+    assert any("simulation is unstable" in line for line in caplog.messages)
+    assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import ConfigError, RunFolderError
+from etude.core.worlds import World
 from etude.evaluation.page import breakable, duration, escape, page, plain, rows
 from etude.evaluation.report import model_of, named, read_lines, read_object
 from etude.evaluation.report_curves import ORDER, Curve, card, collect, collect_looks, group_of, is_flat, repeats_of
@@ -88,7 +89,7 @@ def _final(sides: Sequence[Side]) -> str:
     names: dict[str, list[object]] = {
         "method": [side.method.get("id") for side in sides],
         "task": [named(side.config.get("task")) for side in sides],
-        "model": [model_of(side.config.get("model")) for side in sides],
+        "model": [_begun_with(side.config) for side in sides],
     }
     lines = [[name, *(breakable(str(of or "")) for of in each)] for name, each in names.items() if any(each)]
     lines += [[breakable(name_of(k)), *(cell(k, side.after.get(k)) for side in sides)] for k in keys]
@@ -100,6 +101,12 @@ def _final(sides: Sequence[Side]) -> str:
         "<code>etude compare</code> trains several and compares them with statistics."
     )
     return rows(["", *(breakable(s.name) for s in sides)], lines) + f'<p class="soft">{note}</p>'
+
+
+def _begun_with(config: Mapping[str, Any]) -> str:
+    """The model; '' where the world has none and its config says what it says everywhere."""
+    speaks = config.get("world", World.LANGUAGE) == World.LANGUAGE
+    return model_of(config.get("model")) if speaks or config.get("model") != "tiny" else ""
 
 
 def _is_known(key: Key, sides: Sequence[Side]) -> bool:

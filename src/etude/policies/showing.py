@@ -56,6 +56,13 @@ def shown(segments: Sequence[Segment], task: LanguageTask, policy: Speaker) -> l
     return made
 
 
+def check_given(task: LanguageTask) -> None:
+    """Raise ConfigError for what can be said to be wrong before a model is there: a file, the form of an argument."""
+    _parsed(task.template_arguments)
+    if task.system is not None:
+        system_text(task.system)
+
+
 _HOW = "Set `chat_template` in its tokenizer_config.json, or let chat be auto."
 
 

@@ -12,6 +12,7 @@ from etude.core.worlds import World
 from etude.runs.saved import locate
 from etude.runs.training import compose_task
 from etude.runs.worlds import world_of
+from etude.runtime import disk
 
 
 def export(
@@ -64,7 +65,7 @@ def _pushed(
     if world == World.LANGUAGE:
         world_of(world).export(str(place), config, out, member, merge)
     else:
-        out.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(out)
         world_of(world).export(str(place), config, out / "policy.pt2", member, merge)
     adapter = is_adapter(out)
     if adapter and Path(base_of(out)).exists():

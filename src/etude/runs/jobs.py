@@ -17,6 +17,7 @@ from types import FrameType
 from typing import IO, Any
 
 from etude.core.errors import EtudeError
+from etude.runtime import disk
 from etude.runtime.interrupts import Interrupted
 
 POLL = 0.2
@@ -204,7 +205,7 @@ class Workers:
         """Have a run done by a process that is idle, or by a new one."""
         process = self.idle.pop() if self.idle else _worker()
         self.busy[job] = process
-        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(job.folder.parent)
         assert process.stdin is not None
         print(json.dumps({"arguments": job.command(), "log": str(_log(job))}), file=process.stdin, flush=True)
 

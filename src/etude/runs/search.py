@@ -21,6 +21,8 @@ import numpy as np
 
 from etude.core.edit import assignments
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.fields import Count, WholeNumber
+from etude.core.fields import check as given_number
 from etude.core.fit import check
 from etude.core.streams import Stream
 from etude.core.task import Task
@@ -222,6 +224,10 @@ def tune(
     metrics, splits = world_of(goal).measured(goal)
     if metric is not None and metric not in metrics:
         raise UnknownNameError("metric", metric, metrics, f"There are: {', '.join(metrics)}.")
+    for number, hint, value in (("steps", Count, steps), ("seeds", Count, seeds), ("evaluate", Count, evaluate)):
+        if value is not None:
+            given_number(number, hint, value)
+    given_number("seed", WholeNumber, seed)
     if budget < 2:
         raise ConfigError(f"--budget is how many settings are tried, at least 2; got {budget}.")
     settings = settings_of([over] if isinstance(over, str) else list(over), budget, seed)
@@ -280,6 +286,7 @@ class _Search:
 
     def run(self, pool: Workers, quiet: bool) -> Tuned:
         """Train round by round; a round that is in the table is not trained again."""
+        self._save()  # what is stopped in its first round goes on as well
         for number, (count, until) in enumerate(self.plan):
             if number < len(self.rounds):
                 continue

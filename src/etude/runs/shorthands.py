@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
 from etude.core.errors import UnknownNameError
@@ -45,6 +45,21 @@ def alone(told: Mapping[str, Any]) -> list[str]:
         if name not in FIELDS:
             raise UnknownNameError("option", name, NAMES)
     return taken(dict(told))
+
+
+def no_field(task: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """That a task has no field of this name: with the nearest, or with the flag that stands for it.
+
+    >>> print(no_field("compose", "extractor", ["levels"]))
+    There is no field of task compose named 'extractor'. --answer sets it, which means nothing here: leave it out.
+    """
+    flags = {field.partition(".")[0]: f"--{flag.replace('_', '-')}" for flag, field in FIELDS.items()}
+    if name in flags:
+        known, hint = (), f"{flags[name]} sets it, which means nothing here: leave it out."
+    else:
+        known = list(known)
+        hint = f"It has: {', '.join(known)}." if known else ""
+    return UnknownNameError(f"field of task {task}", name, known, hint)
 
 
 def text(value: object) -> str:

@@ -20,6 +20,7 @@ from etude.core.task import Task
 from etude.core.worlds import World
 from etude.policies.adapters import NAMED, Adapter, adapter_of
 from etude.rewards.several import Scoring
+from etude.runs import shorthands
 from etude.runtime.executors.places import place_of
 from etude.runtime.looks import Best
 from etude.runtime.sinks import SINKS
@@ -223,6 +224,11 @@ def compose_method(
     if world not in composed.worlds:
         raise ConfigError(_of_another_world(composed, world))
     composed = stack(composed, parts)
+    if reward is not None and world == World.CONTROL:
+        raise ConfigError(
+            "--reward is a function over completions, and in control the environment rewards: change it there, or take "
+            "a part that changes what is learned from, as in --with normalize-rewards (`etude parts rewards`)."
+        )
     if reward is not None and "rewards" not in composed.slot_names():
         raise ConfigError(
             f"{composed.id} is a {type(composed).__name__}, which has no rewards of its own: set those of the methods "
@@ -265,7 +271,7 @@ def compose_task(
             raise ConfigError(f"--set takes PATH=VALUE, as in task.levels=2,3; got {change!r}.")
         name, dot, key = name.partition(".")
         if name not in hints(type(composed)):
-            raise UnknownNameError(f"field of task {composed.id}", name, hints(type(composed)))
+            raise shorthands.no_field(composed.id, name, hints(type(composed)))
         if kinds := part_types(hints(type(composed))[name])[0]:
             before = values.get(name, composed.fields()[name])
             values[name] = _with_part(f"task.{name}", before, kinds[0], key, text)

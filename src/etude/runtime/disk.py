@@ -63,8 +63,13 @@ def link(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents; it may exist."""
-    path.mkdir(parents=True, exist_ok=True)
+    """Create a folder and its parents; it may exist. Raises RunFolderError where there can be none of this name."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if is_full(error):
+            raise
+        raise RunFolderError(f"The folder {path} cannot be made: {error.strerror}. Choose another name.") from None
 
 
 def cut(fd: int, size: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
-from etude.core.errors import CheckpointError, EtudeError, NonFiniteError, RunFolderError
+from etude.core.errors import CheckpointError, EtudeError, NonFiniteError, RunFolderError, UnknownNameError
 from etude.core.loop import Loop, StepReport
 from etude.runtime import checkpoints, disk, round_trip
 from etude.runtime.callbacks import Callbacks, RunState, flat
@@ -297,7 +297,9 @@ class Run:
             _add(error, self._safe())
             raise
         except Exception as error:
-            _add(error, self._safe())
+            # a metric to stop at that the first step has not: whoever went on would be told the same
+            vain = isinstance(error, UnknownNameError) and self.loop.finished <= 1
+            _add(error, f"Nothing is lost in {self.folder.path}: start again." if vain else self._safe())
             raise
 
     def _safe(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from etude.core.errors import ConfigError
-from etude.core.fields import Count, Probability, check
+from etude.core.fields import Count, NonNegative, Probability, WholeNumber, check
 from etude.core.loop import Loop
 from etude.core.method import Method
 from etude.core.part import Part
@@ -88,6 +88,8 @@ class EvaluationOptions:
         object.__setattr__(self, "k", (self.k,) if isinstance(self.k, int) else tuple(self.k))
         for name in ("problems", "episodes"):
             check(name, Count, getattr(self, name))
+        check("seed", WholeNumber, self.seed)
+        check("temperature", NonNegative, self.temperature)
         if self.gamma is not None:
             check("gamma", Probability, self.gamma)
 

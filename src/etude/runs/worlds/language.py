@@ -84,6 +84,9 @@ def suited(method: Method, task: LanguageTask) -> tuple[Method, str]:
 
 def prepare(method: Method, task: LanguageTask, options: Options) -> None:
     """Read the data. Raises UnknownNameError for a split to evaluate on that the task has not."""
+    from etude.policies.showing import check_given
+
+    check_given(task)
     task.problems("train")
     if options.evaluate_split not in (None, *task.splits()):
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")

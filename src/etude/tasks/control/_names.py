@@ -241,6 +241,13 @@ def open_environment(name: str, arguments: Mapping[str, Any]) -> gym.Env:
     return made
 
 
+@functools.cache
+def _listen_to_mujoco() -> None:
+    """Have MuJoCo's warnings in the log, instead of in a MUJOCO_LOG.TXT that it writes to whatever folder this is."""
+    if importlib.util.find_spec("mujoco") is not None:
+        importlib.import_module("mujoco").set_mju_user_warning(_log.info)
+
+
 def _registered(name: str, arguments: Mapping[str, Any]) -> gym.Env:
     import gymnasium as gym
 
@@ -248,6 +255,8 @@ def _registered(name: str, arguments: Mapping[str, Any]) -> gym.Env:
         warnings.simplefilter("ignore")  # of versions and of the precision of bounds
         if ":" not in name and name not in gym.registry:
             load_plugins()
+        if name in gym.registry and "mujoco" in str(gym.registry[name].entry_point):
+            _listen_to_mujoco()
         try:
             return gym.make(name, disable_env_checker=True, **arguments)
         except gym.error.UnregisteredEnv as error:
