@@ -2,12 +2,12 @@
 
 Changes SFT in five places:
 
-1. after SFT on slow programs x and faster ones y (the first three quarters of the steps) every program gets a set of
-   candidates: four samples, the greedy answer and that of a beam of four, x itself and the worked y (`candidate-sets`);
-2. the task runs them all, and says what each is worth: on `stack-machine` -1 where it is no program, -0.5 where it stops
-   in the middle, 0 where it comes to something else than x, else 1 + the share of x's time that it saves. What it takes
-   is counted in executed opcodes, so that it is exact; the levels are ours, the paper's order is
-   invalid < wrong < correct < correct and faster;
+1. after SFT on slow programs x and faster ones y (the first three quarters of the steps) each gets a set of candidates:
+   four samples, the greedy answer and that of a beam of four, x itself and the worked y (`candidate-sets`);
+2. the task runs them all and says what each is worth: on `stack-machine` -1 where it is no program, -0.5 where it stops
+   in the middle, 0 where it comes to something else than x, else 1 + the share of x's time that it saves. Time is the
+   number of executed opcodes, so that it is exact. The levels are ours; the paper's order is invalid, wrong, correct,
+   correct and faster;
 3. of equal candidates one is kept, and problems count alike however many they have (`distinct-candidates`);
 4. RRHF (arXiv:2304.05302): with p_i = 1/|y_i| sum_t log pi(y_{i,t} | x, y_{i,<t}),
 
@@ -20,8 +20,8 @@ Changes SFT in five places:
     etude train perfrl --task stack-machine --model blank:2x64x4 --steps 800
 
 Success is what the paper calls %OPT: right, and at least 10 % faster. Here a round is a step; rounds of 500 programs
-are `problems=500 minibatches=8`. The release of RRHF divides the likelihood term by the length of the padded row, prompt
-included. p_i without a division by length: `objective.of.per_token=false`.
+are `problems=500 minibatches=8`. RRHF's release divides the likelihood term by the length of the padded row, prompt
+included. p_i without a division by length: `objective.of.per_token=false`. There is no code of PerfRL's authors.
 """
 
 from __future__ import annotations
@@ -199,4 +199,22 @@ perfrl = sft.replace(
     filters=(DistinctCandidates(),),
     objective=RankedCandidates(),
     problems=32,
+    claim=Claim(
+        statement="After as many updates programs are made faster more often, and by more, where candidates are run "
+        "and ranked than by imitation of faster programs alone, and they are right no less often.",
+        task="stack-machine",
+        setting="4,000 slow programs of 8 to 16 opcodes whose worked answers keep 70 % of what is needless; two layers "
+        "of width 64 after 400 supervised steps from a blank model, then 30 steps of 32 programs",
+        measures=(
+            Measure(name="optimised", smallest=0.05),
+            Measure(name="speedup", smallest=0.05, bounds=(1.0, None)),
+            Measure(name="right", margin=-0.05, smallest=0.05),
+            Measure(name="best of 2", role="mechanism", smallest=0.05, bounds=(1.0, None)),
+        ),
+        equal=("updates",),
+        sweep={"optimizer.lr": (2e-4, 5e-4, 1e-3)},
+        learned_on="optimised",
+        paper_effect="PIE, CodeT5 with 60 M parameters: 5.6 points more programs optimised and 2.2 more speedup than "
+        "the models that it began from, near much larger ones",
+    ),
 )
