@@ -171,7 +171,7 @@ class RankedCandidates(PairLoss):
     ([2.5, 2.5], [0.5, 0.5])
     """
 
-    fresh_rows: ClassVar[bool] = False  # type: ignore[assignment, misc]  # whoever said a candidate
+    fresh_rows: ClassVar[bool] = False  # whoever said a candidate
     link: Link = Hinge()
     of: ImplicitReward = LogRatio(denominators=(), per_token=True)
     choice: Choice = AllPairs()
