@@ -155,6 +155,27 @@ def a_lol_offline(w: World) -> Tensor:
     return token_mean(losses)
 
 
+def candidates() -> World:
+    """Answers of which two to the first problem are equal; of the last problem none passes its tests."""
+    world = plain(rewards=[1.5, 0.0, 1, -1, 1.5, 0.0, 1.25, 2, -0.5, 1, 0.5, 0, 0, -1, 0.5])
+    world.said = list("abcdaabcdeabcde")
+    return world
+
+
+def perfrl(w: World) -> Tensor:
+    """Pairs in the wrong order by the mean log-probability of tokens, and the best's likelihood; equal answers once."""
+    each = []
+    for problem in sorted(set(w.groups)):
+        rows = [i for i in range(w.count) if w.groups[i] == problem]
+        rows = [i for i in rows if w.said[i] not in [w.said[j] for j in rows if j < i]]
+        p = {i: w.of("new", i).sum() / w.lengths[i] for i in rows}
+        ranked = sum(torch.relu(p[i] - p[j]) for i in rows for j in rows if w.rewards[i] < w.rewards[j])
+        best = max(rows, key=lambda i: w.rewards[i])
+        each.append(ranked - (w.of("new", best).sum() if w.rewards[best] >= 1 else 0.0))
+    assert len(rows) == 5 and w.said[4] == w.said[0]
+    return sum(each) / len(each)
+
+
 def compared() -> World:
     """Scores of which some are equal."""
     return plain(rewards=[3.0, 1, 2, 0.5, 0.5, 0.0, 1, 4, 1, 2, 0.25, 0, 0, -1, 0.5])
@@ -702,6 +723,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "planning-pg-vs-q": (plain, planning_pg_vs_q),
     "poly-ppo": (worlds.vines, poly_ppo),
     "ppo": (plain, ppo),
+    "perfrl": (candidates, perfrl),
     "pf-ppo": (plain, pf_ppo),
     "ppo-max": (plain, ppo_max),
     "rlgf": (worlds.guided, rlgf),

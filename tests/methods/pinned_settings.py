@@ -551,6 +551,13 @@ SETTINGS: dict[str, Settings] = {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 1, "experience.steps": 2048, "epochs": 10,
         "minibatches": 32, "advantages.per_minibatch": True, "optimizer.lr": 3e-4,
     },
+    "perfrl": {
+        **ONCE, "experience": "candidate-sets", "experience.size": 4, "experience.temperature": 1.0,
+        "experience.decoders": ("token-beam", "token-beam"), "experience.decoders.0.width": 1,
+        "experience.decoders.1.width": 4, "stages": ("phase", "phase"), "stages.0.like": "sft", "stages.0.end": 0.75,
+        "stages.1.optimizer": "reset", "problems": 32, "optimizer.schedule": "constant", "optimizer.clip_norm": 1.0,
+        "reference": None, "critic": None,
+    },
     "pf-ppo": {
         **SAMPLED, **TWICE, "experience.size": 5, "reference": "frozen", "filters": ("rank-filter",),
         "filters.0.ranks": "best-random-ranks", "filters.0.draws": 2,

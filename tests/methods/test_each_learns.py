@@ -337,6 +337,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "cgpo": solved,
     "cgpo-best": solved,
     "cgpo-pairs": solved,
+    "perfrl": solved,
     "pf-ppo": solved,
     "ppo-max": solved,
     "rlgf": solved,
@@ -365,6 +366,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
         name: {"experience.guide": "current-policy", "experience.mixing": 0.5, "epochs": 2}
         for name in ("rlgf", "rlgf-aggrevated")
     },
+    "perfrl": {"stages": ()},  # which begin by imitation
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},

@@ -87,10 +87,9 @@ class WrittenAnswers(TokenExperience, abstract=True):
         """An answer as an episode; empty where it does not fit the model's context."""
         scores = worth(problem.info)
         assert scores is not None
-        answer = Segment("assistant", str(problem.info[ANSWERS][k]), reward=float(scores[k]))
-        opened = shown(SingleTurn(context.task).reset(problem, 0), context.task, context.policy)
-        row = written(problem, [*opened, answer], group, context.policy, context.task.add_bos)
+        row = answered(problem, str(problem.info[ANSWERS][k]), float(scores[k]), group, context)
         if self.behaviour and row.action_count:
+            answer = row.segments[-1]
             said = [float(x) for x in problem.info[LOGPS][k]]
             if len(said) != row.action_count:
                 raise DataError(
@@ -132,6 +131,13 @@ class ScoredAnswers(WrittenAnswers):
             return list(range(count))
         draw = context.stream.split("answers", problem.id, number).numpy
         return sorted(draw.choice(count, self.most, replace=False).tolist())
+
+
+def answered(problem: Problem, text: str, score: float, group: int, context: Context) -> Episode:
+    """A text as an answer to a problem of one turn, paid so; empty where it does not fit the model's context."""
+    opened = shown(SingleTurn(context.task).reset(problem, 0), context.task, context.policy)
+    answer = Segment("assistant", text, reward=score)
+    return written(problem, [*opened, answer], group, context.policy, context.task.add_bos)
 
 
 def worth(info: Mapping[str, Any]) -> Sequence[float] | None:

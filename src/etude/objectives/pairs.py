@@ -266,7 +266,7 @@ class PairLoss(TokenObjective):
 
     def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         compared = self._compared(batch, policy)
-        loss = compared.mean(self.link(compared.margin, compared.gap), self.link.orders)
+        loss = self._of_pairs(compared, self.link(compared.margin, compared.gap))
         loss = loss if self.weight == 1 else self.weight * loss
         if self.nll:
             loss = loss + self.nll * self._of_best(batch, policy)
@@ -288,6 +288,10 @@ class PairLoss(TokenObjective):
         place = pairs.whose if whose is None else pairs.whose[whose]
         return Compared(value[pairs.better] - value[pairs.worse], gap, pairs.group, place)
 
+    def _of_pairs(self, compared: Compared, loss: Tensor) -> Tensor:
+        """[G] the loss of each group, of the losses [N] of pairs."""
+        return compared.mean(loss, self.link.orders)
+
     def _of_best(self, batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
         """[G] mean -log pi per token of each group's best answer; 0 where all are equally good."""
         (mean, scores, group), number, _ = answers_of(batch, mean_logp(batch, policy), batch.scores, batch.group)
@@ -305,11 +309,14 @@ class Compared(NamedTuple):
 
     def mean(self, values: Tensor, differing: bool) -> Tensor:
         """[G] mean of values [N] over the pairs of each group, of those alone that differ if so; 0 where none are."""
+        size = self.total(torch.ones_like(values), differing)
+        return self.total(values, differing) / size.clamp(min=1)
+
+    def total(self, values: Tensor, differing: bool) -> Tensor:
+        """[G] their sum."""
         counts = self.gap > 0 if differing else torch.ones_like(self.gap, dtype=torch.bool)
         groups = int(self.place.max()) + 1
-        total = values.new_zeros(groups).index_add(0, self.group, torch.where(counts, values, 0.0))
-        size = values.new_zeros(groups).index_add(0, self.group, counts.to(values))
-        return total / size.clamp(min=1)
+        return values.new_zeros(groups).index_add(0, self.group, torch.where(counts, values, 0.0))
 
 
 def answers_of(batch: TokenBatch, *values: Tensor) -> tuple[list[Tensor], Tensor | None, Tensor | None]:

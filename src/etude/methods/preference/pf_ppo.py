@@ -22,8 +22,8 @@ standardised over all of them, in the release anew for every minibatch, here onc
 N = 5, 0.4 and 0.1, are BR's once normalised.
 
 Which filter suits a reward model is said by `evaluation.rank_fit`: how well a line from the model's scores to what
-responses are worth fits those that the filter keeps. The paper's task, programs of a stack machine, is no bed here yet:
-the claim is about `digest`.
+responses are worth fits those that the filter keeps. Programs from examples, after the paper's task, are
+`--task stack-machine --set task.asks=examples`; the claim is about `digest`.
 """
 
 from __future__ import annotations
