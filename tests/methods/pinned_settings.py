@@ -55,6 +55,10 @@ CARTPOLE: Settings = {
     **VALUES, "exploration": "epsilon-greedy", "exploration.end": 0.04, "exploration.over": 8_000
 }  # fmt: skip
 """What SB3's zoo has for dqn on CartPole-v1."""
+OF_LOGS: Settings = {
+    **{k: v for k, v in VALUES.items() if not k.startswith(("exp", "critic.backup"))}, "experience": "logged",
+    "exploration": None, "critic.error": "huber", "critic.error.delta": 1.0,
+}  # fmt: skip
 WIDE: Settings = {
     "experience.capacity": 1_000_000, "experience.updates": 1.0, "sampling.batch": 256, "sampling.horizon.gamma": 0.99,
     "policy.network.hidden": (256, 256), "critic.network.hidden": (256, 256), "policy.network.activation": "relu",
@@ -221,6 +225,7 @@ SETTINGS: dict[str, Settings] = {
         **{f"{k}.learning.optimizer.lr": 1e-3 for k in ("policy", "critic", "learners.0")},
         **{f"{k}.learning.target.rate": 0.005 for k in ("policy", "critic")},
     },
+    "bve": {**OF_LOGS, "transforms": ("next-actions",), "critic.backup.rule": "taken"},
     "c51": {**CARTPOLE, "critic.head.count": 51, "critic.error": "cross-entropy"},
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
              "token_weights.0.beta2": 0.999, "token_weights.0.candidates": 16, "token_weights.0.high": 0.01},
@@ -420,6 +425,10 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.size": 16, "rewards": ("task-reward", "memory-reward"), "rewards.1.exploit": 1.0,
         "rewards.1.explore": 1.0, "rewards.1.threshold": 0.5, "rewards.1.neighbours": 1, "rewards.1.responses": 100,
         "rewards.1.window": 100, "rewards.1.warmup": 50, "rewards.1.order": "score-first",
+    },
+    "mce": {
+        **{k: v for k, v in OF_LOGS.items() if "target" not in k}, "transforms": ("returns-to-go",),
+        "critic.backup": "monte-carlo", "critic.learning.target": None,
     },
     "map-dqn": {
         **CARTPOLE, "sampling.horizon.gamma": 0.96, "critic.error": "huber", "critic.head": "channels",
@@ -652,6 +661,10 @@ SETTINGS: dict[str, Settings] = {
         **SOFT, "critic.count": 10, "critic.backup.reduce.of": 2, "experience.updates": 20.0,
         "policy.learning.every": 20, "learners.0.learning.every": 20, "actor.0.over": "mean",
     },
+    "rem": {
+        **OF_LOGS, "critic": "mixed-q-functions", "critic.head": "several-values", "critic.head.count": 200,
+        "critic.backup.rule": "best-mixture",
+    },
     "reinforce": PLAIN,
     "reinforce in control": {
         **ONCE, **ADAM_IN_CONTROL, "experience.environments": 8, "experience.steps": 128, "optimizer.lr": 3e-3,
@@ -834,6 +847,12 @@ SETTINGS: dict[str, Settings] = {
     "td3-bc": {**TD3_BC, "actor.1.towards": "as-recorded"},
     "traj-weighting": {
         **IQL, "sampling": "trajectory-weighted", "sampling.by": "episode-advantage", "sampling.temperature": 0.1,
+    },
+    "tq-saco": {
+        **{k: v for k, v in OF_LOGS.items() if "clip" not in k}, "sampling.batch": 128, "sampling.horizon.gamma": 0.95,
+        "critic.network.hidden": (256, 256, 256), "critic.learning.optimizer.lr": 1e-4,
+        "critic.learning.target.every": 100, "critic.learning.optimizer.clip_norm": None,
+        "critic.backup.rule.double": False,
     },
     "trpo": {**TRUST, **FITTED, "optimizer": "trust-region", "optimizer.shrink": 0.8, "optimizer.tries": 10},
     "v-mpo": {

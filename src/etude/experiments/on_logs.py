@@ -12,6 +12,20 @@ from numpy.typing import NDArray
 
 from etude.core.control import ControlTask
 from etude.core.method import Method
+from etude.experience.logs.writing import LoggedEpisode
+
+Columns = dict[str, NDArray[Any]]
+"""Of logs, [N, ...], one episode after another."""
+
+
+def columns_of(episodes: Sequence[LoggedEpisode]) -> Columns:
+    """Episodes that were recorded as logs."""
+    each = {
+        "observations": [e.observations[:-1] for e in episodes], "actions": [e.actions for e in episodes],
+        "rewards": [e.rewards for e in episodes], "next_observations": [e.observations[1:] for e in episodes],
+        "terminals": [e.terminations for e in episodes], "timeouts": [e.truncations for e in episodes],
+    }  # fmt: skip
+    return {name: np.concatenate(column) for name, column in each.items()}
 
 
 def before_and_after(

@@ -92,18 +92,12 @@ class NearNext(FromPolicy):
     weight: NonNegative = 0.01
 
     def objection(self, method: Method) -> str | None:
-        policy, sampling, critic = (method.slots()[slot] for slot in ("policy", "sampling", "critic"))
+        policy, critic = method.slots()["policy"], method.slots()["critic"]
         if policy is not None and policy.of_choices:
             return f"goes by distances between numbers, and {type(policy).__name__} makes choices: set another rule."
         if critic is not None and critic.head.says != "numbers":
             return f"takes something off a value, and the critic says {critic.head.says}: set critic.head=scalar."
-        if sampling is None:
-            return None
-        if sampling.horizon.length > 1:
-            return "asks what was done after one step: set sampling.horizon=one-step."
-        if not sampling.horizon.beyond and not has_column(method, "next_actions"):
-            return "asks what was done next, which no row says: set transforms=next-actions."
-        return None
+        return _next_unsaid(method)
 
     def of_actions(self, actions: Tensor, choice: Choice, read: ReplayReading) -> Following:
         outputs, logp, _ = super().of_actions(actions, choice, read)
@@ -154,12 +148,10 @@ class Taken(Rule):
     """
 
     def objection(self, method: Method) -> str | None:
-        policy, sampling = method.slots()["policy"], method.slots()["sampling"]
-        if sampling is not None and not sampling.horizon.beyond:
-            return "asks what was done next, which no row says: set sampling.horizon=quintuple."
+        policy = method.slots()["policy"]
         if policy is not None and not policy.made_of_critic:
             return "asks for the choice that was made next, and policies of their own have others: set another rule."
-        return None
+        return _next_unsaid(method)
 
     def __call__(self, read: ReplayReading) -> Following:
         slow = read.outputs("next", copy=True)
@@ -284,3 +276,15 @@ class CutBootstrap(Bootstrap):
         found = whole.clamp(self.low, self.high)
         read.note("cut", (found != whole).to(whole.dtype).mean((1, 2)))
         return found
+
+
+def _next_unsaid(method: Method) -> str | None:
+    """Why rows do not say what was done next; None: they do."""
+    sampling = method.slots()["sampling"]
+    if sampling is None or sampling.horizon.beyond:
+        return None
+    if sampling.horizon.length > 1:
+        return "asks what was done after one step: set sampling.horizon=one-step."
+    if not has_column(method, "next_actions"):
+        return "asks what was done next, which no row says: set transforms=next-actions, or sampling.horizon=quintuple."
+    return None

@@ -40,17 +40,23 @@ def read_replay(folder: Path, spaces_of: Callable[[Mapping[str, Any]], Spaces]) 
     begin = taken * count % capacity if taken * count >= capacity else 0
     own = np.roll(rows, -begin, 1)
     each = [own[member, environment::count] for member in range(len(own)) for environment in range(count)]
-    return _raw(folder, np.concatenate(each), np.cumsum([0, *map(len, each)])[:-1], spaces)
+    return raw_of_rows(folder, np.concatenate(each), np.cumsum([0, *map(len, each)])[:-1], spaces)
 
 
-def _raw(folder: Path, rows: Numbers, starts: Numbers, spaces: Spaces) -> Raw:
-    """Rows [N, W] as columns, actions as the environment takes them. Raises DataError for rows of other spaces."""
+def raw_of_rows(where: Path, rows: Numbers, starts: Numbers, spaces: Spaces) -> Raw:
+    """Rows [N, W] of a store as columns, actions as the environment takes them.
+
+    Args:
+        where: they are from. starts: rows with which episodes begin that do not follow the end of another.
+
+    Raises: DataError for rows of other spaces.
+    """
     space = spaces.action_space
     choices = choices_of(space)
     acts = 1 if choices else int(np.prod(space.shape))
     wide = (rows.shape[1] - acts - 3) // 2
     if 2 * wide + acts + 3 != rows.shape[1]:
-        raise DataError(f"{folder} stored rows of {rows.shape[1]} numbers, which {spaces.said_by} does not show.")
+        raise DataError(f"{where} stored rows of {rows.shape[1]} numbers, which {spaces.said_by} does not show.")
     seen, actions, following, rest = np.split(rows, np.cumsum([wide, acts, wide]), 1)
     if not choices:
         low, high = space.low.reshape(-1), space.high.reshape(-1)
@@ -63,4 +69,4 @@ def _raw(folder: Path, rows: Numbers, starts: Numbers, spaces: Spaces) -> Raw:
         "observations": seen, "actions": actions[:, 0].round().astype(np.int64) if choices else actions,
         "rewards": rest[:, 0], "terminals": terminated, "timeouts": ended & ~terminated, "next_observations": following,
     }  # fmt: skip
-    return Raw(folder, columns, spaces=(spaces.observation_space, kept), starts=begins)
+    return Raw(where, columns, spaces=(spaces.observation_space, kept), starts=begins)
