@@ -339,6 +339,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "cgpo-pairs": solved,
     "pf-ppo": solved,
     "ppo-max": solved,
+    "directional-stimulus-prompting": solved,
     "rlgf": solved,
     "rlgf-aggrevated": solved,
     "reward-model": preference,
