@@ -310,9 +310,9 @@ def ppo_rlhf(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
-def away_from_start(w: World) -> dict[int, list[float]]:
-    """What was paid, and a thousandth of the distance of each learned token."""
-    rewards = {i: (-0.001 * (w.of("old", i) - w.of("ref", i))).tolist() for i in range(w.count)}
+def away_from_start(w: World, price: float = 0.001) -> dict[int, list[float]]:
+    """What was paid, and a share, a thousandth if not given, of the distance of each learned token."""
+    rewards = {i: (-price * (w.of("old", i) - w.of("ref", i))).tolist() for i in range(w.count)}
     for i in rewards:
         rewards[i][-1] += w.rewards[i]
     return rewards
@@ -321,6 +321,28 @@ def away_from_start(w: World) -> dict[int, list[float]]:
 def rlgf(w: World) -> Tensor:
     """Tokens of a guide are none of the world's learned ones."""
     rewards = away_from_start(w)
+    advantages = gae(w, rewards)
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
+def hinted() -> World:
+    """Keywords of x that a sign closes, and a reference that has two of them in a row."""
+    world = plain()
+    world.spelled = {COMMA: ";"}
+    world.notes["listed"] = {"reference": "xx"}
+    return world
+
+
+def directional_stimulus_prompting(w: World) -> Tensor:
+    """The sum of what keywords are paid, each where it is closed, and PPO of all of it. Nothing was masked."""
+    rewards = away_from_start(w, 0.005)
+    for i in range(w.count):
+        begin, longest = 0, 0
+        for t, token in enumerate(w.tokens[i, : w.lengths[i]].tolist()):
+            if token == COMMA:
+                new = longest < t - begin <= 2
+                rewards[i][t] += 1.0 if new else -0.2
+                begin, longest = t + 1, max(longest, t - begin)
     advantages = gae(w, rewards)
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
@@ -726,6 +748,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "perfrl": (candidates, perfrl),
     "pf-ppo": (plain, pf_ppo),
     "ppo-max": (plain, ppo_max),
+    "directional-stimulus-prompting": (hinted, directional_stimulus_prompting),
     "rlgf": (worlds.guided, rlgf),
     "rlgf-aggrevated": (worlds.finished, rlgf),
     "rlgf-d2lols": (worlds.guided, rlgf_apart),

@@ -571,6 +571,11 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, **TWICE, "experience.size": 5, "reference": "frozen", "filters": ("rank-filter",),
         "filters.0.ranks": "best-random-ranks", "filters.0.draws": 2,
     },
+    "directional-stimulus-prompting": {
+        **SAMPLED, "experience": "masked-groups", "experience.mask": 0.9, "experience.every": 20, "epochs": 5,
+        "minibatches": 2, "reference": "frozen", "critic": "token-critic", "rewards.1.separator": ";",
+        "rewards.1.avoided": (), "rewards.2.target": 0.5,
+    },
     "rlgf": GUIDED,
     "rlgf-aggrevated": {**GUIDED, "experience": "guide-roll-outs"},
     "rlgf-d2lols": {

@@ -340,6 +340,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "perfrl": solved,
     "pf-ppo": solved,
     "ppo-max": solved,
+    "directional-stimulus-prompting": solved,
     "rlgf": solved,
     "rlgf-aggrevated": solved,
     "reward-model": preference,

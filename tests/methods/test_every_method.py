@@ -69,7 +69,8 @@ MOST = 12
 """Steps after which a method must have had something to learn from, whatever the seed."""
 TASKS = {
     "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
-    "archer": "attr-20q", "copg": "preferences", "empg": "attr-20q", "goal-conditioned-rm": "preferences",
+    "archer": "attr-20q", "copg": "preferences", "directional-stimulus-prompting": "compose",
+    "empg": "attr-20q", "goal-conditioned-rm": "preferences",
     "ipo": "preferences", "p2r": "compose", "pairwise-ppo": "preferences", "planning-q-learning": "paths",
     "refuel": "attr-20q", "rlprompt": "compose", "ssrl": "compose", "supo": "attr-20q",
 }  # fmt: skip

@@ -138,6 +138,8 @@ class TokenBatch:
         regularizer_shares: [B, T] `shares` times the factors of regularizers that hold back some tokens only, by the
             regularizers' names.
         entropy: [B, T] of the distribution that each token was sampled from, where a part needs it.
+        allowed: [B, T, V] True on the tokens that could have been drawn in each one's place; None: all could. What the
+            policy says of the batch is said of these alone.
         hidden, head: [B, T, H] states that predict each token, and the policy's last layer, where they were needed to
             score or to give credit.
         row_loss: [B] each row's objective, averaged over its tokens, the last time that it was passed over.
@@ -183,6 +185,7 @@ class TokenBatch:
     version: Tensor | None = None
     outcomes: Tensor | None = None
     entropy: Tensor | None = None
+    allowed: Tensor | None = None
     hidden: Tensor | None = None
     row_loss: Tensor | None = None
     final: Tensor | None = None

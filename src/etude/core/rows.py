@@ -68,6 +68,7 @@ def to_batch(
         unfinished=torch.tensor(unfinished, device=device) if any(unfinished) else None,
         earlier=_earlier(episodes, action, device),
         step=_step(episodes, action, device),
+        allowed=_allowed(episodes, action, device),
         draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
         episode=torch.tensor(numbers, device=device),
         player=torch.tensor([players.index(e.player) for e in episodes], device=device),
@@ -100,6 +101,21 @@ def _step(episodes: Sequence[Episode], action: np.ndarray, device: torch.device)
         numbers = [n for s in episode.segments for n in s.info.get("step", [-1] * len(s.tokens))]
         found[row, : len(numbers)] = numbers
     return torch.from_numpy(np.where(action, found, -1)).to(device)
+
+
+def _allowed(episodes: Sequence[Episode], action: np.ndarray, device: torch.device) -> Tensor | None:
+    """[B, T, V] tokens that could have been drawn, as segments say of the last ones (`info["allowed"]`); else all."""
+    told = [s.info["allowed"] for e in episodes for s in e.segments if "allowed" in s.info]
+    if not told:
+        return None
+    found = torch.ones(*action.shape, told[0].shape[1], dtype=torch.bool, device=device)
+    for row, episode in enumerate(episodes):
+        end = 0
+        for s in episode.segments:
+            end += len(s.tokens)
+            if (own := s.info.get("allowed")) is not None:
+                found[row, end - len(own) : end] = own
+    return found
 
 
 def check_aligned(episode: Episode) -> None:

@@ -175,6 +175,9 @@ class LanguageTask(Task, abstract=True):
         """Reward of one completion."""
         raise NotImplementedError
 
+    def expect(self, asked: Sequence[tuple[Problem, str]]) -> None:
+        """Be told which completions of problems are about to be scored one by one, of tasks that read many at once."""
+
     def success(self, episode: Episode) -> bool:
         """Whether an episode counts as solved in accuracy and pass@k."""
         return bool(episode.info.get("success", episode.reward >= 1.0))

@@ -60,6 +60,8 @@ class Texts:
             segment.info["entropy"] = completion.entropy
         if completion.hidden is not None:
             segment.info["hidden"] = completion.hidden
+        if completion.allowed is not None:
+            segment.info["allowed"] = completion.allowed
         return segment
 
     # What views write

@@ -106,6 +106,7 @@ class Here:
     def tell(self, which: Sequence[int], said: Sequence[Segment]) -> None:
         """They are stepped when their answers are heard."""
         self.told += zip(which, said, strict=True)
+        self.task.expect([(self.episodes[i].problem, segment.text) for i, segment in zip(which, said)])
 
     def hear(self) -> Iterator[tuple[int, Answer]]:
         """Raises as `reset` does."""

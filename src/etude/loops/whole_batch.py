@@ -36,7 +36,7 @@ def values_all(
     tokens, real, action = (
         torch.nn.functional.pad(x, (0, 1)) for x in (batch.tokens, batch.attention_mask, batch.action_mask)
     )
-    longer = batch.replace(tokens=tokens, attention_mask=real | after, action_mask=action | after)
+    longer = batch.replace(tokens=tokens, attention_mask=real | after, action_mask=action | after, allowed=None)
     if critic is None:
         values = evaluate_all(policy, longer, {"values"}, budget).values
     else:

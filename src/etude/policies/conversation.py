@@ -209,7 +209,9 @@ class Conversation:
         assert self._decoder is not None
         lengths = [len(asked[i].tokens) for i in order]
         leaving = last and self._decoder.size == len(asked)
-        rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving)
+        within, room = sampling.within, sampling.max_tokens
+        reader = None if within is None else within.begin([row.tokens for row in asked], room)
+        rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving, reader)
         said = decode(rows, draws, begun)
         if leaving:
             self._decoder = None

@@ -36,7 +36,7 @@ from etude.policies.loading import (
     resolve,
     shadow_from,
 )
-from etude.policies.logprobs import token_logprobs
+from etude.policies.logprobs import allowed_logprobs, token_logprobs
 from etude.policies.masters import Masters
 from etude.policies.probe import check_model, check_tokens
 from etude.policies.prompts import Held
@@ -226,12 +226,13 @@ class LanguagePolicy:
 
     @torch.no_grad()
     def reference_logp(self, batch: TokenBatch) -> Tensor:
-        """[B, T] log-probabilities under the reference policy."""
+        """[B, T] log-probabilities under the reference policy, which may say whatever it wants."""
+        free = batch.replace(allowed=None)
         if adapted(self.model):
             with self.model.disable_adapter():
-                return self._evaluate(self.model, batch, frozenset()).logp
+                return self._evaluate(self.model, free, frozenset()).logp
         assert self.reference is not None  # kept before training, as of every method that reads it
-        return self._evaluate(self.reference, batch, frozenset()).logp
+        return self._evaluate(self.reference, free, frozenset()).logp
 
     def keep_reference(self) -> None:
         """Freeze the current weights as the reference; with an adapter, switching it off is the reference."""
@@ -259,10 +260,15 @@ class LanguagePolicy:
             hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts, self.held)
         head = causal.get_output_embeddings()
         places = torch.nonzero_static(mask.flatten(), size=len(hidden))[:, 0]  # how many they are is known
-        logp, entropy = token_logprobs(
-            hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), batch.tokens.flatten()[places],
-            batch.temperature, getattr(self.config, "final_logit_softcapping", None), "entropy" in needs,
-        )  # fmt: skip
+        targets = batch.tokens.flatten()[places]
+        if batch.allowed is None:
+            logp, entropy = token_logprobs(
+                hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), targets,
+                batch.temperature, getattr(self.config, "final_logit_softcapping", None), "entropy" in needs,
+            )  # fmt: skip
+        else:
+            logits, allowed = self.head_logits(causal, hidden), batch.allowed.flatten(0, 1)[places]
+            logp, entropy = allowed_logprobs(logits, allowed, targets, batch.temperature, "entropy" in needs)
 
         def spread(flat: Tensor) -> Tensor:
             return spread_over(mask, places, flat)

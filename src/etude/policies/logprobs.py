@@ -42,6 +42,22 @@ def token_logprobs(
     return logp, ent if entropy else None
 
 
+def allowed_logprobs(
+    logits: Tensor, allowed: Tensor, targets: Tensor, temperature: float = 1.0, entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """The same where only some tokens could be drawn: of logits [N, V], and `allowed` [N, V] True on those.
+
+    Of three tokens that are alike two could be drawn:
+
+    >>> logp, entropy = allowed_logprobs(torch.zeros(1, 3), torch.tensor([[True, False, True]]), torch.tensor([2]))
+    >>> round(logp.exp().item(), 6), entropy
+    (0.5, None)
+    """
+    logp = (logits / temperature).masked_fill(~allowed, -torch.inf).log_softmax(-1)
+    surprise = torch.where(allowed, logp.exp() * logp.masked_fill(~allowed, 0.0), 0.0)
+    return logp.gather(1, targets[:, None])[:, 0], -surprise.sum(-1) if entropy else None
+
+
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, cap: float | None) -> Tensor:
     z = torch.nn.functional.linear(hidden, weight, bias)
     z = z if z.dtype == torch.float64 else z.float()

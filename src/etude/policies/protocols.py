@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    import numpy as np
     from peft import PeftModel
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import TypeIs
@@ -69,6 +70,26 @@ class Engine(Protocol):
 
     def tokens(self, row: int) -> Sequence[int]:
         """All that a row holds."""
+        ...
+
+
+class Within(Protocol):
+    """What says which tokens may be drawn."""
+
+    def begin(self, rows: Sequence[Sequence[int]], room: int) -> Reader:
+        """Read rows before anything is drawn behind them, at most `room` tokens behind each."""
+        ...
+
+
+class Reader(Protocol):
+    """What reads along while rows are sampled; rows are named by their places in `Within.begin`."""
+
+    def allowed(self, rows: np.ndarray) -> Tensor:
+        """[N, V] True on the tokens that may come next in these rows, one of them at least."""
+        ...
+
+    def said(self, rows: np.ndarray, tokens: Tensor) -> None:
+        """These rows go on with these tokens [N]."""
         ...
 
 

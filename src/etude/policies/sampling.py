@@ -21,7 +21,7 @@ from etude.policies.stopping import END, Stopper
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
-    from etude.policies.protocols import Decoder
+    from etude.policies.protocols import Decoder, Reader, Within
 
 COMPACT_BELOW = 0.75
 """Fraction of rows still going at which finished ones are cut out of the cache: copying is not free."""
@@ -41,7 +41,8 @@ class Sampling:
     Where the entropy at temperature 1 is above `fork_entropy` nats, `fork_temperature` takes the place of
     `temperature` if it is given. `entropy` and `hidden` say what else is recorded of every token: the entropy of the
     distribution that it was drawn from, and the last layer's state that the distribution was computed from.
-    `whole_turns` counts what a turn was begun with among its `max_tokens`.
+    `whole_turns` counts what a turn was begun with among its `max_tokens`. `within` says which tokens may come next:
+    the others have no probability, and the log-probabilities of those that are drawn are recorded so.
     """
 
     temperature: float = 1.0
@@ -54,6 +55,7 @@ class Sampling:
     fork_temperature: float | None = None
     fork_entropy: float = 0.672
     whole_turns: bool = False
+    within: Within | None = None
 
     @property
     def truncates_distribution(self) -> bool:
@@ -63,13 +65,17 @@ class Sampling:
 
 @dataclass
 class Completion:
-    """What was sampled after one prompt; lists and `hidden` [n, H] have one entry per token, the end token included."""
+    """What was sampled after one prompt; lists and tensors have one entry per token, the end token included.
+
+    `hidden` [n, H], and `allowed` [n, V]: the tokens that could be drawn, where not all of them could.
+    """
 
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     stop: StopReason = StopReason.MAX_TOKENS
     hidden: Tensor | None = None
+    allowed: Tensor | None = None
 
 
 def generate(
@@ -95,7 +101,7 @@ def decode(rows: Decoding, draws: Sequence[Draw], begun: Sequence[int]) -> list[
         rows.ends = np.minimum(rows.ends, limit - np.array(begun))
     numbers = _Numbers(draws, begun, limit, rows.device)
     for step in range(limit):
-        tokens, logp, entropy = _draw(rows.logits, rows.sampling, numbers.at(step)[rows.index])
+        tokens, logp, entropy = _draw(rows.allowed_logits(), rows.sampling, numbers.at(step)[rows.index])
         if rows.record(tokens, logp, entropy) or step + 1 == limit:
             break
         rows.advance(tokens)
@@ -188,11 +194,12 @@ class Decoding:
         order: [N] the place of each of these rows among the completions.
         lengths: [N] tokens that they hold.
         leaving: rows that end are dropped; else they rest in the decoder.
+        reader: who reads along and says which tokens may come next.
     """
 
     def __init__(
         self, policy: LanguagePolicy, sampling: Sampling, rows: Decoder, hidden: Tensor, logits: Tensor,
-        order: Sequence[int], lengths: Sequence[int], leaving: bool,
+        order: Sequence[int], lengths: Sequence[int], leaving: bool, reader: Reader | None = None,
     ) -> None:  # fmt: skip
         self.policy, self.sampling, self.device = policy, sampling, policy.device
         self.model, self.decoder, self.leaving = policy.sampler(), rows, leaving
@@ -207,7 +214,22 @@ class Decoding:
         self.tokens = np.empty((len(order), sampling.max_tokens), np.int64)
         self.steps: list[tuple[np.ndarray, Tensor, Tensor, Tensor | None]] = []
         self.states: list[Tensor] = []
+        self.reader, self.sets = reader, list[Tensor]()
         self.seen = 0
+
+    def allowed_logits(self) -> Tensor:
+        """[N, V] logits of the next tokens, those that may not come at minus infinity. Asked once for each of them."""
+        if self.reader is None:
+            return self.logits
+        going = self._going()
+        allowed = torch.ones_like(self.logits, dtype=torch.bool)
+        allowed[sent(going.nonzero()[0], self.device)] = self.reader.allowed(self.rows[going])
+        self.sets.append(allowed)
+        return self.logits.masked_fill(~allowed, -torch.inf)
+
+    def _going(self) -> np.ndarray:
+        """[B] True on rows that are not known to have ended."""
+        return self.ends[self.rows] > len(self.steps)
 
     def record(self, tokens: Tensor, logp: Tensor, entropy: Tensor | None) -> bool:
         """Keep what was drawn; True when no row is known to go on."""
@@ -232,7 +254,9 @@ class Decoding:
 
         Rows that go on in a later turn rest at once: they must not take up what is drawn after their end.
         """
-        going = self.ends[self.rows] > len(self.steps)
+        going = self._going()
+        if self.reader is not None:
+            self.reader.said(self.rows[going], tokens[sent(going.nonzero()[0], self.device)])
         alive = int(going.sum())
         if alive <= COMPACT_BELOW * len(going) or (alive < len(going) and not self.leaving):
             kept = going.nonzero()[0]
@@ -261,12 +285,16 @@ class Decoding:
             logp, *entropy = found[:, place[row, :end]].tolist()
             surprise = entropy[0] if entropy else []
             done.append(Completion(self.tokens[row, :end].tolist(), logp, surprise, self._why(row, end)))
-        if self.states:
-            order = np.concatenate([place[row, :end] for row, end in enumerate(self.ends)])
-            states = torch.cat(self.states)[sent(order, self.device)]
-            for completion, hidden in zip(done, states.split(self.ends.tolist())):
-                completion.hidden = hidden
+        order = np.concatenate([place[row, :end] for row, end in enumerate(self.ends)])
+        for completion, hidden in zip(done, self._by_row(self.states, order)):
+            completion.hidden = hidden
+        for completion, allowed in zip(done, self._by_row(self.sets, order)):
+            completion.allowed = allowed
         return done
+
+    def _by_row(self, kept: Sequence[Tensor], order: np.ndarray) -> Sequence[Tensor]:
+        """What was kept of every drawn token, for each row those up to its end; `order`: their places."""
+        return torch.cat([*kept])[sent(order, self.device)].split(self.ends.tolist()) if kept else ()
 
     def _why(self, row: int, end: int) -> StopReason:
         """Why a row ended after so many tokens."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from etude.core.draws import Draw
 from etude.core.errors import ConfigError
 from etude.policies.language import LanguagePolicy
+from etude.policies.sampling import Sampling
 from etude.runtime.checkpoints import newest
 
 KEPT = 10_000
@@ -35,6 +38,14 @@ def black_box(model: str) -> BlackBox:
     return BlackBox(LanguagePolicy.load(model, device="cpu"))
 
 
+class Writing(NamedTuple):
+    """How a text is gone on with: how often, at which temperature, by so many tokens at most."""
+
+    times: int = 4
+    temperature: float = 0.7
+    max_tokens: int = 64
+
+
 class BlackBox:
     """A model without a gradient that sees texts and says what comes next.
 
@@ -45,6 +56,7 @@ class BlackBox:
     def __init__(self, model: LanguagePolicy) -> None:
         self.model = model
         self.chosen: dict[tuple[tuple[str, ...], tuple[str, ...]], Tensor] = {}
+        self.written: dict[tuple[str, Writing], list[str]] = {}
 
     def chances(self, texts: Sequence[str], words: Sequence[str]) -> Tensor:
         """How likely each of the words is to come next, of these words alone.
@@ -63,6 +75,26 @@ class BlackBox:
                 del self.chosen[next(iter(self.chosen))]
             self.chosen[asked] = self._logits(texts)[:, ids].double().softmax(-1)
         return self.chosen[asked]
+
+    def writes(self, texts: Sequence[str], how: Writing) -> list[list[str]]:
+        """What it writes behind each of the texts, `how.times` times.
+
+        A text says which random numbers its answers are drawn by, so that it has the same ones whenever it is asked.
+        Texts that are asked about together are read together, and answers are kept until others are asked together:
+        what somebody else asked before changes no answer, not even by rounding.
+        """
+        if any((text, how) not in self.written for text in texts):
+            self.expect(texts, how)
+        return [self.written[text, how] for text in texts]
+
+    def expect(self, texts: Sequence[str], how: Writing) -> None:
+        """Read all the texts that `writes` is about to be asked of, each once, and forget those before."""
+        different = list(dict.fromkeys(texts))
+        rows = [self.model.encode(text) for text in different for _ in range(how.times)]
+        draws = [Draw.at(0, "writes", text, k) for text in different for k in range(how.times)]
+        said = self.model.generate(rows, Sampling(how.temperature, max_tokens=how.max_tokens), draws)
+        answers = iter([self.model.decode(completion.tokens) for completion in said])
+        self.written = {(text, how): [next(answers) for _ in range(how.times)] for text in different}
 
     @torch.no_grad()
     def _logits(self, texts: Sequence[str]) -> Tensor:

@@ -1,0 +1,76 @@
+"""The claim of directional stimulus prompting: hints after reinforcement, after a few labels, and none.
+
+A writer is taught once, and policies begin as it does. Each seed draws its labelled hints, on which a policy is taught
+and then reinforced, with masks and without. Compared is the F1 of what is written behind its hints on the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+
+from etude.evaluation.pairs import Pair
+from etude.experiments.arms import Trained, Training, pairs, run, started, train, variant
+from etude.experiments.cells import model_folder, recorded
+from etude.tasks.language.hinted_writing import HINTS, HintedWriting, hints_in
+
+TASK, MODEL, UNLABELLED = HintedWriting(), "blank:2x64x4", 200_000
+TAUGHT, LABELLED, STEPS, TESTED = 1500, 150, 80, 400
+SHOWN, FEW = {"optimizer.lr": 2e-3}, {"problems": 32, "optimizer.lr": 1e-3}
+RL = {"problems": 32, "experience.size": 4, "optimizer.lr": 1e-3, "epochs": 2}
+ARMS = {"masked": RL, "free": {**RL, "experience.mask": 1.0}}
+
+
+def experiment(seeds: Sequence[int]) -> list[Pair]:
+    """F1 and hints that are in the reference, on the test."""
+    texts = TASK.replace(asks="texts", size=UNLABELLED)
+    with started(texts, steps=TAUGHT, start=MODEL, changes=SHOWN) as writer, ExitStack() as kept:
+        tasks = [TASK.replace(writer=writer.folder, seed=seed) for seed in seeds]
+        method = variant("sft", FEW)
+        few = [Training("few", method, t, t.seed, LABELLED, writer.folder, problems=TESTED) for t in tasks]
+        few = [replace(job, keep=str(kept.enter_context(model_folder(job.folder())))) for job in few]
+        found = run(few)
+        arms = {name: variant("directional-stimulus-prompting", changes) for name, changes in ARMS.items()}
+        found |= run(
+            Training(name, arm, t, t.seed, STEPS, str(job.keep), problems=TESTED)
+            for t, job in zip(tasks, few)
+            for name, arm in arms.items()
+        )
+        before = float(train(replace(few[0], steps=0, keep=None)).rewards.mean())
+        without = [recorded(f"unhinted {t.seed}", [repr(t)], partial(unhinted, t)) for t in tasks]
+    worth = {name: [float(r.rewards.mean()) for r in runs] for name, runs in found.items()}
+    hits = {name: [in_reference(t, r) for t, r in zip(tasks, runs)] for name, runs in found.items()}
+    first, second, third, fourth = MEASURES
+    return pairs(
+        seeds, {first: worth["masked"], second: worth["few"], third: worth["masked"], fourth: hits["masked"]},
+        {first: worth["few"], second: without, third: worth["free"], fourth: hits["few"]},
+        start={first: [before] * len(seeds)},
+    )  # fmt: skip
+
+
+MEASURES = (
+    "F1 against supervised hints", "F1 of supervised hints against none", "F1 against PPO without masks",
+    "hints in the reference",
+)  # fmt: skip
+
+
+def unhinted(task: HintedWriting) -> float:
+    """The mean F1 of what the writer writes without hints, on problems of the test."""
+    pool = task.problems("test")
+    problems = [pool[i] for i in range(TESTED)]
+    task.expect([(problem, "") for problem in problems])
+    return fmean(task.score(problem, "") for problem in problems)
+
+
+def in_reference(task: HintedWriting, looked: Trained) -> float:
+    """How many of four hints the reference has, as a share, on average over what a policy said on the test."""
+    pool = task.problems("test")
+    shares = [
+        len({*hints_in(text)} & {*pool[i].info["reference"]}) / HINTS
+        for i, texts in enumerate(looked.answers)
+        for text in texts
+    ]
+    return fmean(shares)
