@@ -20,9 +20,9 @@ REFUSED = {  # name: (x86-64, AArch64)
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "finit_module": (313, 273),
     "kexec_file_load": (320, 294), "bpf": (321, 280), "userfaultfd": (323, 282), "kexec_load": (246, 104),
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "pidfd_getfd": (438, 438), "mount_setattr": (442, 442), "syslog": (103, 116),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
+    "fsmount": (432, 432), "fspick": (433, 433), "pidfd_getfd": (438, 438), "mount_setattr": (442, 442),
+    "syslog": (103, 116),
 }  # fmt: skip
 SOCKET = (41, 198)
 FAMILIES = (1, 2, 10)

@@ -121,6 +121,8 @@ def fault(error: BaseException) -> dict[str, Any]:
 def met(error: BaseException | None) -> str:
     """The limit that an error comes from; 'raised' if it is the program's own."""
     for _ in range(10):
+        if error is None:
+            break
         if isinstance(error, MemoryError):
             return "memory"
         if isinstance(error, RuntimeError) and "start new thread" in str(error):

@@ -22,8 +22,6 @@ from etude.core.errors import ConfigError
 from etude.runtime.sandbox import filter, inside
 from etude.runtime.sandbox.limits import MIB, Limits
 
-UNSAFE = "ETUDE_UNSAFE_NO_SANDBOX"
-"""The variable that `--unsafe-no-sandbox` sets, for this process and those that it starts."""
 FIRST_USER, USERS = 60_001, 4_000
 """User ids of sandboxes, where this process is root: nobody else's, and no two sandboxes' the same."""
 SHARED_MEMORY = 4 * MIB
@@ -32,11 +30,6 @@ GET_IT = (
     "apt-get install bubblewrap has it on Debian and Ubuntu, and `make env` unpacks it without root (the package of "
     "that name on the Python index is something else)"
 )
-
-
-def unsafe() -> bool:
-    """Whether the user allowed to run code without a sandbox."""
-    return os.environ.get(UNSAFE) == "1"
 
 
 class Walled(ConfigError):
@@ -59,12 +52,14 @@ class Command:
         arguments: the command line.
         inherited: descriptors that it needs, to be closed here once it has been started.
         folder: where it is started, and what is removed once it is over.
+        environment: variables, where bubblewrap does not set them.
         user: holds the user id that is this sandbox's own, until it is closed.
     """
 
     arguments: list[str]
     inherited: tuple[int, ...]
     folder: tempfile.TemporaryDirectory[str] | None = None
+    environment: dict[str, str] | None = None
     user: socket.socket | None = None
 
     def close(self) -> None:
@@ -96,7 +91,9 @@ def locked(limits: Limits, results: int, told: int) -> Command:
 def unlocked(results: int) -> Command:
     """The command of a program that runs with the user's own rights, in a folder of its own."""
     folder = tempfile.TemporaryDirectory(prefix="etude-program-", ignore_cleanup_errors=True)
-    return Command(_program(sys.executable, results), (), folder)
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environment = {**kept, "HOME": folder.name, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    return Command(_program(sys.executable, results), (), folder, environment)
 
 
 def _walls(python: Interpreter, limits: Limits) -> list[str]:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from etude.core.errors import ConfigError
 from etude.runtime.sandbox import jail
+from etude.runtime.sandbox.consent import FLAG, unsafe
 from etude.runtime.sandbox.limits import Limits, Outcome, Program
 from etude.runtime.sandbox.slot import Slot
 
-ADVICE = "--unsafe-no-sandbox runs it with your own rights, where you trust it; environment.json then says so."
+ADVICE = f"{FLAG} runs it with your own rights, where you trust it; environment.json then says so."
 
 
 class Pool:
@@ -137,12 +138,12 @@ def _available() -> int:
 
 
 @cache
-def _checked(owner: int, unsafe: bool) -> Pool | str:
+def _checked(owner: int, free: bool) -> Pool | str:
     """The pool of this process, once its walls were tried; or why there is none."""
     from etude.runtime.sandbox.probe import holes
 
     made = Pool()
-    if unsafe:
+    if free:
         return made
     try:
         found = holes(made)
@@ -161,17 +162,17 @@ def shared_pool() -> Pool:
 
     Raises: ConfigError, where there is no sandbox or its walls do not hold, and the user did not allow to do without.
     """
-    pool = _checked(os.getpid(), jail.unsafe())
+    pool = _checked(os.getpid(), unsafe())
     if isinstance(pool, str):
         raise ConfigError(f"Code is not run here, for want of a sandbox: {pool}. {ADVICE}")
     return pool
 
 
 def kind() -> str:
-    """What code would be run in: 'bubblewrap 0.8.0', 'nothing (--unsafe-no-sandbox)', or why in nothing at all."""
-    if jail.unsafe():
-        return "nothing (--unsafe-no-sandbox)"
+    """What code would be run in: 'bubblewrap 0.8.0', 'nothing (--unsafe-no-sandbox)', or why it would not."""
+    if unsafe():
+        return f"nothing ({FLAG})"
     try:
         return jail.version()
     except jail.Walled as error:
-        return f"not run: {error}"
+        return f"code is not run: {error}"

@@ -13,7 +13,8 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from etude.runtime.sandbox.jail import Command, Walled, locked, unlocked, unsafe
+from etude.runtime.sandbox.consent import unsafe
+from etude.runtime.sandbox.jail import Command, Walled, locked, unlocked
 from etude.runtime.sandbox.limits import MIB, Ended, Limits, Outcome, Program
 
 START = 30.0
@@ -46,6 +47,7 @@ class Slot:
             self.process = subprocess.Popen(
                 command.arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 pass_fds=inherited, start_new_session=True, cwd=command.folder.name if command.folder else None,
+                env=command.environment,
             )  # fmt: skip
         except OSError as error:
             _close(results, told)
