@@ -168,13 +168,14 @@ class Slot:
         """The lines behind the marker that can be read. What is said twice counts as it was said first."""
         answers, faults = dict[int, Any](), dict[int, str]()
         ended, detail, met = None, "", Ended.DONE
+        asked = len(self.program.calls) if self.program else 0
         for line in bytes(self.seen["results"]).split(b"\n")[1:]:
             marker, _, text = line.partition(b" ")
             value = _read(text) if marker == self._marker else None
             if value is None:
                 continue
             number = value.get("call")
-            if isinstance(number, int) and number not in answers and number not in faults:
+            if type(number) is int and 0 <= number < asked and number not in answers and number not in faults:
                 if "answer" in value:
                     answers[number] = value["answer"]
                 else:
