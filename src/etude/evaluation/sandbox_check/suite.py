@@ -9,6 +9,7 @@ from etude.evaluation.environment_findings import Finding
 from etude.evaluation.sandbox_check import forging, limits, walls, words
 from etude.evaluation.sandbox_check.around import LOOKS, Look
 from etude.evaluation.sandbox_check.case import Case
+from etude.runtime.sandbox.consent import FLAG, unsafe
 from etude.runtime.sandbox.jail import Walled
 from etude.runtime.sandbox.limits import Outcome
 from etude.runtime.sandbox.pool import Pool, kind
@@ -35,7 +36,9 @@ def check_sandbox() -> list[Finding]:
 
 
 def _probed(pool: Pool) -> list[Finding]:
-    """What is wrong already with what is tried before any program runs."""
+    """What is wrong already with what is tried before any program runs: bombs are for those who are locked in."""
+    if unsafe():
+        return [Finding("fault", "start", f"With {FLAG} programs are not locked in: there is nothing to try.")]
     try:
         found = holes(pool)
     except Walled as error:

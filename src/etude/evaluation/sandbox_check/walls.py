@@ -41,6 +41,17 @@ def others():
 CHANGES = "import os\nopen('/tmp/left', 'w').write('x')\nopen('/dev/shm/left', 'w').write('x')\nprint(1)"
 FINDS = "import os\ndef f(): return os.listdir('/tmp') + os.listdir('/dev/shm')"
 NEW_USER = 0x10000000
+RIGHTS = """
+import ctypes, os, platform
+kernel = ctypes.CDLL(None, use_errno=True)
+def nested():
+    made = kernel.syscall((56, 220)[platform.machine() == 'aarch64'], 0x10000000 | 17, 0, 0, 0, 0)
+    if made == 0:
+        os._exit(0)
+    return made
+def bounding(): return [n for n in range(41) if kernel.prctl(23, n, 0, 0, 0) == 1]
+def gains_nothing(): return kernel.prctl(39, 0, 0, 0, 0)
+"""
 
 CASES = (
     attempt("/etc/shadow cannot be read", "open('/etc/shadow')"),
@@ -70,6 +81,9 @@ CASES = (
     attempt("It cannot become root", "os.setuid(0)"),
     attempt("It cannot change its root folder", "os.chroot('/tmp')"),
     attempt("It has no right to a higher priority", "os.nice(-5)"),
+    Case("A child cannot begin a namespace within", RIGHTS, answered(-1), (("nested", ()),)),
+    Case("No right is left that could come back", RIGHTS, answered([]), (("bounding", ()),)),
+    Case("No program gives it rights of another user", RIGHTS, answered(1), (("gains_nothing", ()),)),
     kernel_refuses("a namespace within", (272, 97), NEW_USER),
     kernel_refuses("mounting", (165, 40), 0, "b'/tmp'", 0, 0, 0),
     kernel_refuses("tracing", (101, 117), 0, 0, 0, 0),
