@@ -34,6 +34,7 @@ LIMITS = {
 }  # fmt: skip
 STEPS = 1_000
 """Instructions of SQLite's between two looks at the clock."""
+NO_TABLE = "The database has no table."
 LONGEST = 1_000
 """Characters of a value that are shown."""
 
@@ -120,6 +121,8 @@ def _made(script: str) -> bytes:
     connection = sqlite3.connect(":memory:")
     try:
         connection.executescript(script)
+        if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise NotLoaded(NO_TABLE)
         return connection.serialize()
     except (sqlite3.Error, sqlite3.Warning) as error:
         raise NotLoaded(f"The script of the database failed: {error}.") from None
@@ -142,5 +145,5 @@ def _schema(connection: sqlite3.Connection) -> list[str]:
     finally:
         connection.close()
     if not found:
-        raise NotLoaded("The database has no table.")
+        raise NotLoaded(NO_TABLE)
     return found
