@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.core.episodes import Problem
 from etude.core.errors import DataError
 from etude.runtime.sandbox.limits import Ended, Limits, Outcome, Program, agree
 from etude.runtime.sandbox.pool import shared_pool
@@ -59,7 +60,7 @@ class UnitTest:
         raise DataError(f"A unit test is {FORMS}; got {told!r}.")
 
 
-def tests_of(told: object, where: str = "") -> tuple[UnitTest, ...]:
+def unit_tests_of(told: object, where: str = "") -> tuple[UnitTest, ...]:
     """The tests of a problem. Raises DataError if there are none, or one cannot be read."""
     listed = told if isinstance(told, (list, tuple)) else ()
     if not listed:
@@ -130,6 +131,12 @@ def judged(tries: Sequence[Try], limits: Limits | None = None) -> list[Verdict]:
     verdicts = [fresh.get(key) or _known[key] for key in keys]
     _remember({key: v for key, v in fresh.items() if v.ended is not Ended.TIMEOUT})  # which depends on the clock
     return verdicts
+
+
+def passes(completion: str, problem: Problem, seconds: float = 5.0) -> float:
+    """1 if the program in a completion passes all unit tests of its problem, else 0."""
+    tests = unit_tests_of(problem.info.get("tests"), f"Problem {problem.id!r}")
+    return float(judged([(code_of(completion), tests)], Limits(seconds=seconds))[0].right)
 
 
 def _remember(fresh: Mapping[str, Verdict]) -> None:

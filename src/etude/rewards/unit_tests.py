@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from etude.core.episodes import Episode
 from etude.core.fields import Count, NonNegative, Positive, Probability
 from etude.core.slots import Context, Reward
-from etude.rewards.testing import Verdict, code_of, judged, tests_of
+from etude.rewards.testing import Verdict, code_of, judged, unit_tests_of
 from etude.runtime.sandbox.limits import MIB, Ended, Limits
 
 REASONS = tuple(e for e in Ended if e not in (Ended.DONE, Ended.EXITED))
@@ -48,7 +48,7 @@ class UnitTests(Reward):
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float | None]:
         limits = Limits(seconds=self.seconds, memory=self.megabytes * MIB)
         asked = [e for e in episodes if e.problem.info.get("tests") is not None]
-        tries = [(code_of(said(e)), tests_of(e.problem.info["tests"], f"Problem {e.problem.id!r}")) for e in asked]
+        tries = [(code_of(said(e)), unit_tests_of(e.problem.info["tests"], f"Problem {e.problem.id!r}")) for e in asked]
         found = {id(e): verdict for e, verdict in zip(asked, judged(tries, limits))}
         for episode in asked:
             episode.scores.update(_columns(self.name, found[id(episode)]))

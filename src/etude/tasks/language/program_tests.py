@@ -23,8 +23,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Interval, Positive, WholeNumber
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
-from etude.rewards.testing import code_of, judged, tests_of
-from etude.runtime.sandbox.limits import Limits
+from etude.rewards.testing import code_of, passes
 from etude.tasks.pool import Pool, reserved
 
 STEPS: dict[str, tuple[str, Callable[[list[int]], list[int]]]] = {
@@ -80,8 +79,7 @@ class ProgramTests(LanguageTask):
         return Pool(lambda i: self._problem(split, i), 20_000 if split == "train" else 1_000)
 
     def score(self, problem: Problem, completion: str) -> float:
-        (verdict,) = judged([(code_of(completion), tests_of(problem.info["tests"]))], Limits(seconds=self.seconds))
-        return float(verdict.right)
+        return passes(completion, problem, self.seconds)
 
     def answer(self, completion: str) -> str:
         return code_of(completion).strip()
