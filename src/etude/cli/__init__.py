@@ -13,7 +13,7 @@ def main() -> None:
 
     try:
         try:
-            app(sys.argv[1:])
+            app(_without_consent(sys.argv[1:]))
         finally:
             sys.stdout.flush()  # a closed pipe is met here, not at exit
     except EtudeError as error:
@@ -25,3 +25,16 @@ def main() -> None:
     except KeyboardInterrupt:
         print("etude: Stopped by Ctrl-C.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _without_consent(arguments: list[str]) -> list[str]:
+    """The arguments without `--unsafe-no-sandbox`, which any verb takes, and which only a person at a prompt can say.
+
+    It is no option of a run: no file can hold it, and a run that is resumed is told again.
+    """
+    from etude.runtime.sandbox.consent import FLAG, UNSAFE
+
+    if FLAG in arguments:
+        os.environ[UNSAFE] = "1"
+        print("etude: Code is run with your own rights, in no sandbox.", file=sys.stderr)
+    return [argument for argument in arguments if argument != FLAG]

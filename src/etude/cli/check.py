@@ -1,4 +1,4 @@
-"""`etude check`: what is wrong with an environment, a task, a part or a run's file, before a run."""
+"""`etude check`: what is wrong with an environment, a task, a part, a run's file or the sandbox, before a run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from etude.cli.task_fields import Fields
 
 if TYPE_CHECKING:
     from etude.evaluation.environment_findings import Finding
+
+SANDBOX = "sandbox"
+"""A word that names no task."""
 
 
 def check(
@@ -29,13 +32,14 @@ def check(
     environments, resuming, speed. Of a task: problems, splits, scores, demonstrations, reset and step. Of a part:
     fields, JSON, state, what it returns on a small batch. Of a reward function: what it returns for six completions. Of
     a method: its own parts, and what keeps it from being trained. Of a run's file: names, fields and options, whether
-    method and task fit each other. The exit code is 1 if there are faults.
+    method and task fit each other. `etude check sandbox` tries over a hundred attacks on what code is run in. The exit
+    code is 1 if there are faults.
 
     Parameters
     ----------
     environment
         file.py:Thing or module:Thing of an environment, task, part, reward function or method, an id of Gymnasium or
-        EnvPool (CartPole-v1), a built-in task or method, a run's file (run.toml).
+        EnvPool (CartPole-v1), a built-in task or method, a run's file (run.toml); or the word sandbox.
     set
         Fields of the task, as in task.arguments={"gravity":1.6}. Repeatable.
     steps
@@ -90,11 +94,14 @@ def _findings(name: str, changes: tuple[str, ...], steps: int) -> list[Finding]:
     from etude.evaluation.environment_check import check_environment
     from etude.evaluation.method_check import check_method, check_reward, scores_completions
     from etude.evaluation.part_check import check_part
+    from etude.evaluation.sandbox_check.suite import check_sandbox
     from etude.evaluation.task_check import check_task
     from etude.runs.config import FORMATS
     from etude.runs.config_check import check_config
     from etude.runs.training import compose_task
 
+    if name == SANDBOX:
+        return check_sandbox()
     if name.endswith(FORMATS):
         return check_config(name)
     thing = _thing(name)
@@ -130,7 +137,7 @@ def _show(environment: str, findings: list[Finding], faults: int) -> None:
         console.print(f"\n{none}. Train with:")
         console.print(f"  etude train --config {quote(environment)}", style="bold", markup=False, soft_wrap=True)
         return
-    if (method := _trains(environment)) is None:
+    if environment == SANDBOX or (method := _trains(environment)) is None:
         console.print(f"\n{none}.")
         return
     console.print(f"\n{none}. Train on it with:")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.core import kernels
+from etude.runtime.sandbox.consent import unsafe
 
 PACKAGES = ("etude", "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "envpool", "mujoco")
 VARIABLES = (
@@ -42,6 +43,7 @@ def record(seed: int) -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
+        "unsafe_no_sandbox": unsafe(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 

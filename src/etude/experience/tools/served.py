@@ -19,8 +19,12 @@ from etude.runtime.workers import Worker
 
 BUILT_IN = {"calculator": "etude.experience.tools.calculator:calculator"}
 """Tools that come with etude, by name."""
-SEARCH = "search:"
-"""What comes before the corpus of the tool `search`."""
+MADE = {
+    "search:FOLDER": "etude.experience.tools.search:searcher",
+    "python": "etude.experience.tools.python:runner",
+    "sql:FILE": "etude.experience.tools.sql:reader",
+}
+"""Tools that are made of what stands behind their colon, and what makes them."""
 NAMED = re.compile(r"[^\s:]+:[A-Za-z_]\w*")
 
 
@@ -32,7 +36,8 @@ class ToolServer:
     """Serves tools: a message is a call's name and arguments, and how long its answer may be, in characters.
 
     Args:
-        sources: 'file.py' (its public functions), 'file.py:name', 'module:name', 'calculator', or 'search:CORPUS'.
+        sources: 'file.py' (its public functions), 'file.py:name', 'module:name', 'calculator', 'python',
+            'search:CORPUS' or 'sql:FILE'.
     """
 
     def __init__(self, sources: Sequence[str]) -> None:
@@ -59,15 +64,16 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], longest: 
 
 def functions_of(source: str) -> dict[str, Callable[..., Any]]:
     """The functions that a name stands for. Raises NotLoaded for one that stands for none."""
-    if source.startswith(SEARCH):
-        return {"search": _search(source.removeprefix(SEARCH))}
+    name, colon, of = source.partition(":")
+    if made := {n.partition(":")[:2]: m for n, m in MADE.items()}.get((name, colon)):
+        return {name: _made(made, of)}
     if source in BUILT_IN or NAMED.fullmatch(source):
         found = load(BUILT_IN.get(source, source))
         if not inspect.isroutine(found):
             raise NotLoaded(f"{source} must be a function, got {type(found).__name__}.")
         return {found.__name__: found}
     if not source.endswith(".py"):
-        known = ", ".join((*BUILT_IN, f"{SEARCH}FOLDER"))
+        known = ", ".join((*BUILT_IN, *MADE))
         raise NotLoaded(f"Tools are named as file.py, file.py:name or module:name, or one of {known}; got {source!r}.")
     module = _module(source)
     functions = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
@@ -77,14 +83,16 @@ def functions_of(source: str) -> dict[str, Callable[..., Any]]:
     return public
 
 
-def _search(path: str) -> Callable[..., Any]:
+def _made(maker: str, of: str) -> Callable[..., Any]:
+    """A tool of what stands behind its colon, if there is one. Raises NotLoaded with what its maker says."""
     from etude.core.errors import DataError
-    from etude.experience.tools.search import searcher
 
+    make = load(maker)
     try:
-        return searcher(path)
-    except DataError as error:
+        made: Callable[..., Any] = make(of) if of else make()
+    except (ConfigError, DataError) as error:
         raise NotLoaded(str(error)) from None
+    return made
 
 
 def _module(source: str) -> Any:

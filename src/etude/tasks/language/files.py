@@ -16,6 +16,7 @@ from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.task import LanguageTask
+from etude.rewards.testing import passes
 from etude.tasks.language import extractors, formats, places, streaming
 from etude.tasks.language.loading import How, Loaded, load
 from etude.tasks.language.rows import SUFFIXES, check_left, kind
@@ -26,7 +27,8 @@ class DataFile(LanguageTask):
     that `save_to_disk` of the `datasets` library wrote, or from a data set of the hub (`owner/name`).
 
     The reward is 1 if the completion's final answer is the row's `answer` (or `solution`), else 0; see `extractor`.
-     A file without such a column needs a reward function for every method that samples.
+    A file without such a column needs `tests` (unit tests of programs, see `rewards/testing.py`: 1 if all are passed),
+    or a reward function for every method that samples.
 
     `Problem.id` is the `id` column or the line number; `level` the `level`, `difficulty` or `source` column; `info`
     has `demonstration` (the completion), `chosen` and `rejected` (the assistant's last answer, as text) and all other
@@ -118,11 +120,11 @@ class DataFile(LanguageTask):
 
     def needs_reward(self) -> str | None:
         """Why a method that samples cannot be trained on this file alone, as a sentence; None if it can."""
-        if self._answers or not self.scored:
+        if self._answers or self._tested or not self.scored:
             return None
         return (
-            f"{self.path} has no 'answer' or 'solution' column, so nothing says how good a completion is: add one, or "
-            "give a reward function (--reward my_rewards.py:score). Methods that learn from data alone need neither."
+            f"{self.path} has no 'answer' or 'solution' column, so nothing says how good a completion is: add one (or "
+            "'tests' of programs), or give a reward function (--reward my_rewards.py:score). Methods that learn from data alone need neither."
         )
 
     def score(self, problem: Problem, completion: str) -> float:
@@ -131,6 +133,8 @@ class DataFile(LanguageTask):
             return 0.0
         if sentence := self.needs_reward():
             raise ConfigError(sentence)
+        if self._tested:
+            return passes(completion, problem)
         return float(extractors.right(self.extractor, completion, problem.answer))
 
     def success(self, episode: Episode) -> bool:
@@ -160,6 +164,11 @@ class DataFile(LanguageTask):
     @property
     def _answers(self) -> bool:
         return bool(self._loaded.columns & {*formats.ANSWERS})
+
+    @property
+    def _tested(self) -> bool:
+        """Whether unit tests say what is right, for want of answers and of a reward function."""
+        return self.scored and not self._answers and "tests" in self._loaded.columns
 
 
 def fit_prompts(
