@@ -66,6 +66,7 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
     return pairs(
         seeds, {**dict.fromkeys(against, right["rlprompt"]), other: again["rlprompt"]},
         {**{measure: right[name] for measure, name in against.items()}, other: again["none"]},
+        start={"accuracy against raw rewards": right["none"]},
     )  # fmt: skip
 
 

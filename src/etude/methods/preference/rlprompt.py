@@ -179,7 +179,7 @@ rlprompt = TokenMethod(
             Measure(name="accuracy, second reader, against no prompt", role="mechanism", smallest=0.05),
         ),
         sweep={},
-        learned_on="accuracy against no prompt",
+        learned_on="accuracy against raw rewards",
         paper_effect="a mean accuracy of 75.8 over seven few-shot data sets (92.5 on SST-2), above fine-tuning and "
         "other prompts",
     ),
