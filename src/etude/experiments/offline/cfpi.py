@@ -7,10 +7,12 @@ from typing import Any
 
 from etude.core.registry import get_method
 from etude.evaluation.pairs import Pair
-from etude.experiments.swings import MEASURE, MIXED, against_both, compared
+from etude.experiments.swings import MEASURE, against_both, compared
 from etude.policies.control.replay import SquashedPolicy
 
 BESIDE = f"{MEASURE} beside one normal"
+PUSHED = (5.0,)
+"""The deviation of what chance adds to the controller's torque, which is cut at 2."""
 
 
 def experiment(
@@ -21,6 +23,6 @@ def experiment(
     clone = one.replace(id="cfpi-clone", planner=None)
     own = one.policy
     single = SquashedPolicy(network=own.network, least=own.least, most=own.most, learning=own.learning)
-    cloned = compared(seeds, one, clone, MIXED, arm or {}, baseline or {})
-    beside = compared(seeds, one, one.replace(id="cfpi-single", policy=single), MIXED, arm or {}, baseline or {})
+    cloned = compared(seeds, one, clone, PUSHED, arm or {}, baseline or {})
+    beside = compared(seeds, one, one.replace(id="cfpi-single", policy=single), PUSHED, arm or {}, baseline or {})
     return against_both(cloned, beside, BESIDE)
