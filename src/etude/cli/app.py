@@ -18,7 +18,10 @@ app = App(
 app.register_install_completion_command()
 VERBS = {
     "train": ("etude.cli.train:train", "Train a method on a task."),
-    "evaluate": ("etude.cli.evaluate:evaluate", "How good a model or a controller is: pass@k or returns, with intervals."),
+    "evaluate": (
+        "etude.cli.evaluate:evaluate",
+        "How good a model or a controller is: pass@k or returns, with intervals.",
+    ),
     "compare": ("etude.cli.compare:compare", "Train what is missing, then compare methods with statistics."),
     "tune": ("etude.cli.tune:tune", "Look for better settings, by successive halving."),
     "data": ("etude.cli.data:data", "Data to learn from: `data make ENV` records it, `data info PATH` describes it."),
