@@ -116,6 +116,7 @@ VERBS = [
     (["tune", "grpo", "--over", "optimizer.lr=1..2", "--budget", "1"], "--budget is how many settings are tried"),
     (["tune", "grpo", "--over", "optimizer.lr=1,2", "--metric", "pas@1"], "Did you mean 'pass@1'"),
     (["export", "nowhere", "x"], "nowhere is no run, nor a checkpoint in one"),
+    (["tasks", "show", "compose", "--count", "-1"], "count must be a whole number of at least 0, got -1"),
     (["new", "tsk", "mine"], "Did you mean 'task'"),
     (["new", "task", "1-2"], "A name has letters, digits, '-' and '_', and begins with a letter"),
     (["check", "cartpole", "--steps", "0"], "--steps must be at least 1, got 0"),

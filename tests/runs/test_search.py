@@ -150,6 +150,13 @@ def test_a_setting_that_fails_does_not_end_the_search(tmp_path: Path, monkeypatc
     assert "1 of them failed" in found.sentence()
 
 
+def test_what_holds_something_else_is_no_place_for_a_search(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(ConfigError, match="holds something that is no search: choose another --out"):
+            etude.tune("grpo", "enumerable", out=place, **SMALL)
+
+
 def test_a_value_out_of_its_range_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="high"):
         etude.tune("dapo", "enumerable", out=tmp_path / "search", **{**SMALL, "over": "objective.high=0.2,0.28,nan"})

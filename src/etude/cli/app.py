@@ -18,7 +18,10 @@ app = App(
 app.register_install_completion_command()
 VERBS = {
     "train": ("etude.cli.train:train", "Train a method on a task."),
-    "evaluate": ("etude.cli.evaluate:evaluate", "pass@k, avg@k and maj@k of a model, with intervals."),
+    "evaluate": (
+        "etude.cli.evaluate:evaluate",
+        "How good a model or a controller is: pass@k or returns, with intervals.",
+    ),
     "compare": ("etude.cli.compare:compare", "Train what is missing, then compare methods with statistics."),
     "tune": ("etude.cli.tune:tune", "Look for better settings, by successive halving."),
     "data": ("etude.cli.data:data", "Data to learn from: `data make ENV` records it, `data info PATH` describes it."),
@@ -33,7 +36,7 @@ VERBS = {
     "museum": ("etude.cli.museum:museum", "Faults that others reported, and what etude does about each."),
     "doctor": ("etude.cli.doctor:doctor", "What there is on this machine, and what to install for what."),
     "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
-    "export": ("etude.cli.export:export", "Write a policy of control as a program that runs without etude."),
+    "export": ("etude.cli.export:export", "A policy as others use it: a Hugging Face folder, or a program of control."),
     "report": ("etude.cli.report:report", "Write the page of a run, or of several."),
 }
 for name, (home, summary) in VERBS.items():

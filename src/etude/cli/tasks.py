@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from etude.cli.task_fields import NOTHING, Fields, TaskFields
+from etude.core.fields import WholeNumber, check
 
 tasks = App(name="tasks", help="List the tasks; `etude tasks show ID` gives examples of one.")
 
@@ -86,6 +87,7 @@ def show(
     from etude.runs.training import compose_task
     from etude.runs.worlds import world_of
 
+    check("count", WholeNumber, count)
     made = compose_task(task, [*shorthands.taken(of_task.given()), *set])
     console = Console(highlight=False)
     for line in world_of(made).preview(made, split, count):

@@ -281,8 +281,8 @@ class _Search:
                 )
             self.rounds = found["rounds"]
             self.failed = {int(k): v for k, v in found["failed"].items()}
-        elif self.folder.exists() and any(self.folder.iterdir()):
-            raise ConfigError(f"{self.folder} is not empty and holds no search: choose another --out.")
+        elif self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir())):
+            raise ConfigError(f"{self.folder} holds something that is no search: choose another --out.")
 
     def run(self, pool: Workers, quiet: bool) -> Tuned:
         """Train round by round; a round that is in the table is not trained again."""
