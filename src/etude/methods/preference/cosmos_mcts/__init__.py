@@ -1,0 +1,55 @@
+"""COS(M+O)S: a search for stories that are coherent and not what one expects, and ORPO on what it preferred
+(arXiv:2501.17104).
+
+Changes DPO in three places:
+
+1. pairs are made by a tree search after each beginning (`pairs-by-search`). A step is a sentence: its first token, the
+   event, is the action a, and what follows is the world's answer, which the same model writes. The way down is
+
+       argmax_a  Q(s, a) + c sqrt(log N(s) / N(s, a)),
+
+   for 60 nodes and four ways from each; none is told to its end, and Q(s, a) is the mean of V below. After every
+   beginning with several actions whose Q differ by more than 0.05 the best one is chosen and the worst one rejected;
+2. V(s) in [0, 1] is a small network on three features of the text so far (`curious-value`): its surprisal index S, by
+   quantiles of a corpus, curiosity 4 S (1 - S), and coherence; fitted to scored answers;
+3. the loss is ORPO's, of the action alone, without a reference:
+
+       -1/|a_w| log pi(a_w | s) - lambda log sigmoid(log odds(a_w | s) - log odds(a_l | s)),    lambda = 0.1
+
+    etude train cosmos-mcts --task grammar-stories --model RUN --steps 3
+
+Each step searches by the policy as it is, so a step is a round: of 100 beginnings, learned from in four minibatches. N,
+b, D, c and all weights of V are ours (`experience.search`, `experience.search.guide`). The paper writes with a language
+model of 3B and low-rank adapters (`--adapter lora`), and its V is trained on stories by people against degraded ones.
+Here surprisal is the policy's own, and V is fitted anew for each round, so that it does not shift as the policy learns.
+No code is public.
+"""
+
+from etude.core.claims import Claim, Measure
+from etude.methods.preference.cosmos_mcts.search import UCT, PairsBySearch, values
+from etude.methods.preference.cosmos_mcts.value import Beginning, CuriousValue, Scale, beginnings, curiosity
+from etude.methods.preference.dpo import dpo
+from etude.methods.preference.orpo import orpo
+
+cosmos_mcts = dpo.replace(
+    id="cosmos-mcts",
+    title="COS(M+O)S: Curiosity and RL-Enhanced MCTS for Exploring Story Space via Language Models",
+    paper="arXiv:2501.17104",
+    experience=PairsBySearch(search=UCT(simulations=60, branch=4, exploration=0.5, depth=6, guide=CuriousValue())),
+    objective=orpo.objective,
+    reference=None,
+    problems=100,
+    minibatches=4,
+)
+
+__all__ = [
+    "UCT",
+    "Beginning",
+    "CuriousValue",
+    "PairsBySearch",
+    "Scale",
+    "beginnings",
+    "cosmos_mcts",
+    "curiosity",
+    "values",
+]
