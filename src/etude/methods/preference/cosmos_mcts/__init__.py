@@ -40,6 +40,24 @@ cosmos_mcts = dpo.replace(
     reference=None,
     problems=100,
     minibatches=4,
+    claim=Claim(
+        statement="Stories that a search by curiosity and coherence finds are worth more than the best of as many "
+        "sampled tokens by the same value, and after three rounds of ORPO on its pairs stories are worth more that are "
+        "told at once.",
+        task="grammar-stories",
+        setting="60 words; two layers of width 64 after 300 supervised steps on common stories; 60 nodes, four ways, V "
+        "of 512 scored stories; rounds of 48 beginnings",
+        measures=(
+            Measure(name="gold", smallest=0.02),
+            Measure(name="gold, told at once", smallest=0.02),
+            Measure(name="gold, a quarter of the search", role="mechanism", smallest=0.02),
+            Measure(name="tokens", role="mechanism", direction="equal", smallest=40.0, bounds=(0.0, None)),
+        ),
+        sweep={},
+        learned_on="gold",
+        paper_effect="67 to 77 % of raters prefer expansions of high value; rated 0.59 deviations above one pass of "
+        "the same 3B model, within 0.06 of one of 70B",
+    ),
 )
 
 __all__ = [
