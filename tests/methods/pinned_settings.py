@@ -553,7 +553,7 @@ SETTINGS: dict[str, Settings] = {
     },
     "cosmos-mcts": {
         **PAIRS, "problems": 100, "minibatches": 4, "reference": None, "experience": "pairs-by-search",
-        "experience.action": 1, "experience.margin": 0.05, "experience.visits": 1, "experience.search": "uct",
+        "experience.action": 1, "experience.margin": 0.05, "experience.visits": 2, "experience.search": "uct",
         "experience.search.simulations": 60, "experience.search.branch": 4, "experience.search.depth": 6,
         "experience.search.exploration": 0.5, "experience.search.guide": "curious-value",
         "experience.search.guide.low": 0.05, "experience.search.guide.high": 0.95,

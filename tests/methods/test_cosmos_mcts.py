@@ -153,22 +153,22 @@ def tree() -> Node:
 
 
 def test_the_best_and_the_worst_action_of_a_node_are_a_pair_where_they_are_far_enough_apart() -> None:
-    root, part = tree(), PairsBySearch()
+    root, part = tree(), PairsBySearch(visits=1)
     assert {a: (pytest.approx(q), n) for a, (q, n) in values(root, 1).items()} == {
         (5,): (0.6, 3), (8,): (0.1, 4), (9,): (0.3, 1)
     }  # fmt: skip
     assert part.pair(root) == (root, (5,), (8,))
-    assert PairsBySearch(margin=0.5).pair(root) is None  # 0.6 and 0.1 are not more than that apart
+    assert PairsBySearch(margin=0.5, visits=1).pair(root) is None  # 0.6 and 0.1 are not more than that apart
     assert PairsBySearch(visits=4).pair(root) is None and PairsBySearch(visits=3).pair(root) == (root, (5,), (8,))
     assert part.pair(root.children[0]) is None and part.pair(root.children[1]) is None
-    assert PairsBySearch(margin=0.01).pair(root.children[0]) == (root.children[0], (1,), (2,))
+    assert PairsBySearch(margin=0.01, visits=1).pair(root.children[0]) == (root.children[0], (1,), (2,))
     assert values(root, 2).keys() == {(5, 6), (5, 7), (8, 6), (9, 6)}
 
 
 @pytest.mark.slow
 def test_rows_show_the_beginning_and_are_learned_at_the_action() -> None:
     context = Context(LETTERS, random_policy(seed=2), Stream(3), max_tokens=12)
-    part = PairsBySearch(search=SMALL, margin=0.0)
+    part = PairsBySearch(search=SMALL, margin=0.0, visits=1)
     problems = LETTERS.problems("train")[:2]
     episodes = part.collect(problems, context)
     trees, _ = grown(SMALL)

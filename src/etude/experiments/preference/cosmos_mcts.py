@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TASK, MODEL, WARM, ROUNDS, SEARCHED, TOLD = GrammarStories(), "blank:2x64x4@stories", 300, 3, 80, 400
 VALUE = CuriousValue(problems=128)
 SEARCH = UCT(simulations=60, branch=4, exploration=0.5, guide=VALUE)
-CHANGES = {"problems": 48, "optimizer.lr": 3e-4, "experience.search.guide.problems": 128}
+CHANGES = {"problems": 48, "optimizer.lr": 2e-4, "experience.search.guide.problems": 128}
 TAUGHT = {"problems": 64, "optimizer.lr": 2e-3}
 
 

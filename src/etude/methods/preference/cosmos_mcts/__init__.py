@@ -8,8 +8,9 @@ Changes DPO in three places:
 
        argmax_a  Q(s, a) + c sqrt(log N(s) / N(s, a)),
 
-   for 60 nodes and four ways from each; none is told to its end, and Q(s, a) is the mean of V below. After every
-   beginning with several actions whose Q differ by more than 0.05 the best one is chosen and the worst one rejected;
+   for 60 nodes and four ways from each; none is told to its end, and Q(s, a) is the mean of V below. Of several
+   actions after a beginning that were visited twice or more the best is chosen and the worst rejected, where their Q
+   differ by more than 0.05;
 2. V(s) in [0, 1] is a small network on three features of the text so far (`curious-value`): its surprisal index S, by
    quantiles of a corpus, curiosity 4 S (1 - S), and coherence; fitted to scored answers;
 3. the loss is ORPO's, of the action alone, without a reference:

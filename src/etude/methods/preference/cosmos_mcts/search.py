@@ -80,7 +80,7 @@ class PairsBySearch(TokenExperience):
     search: Search = UCT()
     action: Count = 1
     margin: NonNegative = 0.05
-    visits: Count = 1
+    visits: Count = 2
 
     @property
     def rows_per_problem(self) -> int:
