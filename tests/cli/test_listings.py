@@ -112,7 +112,7 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     of_methods = [head for head in heads if " of " not in head]
     assert set(of_methods) <= {*all_slots(), *OF_VERBS}
     inside = dict(head.split(" of ") for head in heads[len(of_methods) :])
-    assert inside["search"] == "candidate-sets, groups-by-search"
+    assert inside["search"] == "candidate-sets, groups-by-search, pairs-by-search"
     assert inside["centre"] == "group-advantage, reward-to-go, tree-value-advantage"
     assert "actor-policy" in inside["network"].split(", ")
     assert inside["guide"] == "beam, best-of, filtered-vote, lookahead, tree-search"

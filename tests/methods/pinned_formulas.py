@@ -708,6 +708,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "chain-traversal-rl": (plain, chain_traversal_rl),
     "clip-cov": (plain, rlvr.clip_cov),
     "copg": (worlds.scored, copg),
+    "cosmos-mcts": (worlds.pairs, orpo),
     "dapo": (plain, dapo),
     "deepsearch": (worlds.searched, rlvr.deepsearch),
     "derl": (plain, derl),

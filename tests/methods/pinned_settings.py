@@ -560,6 +560,15 @@ SETTINGS: dict[str, Settings] = {
         **NORMALISED, **ADAM_IN_CONTROL, "experience.environments": 1, "experience.steps": 2048, "epochs": 10,
         "minibatches": 32, "advantages.per_minibatch": True, "optimizer.lr": 3e-4,
     },
+    "cosmos-mcts": {
+        **PAIRS, "problems": 100, "minibatches": 4, "reference": None, "experience": "pairs-by-search",
+        "experience.action": 1, "experience.margin": 0.05, "experience.visits": 2, "experience.search": "uct",
+        "experience.search.simulations": 60, "experience.search.branch": 4, "experience.search.depth": 6,
+        "experience.search.exploration": 0.5, "experience.search.guide": "curious-value",
+        "experience.search.guide.low": 0.05, "experience.search.guide.high": 0.95,
+        "experience.search.guide.repeated": 1.0, "experience.search.guide.startling": 0.5,
+        "experience.search.guide.dull": 0.5, "objective.weight": 0.1,
+    },
     "perfrl": {
         **ONCE, "experience": "candidate-sets", "experience.size": 4, "experience.temperature": 1.0,
         "experience.decoders": ("token-beam", "token-beam"), "experience.decoders.0.width": 1,

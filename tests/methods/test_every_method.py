@@ -35,6 +35,7 @@ from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.toolrl import CallFormat
+from etude.methods.preference.cosmos_mcts import PairsBySearch
 from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.preference.reward_anything import ListwiseReward
 from etude.methods.preference.rlgf.guided import GuideRollIns, GuideRollOuts
@@ -177,6 +178,8 @@ def small(method: Method) -> Method:
     if isinstance(method, TokenMethod):
         if isinstance(method.advantages, UtteranceAdvantages):  # there is no time to wait for the critic
             method = method.replace(advantages=method.advantages.replace(warmup=0))
+        if isinstance(method.experience, PairsBySearch):  # the shipped model's stories are worth about the same
+            method = method.replace(experience=method.experience.replace(margin=0.0))
         return method.replace(problems=PROBLEMS.get(method.id, 2))
     assert isinstance(method, RolloutMethod) and method.experience is not None
     experience = method.experience.replace(environments=4, steps=32)

@@ -199,7 +199,7 @@ class TreeSearch(StepSearch):
         for _ in range(self.simulations):
             leaves = [self._down(root) for root in trees.roots]
             again = [n for n in leaves if not n.ended and (n.visits or n.parent is None)]
-            trees.expand(again, self.branch)
+            self._grow(again, trees)
             reached = [self._down(node) for node in leaves]
             self.guide.ask(reached, trees)
             for node in reached:
@@ -208,6 +208,10 @@ class TreeSearch(StepSearch):
         open_ends = [most_visited(root) for root, found in zip(trees.roots, whole) if not found]
         completed = iter(trees.complete(open_ends, 1))
         return [max(found, key=lambda n: (n.mean, n.visits)) if found else next(completed)[0] for found in whole]
+
+    def _grow(self, nodes: Sequence[Node], trees: Trees) -> None:
+        """Say what could come after each of these."""
+        trees.expand(nodes, self.branch)
 
     def _down(self, node: Node) -> Node:
         while node.children:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
@@ -80,7 +81,7 @@ class Trees:
         step: of one step of it: the other strings of its `stop` end a step alone.
 
     `generated` [problems] counts the tokens that were sampled; `completed` [problems] has the whole answers that were
-    said at once (`complete`).
+    said at once (`complete`). `made` is for guides, which keep there what they compute once for all trees.
     """
 
     def __init__(self, problems: Sequence[Problem], context: Context, sampling: Sampling, step: Sampling) -> None:
@@ -90,6 +91,7 @@ class Trees:
             for place, (problem, number) in enumerate(zip(problems, occurrences(problems)))
         ]
         self.generated = [0] * len(problems)
+        self.made: dict[str, Any] = {}
         self.completed: list[list[Node]] = [[] for _ in problems]
         self.talk = context.policy.converse()
         self.openings = [self._opening(start) for start in self.starts]

@@ -76,6 +76,14 @@ CUES = tuple(
 LABELS = (" bad", " good")
 
 
+# Family `stories`: sentences of what happens to a thing, by whom and where
+
+VERBS = ("finds", "uses", "breaks", "loses", "mends")
+THINGS = ("lamp", "rope", "boat", "coin", "drum", "kite", "sword", "harp", "crown", "comet")
+ACTORS = ("ana", "ben", "cleo", "dan", "eva")
+PLACES = ("mill", "barn", "well", "pier")
+
+
 def words(family: str) -> list[str]:
     """The words of a family, in order. Raises UnknownNameError for one that is not there."""
     if family not in FAMILIES:
@@ -94,6 +102,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "facts": (*SEARCH_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
     "reviews": (*CONTENT, *CUES, *LABELS),
     "cues": ("?", *CUES),
+    "stories": (
+        ".", *(f" {verb}-{thing}" for verb in VERBS for thing in THINGS), *(f" {word}" for word in (*ACTORS, *PLACES)),
+    ),
 }  # fmt: skip
 
 
