@@ -1,4 +1,4 @@
-"""What Tulu 3 does to data before it is learned from: decontamination, and pairs of rated answers (arXiv:2411.15124)."""
+"""What Tulu 3 does to data before it learns from it: decontamination, and pairs of rated answers (arXiv:2411.15124)."""
 
 from __future__ import annotations
 
@@ -152,10 +152,10 @@ def rating(scores: Sequence[float]) -> float:
 class RatedPairs(DeriveByPolicy):
     """Pairs of rated answers: each prompt's best one as chosen, and any with a lower rating as rejected.
 
-    A prompt's answers are `samples` of the policy that it begins from, on-policy, and its worked answer if there is one,
-    off-policy. Each judge of the panel is an aspect, rated from 1 to 5; what counts is the mean of the ratings. Of
-    equally good answers the first is chosen, and the worked one comes last. An answer that says nothing is left out. A
-    prompt whose answers are all rated alike, or of which a judge has no opinion, gives no pair.
+    A prompt's answers are `samples` of the policy that it begins from (on-policy) and its worked answer, if there is
+    one (off-policy). Each judge of the panel is an aspect, rated from 1 to 5; what counts is the mean of the ratings.
+    Of equally good answers the first is chosen, and the worked one comes last. An answer that says nothing is left out.
+    A prompt whose answers are all rated alike, or of which a judge has no opinion, gives no pair.
 
     Args:
         samples: answers of the policy to each prompt.
