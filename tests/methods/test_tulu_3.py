@@ -46,6 +46,9 @@ def test_more_than_half_of_a_test_prompt_in_8_grams_of_one_training_prompt_is_a_
     assert overlaps([pieces(more, "word")], test) == [{0: 9 / 16}]
     assert overlaps([pieces(parts, "word")], test) == [{0: 1.0}]  # two 8-grams of the same training prompt
     assert overlaps([pieces(p, "word") for p in apart], test) == [{0: 0.5, 1: 0.5}]  # two prompts are not added up
+    tests, part = [Problem("t", long(*words))], Decontaminated(called="clean", most=1.0)
+    pool = [Problem("1", half), Problem("2", more), Problem("3", parts)]
+    assert [p.id for p in part.clean(pool, pool_of(pool, tests))] == ["1"]
     assert overlaps([pieces(long(*words[:7]), "word")], test) == [{}]
     assert overlaps([pieces(long(*words), "word")], [words[:7]]) == [{}]  # shorter than an n-gram
 
