@@ -22,12 +22,15 @@ A recipe of four stages, instead of PPO's one run:
 
 An evaluation that is looked at while one chooses is not the one that is reported: `lookups` has 'test' and 'unseen'.
 
-The row would drop a prompt by how much of *it* an evaluation covers. Paper and released search measure how much of the
-*test* prompt one training prompt covers, and so does this. The paper's judge is a language model that is asked about
-helpfulness, instructions, honesty and truth (`runs.pairs.panel` of four `model-judge`s); here one rule, the task's own
-verdict. Published rates, 5e-6, 5e-7 and 3e-7, are those of 8B; here they are the usual ones for the size. beta of the
-last stage was swept over 0.01, 0.03, 0.05 and 0.1. DPO's warm-up of a tenth and the four passes are of the release,
-whose script of the last stage is gone. Small models have no dropout anyway.
+As in the released search it is the *test* prompt of which one training prompt covers a share, not the other way round.
+Here the data of stage 2 is decontaminated, and the prompts of 3 and 4 are those of the task's `train`, which should
+share none with its tests; `task="{clean}"` in these runs is right where answers alone say what is right. Prompts of
+`lookups` are shorter than 8 words, so that nothing of it is matched by default (`runs.clean.size`, `runs.clean.unit`).
+
+The paper's judge is a language model that is asked about helpfulness, instructions, honesty and truth (a
+`runs.pairs.panel` of four); here one rule, the task's own verdict. Published rates, 5e-6, 5e-7 and 3e-7, are those of
+8B; here they are the usual ones for the size. beta of the last stage was swept over 0.01, 0.03, 0.05 and 0.1. DPO's
+warm-up of a tenth and the four passes are of the release, whose script of the last stage is gone.
 """
 
 from etude.core.claims import Claim, Measure
