@@ -114,6 +114,12 @@ def dpo(w: World) -> Tensor:
     return -sum(torch.nn.functional.logsigmoid(0.1 * (gain[i] - gain[j])) for i, j in better(w)) / 3
 
 
+def tulu_3_dpo(w: World) -> Tensor:
+    """Each log-ratio per token of its own answer, 5 to a nat."""
+    gain = [(w.of("new", i) - w.of("ref", i)).sum() / w.lengths[i] for i in range(w.count)]
+    return sum((1 + (-5 * (gain[i] - gain[j])).exp()).log() for i, j in better(w)) / 3
+
+
 def ipo(w: World) -> Tensor:
     gain = [(w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
     return sum((gain[i] - gain[j] - 5.0) ** 2 for i, j in better(w)) / 3
@@ -494,6 +500,15 @@ def apart(w: World, rewards: dict[int, list[float]], lam: float = 0.95, clip: fl
     return token_mean(losses) + token_mean(errors)
 
 
+def tulu_3_rlvr(w: World) -> Tensor:
+    """Ten for what is right, less ten for what was cut, a twentieth of each token's distance; no clip of values."""
+    rewards = {}
+    for i in range(w.count):
+        rewards[i] = (-0.05 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += -10.0 if i in w.cut else 10.0 * w.rewards[i]
+    return apart(w, rewards, clip=math.inf)
+
+
 def rlmt(w: World) -> Tensor:
     """GRPO by token on what the answers are worth, a thousandth of the distance and of the entropy beside it."""
     losses = surrogates(w, standardised(dict(enumerate(w.notes["judged"])), w))
@@ -796,6 +811,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
     "toolrl": (worlds.called, agents.toolrl),
+    "tulu-3-dpo": (worlds.pairs, tulu_3_dpo),
+    "tulu-3-rlvr": (plain, tulu_3_rlvr),
 }
 """By method: the batch, and the loss on it."""
 BETWEEN: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {

@@ -810,6 +810,25 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.size": 4, "rewards": ("call-format", "call-matches"), "rewards.0.scale": 1.0,
         "rewards.1.scale": 3.0, "rewards.0.later": None, "rewards.1.later": None,
     },
+    "tulu-3": {
+        "runs": ("decontaminated", "train", "rated-pairs", "train", "train", "train"), "repeat": 1,
+        "runs.0.size": 8, "runs.0.share": 0.5, "runs.0.most": 0.02, "runs.0.against": ("test",), "runs.0.unit": "word",
+        "runs.1.method": "sft", "runs.1.task": "{clean}",
+        "runs.1.set": ("optimizer.schedule=linear", "optimizer.warmup=0.03", "optimizer.lr=1e-3"),
+        "runs.2.samples": 3, "runs.2.worked": True, "runs.2.temperature": 1.0, "runs.2.begins": "previous",
+        "runs.3.method": "tulu-3-dpo", "runs.3.task": "{pairs}", "runs.3.begins": "previous",
+        "runs.4.method": "reward-model", "runs.4.task": "{pairs}", "runs.4.begins": "sft",
+        "runs.5.method": "tulu-3-rlvr", "runs.5.task": "", "runs.5.begins": "dpo",
+        "runs.5.set": ("critic.model={rm}",), "runs.5.optimizer": "reset", "runs.5.reference": "reset",
+    },
+    "tulu-3-dpo": {
+        **PAIRS, "reference": "frozen", "optimizer.warmup": 0.1, "optimizer.schedule": "linear",
+        "objective.link.label_smoothing": 0.0,
+    },
+    "tulu-3-rlvr": {
+        **SAMPLED, "epochs": 4, "minibatches": 1, "reference": "frozen", "critic": "value-model", "critic.lead": 0,
+        "critic.clip": None, "critic.learning.epochs": 4, "critic.learning.minibatches": 1, "regularizers": (),
+    },
     "ssrl": {
         **PLAIN, "experience.size": 5, "rewards": ("task-reward", "search-format", "own-information"),
         "rewards.0.weight": 0.9, "rewards.1.scale": 0.1, "regularizers": ("kl-to-reference",),

@@ -333,6 +333,8 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "copg": scored_margin,
     "a-lol-offline": scored_margin,
     "orpo": margin,
+    "tulu-3-dpo": margin,
+    "tulu-3-rlvr": solved,
     "kto": margin,
     "cgpo": solved,
     "cgpo-best": solved,
@@ -369,6 +371,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
     },
     "perfrl": {"stages": ()},  # which begin by imitation
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
+    "tulu-3-rlvr": {"rewards": ("task-reward", "kl-penalty"), "epochs": 1, "critic.learning.epochs": 2},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
 }  # fmt: skip

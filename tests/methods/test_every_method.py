@@ -73,7 +73,7 @@ TASKS = {
     "archer": "attr-20q", "copg": "preferences", "directional-stimulus-prompting": "compose",
     "empg": "attr-20q", "goal-conditioned-rm": "preferences",
     "ipo": "preferences", "p2r": "compose", "pairwise-ppo": "preferences", "planning-q-learning": "paths",
-    "refuel": "attr-20q", "rlprompt": "compose", "ssrl": "compose", "supo": "attr-20q",
+    "refuel": "attr-20q", "rlprompt": "compose", "ssrl": "compose", "supo": "attr-20q", "tulu-3-dpo": "preferences",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
 PROBLEMS = {
