@@ -256,6 +256,13 @@ def reward_model(w: World) -> Tensor:
     return -sum(torch.nn.functional.logsigmoid(last[i] - last[j]) for i, j in better(w)) / 3
 
 
+def irl_llm_survey(w: World) -> Tensor:
+    """Cross-entropy of answers that are paid more than 1/2 and of the others, by the last value as log-odds."""
+    last = [w.of("values_now", i)[-1] for i in range(w.count)]
+    odds = [value.sigmoid() if w.rewards[i] > 0.5 else 1 - value.sigmoid() for i, value in enumerate(last)]
+    return -sum(x.log() for x in odds) / w.count
+
+
 def goal_conditioned_rm(w: World) -> Tensor:
     """And half the contrast of states of each pair, whose places are drawn as shares of the answers."""
 
@@ -686,6 +693,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ipo": (worlds.pairs, ipo),
     "kimi-k1-5": (worlds.continued, rlvr.kimi_k1_5),
     "kl-cov": (plain, rlvr.kl_cov),
+    "irl-llm-survey": (worlds.pairs, irl_llm_survey),
     "lens": (plain, rlvr.lens),
     "lite-ppo": (plain, lite_ppo),
     "loop": (plain, agents.loop),

@@ -378,6 +378,7 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "problems": 256, "minibatches": 8, "reference": "frozen", "optimizer": "restarting-adam-w",
         "optimizer.every": 1,
     },
+    "irl-llm-survey": PAIRS,
     "ipo": {**PAIRS, "reference": "frozen"},
     "iql": IQL,
     "ipl": {

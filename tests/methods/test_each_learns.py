@@ -343,6 +343,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "rlgf-aggrevated": solved,
     "reward-model": preference,
     "goal-conditioned-rm": preference,
+    "irl-llm-survey": preference,
 }
 
 

@@ -38,8 +38,8 @@ def best_of_n(scores: ArrayLike, gold: ArrayLike, n: int) -> Array:
 
     Raises: DataError unless 1 <= n <= K.
 
-    >>> best_of_n([[0.0, 1.0, 2.0]], [[5.0, 7.0, 9.0]], 2).tolist()  # 9 of two of three pairs, 7 of one
-    [8.333333333333334]
+    >>> best_of_n([[0.0, 1.0, 2.0]], [[5.0, 7.0, 9.0]], 2).round(4).tolist()  # 9 of two of three pairs, 7 of one
+    [8.3333]
     """
     said, true = _both(scores, gold)
     count = said.shape[1]

@@ -37,7 +37,7 @@ def d_optimal_pairs(differences: Tensor, chance: Tensor, count: int, ridge: floa
     Shapes: differences [N, H], chance [N].
 
     >>> d = torch.tensor([[3.0, 0.0], [2.9, 0.0], [0.0, 1.0]])
-    >>> d_optimal_pairs(d, torch.full((3,), 0.5), 2).tolist()  # another direction, not the next longest
+    >>> d_optimal_pairs(d, torch.full((3,), 0.5), 2, ridge=0.1).tolist()  # another direction, not the next longest
     [0, 2]
     """
     x = differences.double() * (chance * (1 - chance)).clamp(min=0).double().sqrt()[:, None]

@@ -158,7 +158,7 @@ class ScoreHeads:
 
     def scores(self, states: Tensor) -> Tensor:
         """[M, ...] of states [M, ..., H], with gradient."""
-        flat = ((states - self.shift) / self.scale).flatten(1, -2)
+        flat = ((states - self.shift) / self.scale).reshape(len(states), -1, states.shape[-1])
         found: Tensor = self.network(flat)
         return found.view(states.shape[:-1])
 
