@@ -91,7 +91,8 @@ class Labelled(Feedback):
     """Good answers and bad ones, as many of each: cross-entropy, and the log-odds are the reward.
 
     Chosen and rejected answers of pairs (the order-consistent classifier), demonstrations and samples (the
-    discriminator of adversarial imitation), or prompts with which a frozen model was right or wrong (prompt evaluation).
+    discriminator of adversarial imitation), or questions with prompts by which a frozen model was right or was not
+    (prompt evaluation).
 
     Shapes: good, bad [N, H], states.
     """

@@ -1,4 +1,4 @@
-"""The claim of irl-llm-survey: what small heads on frozen states make of pairs, noisy pairs, demonstrations and queries.
+"""The claim of irl-llm-survey: what small heads on frozen states make of pairs, noisy ones, demonstrations and queries.
 
 Answers are those of the writer of `digest`, so all of their words are in the prompt, and a reader that was fine-tuned
 on them is frozen. Each seed draws the pairs and their labels, the demonstrations (of four answers the best one, so that
