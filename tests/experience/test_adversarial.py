@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from etude.core.errors import ConfigError
-from etude.core.fit import check
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.adversarial import DemonstrationsAndSamples, paid
@@ -17,7 +16,6 @@ from etude.experience.groups import Groups
 from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
 from etude.runs.training import compose_method
-from etude.tasks import resolve_task
 from language_toys import Toy, random_policy
 
 
@@ -46,6 +44,5 @@ def test_the_saved_model_says_the_bad_ones_whoever_learns(tmp_path: Path) -> Non
 
 
 def test_it_needs_a_model() -> None:
-    method = compose_method("irl-llm-survey", ["experience=demonstrations-and-samples"])
     with pytest.raises(ConfigError, match="names no model"):
-        check(method, resolve_task("digest"))
+        compose_method("irl-llm-survey", ["experience=demonstrations-and-samples"])

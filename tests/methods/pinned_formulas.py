@@ -583,6 +583,19 @@ def rloo(w: World) -> Tensor:
     return summed(likelihoods(w, left_out(paid(w), w)), w)
 
 
+def remax(w: World) -> Tensor:
+    """What a completion is paid less what the greedy one of its problem is."""
+    greedy = {w.info[i]["prefix"]: w.rewards[i] for i in range(w.count) if "prefix" in w.info[i]}
+    own = [i for i in range(w.count) if "prefix" not in w.info[i]]
+    return summed(likelihoods(w, {i: w.rewards[i] - greedy[w.groups[i]] for i in own}), w)
+
+
+def rl_llm_technical_survey(w: World) -> Tensor:
+    """RLOO on a learned score, each token's distance from the reference being paid for."""
+    scores = {i: w.notes["judged"][i] - 0.05 * float((w.of("old", i) - w.of("ref", i)).sum()) for i in range(w.count)}
+    return summed(likelihoods(w, left_out(scores, w)), w)
+
+
 def chain_traversal_rl(w: World) -> Tensor:
     base = mean(w.rewards)
     return summed(likelihoods(w, {i: r - base for i, r in paid(w).items()}), w)
@@ -743,6 +756,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rlmt-dpo": (plain, rlmt_dpo),
     "rlmt-ppo": (plain, rlmt_ppo),
     "rlp": (worlds.thoughts, rlvr.rlp),
+    "remax": (worlds.beside_greedy, remax),
+    "rl-llm-technical-survey": (plain, rl_llm_technical_survey),
     "rloo": (plain, rloo),
     "rlpt-text": (worlds.segments, rlvr.rlpt_text),
     "rpg-kl": (plain, rlvr.rpg_kl),

@@ -339,6 +339,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "cgpo-pairs": solved,
     "pf-ppo": solved,
     "ppo-max": solved,
+    "remax": solved,
     "rlgf": solved,
     "rlgf-aggrevated": solved,
     "reward-model": preference,
@@ -383,7 +384,7 @@ def test_a_toy_policy_learns(name: str) -> None:
 ELSEWHERE = {
     "archer", "open-rs", "pairwise-ppo", "planning-pg-vs-q", "planning-q-learning", "ppo-rlhf", "qwenlong-l1-5-phase",
     "qwenlong-l1-phase", "refuel", "reward-anything", "rlanything", "rlgf-d2lols", "rlgf-lols", "rlmt", "rlmt-dpo",
-    "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rto", "salsa", "text2grad", "toolrl",
+    "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rl-llm-technical-survey", "rto", "salsa", "text2grad", "toolrl",
 }  # fmt: skip
 """They need a curriculum, a model or a critic of rewards, a graph, thoughts, answers, calls, turns or verdicts, or are
 made of others that are here: `test_learning.py` and their own tests."""
