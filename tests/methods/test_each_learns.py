@@ -368,6 +368,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
         for name in ("rlgf", "rlgf-aggrevated")
     },
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
+    "remax": {"experience.size": 16},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
 }  # fmt: skip
