@@ -283,6 +283,13 @@ def reward_model(w: World) -> Tensor:
     return -sum(torch.nn.functional.logsigmoid(last[i] - last[j]) for i, j in better(w)) / 3
 
 
+def irl_llm_survey(w: World) -> Tensor:
+    """Cross-entropy of answers that are paid more than 1/2 and of the others, by the last value as log-odds."""
+    last = [w.of("values_now", i)[-1] for i in range(w.count)]
+    odds = [value.sigmoid() if w.rewards[i] > 0.5 else 1 - value.sigmoid() for i, value in enumerate(last)]
+    return -sum(x.log() for x in odds) / w.count
+
+
 def goal_conditioned_rm(w: World) -> Tensor:
     """And half the contrast of states of each pair, whose places are drawn as shares of the answers."""
 
@@ -634,6 +641,19 @@ def rloo(w: World) -> Tensor:
     return summed(likelihoods(w, left_out(paid(w), w)), w)
 
 
+def remax(w: World) -> Tensor:
+    """What a completion is paid less what the greedy one of its problem is."""
+    greedy = {w.info[i]["prefix"]: w.rewards[i] for i in range(w.count) if "prefix" in w.info[i]}
+    own = [i for i in range(w.count) if "prefix" not in w.info[i]]
+    return summed(likelihoods(w, {i: w.rewards[i] - greedy[w.groups[i]] for i in own}), w)
+
+
+def rl_llm_technical_survey(w: World) -> Tensor:
+    """RLOO on a learned score, each token's distance from the reference being paid for."""
+    scores = {i: w.notes["judged"][i] - 0.05 * float((w.of("old", i) - w.of("ref", i)).sum()) for i in range(w.count)}
+    return summed(likelihoods(w, left_out(scores, w)), w)
+
+
 def chain_traversal_rl(w: World) -> Tensor:
     base = mean(w.rewards)
     return summed(likelihoods(w, {i: r - base for i, r in paid(w).items()}), w)
@@ -745,6 +765,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ipo": (worlds.pairs, ipo),
     "kimi-k1-5": (worlds.continued, rlvr.kimi_k1_5),
     "kl-cov": (plain, rlvr.kl_cov),
+    "irl-llm-survey": (worlds.pairs, irl_llm_survey),
     "lens": (plain, rlvr.lens),
     "lite-ppo": (plain, lite_ppo),
     "loop": (plain, agents.loop),
@@ -796,6 +817,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rlmt-dpo": (plain, rlmt_dpo),
     "rlmt-ppo": (plain, rlmt_ppo),
     "rlp": (worlds.thoughts, rlvr.rlp),
+    "remax": (worlds.beside_greedy, remax),
+    "rl-llm-technical-survey": (plain, rl_llm_technical_survey),
     "rloo": (plain, rloo),
     "rlpt-text": (worlds.segments, rlvr.rlpt_text),
     "rpg-kl": (plain, rlvr.rpg_kl),

@@ -383,6 +383,7 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "problems": 256, "minibatches": 8, "reference": "frozen", "optimizer": "restarting-adam-w",
         "optimizer.every": 1,
     },
+    "irl-llm-survey": PAIRS,
     "ipo": {**PAIRS, "reference": "frozen"},
     "iql": IQL,
     "ipl": {
@@ -725,6 +726,8 @@ SETTINGS: dict[str, Settings] = {
         "actor.0.weight.cap": 100.0, "actor.0.weight.over": "quantile-of-critics", "actor.0.weight.slow": True,
         "actor.0.weight.over.alpha": 0.25, "actor.0.weight.baseline": "of-state", "actor.0.error": "squared-norm",
     },
+    "remax": {**PLAIN, "experience": "groups-and-greedy", "experience.size": 1, "advantages.values": "sampled-values"},
+    "rl-llm-technical-survey": {**PLAIN, "reference": "frozen"},
     "rloo": PLAIN,
     "rlpt": {
         "runs": ("train", "train"), "runs.0.method": "rlpt-text", "runs.1.method": "grpo",

@@ -310,6 +310,12 @@ def forked() -> World:
     return World(groups, lengths, rewards, skip=skip, info=info, temperature=0.6)
 
 
+def beside_greedy() -> World:
+    """One completion of each of three problems, and the greedy one of each, of which nothing is learned."""
+    info = [{"prefixes": [[PROMPT, group]]} for group in range(3)] + [{"prefix": group} for group in range(3)]
+    return World([0, 1, 2] * 2, [9, 4, 10, 3, 5, 8], [1.0, 0, 0.5, 0.25, 0, 2], info=info)
+
+
 def nodes() -> World:
     """A tree of two levels for each of two problems: rows learn what they add, and those that others go on from have no
     reward. One of them is worth what the prompt is; below the last, all are worth the same."""

@@ -343,10 +343,12 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "pf-ppo": solved,
     "ppo-max": solved,
     "directional-stimulus-prompting": solved,
+    "remax": solved,
     "rlgf": solved,
     "rlgf-aggrevated": solved,
     "reward-model": preference,
     "goal-conditioned-rm": preference,
+    "irl-llm-survey": preference,
 }
 
 
@@ -372,6 +374,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "perfrl": {"stages": ()},  # which begin by imitation
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "tulu-3-rlvr": {"rewards": ("task-reward", "kl-penalty"), "epochs": 1, "critic.learning.epochs": 2},
+    "remax": {"experience.size": 16},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
 }  # fmt: skip
@@ -387,8 +390,9 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 ELSEWHERE = {
     "archer", "cosmos-mcts", "open-rs", "pairwise-ppo", "planning-pg-vs-q", "planning-q-learning", "ppo-rlhf",
-    "qwenlong-l1-5-phase", "qwenlong-l1-phase", "refuel", "reward-anything", "rlanything", "rlgf-d2lols", "rlgf-lols",
-    "rlmt", "rlmt-dpo", "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rto", "salsa", "text2grad", "toolrl",
+    "qwenlong-l1-5-phase", "qwenlong-l1-phase", "refuel", "reward-anything", "rl-llm-technical-survey", "rlanything",
+    "rlgf-d2lols", "rlgf-lols", "rlmt", "rlmt-dpo", "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rto", "salsa",
+    "text2grad", "toolrl",
 }  # fmt: skip
 """They need a curriculum, a model or a critic of rewards, a graph, thoughts, answers, calls, turns or verdicts, or are
 made of others that are here: `test_learning.py` and their own tests."""

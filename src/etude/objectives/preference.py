@@ -125,6 +125,10 @@ class BradleyTerry(TokenObjective):
         return {"margin": margin, "preference_accuracy": (margin > 0).float()}
 
     def _margin(self, batch: TokenBatch, policy: TokenLogProbs) -> tuple[Tensor, Tensor]:
-        assert policy.values is not None
-        values = policy.values.gather(1, last_action(batch)[:, None])[:, 0]
-        return compare(values, batch.scores, batch.group, batch.episode)
+        return compare(last_values(batch, policy), batch.scores, batch.group, batch.episode)
+
+
+def last_values(batch: TokenBatch, policy: TokenLogProbs) -> Tensor:
+    """[B] v(x, y): the values at rows' last action tokens, which whole answers but their end tokens lead up to."""
+    assert policy.values is not None
+    return policy.values.gather(1, last_action(batch)[:, None])[:, 0]

@@ -5,6 +5,7 @@
     paper = "arXiv:2508.21188"
     beds = ["language/compose-aligned", "language/compose-misaligned"]
     baseline = "model-task-alignment"    # what every recipe changes, and is held against
+    baseline_set = {}                    # fields of the baseline, and of the recipes that change it
     seeds = 6
     k = 16                               # starts are told apart by their pass@k
 
@@ -71,7 +72,7 @@ class Study:
     """Recipes on beds, read and checked.
 
     Args:
-        baseline: a method, with parts stacked by '+'.
+        baseline: a method, with parts stacked by '+'. baseline_set: fields of it, and of recipes without a method.
         k: starts are told apart by their pass@k.
         home: the folder of its file.
     """
@@ -84,6 +85,7 @@ class Study:
     recipes: Mapping[str, Recipe]
     home: Path
     paper: str = ""
+    baseline_set: Fields = field(default_factory=dict)
     seeds: Count = 6
     k: Count = 16
 
@@ -99,13 +101,17 @@ class Study:
     def arms(self) -> list[Arm]:
         """Every recipe as an arm; the baseline itself is that of the bed."""
         return [
-            Arm(label=name, method="+".join((r.method or self.baseline, *r.parts)), changes=r.set)
+            Arm(
+                label=name,
+                method="+".join((r.method or self.baseline, *r.parts)),
+                changes={**({} if r.method else self.baseline_set), **r.set},
+            )
             for name, r in self.recipes.items()
         ]
 
     def bed(self, name: str) -> Bed:
         """A bed as the study has it: with the study's baseline, and without a sweep."""
-        return replace(load_bed(name), baseline=self.baseline, baseline_set={}, sweep={})
+        return replace(load_bed(name), baseline=self.baseline, baseline_set=self.baseline_set, sweep={})
 
 
 def studies() -> dict[str, Path]:
