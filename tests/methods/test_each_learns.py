@@ -341,6 +341,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ppo-max": solved,
     "directional-stimulus-prompting": solved,
     "rlgf": solved,
+    "selective-token-generation": solved,
     "rlgf-aggrevated": solved,
     "reward-model": preference,
     "goal-conditioned-rm": preference,
@@ -369,6 +370,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "pf-ppo": {"rewards": ("task-reward", "normalized-scores", "kl-penalty")},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
+    "selective-token-generation": {"experience.size": 8},
 }  # fmt: skip
 """What of methods is made smaller: as they are, steps here are of one token, or groups of 32, or a reward model's."""
 

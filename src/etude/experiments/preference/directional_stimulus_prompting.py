@@ -18,7 +18,7 @@ from etude.experiments.cells import model_folder, recorded
 from etude.tasks.language.hinted_writing import HINTS, HintedWriting, hints_in
 
 TASK, MODEL, UNLABELLED = HintedWriting(), "blank:2x64x4", 200_000
-TAUGHT, LABELLED, STEPS, TESTED = 1500, 150, 80, 400
+TAUGHT, LABELLED, STEPS, TESTED = 1500, 150, 120, 400
 SHOWN, FEW = {"optimizer.lr": 2e-3}, {"problems": 32, "optimizer.lr": 1e-3}
 CHANGES = {"problems": 32, "experience.size": 4, "optimizer.lr": 5e-4, "epochs": 2}
 
