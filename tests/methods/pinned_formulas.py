@@ -360,6 +360,15 @@ def directional_stimulus_prompting(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def selective_token_generation(w: World) -> Tensor:
+    """Each text by its own length: reward less value for its tokens, and the squared error of values."""
+    losses = {}
+    for i in range(w.count):
+        credit = w.rewards[i] - w.of("values", i)
+        losses[i] = -credit * w.of("new", i) + (w.of("values_now", i) - w.rewards[i]) ** 2
+    return sequence_mean(losses)
+
+
 def rlgf_apart(w: World) -> Tensor:
     """The same, with a critic that is a network of its own."""
     return apart(w, away_from_start(w))
@@ -787,6 +796,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ppo-max": (plain, ppo_max),
     "directional-stimulus-prompting": (hinted, directional_stimulus_prompting),
     "rlgf": (worlds.guided, rlgf),
+    "selective-token-generation": (plain, selective_token_generation),
     "rlgf-aggrevated": (worlds.finished, rlgf),
     "rlgf-d2lols": (worlds.guided, rlgf_apart),
     "rlgf-lols": (worlds.guided, rlgf_apart),

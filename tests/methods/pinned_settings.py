@@ -586,6 +586,10 @@ SETTINGS: dict[str, Settings] = {
         "minibatches": 2, "reference": "frozen", "critic": "token-critic", "rewards.1.separator": ";",
         "rewards.1.avoided": (), "rewards.2.target": 0.5,
     },
+    "selective-token-generation": {
+        **SAMPLED, **ONCE, "experience.size": 1, "problems": 16, "critic": "token-critic", "critic.coefficient": 2.0,
+        "critic.clip": None, "aggregation": "sequence-mean", "reference": None,
+    },
     "rlgf": GUIDED,
     "rlgf-aggrevated": {**GUIDED, "experience": "guide-roll-outs"},
     "rlgf-d2lols": {

@@ -314,7 +314,7 @@ def test_it_learns_which_hints_pay_on_its_task() -> None:
 @pytest.mark.slow
 def test_the_experiment_measures_what_the_claim_names(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"MODEL": "blank:1x16x2", "TAUGHT": 1, "LABELLED": 1, "STEPS": 1, "TESTED": 10}
-    for name, value in {**small, "RL": {}, "ARMS": {"masked": {"problems": 2}, "free": {"problems": 2}}}.items():
+    for name, value in {**small, "CHANGES": {"problems": 2}}.items():
         monkeypatch.setattr(f"etude.experiments.preference.directional_stimulus_prompting.{name}", value)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})  # no processes of their own
     (pair,) = experiment([3])

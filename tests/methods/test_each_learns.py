@@ -345,6 +345,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "directional-stimulus-prompting": solved,
     "remax": solved,
     "rlgf": solved,
+    "selective-token-generation": solved,
     "rlgf-aggrevated": solved,
     "reward-model": preference,
     "goal-conditioned-rm": preference,
@@ -377,6 +378,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "remax": {"experience.size": 16},
     "ppo-max": {"rewards": SCALED, "critic.lead": 1, "minibatches": 2, "critic.learning.minibatches": 1},
     "deepsearch": {"experience.depth": 2, "experience.width": 4}, "sparkle": {"experience.size": 8},
+    "selective-token-generation": {"experience.size": 8},
 }  # fmt: skip
 """What of methods is made smaller: as they are, steps here are of one token, or groups of 32, or a reward model's."""
 

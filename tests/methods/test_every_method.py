@@ -71,9 +71,9 @@ MOST = 12
 TASKS = {
     "a-lol-offline": str(Path(__file__).with_name("appraised.jsonl")),
     "archer": "attr-20q", "copg": "preferences", "directional-stimulus-prompting": "compose",
-    "empg": "attr-20q", "goal-conditioned-rm": "preferences",
-    "ipo": "preferences", "p2r": "compose", "pairwise-ppo": "preferences", "planning-q-learning": "paths",
-    "refuel": "attr-20q", "rlprompt": "compose", "ssrl": "compose", "supo": "attr-20q", "tulu-3-dpo": "preferences",
+    "empg": "attr-20q", "goal-conditioned-rm": "preferences", "ipo": "preferences", "p2r": "compose",
+    "pairwise-ppo": "preferences", "planning-q-learning": "paths", "refuel": "attr-20q", "rlprompt": "compose",
+    "selective-token-generation": "compose", "ssrl": "compose", "supo": "attr-20q", "tulu-3-dpo": "preferences",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
 PROBLEMS = {

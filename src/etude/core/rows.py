@@ -69,6 +69,7 @@ def to_batch(
         earlier=_earlier(episodes, action, device),
         step=_step(episodes, action, device),
         allowed=_allowed(episodes, action, device),
+        voices=_voices(episodes, action, device),
         draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
         episode=torch.tensor(numbers, device=device),
         player=torch.tensor([players.index(e.player) for e in episodes], device=device),
@@ -116,6 +117,20 @@ def _allowed(episodes: Sequence[Episode], action: np.ndarray, device: torch.devi
             if (own := s.info.get("allowed")) is not None:
                 found[row, end - len(own) : end] = own
     return found
+
+
+def _voices(episodes: Sequence[Episode], action: np.ndarray, device: torch.device) -> Tensor | None:
+    """[B, T] who said each action token, as segments say of the last ones (`info["voices"]`), -1 elsewhere."""
+    if not any("voices" in s.info for e in episodes for s in e.segments):
+        return None
+    found = np.full(action.shape, -1, np.int64)
+    for row, episode in enumerate(episodes):
+        end = 0
+        for s in episode.segments:
+            end += len(s.tokens)
+            own = s.info.get("voices", ())
+            found[row, end - len(own) : end] = own
+    return torch.from_numpy(found).to(device)
 
 
 def check_aligned(episode: Episode) -> None:

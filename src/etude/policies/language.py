@@ -36,7 +36,7 @@ from etude.policies.loading import (
     resolve,
     shadow_from,
 )
-from etude.policies.logprobs import allowed_logprobs, token_logprobs
+from etude.policies.logprobs import allowed_logprobs, token_logprobs, voiced_logprobs
 from etude.policies.masters import Masters
 from etude.policies.probe import check_model, check_tokens
 from etude.policies.prompts import Held
@@ -135,6 +135,11 @@ class LanguagePolicy:
         ids = configured if isinstance(configured, list) else [] if configured is None else [configured]
         turn = end_of_turn(self.tokenizer)
         return sorted({*ids, self.tokenizer.eos_token_id, *([] if turn is None else [turn])})
+
+    @property
+    def voices(self) -> int:
+        """By how many voices a word can be said, each an output of its own: 1 of most models (see `selective.py`)."""
+        return int(getattr(self.config, "voices", 1))
 
     @property
     def context(self) -> int:
@@ -261,7 +266,16 @@ class LanguagePolicy:
         head = causal.get_output_embeddings()
         places = torch.nonzero_static(mask.flatten(), size=len(hidden))[:, 0]  # how many they are is known
         targets = batch.tokens.flatten()[places]
-        if batch.allowed is None:
+        if self.voices > 1:
+            voices = torch.full_like(targets, -1) if batch.voices is None else batch.voices.flatten()[places]
+            logits = self.head_logits(causal, hidden)
+            if batch.allowed is not None:
+                allowed = batch.allowed.flatten(0, 1)[places].repeat(1, self.voices)
+                logits = logits.masked_fill(~allowed, -torch.inf)
+            logp, entropy = voiced_logprobs(
+                logits, targets, voices, self.voices, batch.temperature, "entropy" in needs
+            )  # fmt: skip
+        elif batch.allowed is None:
             logp, entropy = token_logprobs(
                 hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), targets,
                 batch.temperature, getattr(self.config, "final_logit_softcapping", None), "entropy" in needs,

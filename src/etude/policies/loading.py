@@ -3,7 +3,8 @@
 A name like `blank:1x120`, or `blank:2x64x4` with four heads, is a model that has learned nothing: a Llama-type decoder
 of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run, or with a token
 for each word of a family of tasks, as `blank:2x128@tools` (`word_tokenizer.py`). Names like `two-matrices:30` are
-models small enough to be read, see `readable.py`.
+models small enough to be read, see `readable.py`. `selective:NAME` is a new adapter beside a model of any of these
+names, which stays as it is, and a selector of who writes each token (`selective.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ BLANK = re.compile(r"blank:([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?(?:@(\w+))?")
 READABLE = {"two-matrices": 30, "path-table": 30, "linear-attention": 8}
 """Models small enough to be read, each with the number of nodes that its task has by default."""
 READABLE_TYPE = "etude-readable"
+BESIDE = re.compile("(selective|adapter):(.+)")
+"""A new adapter beside a model that stays frozen, with a selector or alone (`selective.py`), and that model's name."""
+SELECTIVE_TYPE = "etude-selective"
 BLANK_SEED = 0
 BLANK_POSITIONS = 512
 
@@ -53,6 +57,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, with end and padding tokens checked (faults row 19)."""
     from transformers import AutoTokenizer
 
+    if beside := BESIDE.fullmatch(name):
+        return load_tokenizer(beside[2])
     if is_readable(name):
         readable: PreTrainedTokenizerBase = _readable().readable_tokenizer(name)
         return readable
@@ -77,6 +83,9 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device, bits: int | 
     """
     from transformers import AutoModelForCausalLM
 
+    if beside := BESIDE.fullmatch(name):
+        both: PreTrainedModel = _selective().selective(load_model(beside[2], dtype, device), beside[1] == "adapter")
+        return both
     if bits is not None:
         quantized.check(name, dtype, device)
 
@@ -92,11 +101,13 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device, bits: int | 
         return fresh
     if adapters.is_adapter(folder := Path(resolve(name))):
         return adapters.folded(load_model(adapters.base_of(folder), dtype, device), folder)
-    _readable()  # transformers must know its classes to load what was saved
+    _readable(), _selective()  # transformers must know their classes to load what was saved
     options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True}  # never a pickle
     if bits is not None:
         options |= quantized.options(dtype, device)
     model: PreTrainedModel = _load(AutoModelForCausalLM.from_pretrained, name, "a causal language model", **options)
+    if model.config.model_type == SELECTIVE_TYPE:
+        model.model.frozen.requires_grad_(False)
     if bits is None:
         move(model, device)
     model.eval()
@@ -113,7 +124,14 @@ def move(module: nn.Module, device: torch.device | None = None, dtype: torch.dty
 
 def is_shipped(name: str) -> bool:
     """Whether a model comes with etude, so that its version says what it is."""
-    return name in BUILT_IN or is_blank(name) or is_readable(name)
+    own = named(name)
+    return own in BUILT_IN or is_blank(own) or is_readable(own)
+
+
+def named(name: str) -> str:
+    """The model that stays frozen, of a name that asks for an adapter beside one; else the name itself."""
+    beside = BESIDE.fullmatch(name)
+    return beside[2] if beside else name
 
 
 def is_readable(name: str) -> bool:
@@ -133,6 +151,13 @@ def _readable() -> ModuleType:
 
     logging.disable_progress_bar()
     return readable
+
+
+def _selective() -> ModuleType:
+    """Its module."""
+    from etude.policies import selective
+
+    return selective
 
 
 def is_blank(name: str) -> bool:

@@ -42,6 +42,27 @@ def token_logprobs(
     return logp, ent if entropy else None
 
 
+def voiced_logprobs(
+    logits: Tensor, targets: Tensor, voices: Tensor, count: int, temperature: float = 1.0, entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """The same of a policy whose outputs [N, K V] are words by voice: of `targets` [N] by `voices` [N], jointly.
+
+    Of voice -1 nobody knows who it was: the log-probability is that of the word by any. Entropies are of both together.
+
+    Two voices of two words, the first of which has 3/4 of the say and says the first word alone:
+
+    >>> said = torch.tensor([[0.75, 0.0, 0.125, 0.125]]).log().expand(3, -1)
+    >>> logp, _ = voiced_logprobs(said, torch.tensor([0, 0, 1]), torch.tensor([0, 1, -1]), count=2)
+    >>> logp.exp().tolist()
+    [0.75, 0.125, 0.125]
+    """
+    logp = (logits / temperature).log_softmax(-1)
+    own = logp.unflatten(1, (count, -1)).gather(2, targets[:, None, None].expand(-1, count, 1))[..., 0]
+    known = own.gather(1, voices.clamp(min=0)[:, None])[:, 0]
+    found = torch.where(voices >= 0, known, own.logsumexp(1))
+    return found, -(logp.exp() * logp.nan_to_num(neginf=0)).sum(-1) if entropy else None
+
+
 def allowed_logprobs(
     logits: Tensor, allowed: Tensor, targets: Tensor, temperature: float = 1.0, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:

@@ -67,7 +67,8 @@ class Sampling:
 class Completion:
     """What was sampled after one prompt; lists and tensors have one entry per token, the end token included.
 
-    `hidden` [n, H], and `allowed` [n, V]: the tokens that could be drawn, where not all of them could.
+    `hidden` [n, H], and `allowed` [n, V]: the tokens that could be drawn, where not all of them could. `voices`: which
+    of a policy's voices said each token, where it has several; `logp` is then that of voice and token together.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -76,6 +77,7 @@ class Completion:
     stop: StopReason = StopReason.MAX_TOKENS
     hidden: Tensor | None = None
     allowed: Tensor | None = None
+    voices: list[int] = field(default_factory=list)
 
 
 def generate(
@@ -102,6 +104,7 @@ def decode(rows: Decoding, draws: Sequence[Draw], begun: Sequence[int]) -> list[
     numbers = _Numbers(draws, begun, limit, rows.device)
     for step in range(limit):
         tokens, logp, entropy = _draw(rows.allowed_logits(), rows.sampling, numbers.at(step)[rows.index])
+        tokens = rows.worded(tokens)
         if rows.record(tokens, logp, entropy) or step + 1 == limit:
             break
         rows.advance(tokens)
@@ -203,7 +206,8 @@ class Decoding:
     ) -> None:  # fmt: skip
         self.policy, self.sampling, self.device = policy, sampling, policy.device
         self.model, self.decoder, self.leaving = policy.sampler(), rows, leaving
-        self.stopper = Stopper(policy.tokenizer, policy.end_ids, sampling.stop, logits.shape[-1])
+        self.words = logits.shape[-1] // policy.voices
+        self.stopper = Stopper(policy.tokenizer, policy.end_ids, sampling.stop, self.words)
         self.every = EVERY.get(self.device.type, SELDOM) if leaving else 1
         self.rows = np.array(order, np.int64)
         self.hidden, self.logits = hidden, logits
@@ -214,7 +218,7 @@ class Decoding:
         self.tokens = np.empty((len(order), sampling.max_tokens), np.int64)
         self.steps: list[tuple[np.ndarray, Tensor, Tensor, Tensor | None]] = []
         self.states: list[Tensor] = []
-        self.reader, self.sets = reader, list[Tensor]()
+        self.reader, self.sets, self.voices = reader, list[Tensor](), list[Tensor]()
         self.seen = 0
 
     def allowed_logits(self) -> Tensor:
@@ -222,10 +226,17 @@ class Decoding:
         if self.reader is None:
             return self.logits
         going = self._going()
-        allowed = torch.ones_like(self.logits, dtype=torch.bool)
+        allowed = torch.ones_like(self.logits[:, : self.words], dtype=torch.bool)
         allowed[sent(going.nonzero()[0], self.device)] = self.reader.allowed(self.rows[going])
         self.sets.append(allowed)
-        return self.logits.masked_fill(~allowed, -torch.inf)
+        return self.logits.masked_fill(~allowed.repeat(1, self.policy.voices), -torch.inf)
+
+    def worded(self, drawn: Tensor) -> Tensor:
+        """The tokens of what was drawn; of a policy with several voices it is kept which of them said each."""
+        if self.policy.voices == 1:
+            return drawn
+        self.voices.append(drawn // self.words)
+        return drawn % self.words
 
     def _going(self) -> np.ndarray:
         """[B] True on rows that are not known to have ended."""
@@ -290,6 +301,8 @@ class Decoding:
             completion.hidden = hidden
         for completion, allowed in zip(done, self._by_row(self.sets, order)):
             completion.allowed = allowed
+        for completion, voices in zip(done, self._by_row(self.voices, order)):
+            completion.voices = voices.tolist()
         return done
 
     def _by_row(self, kept: Sequence[Tensor], order: np.ndarray) -> Sequence[Tensor]:

@@ -103,12 +103,12 @@ def jobs_for(
     """
     import hashlib
 
-    from etude.policies.loading import is_shipped
+    from etude.policies.loading import is_shipped, named
     from etude.rewards.several import names
     from etude.runtime import sources
 
     values = [part for f in fields for part in f.partition("=")[2].split(",")]
-    start = "" if is_shipped(model) else model
+    start = "" if is_shipped(model) else named(model)
     own = sources.key([task, *names(list(rewards) or None), *values], arm.split("+"), start)
     matters = [arm, task, model, steps, list(fields), *rewards, *own, *flags, *filter(None, [preset])]
     key = hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:8]

@@ -158,7 +158,7 @@ def _compose(asked: Asked, chosen: Options) -> Composed:
 def _start(made: Composed, called: Sequence[Any]) -> Result:
     """Make the folder of a run, with all that it was told, and train."""
     prepare(made.method, made.task, made.options)
-    from etude.policies.loading import is_shipped
+    from etude.policies.loading import is_shipped, named
     from etude.runtime import disk, sources
     from etude.runtime.folder import RunFolder, default_name
 
@@ -176,7 +176,7 @@ def _start(made: Composed, called: Sequence[Any]) -> Result:
         **({} if preset is None else {"began_with": f"{preset.name}@{preset.fingerprint}"}),
     }
     code = [s for s in (asked.method, *asked.parts) if isinstance(s, str)]
-    model = chosen.model if "model" in world_of(goal).READS and not is_shipped(chosen.model) else ""
+    model = named(chosen.model) if "model" in world_of(goal).READS and not is_shipped(chosen.model) else ""
     new = not where.exists()
     noted = {} if preset is None else {"preset": preset.record(goal.world)}
     with RunFolder.create(where, {**method.to_json(), **noted}, config) as folder:

@@ -30,8 +30,12 @@ def start_of(name: str, world: World) -> tuple[str, list[str]]:
 
     Raises: ConfigError for a run of another world; CheckpointError if no checkpoint is whole.
     """
+    from etude.policies.loading import named
     from etude.runtime import checkpoints
 
+    if (frozen := named(name)) != name:
+        found, notes = start_of(frozen, world)
+        return name.removesuffix(frozen) + found, notes
     path, notes = Path(name), list[str]()
     if (path / "checkpoints").is_dir():
         path, notes = checkpoints.newest(path / "checkpoints", stored=False)

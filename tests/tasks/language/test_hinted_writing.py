@@ -81,11 +81,17 @@ def test_what_hints_are_worth() -> None:
     assert not plain.success(Episode(problem, [Segment("assistant", "", reward=0.6)]))
 
 
-@pytest.mark.slow
-def test_the_reward_is_the_mean_over_what_the_writer_writes() -> None:
-    problem = TASK.problems("test")[3]
-    (texts,) = BlackBox(LanguagePolicy.load(WRITER, device="cpu")).writes([shown_to_writer(problem, "a;")], SAMPLES)
-    assert len(texts) == 4 and TASK.score(problem, "a;") == sum(f1(t, problem.info["reference"]) for t in texts) / 4
+def test_the_reward_is_the_mean_over_what_the_writer_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, asked = TASK.problems("test")[3], list[object]()
+    reference = problem.info["reference"]
+
+    def written(box: BlackBox, texts: list[str], how: Writing) -> list[list[str]]:
+        asked.append((texts, how))
+        return [[reference, reference[:3] + "???", "", reference[0]]]
+
+    monkeypatch.setattr(BlackBox, "writes", written)
+    assert TASK.score(problem, "a;") == pytest.approx((1 + 6 / 12 + 0 + 2 / 7) / 4, abs=1e-12)
+    assert asked == [([shown_to_writer(problem, "a;")], SAMPLES)] and Writing(4, 0.7, WRITTEN + 1) == SAMPLES
 
 
 @pytest.mark.slow

@@ -53,13 +53,12 @@ directional_stimulus_prompting = ppo.replace(
         "the reference than those of supervised learning alone, and these more than no hints.",
         task="hinted-writing",
         setting="a writer of two layers of width 64 after 1,500 supervised steps, and policies that begin as it does; "
-        "500 labelled hints of each seed's own for 150 supervised steps, then 80 steps of 128 completions on the same "
+        "500 labelled hints of each seed's own for 150 supervised steps, then 120 steps of 128 completions on the same "
         "prompts; the unigram F1 of four texts behind a hint, on 400 prompts of the test",
         measures=(
             Measure(name="F1 against supervised hints", smallest=0.01),
             Measure(name="F1 of supervised hints against none", smallest=0.01),
-            Measure(name="F1 against PPO without masks", role="mechanism", smallest=0.01),
-            Measure(name="hints in the reference", role="mechanism", smallest=0.05),
+            Measure(name="hints in reference", role="mechanism", smallest=0.05),
         ),
         sweep={},
         learned_on="F1 against supervised hints",
