@@ -93,13 +93,13 @@ class Comparison(Feedback):
         return 2
 
 
-class BestOf(Feedback):
+class BestSegment(Feedback):
     """Which of `count` segments is best.
 
     Shapes: rewards [..., count, L].
 
     >>> answers = Answers(torch.tensor([[0.0, 0.0, 1.0]]), torch.ones(1, 3))
-    >>> round(BestOf(count=3, slips=0.0).unlikely(torch.zeros(3, 1), answers).item(), 4)  # log 3
+    >>> round(BestSegment(count=3, slips=0.0).unlikely(torch.zeros(3, 1), answers).item(), 4)  # log 3
     1.0986
     """
 
@@ -110,7 +110,7 @@ class BestOf(Feedback):
         return self.count
 
 
-class Demonstration(BestOf):
+class Demonstration(BestSegment):
     """What was shown to be done: a choice among itself and what else was done (arXiv:2002.04833, table 1).
 
     A script shows the best of `count` segments; what it could do beyond these nobody sees.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from etude.core.errors import ConfigError
 from etude.core.fields import Positive
 from etude.core.learners import Learning, Reading, StepLearner
 from etude.core.step_slots import StepReward
@@ -31,7 +32,7 @@ class RolloutPreferences(PreferenceModels, StepLearner):
     (3, 'before')
     """
 
-    learning: Learning = Learning(Adam(lr=1e-3), epochs=30, order="before")
+    learning: Learning = Learning(Adam(lr=1e-3), epochs=15, order="before")
 
     def objection(self, method: Method) -> str | None:
         slots = method.slots()
@@ -75,12 +76,22 @@ def before_an_end(ended: Tensor) -> Tensor:
 
 
 def whole(segments: Segments, terminated: Tensor, count: int) -> Segments:
-    """The first `count` of each member that have all their steps or terminated, and others where there are too few.
+    """`count` of each member that have all their steps or terminated, some of them twice where there are too few.
 
-    What a time limit cuts would count as less than it was.
+    What a time limit cuts would be worth as much less, or more, as it has fewer steps.
+
+    Raises: ConfigError for a member that has none.
     """
-    fine = segments.live.bool().all(-1) | (terminated & segments.live.bool()).any(-1)
-    order = (~fine).to(torch.uint8).argsort(dim=1, stable=True)[:, :count]
+    live = segments.live.bool()
+    fine = live.all(-1) | (terminated & live).any(-1)
+    number = fine.sum(1, keepdim=True)
+    if not bool(number.all()):
+        raise ConfigError(
+            f"Segments of {live.shape[-1]} steps are compared, and no episode lasts as long before its time limit: "
+            "lower learners.*.length."
+        )
+    place = torch.arange(count, device=number.device) % number
+    order = (~fine).to(torch.uint8).argsort(dim=1, stable=True).take_along_dim(place, 1)
     return Segments(*(x.take_along_dim(order.view(*order.shape, *[1] * (x.dim() - 2)), 1) for x in segments))
 
 

@@ -37,7 +37,7 @@ class ReplayPreferences(PreferenceModels, ReplayLearner):
     """
 
     recent: Count = 4000
-    learning: Learning = Learning(Adam(lr=1e-3), every=250, epochs=50)
+    learning: Learning = Learning(Adam(lr=1e-3), every=250, epochs=25)
 
     def objection(self, method: Method) -> str | None:
         critic = method.slots()["critic"]
