@@ -37,10 +37,12 @@ def pearson_distance(one: Tensor, other: Tensor, weights: Tensor | None = None) 
     if min(sizes) <= 1e-24:
         raise ValueError("A reward that is the same everywhere has no distance to others: canonical, it says nothing.")
     rho = float((mass * x * y).sum()) / (sizes[0] * sizes[1]) ** 0.5
-    return max(0.0, min(1.0, (1 - rho) / 2)) ** 0.5
+    return float(max(0.0, min(1.0, (1 - rho) / 2)) ** 0.5)
 
 
-def canonical_table(rewards: Tensor, gamma: float, states: Tensor | None = None, actions: Tensor | None = None) -> Tensor:
+def canonical_table(
+    rewards: Tensor, gamma: float, states: Tensor | None = None, actions: Tensor | None = None
+) -> Tensor:
     """C(R) of a table [..., S, A, S].
 
     Args:
@@ -50,8 +52,8 @@ def canonical_table(rewards: Tensor, gamma: float, states: Tensor | None = None,
     [-0.5, 0.5, -0.5, 0.5]
     """
     count, choices = rewards.shape[-1], rewards.shape[-2]
-    d = torch.full((count,), 1 / count).to(rewards) if states is None else states.to(rewards)
-    p = torch.full((choices,), 1 / choices).to(rewards) if actions is None else actions.to(rewards)
+    d = rewards.new_full((count,), 1 / count) if states is None else states.to(rewards)
+    p = rewards.new_full((choices,), 1 / choices) if actions is None else actions.to(rewards)
     mean = torch.einsum("...sat,a,t->...s", rewards, p, d)  # of leaving each state
     whole = (mean * d).sum(-1)
     return rewards + gamma * mean[..., None, None, :] - mean[..., :, None, None] - gamma * whole[..., None, None, None]

@@ -119,9 +119,8 @@ class PreferenceModels(Apart, abstract=True):
     @property
     def wanted(self) -> int:
         """How many questions the next session asks."""
-        state = self.state
-        many = max(1, round(self.first / (1 + state["sessions"] / self.slow)))
-        return min(many, self.labels - state["asked"])
+        asked: int = self.state["asked"]
+        return min(max(1, round(self.first / (1 + self.state["sessions"] / self.slow))), self.labels - asked)
 
     @property
     def drawn(self) -> int:
@@ -170,7 +169,8 @@ class PreferenceModels(Apart, abstract=True):
         """[P, M, Q, O] of each option, by each model."""
         said = self._said(questions.observations, questions.actions, questions.live, network)
         worths = self.feedback.worths(said)
-        return self.feedback.logp(worths, torch.ones_like(worths)[..., None, :])[..., 0, :].exp()
+        found: Tensor = self.feedback.logp(worths, torch.ones_like(worths)[..., None, :])[..., 0, :].exp()
+        return found
 
     def _said(self, observations: Tensor, actions: Tensor, live: Tensor, network: nn.Module) -> Tensor:
         """What the models say of steps [P, K, C, L, ...]: [P, M, K, C, L], 0 where no step was."""
@@ -200,8 +200,8 @@ class PreferenceModels(Apart, abstract=True):
             return torch.randperm(len(learned), generator=generator)[:count]
 
         drawn = self.made["population"].draw("preferences", "learn", self.state["steps"], of=one)
-        found = self.unlikely(network, learned[drawn].to(weights.device)).mean(2).sum(1)
-        return found + self.state.get("decay", self.decay) * weights
+        decay: Tensor | float = self.state.get("decay", self.decay)
+        return self.unlikely(network, learned[drawn].to(weights.device)).mean(2).sum(1) + decay * weights
 
     def _places(self, held: bool) -> Tensor:
         """Of the questions that are held out, or of those that are not."""
@@ -219,9 +219,7 @@ class PreferenceModels(Apart, abstract=True):
         if not len(held):
             return
         size, device = self.made["population"].size, self.state["live"].device
-        here, there = (
-            self.unlikely(network, x.to(device).expand(size, -1)).mean((1, 2)) for x in (learned, held)
-        )
+        here, there = (self.unlikely(network, x.to(device).expand(size, -1)).mean((1, 2)) for x in (learned, held))
         low, high = OVERFIT
         ratio = there / here.clamp(min=1e-12)
         factor = torch.where(ratio > high, STRONGER, torch.where(ratio < low, 1 / STRONGER, 1.0)).to(ratio)
@@ -229,10 +227,11 @@ class PreferenceModels(Apart, abstract=True):
 
     def agreement(self, network: nn.Module) -> Tensor:
         """[P] share of all answers whose most chosen option the models' mean reward says is best."""
-        kept = (self.state[name] for name in ("observations", "actions", "live"))
-        worths = self.feedback.worths(self._said(*kept, network).mean(1))
+        observations, actions, live = (self.state[name] for name in ("observations", "actions", "live"))
+        worths = self.feedback.worths(self._said(observations, actions, live, network).mean(1))
         chosen, among = self.state["chosen"], self.state["among"]
         best = worths[..., None, :].masked_fill(among == 0, -torch.inf).argmax(-1)
         right = chosen.take_along_dim(best[..., None], -1)[..., 0] >= chosen.amax(-1)
         said = chosen.sum(-1) > 0
-        return (right & said).sum((1, 2)) / said.sum((1, 2)).clamp(min=1)
+        found: Tensor = (right & said).sum((1, 2)) / said.sum((1, 2)).clamp(min=1)
+        return found

@@ -114,4 +114,5 @@ def entropy(chances: Tensor) -> Tensor:
     >>> round(entropy(torch.tensor([0.25, 0.75, 0.0])).item(), 4)
     0.5623
     """
-    return torch.special.entr(chances).sum(-1)
+    found: Tensor = torch.special.entr(chances).sum(-1)
+    return found

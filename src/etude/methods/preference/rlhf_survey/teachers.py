@@ -47,7 +47,8 @@ class SimulatedTeacher(Teacher):
 
     >>> from etude.methods.preference.rlhf_survey.feedback import Comparison
     >>> paid, live, numbers = torch.tensor([[3.0, 0.0], [0.0, 2.0]]), torch.ones(2, 2), torch.full((1, 4), 0.5)
-    >>> teachers = SimulatedTeacher(), SimulatedTeacher(gamma=0.5), SimulatedTeacher(equal=1.5), SimulatedTeacher(skip=9)
+    >>> errors = {}, {"gamma": 0.5}, {"equal": 1.5}, {"skip": 9.0}
+    >>> teachers = [SimulatedTeacher(**x) for x in errors]
     >>> [t.answer(Comparison(), paid, live, numbers).chosen.tolist() for t in teachers]
     [[[1.0, 0.0]], [[0.0, 1.0]], [[0.5, 0.5]], [[0.0, 0.0]]]
     """
