@@ -781,7 +781,8 @@ def quick(name: str) -> Any:
     if name == "mrq":
         return sooner(found, every=2)
     if name == "rlhf-survey":  # whose models learn elsewhere
-        return set_value(found, "learners.replay-preferences.learning.every=100")
+        changes = {"learners.replay-preferences.learning.every": 100, "critic.learning.target.every": 1}
+        return set_values(found, changes)
     if name == "redq":
         return set_values(found, {"policy.learning.every": 2, "learners.temperature.learning.every": 2})
     return found

@@ -119,8 +119,8 @@ class PreferenceModels(Apart, abstract=True):
     @property
     def wanted(self) -> int:
         """How many questions the next session asks."""
-        asked: int = self.state["asked"]
-        return min(max(1, round(self.first / (1 + self.state["sessions"] / self.slow))), self.labels - asked)
+        many = max(1, round(self.first / (1 + int(self.state["sessions"]) / self.slow)))
+        return min(many, self.labels - int(self.state["asked"]))
 
     @property
     def drawn(self) -> int:
@@ -176,7 +176,8 @@ class PreferenceModels(Apart, abstract=True):
         """What the models say of steps [P, K, C, L, ...]: [P, M, K, C, L], 0 where no step was."""
         shape = live.shape[1:]
         said: Tensor = network(observations.flatten(1, 3), actions.flatten(1, 3))
-        return said.unflatten(2, shape) * live[:, None]
+        found: Tensor = said.unflatten(2, shape) * live[:, None]
+        return found
 
     # What is learned
 
