@@ -41,8 +41,8 @@ def test_methods_json(cli: Cli) -> None:
     assert changed["dr-grpo"] == ["advantages", "aggregation"]
     assert [e["id"] for e in entries if e["claim"] is None] == [
         "bc-discrete", "cal-ql-online", "cql-discrete", "a-lol-offline", "cgpo-pairs", "cgpo-best", "pairwise-ppo",
-        "rlgf-aggrevated", "rlgf-lols", "rlmt-ppo", "rlmt-dpo", "backtracking-rl", "interplay-rl-alone", "clip-cov",
-        "rft", "planning-q-learning", "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft",
+        "rlgf-aggrevated", "rlgf-lols", "rlhf-survey-ppo", "rlmt-ppo", "rlmt-dpo", "backtracking-rl",
+        "interplay-rl-alone", "clip-cov", "rft", "planning-q-learning", "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft",
         "rlpt-text", "spo-tree",
     ]  # fmt: skip
 
