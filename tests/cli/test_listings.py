@@ -42,8 +42,8 @@ def test_methods_json(cli: Cli) -> None:
     assert [e["id"] for e in entries if e["claim"] is None] == [
         "bc-discrete", "cal-ql-online", "cql-discrete", "a-lol-offline", "cgpo-pairs", "cgpo-best", "pairwise-ppo",
         "rlgf-aggrevated", "rlgf-lols", "rlhf-survey-ppo", "rlmt-ppo", "rlmt-dpo", "backtracking-rl",
-        "interplay-rl-alone", "clip-cov", "rft", "planning-q-learning", "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft",
-        "rlpt-text", "spo-tree",
+        "interplay-rl-alone", "clip-cov", "rft", "planning-q-learning", "qwenlong-l1-phase", "qwenlong-l1-5-phase",
+        "rl-compositionality-rft", "rlpt-text", "spo-tree",
     ]  # fmt: skip
 
 

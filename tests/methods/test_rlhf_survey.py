@@ -115,6 +115,14 @@ def test_ranking_is_plackett_and_luces_model() -> None:
     assert total == pytest.approx(1.0, abs=1e-12)
 
 
+def test_who_ranks_names_every_segment_once_and_the_best_first() -> None:
+    rewards = numbers(20, 4, 3)
+    answers = answered(Ranking(count=4), rewards, SimulatedTeacher())
+    for sums, chosen, among in zip(rewards.sum(-1), *answers):
+        assert chosen.argmax(-1).tolist() == sums.argsort(descending=True)[:3].tolist()
+        assert among.sum(-1).tolist() == [4.0, 3.0, 2.0]
+
+
 def test_a_rating_of_two_levels_is_a_critique_and_a_sigmoid() -> None:
     rewards = numbers(9, 1, 4)
     good = Answers(torch.tensor([[0.0, 1.0]]).double().expand(9, 1, 2), torch.ones(9, 1, 2).double())
