@@ -11,6 +11,7 @@ from etude.core.kinds import ReplayMethod
 from etude.core.method import Method
 from etude.core.registry import compositions, files
 from etude.experience.store import Store
+from etude.methods.preference.rlhf_survey.models import PreferenceModels
 from etude.methods.value.hyperl.hypernetwork import HyperQFunctions, ResidualNetwork
 from etude.methods.value.mrq.encoder import Encoder
 from etude.policies.control.initializers import Sparse
@@ -35,6 +36,8 @@ def narrow(part: Any, *hidden: int) -> Any:
         return part.replace(hidden=hidden, initializer=start)
     if isinstance(part, Encoder):
         part = part.replace(actions=4, joined=5)
+    if isinstance(part, PreferenceModels):
+        part = part.replace(length=3, first=4, batch=4, pool=2)
     if isinstance(part, HyperQFunctions):
         part = part.replace(dynamic=4)
     inside = {k: v for k, v in part.fields().items() if hasattr(v, "fields")}
@@ -76,7 +79,8 @@ def sooner(method: Any, every: int = 4, epochs: int = 2) -> Any:
     changes: dict[str, Any] = {}
     for name, part in method.trained.items():
         path = f"learners.{name}" if part in method.learners else name
-        changes[f"{path}.learning.target.every"] = every
+        if part.learning.target is not None:
+            changes[f"{path}.learning.target.every"] = every
         if part.learning.epochs > 1:
             changes |= {f"{path}.learning.every": every, f"{path}.learning.epochs": epochs}
     return set_values(method, changes)

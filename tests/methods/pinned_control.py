@@ -42,6 +42,7 @@ class Steps:
             "top-advantages": torch.tensor([[0.6], [1.5]], dtype=torch.float64, requires_grad=True),
             "behaviour-kl-constraint": torch.tensor([[0.5, 2.0], [3.0, 0.1]], dtype=torch.float64, requires_grad=True),
         }
+        self.models = torch.stack([2 * noise() - 1, noise(), noise() + 3], -1)  # what models of rewards say
 
 
 def scaled(steps: Steps) -> Tensor:
@@ -138,6 +139,19 @@ def ppo(steps: Steps) -> tuple[Tensor, Tensor]:
     return loss(steps, clipped(steps, standardised(raw)), targets, critic=True, entropy=0.01), targets
 
 
+def asked(steps: Steps) -> tuple[Tensor, Tensor]:
+    """PPO, paid the mean of what models say, each with mean 0 and deviation 1."""
+    rewards = torch.zeros_like(steps.rewards)
+    for p, m in itertools.product(range(MEMBERS), range(3)):
+        said = steps.models[p, ..., m]
+        mean = float(said.mean())
+        deviation = math.sqrt(float((said - mean).square().mean()))
+        rewards[p] += (said - mean) / deviation / 3
+    raw = gae(steps, rewards, 0.98, 0.9)
+    targets = raw + steps.values
+    return loss(steps, clipped(steps, standardised(raw)), targets, critic=True, entropy=0.01), targets
+
+
 def ppo_continuous(steps: Steps) -> tuple[Tensor, Tensor]:
     raw = gae(steps, scaled(steps), 0.99, 0.95)
     targets = raw + steps.values
@@ -192,6 +206,7 @@ CONTROL: dict[str, Callable[[Steps], tuple[Tensor, Tensor]]] = {
     "ppo": ppo,
     "ppo-continuous": ppo_continuous,
     "reinforce": reinforce,
+    "rlhf-survey-ppo": asked,
     "trpo": natural,
     "v-mpo": v_mpo,
 }

@@ -113,6 +113,13 @@ SOFT: Settings = {
     "policy.learning.target": None, "order": ("critic", ("policy", "temperature")), "actor.0.over": "min",
 }  # fmt: skip
 
+ASKED: Settings = {
+    "learners.0.count": 3, "learners.0.network.hidden": (64, 64), "learners.0.length": 25, "learners.0.labels": 300,
+    "learners.0.feedback": "comparison", "learners.0.feedback.beta": 1.0, "learners.0.feedback.slips": 0.1,
+    "learners.0.teacher.beta": None, "learners.0.teacher.mistakes": 0.0, "learners.0.queries": "most-disagreed",
+}  # fmt: skip
+"""Three models of two layers of 64, and 100 to 400 comparisons of 25 steps, of whose answers a tenth says nothing."""
+
 STREAM: Settings = {
     "experience": "latest", "experience.environments": 1, "sampling": "newest", "sampling.horizon.gamma": 0.99,
     "policy.observations": ("normalize-observations",), "critic.learning.target": None,
@@ -589,6 +596,16 @@ SETTINGS: dict[str, Settings] = {
     "selective-token-generation": {
         **SAMPLED, **ONCE, "experience.size": 1, "problems": 16, "critic": "token-critic", "critic.coefficient": 2.0,
         "critic.clip": None, "aggregation": "sequence-mean", "reference": None,
+    },
+    "rlhf-survey": {
+        **{k.replace("learners.0", "learners.1"): v for k, v in SOFT.items()},
+        **ASKED,
+        "order": ("replay-preferences", "critic", ("policy", "temperature")), "critic.backup": "relabelled-bootstrap",
+        "critic.backup.payment": "by-models", "critic.backup.entropy": True,
+    },
+    "rlhf-survey-ppo": {
+        **ADAM_IN_CONTROL, **ASKED, "experience.environments": 8, "experience.steps": 64, "optimizer.lr": 1e-3,
+        "epochs": 10, "minibatches": 2, "rewards": ("model-rewards",), "learners.0.learning.order": "before",
     },
     "rlgf": GUIDED,
     "rlgf-aggrevated": {**GUIDED, "experience": "guide-roll-outs"},

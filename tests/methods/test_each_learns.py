@@ -164,6 +164,9 @@ def gains_of_control(method: Method, steps: int = 6) -> Tensor:
     smaller: Any = method.replace(experience=Rollouts(environments=8, steps=32))
     smaller = smaller.replace(optimizer=smaller.optimizer.replace(lr=3e-3)) if smaller.optimizer.lr else smaller
     smaller = smaller.replace(minibatches=min(2, smaller.minibatches))
+    if method.id == "rlhf-survey-ppo":  # of segments that lie in an episode, told apart before the policy moves
+        own = {"length": 4, "learning.epochs": 40, "learning.optimizer.lr": 1e-2}
+        smaller = set_values(smaller, {f"learners.rollout-preferences.{k}": v for k, v in own.items()})
     task = Aim(continuous=method.id == "ppo-continuous")
     loop = OnPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], steps)
     returns = []

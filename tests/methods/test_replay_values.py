@@ -20,9 +20,11 @@ from gymnasium import spaces
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.edit import set_values
 from etude.core.population import Member
+from etude.core.replay_slots import ReplayReading
 from etude.experience.sampling import NStep, OneStep, Quintuple, TimeAware
 from etude.learners.heads import Atoms, Quantiles
 from etude.loops.off_policy import OffPolicyLoop
+from etude.methods.preference.rlhf_survey.stored import Payment
 from etude.tasks.control._batched import ArrayEnvironment
 from replay_toys import REPLAY, acts_in_boxes, narrow, sooner
 
@@ -80,6 +82,16 @@ class RingTask(ControlTask):
         return made
 
 
+class AsTold(Payment):
+    """What the environment paid."""
+
+    def __call__(self, read: ReplayReading) -> torch.Tensor:
+        return read.batch.rewards
+
+    def most(self, largest: torch.Tensor) -> torch.Tensor:
+        return largest
+
+
 def stored(method: Any, horizon: Any) -> tuple[Any, dict[str, Any], int]:
     """A method with a small replay that learns fast, what else to set, and how many steps it takes."""
     small = {"random": 50, "warmup": 50, "every": 1, "updates": 1.0, "environments": 1, "capacity": 500}
@@ -121,6 +133,8 @@ def learned(name: str, horizon: Any, wanted: torch.Tensor, fault: str = "") -> t
     if any(part.name == "temperature" for part in method.learners):  # the temperature stays, at next to nothing
         changes |= {"learners.temperature.start": 1e-6, "learners.temperature.learning": "none"}
         method = method.replace(order=("critic", "policy"))
+    if "payment" in method.critic.backup.fields():
+        changes["critic.backup.payment"] = AsTold
     method = sooner(set_values(method, changes), every=5)
     blocks = steps // 50
     loop = OffPolicyLoop(method, RingTask(boxes=boxes, fault=fault), [Member(0)], blocks, 50)

@@ -248,6 +248,11 @@ class StepLearner(Apart, abstract=True):
             return f"cannot divide a rollout of {size} steps into {self.learning.minibatches} minibatches."
         return self.about_target()
 
+    @property
+    def count(self) -> int:
+        """How many networks each member has: rows of its tensors are the members' networks one after another."""
+        return 1
+
     def build(self, shape: tuple[int, ...], actions: Space[Any], population: Population) -> nn.Module:
         """The network for what is seen [P, N, *shape] and a Gymnasium space of actions."""
         raise NotImplementedError

@@ -105,10 +105,10 @@ class StepTrainer(Trainer):
 
     def __init__(self, part: StepLearner, name: str, network: nn.Module) -> None:
         assert isinstance(part.learning.optimizer, StepOptimizer)
-        self.parameters = FlatParameters({name: network})
+        self.parameters = FlatParameters({name: network}, part.count)
         super().__init__(part, name, network, part.learning.optimizer.population(self.parameters))
         if self.target is not None:
-            self.slow = FlatParameters({name: self.target})
+            self.slow = FlatParameters({name: self.target}, part.count)
 
     def learn(self, learners: Learners, batch: Transitions, number: int) -> Metrics:
         """Learn from a flat rollout, if it is time; returns means over the last epoch, [P] each."""
