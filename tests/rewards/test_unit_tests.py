@@ -12,7 +12,7 @@ import pytest
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import DataError
 from etude.rewards import testing
-from etude.rewards.testing import UnitTest, Verdict, code_of, judged, unit_tests_of
+from etude.rewards.testing import UnitTest, Verdict, code_of, ends, judged, unit_tests_of
 from etude.rewards.unit_tests import UnitTests
 from etude.runtime.sandbox.limits import Ended, Outcome, Program
 from sandboxes import needs_sandbox
@@ -82,8 +82,9 @@ def test_a_reward_of_each_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     said = [episode("```python\nright\n```", ADD), episode("half", ADD), episode("anything", None)]
     context: Any = None
     assert UnitTests(weight=2.0, partial=0.5).score(said, context) == [2.0, 0.5, None]
-    assert said[0].scores["unit-tests/passed"] == 1.0 and said[0].scores["unit-tests/network"] == 0.0
-    assert said[1].scores["unit-tests/passed"] == 0.5 and said[1].scores["unit-tests/network"] == 1.0
+    assert [e.scores["unit-tests/passed"] for e in said[:2]] == [1.0, 0.5]
+    shares = ends(e.info for e in said)
+    assert shares["programs/network"] == 0.5 and sum(shares.values()) == 0.5
     assert said[2].scores == {}, "no reward of this part"
 
 

@@ -123,8 +123,9 @@ class DataFile(LanguageTask):
         if self._answers or self._tested or not self.scored:
             return None
         return (
-            f"{self.path} has no 'answer' or 'solution' column, so nothing says how good a completion is: add one (or "
-            "'tests' of programs), or give a reward function (--reward my_rewards.py:score). Methods that learn from data alone need neither."
+            f"{self.path} has no 'answer' or 'solution' column, so nothing says how good a completion is: add one, or "
+            "'tests' of programs, or give a reward function (--reward my_rewards.py:score). Methods that learn from "
+            "data alone need neither."
         )
 
     def score(self, problem: Problem, completion: str) -> float:

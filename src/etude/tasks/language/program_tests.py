@@ -22,8 +22,8 @@ from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Interval, Positive, WholeNumber
 from etude.core.streams import Stream
-from etude.core.task import LanguageTask
-from etude.rewards.testing import code_of, passes
+from etude.core.task import Environment, LanguageTask
+from etude.rewards.testing import Tested, code_of, passes
 from etude.tasks.pool import Pool, reserved
 
 STEPS: dict[str, tuple[str, Callable[[list[int]], list[int]]]] = {
@@ -77,6 +77,9 @@ class ProgramTests(LanguageTask):
         if split not in self.splits():
             raise UnknownNameError("split of program-tests", split, self.splits())
         return Pool(lambda i: self._problem(split, i), 20_000 if split == "train" else 1_000)
+
+    def environment(self) -> Environment:
+        return Tested(self, self.seconds)
 
     def score(self, problem: Problem, completion: str) -> float:
         return passes(completion, problem, self.seconds)
