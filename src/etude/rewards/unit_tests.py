@@ -27,10 +27,10 @@ class UnitTests(Reward):
 
     Raises: ConfigError where there is no sandbox; DataError for tests that cannot be read.
 
-    Two of three tests passed:
+    One of two tests passed:
 
-    >>> UnitTests(weight=2.0, partial=0.3).worth(Verdict((True, False, True)))
-    0.4
+    >>> UnitTests(weight=2.0, partial=0.5).worth(Verdict((True, False)))
+    0.5
     """
 
     weight: NonNegative = 1.0
