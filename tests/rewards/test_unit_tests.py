@@ -136,3 +136,13 @@ def test_a_file_may_have_tests_for_answers(monkeypatch: pytest.MonkeyPatch, tmp_
     assert [p.code for p in asked.programs] == ["one\n", "two"]
     own = DataFile(str(path), scored=False)
     assert own.judged_by_reward and own.score(problem, "one") == 0.0, "a reward function says what is right"
+
+
+def test_the_file_of_the_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.tasks.language.files import DataFile
+
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    shown = (docs / "code-safely.md").read_text().split("```json\n")[1].split("```")[0]
+    path = docs / "examples" / "programs.jsonl"
+    problems = DataFile(str(path), test_fraction=0.0).problems("train")
+    assert path.read_text() == shown and [len(unit_tests_of(p.info["tests"])) for p in problems] == [2, 1, 1]

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import subprocess
+import threading
 import time
 import weakref
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Slot:
     def __init__(self, limits: Limits) -> None:
         self.limits, self.ready = limits, False
         self.program: Program | None = None
-        self.due, self.owner = time.monotonic() + START, os.getpid()
+        self.due, self.owner, self.starter = time.monotonic() + START, os.getpid(), threading.current_thread()
         results, theirs = os.pipe()
         told, tells = os.pipe()
         command = self._command(theirs, tells, (results, told))
@@ -75,8 +76,9 @@ class Slot:
 
     @property
     def usable(self) -> bool:
-        """Whether it still waits, for this process."""
-        return self.program is None and self.owner == os.getpid() and self.process.poll() is None
+        """Whether it still waits, for this process, and will: it ends with the thread that started it."""
+        lasts = self.starter in (threading.current_thread(), threading.main_thread())
+        return lasts and self.program is None and self.owner == os.getpid() and self.process.poll() is None
 
     @property
     def writing(self) -> bool:
