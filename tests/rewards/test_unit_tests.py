@@ -131,9 +131,12 @@ def test_a_file_may_have_tests_for_answers(monkeypatch: pytest.MonkeyPatch, tmp_
     task = DataFile(str(path))
     problem = task.problems("train")[0]
     asked = pool(monkeypatch, Outcome(Ended.DONE, {0: 5}), Outcome(Ended.DONE, {0: 6}))
+    monkeypatch.setattr("etude.tasks.language.files.refusal", lambda: None)
     assert task.needs_reward() is None and not task.judged_by_reward
     assert [task.score(problem, text) for text in ("```\none\n```", "two")] == [1.0, 0.0]
     assert [p.code for p in asked.programs] == ["one\n", "two"]
+    monkeypatch.setattr("etude.tasks.language.files.refusal", lambda: "Code is not run here.")
+    assert task.needs_reward() == "Code is not run here."
     own = DataFile(str(path), scored=False)
     assert own.judged_by_reward and own.score(problem, "one") == 0.0, "a reward function says what is right"
 
