@@ -94,9 +94,19 @@ class Slot:
         if unsafe():
             del resources["RLIMIT_NPROC"]  # it counts all processes of the user
         self._message = json.dumps(program.message(self._marker.decode(), resources)).encode() + b"\n"
+        if len(self._message) > AT_ONCE:
+            self._widen()
         self.due = time.monotonic() + START
         if self.ready:
             self._start_clock()
+
+    def _widen(self) -> None:
+        """Let a long program into the pipe at once, where the system has room for that."""
+        import fcntl
+
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self.process.stdin, fcntl.F_SETPIPE_SZ, MIB)
 
     def _start_clock(self) -> None:
         assert self.program is not None
