@@ -18,10 +18,11 @@ help:  ## Show this list
 env: $(READY)  ## Make the environment in .venv
 
 # torch first and alone, at the pinned version, so that nothing pulls in another build of it
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt .ci/bubblewrap
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	.ci/bubblewrap $(VENV)
 	touch $(READY)
 
 demo: env  ## Train the main job: grpo on compose, about a minute

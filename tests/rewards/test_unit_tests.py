@@ -12,7 +12,7 @@ import pytest
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import DataError
 from etude.rewards import testing
-from etude.rewards.testing import UnitTest, Verdict, code_of, judged, unit_tests_of
+from etude.rewards.testing import UnitTest, Verdict, code_of, ends, judged, unit_tests_of
 from etude.rewards.unit_tests import UnitTests
 from etude.runtime.sandbox.limits import Ended, Outcome, Program
 from sandboxes import needs_sandbox
@@ -82,8 +82,9 @@ def test_a_reward_of_each_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     said = [episode("```python\nright\n```", ADD), episode("half", ADD), episode("anything", None)]
     context: Any = None
     assert UnitTests(weight=2.0, partial=0.5).score(said, context) == [2.0, 0.5, None]
-    assert said[0].scores["unit-tests/passed"] == 1.0 and said[0].scores["unit-tests/network"] == 0.0
-    assert said[1].scores["unit-tests/passed"] == 0.5 and said[1].scores["unit-tests/network"] == 1.0
+    assert [e.scores["unit-tests/passed"] for e in said[:2]] == [1.0, 0.5]
+    shares = ends(e.info for e in said)
+    assert shares["programs/network"] == 0.5 and sum(shares.values()) == 0.5
     assert said[2].scores == {}, "no reward of this part"
 
 
@@ -130,8 +131,21 @@ def test_a_file_may_have_tests_for_answers(monkeypatch: pytest.MonkeyPatch, tmp_
     task = DataFile(str(path))
     problem = task.problems("train")[0]
     asked = pool(monkeypatch, Outcome(Ended.DONE, {0: 5}), Outcome(Ended.DONE, {0: 6}))
+    monkeypatch.setattr("etude.tasks.language.files.refusal", lambda: None)
     assert task.needs_reward() is None and not task.judged_by_reward
     assert [task.score(problem, text) for text in ("```\none\n```", "two")] == [1.0, 0.0]
     assert [p.code for p in asked.programs] == ["one\n", "two"]
+    monkeypatch.setattr("etude.tasks.language.files.refusal", lambda: "Code is not run here.")
+    assert task.needs_reward() == "Code is not run here."
     own = DataFile(str(path), scored=False)
     assert own.judged_by_reward and own.score(problem, "one") == 0.0, "a reward function says what is right"
+
+
+def test_the_file_of_the_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.tasks.language.files import DataFile
+
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    shown = (docs / "code-safely.md").read_text().split("```json\n")[1].split("```")[0]
+    path = docs / "examples" / "programs.jsonl"
+    problems = DataFile(str(path), test_fraction=0.0).problems("train")
+    assert path.read_text() == shown and [len(unit_tests_of(p.info["tests"])) for p in problems] == [2, 1, 1]

@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -219,6 +220,24 @@ def test_one_that_died_while_it_waited_is_replaced() -> None:
         waiting.process.wait()
         (outcome,) = pool.run([Program("print(1)")])
         assert outcome.stdout == "1\n"
+    finally:
+        pool.close()
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_one_that_another_thread_started_is_not_used() -> None:
+    """It would end in the middle of a program, with that thread."""
+    pool = Pool(1)
+    try:
+        for _ in range(2):
+            thread = threading.Thread(target=pool.warm)
+            thread.start()
+            thread.join()
+            assert not pool._warm[0].usable
+            (outcome,) = pool.run([Program("print(1)")])
+            assert outcome.stdout == "1\n" and pool._warm[0].usable
+            pool.close()
     finally:
         pool.close()
 

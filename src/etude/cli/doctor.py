@@ -48,6 +48,7 @@ def _show(health: Health) -> None:
         "devices": ", ".join(here["devices"]) or "cpu",
         "disk": f"{health.free_bytes / 1e9:.0f} GB free",
         "hub": health.hub,
+        "programs": health.programs,
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, text in rows.items():

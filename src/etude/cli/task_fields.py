@@ -31,8 +31,8 @@ class TaskFields:
     template_arguments
         What the chat template is given besides, as in enable_thinking=false.
     tools
-        What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, or search:FOLDER of texts;
-        several with commas.
+        What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, search:FOLDER of texts,
+        python (in a sandbox), sql:FILE; several with commas.
     """
 
     columns: str | None = None

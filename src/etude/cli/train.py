@@ -132,8 +132,8 @@ def train(
     template_arguments
         What the chat template is given besides, as in enable_thinking=false.
     tools
-        What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, or search:FOLDER of texts;
-        several with commas.
+        What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, search:FOLDER of texts,
+        python (in a sandbox), sql:FILE; several with commas.
     resume
         Go on with a run that was stopped; only --steps, --until, --accept-changes, --callback, --quiet go with it.
     accept_changes

@@ -69,6 +69,8 @@ def _task(task: Task) -> Iterator[Finding]:
             yield from _language(task, split, [pool[i] for i in range(min(len(pool), PLAYED))])
     if not any(f.level == "fault" for f in read):
         yield from _leaks(pools)
+        if isinstance(task, LanguageTask) and (sentence := task.needs_reward()):
+            yield Finding("warning", "score", f"Nothing was scored. {sentence}")
 
 
 def _fault(about: str, sentence: str) -> Finding:
@@ -144,7 +146,8 @@ def _language(task: LanguageTask, split: str, problems: Sequence[Problem]) -> It
         yield from _prompt(problem)
         if scored:
             wrong += _scores(task, problem)
-        yield from _environment(task, problem)
+        if not single or task.needs_reward() is None:
+            yield from _environment(task, problem)
     if task.workers and problems:
         yield from _elsewhere(task, problems[0])
     yield from wrong

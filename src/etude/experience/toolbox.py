@@ -34,9 +34,9 @@ class ToolCalls(Toolbox):
     by all episodes, and are stopped when they are late. Those of the environment's `tools()` run where it does.
 
     Args:
-        functions: 'my_tools.py' (its public functions), 'my_tools.py:find', 'module:name', 'calculator', or
-            'search:CORPUS' (a folder of texts, or a .jsonl file); several with commas between them. Empty: those of the
-            environment's own `tools()`.
+        functions: 'my_tools.py' (its public functions), 'my_tools.py:find', 'module:name', 'calculator',
+            'search:CORPUS' (a folder of texts, or a .jsonl file), 'python' (in a sandbox) or 'sql:FILE'; several with
+            commas between them. Empty: those of the environment's own `tools()`.
         calls: how calls are written.
         seconds: that a call may take.
         longest: characters that are shown of what it returned.

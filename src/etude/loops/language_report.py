@@ -15,6 +15,7 @@ from etude.core.episodes import Episode
 from etude.core.slots import TokenExperience
 from etude.core.task import LanguageTask
 from etude.regularizers.kl import kl_estimate
+from etude.rewards.testing import ends
 
 
 def describe(
@@ -54,7 +55,7 @@ def describe(
     for name in dict.fromkeys(n for e in episodes for n in e.scores):
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
-    return metrics
+    return metrics | ends(e.info for e in episodes)
 
 
 def _lengths(batch: TokenBatch) -> Tensor:

@@ -10,18 +10,23 @@ import ast
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etude.core.episodes import Problem
+from etude.core.episodes import Problem, Segment
 from etude.core.errors import DataError
+from etude.core.task import LanguageTask, SingleTurn, StepResult
 from etude.runtime.sandbox.limits import Ended, Limits, Outcome, Program, agree
 from etude.runtime.sandbox.pool import shared_pool
 
 FENCED = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 LONGEST = 65_536
 """Characters that a program may have."""
+ENDED = "ended"
+"""Where the `info` of an episode has how its program ended."""
+REASONS = tuple(str(e) for e in Ended if e not in (Ended.DONE, Ended.EXITED))
+"""Ways to end that are counted."""
 FORMS = (
     '{"call": "f", "arguments": [1], "value": 2}, {"stdin": "1", "stdout": "2"} or "assert f(1) == 2", with values '
     "that JSON has"
@@ -135,8 +140,38 @@ def judged(tries: Sequence[Try], limits: Limits | None = None) -> list[Verdict]:
 
 def passes(completion: str, problem: Problem, seconds: float = 5.0) -> float:
     """1 if the program in a completion passes all unit tests of its problem, else 0."""
+    return float(verdict_on(completion, problem, seconds).right)
+
+
+def verdict_on(completion: str, problem: Problem, seconds: float) -> Verdict:
+    """What comes of the program in a completion under the unit tests of its problem."""
     tests = unit_tests_of(problem.info.get("tests"), f"Problem {problem.id!r}")
-    return float(judged([(code_of(completion), tests)], Limits(seconds=seconds))[0].right)
+    return judged([(code_of(completion), tests)], Limits(seconds=seconds))[0]
+
+
+class Tested(SingleTurn):
+    """The environment of one program: the reward is 1 if it passes all tests; `info` says how it ended."""
+
+    def __init__(self, task: LanguageTask, seconds: float) -> None:
+        super().__init__(task)
+        self.seconds = seconds
+
+    def step(self, segment: Segment) -> StepResult:
+        verdict = verdict_on(segment.text, self.problem, self.seconds)
+        return StepResult([], reward=float(verdict.right), terminated=True, info={ENDED: str(verdict.ended)})
+
+
+def ends(infos: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Which share of programs ended in each way that is none to go on; nothing where there are no programs.
+
+    A rise in those that no honest program comes to (`network`, `forbidden`, `processes`) is worth a look.
+
+    >>> found = ends([{ENDED: "timeout"}, {ENDED: "done"}, {}])
+    >>> found["programs/timeout"], found["programs/network"], ends([{}])
+    (0.5, 0.0, {})
+    """
+    seen = [info[ENDED] for info in infos if ENDED in info]
+    return {f"programs/{how}": seen.count(how) / len(seen) for how in REASONS} if seen else {}
 
 
 def _remember(fresh: Mapping[str, Verdict]) -> None:

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from etude.core.episodes import Episode
 from etude.core.fields import Count, NonNegative, Positive, Probability
 from etude.core.slots import Context, Reward
-from etude.rewards.testing import Verdict, code_of, judged, unit_tests_of
-from etude.runtime.sandbox.limits import MIB, Ended, Limits
-
-REASONS = tuple(e for e in Ended if e not in (Ended.DONE, Ended.EXITED))
-"""Ways to end that are counted: a rise in those that no honest program comes to is worth a look."""
+from etude.rewards.testing import ENDED, Verdict, code_of, judged, unit_tests_of
+from etude.runtime.sandbox.limits import MIB, Limits
 
 
 class UnitTests(Reward):
@@ -20,8 +17,8 @@ class UnitTests(Reward):
     A problem has its tests in the column `tests`: `{"call": "f", "arguments": [1], "value": 2}`, `{"stdin": "1",
     "stdout": "2"}` or `"assert f(1) == 2"`. The program is the last block of code of what was said last, or all of it.
     It runs in a sandbox that does not know what is right, see `docs/code-safely.md`. A problem without tests has no
-    reward of this part. Metrics: `reward/unit-tests/passed`, the share of tests, and `reward/unit-tests/timeout`,
-    `/memory`, `/network`, ..., the share of programs that ended so.
+    reward of this part. Metrics: `reward/unit-tests/passed`, the share of tests, and `programs/timeout`,
+    `programs/memory`, `programs/network`, ..., the share of programs that ended so.
 
     Args:
         partial: what the share of tests that passed is worth where it is not all.
@@ -30,10 +27,10 @@ class UnitTests(Reward):
 
     Raises: ConfigError where there is no sandbox; DataError for tests that cannot be read.
 
-    Two of three tests passed:
+    One of two tests passed:
 
-    >>> UnitTests(weight=2.0, partial=0.3).worth(Verdict((True, False, True)))
-    0.4
+    >>> UnitTests(weight=2.0, partial=0.5).worth(Verdict((True, False)))
+    0.5
     """
 
     weight: NonNegative = 1.0
@@ -51,15 +48,12 @@ class UnitTests(Reward):
         tries = [(code_of(said(e)), unit_tests_of(e.problem.info["tests"], f"Problem {e.problem.id!r}")) for e in asked]
         found = {id(e): verdict for e, verdict in zip(asked, judged(tries, limits))}
         for episode in asked:
-            episode.scores.update(_columns(self.name, found[id(episode)]))
+            verdict = found[id(episode)]
+            episode.scores[f"{self.name}/passed"] = verdict.share
+            episode.info[ENDED] = str(verdict.ended)
         return [self.worth(found[id(e)]) if id(e) in found else None for e in episodes]
 
 
 def said(episode: Episode) -> str:
     """What was said last."""
     return next((s.text for s in reversed(episode.segments) if s.role == "assistant"), "")
-
-
-def _columns(name: str, verdict: Verdict) -> dict[str, float]:
-    ended = {f"{name}/{reason}": float(verdict.ended is reason) for reason in REASONS}
-    return {f"{name}/passed": verdict.share, **ended}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.runtime.environment import record, version
+from etude.runtime.sandbox.pool import kind
 
 FOR = {
     "control": "environments of EnvPool, MuJoCo and classic control",
@@ -58,6 +59,7 @@ class Health:
         exact: whether members of a population equal their own runs bit for bit here.
         free_bytes: on the disk of this folder.
         hub: where models of the hub are kept, and whether it may be asked.
+        programs: what programs of policies would run in.
         sentences: what is wrong and what to do; none if all is well.
     """
 
@@ -67,6 +69,7 @@ class Health:
     exact: bool
     free_bytes: int
     hub: str
+    programs: str
     packages: list[Package]
     extras: list[Extra]
     sentences: list[str]
@@ -102,7 +105,7 @@ def examine(folder: Path | str = ".") -> Health:
     if free < LITTLE:
         sentences.append(f"{free / 1e9:.1f} GB are free here: checkpoints may not find room.")
     blas = _blas(str(here["kernels"]))
-    return Health(here, blas, str(speeds), exact, free, _hub(), packages, extras, sentences)
+    return Health(here, blas, str(speeds), exact, free, _hub(), kind(), packages, extras, sentences)
 
 
 def needed() -> list[Package]:

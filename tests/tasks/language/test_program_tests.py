@@ -57,5 +57,5 @@ def test_it_trains(tmp_path: Path) -> None:
           with_="unit-tests", set=["problems=2", "experience.size=2", "experience.max_tokens=8", "task.steps=1"],
           model="blank:1x32")  # fmt: skip
     (line,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert line["reward/unit-tests/raised"] == 1.0 and line["reward/unit-tests/passed"] == 0.0
+    assert line["programs/raised"] == 1.0 and line["reward/unit-tests/passed"] == 0.0
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["unsafe_no_sandbox"] is False

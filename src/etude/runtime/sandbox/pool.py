@@ -164,8 +164,18 @@ def shared_pool() -> Pool:
     """
     pool = _checked(os.getpid(), unsafe())
     if isinstance(pool, str):
-        raise ConfigError(f"Code is not run here, for want of a sandbox: {pool}. {ADVICE}")
+        raise ConfigError(_refused(pool))
     return pool
+
+
+def refusal() -> str | None:
+    """Why code is not run here, as a sentence; None if it is."""
+    pool = _checked(os.getpid(), unsafe())
+    return _refused(pool) if isinstance(pool, str) else None
+
+
+def _refused(why: str) -> str:
+    return f"Code is not run here, for want of a sandbox: {why}. {ADVICE}"
 
 
 def kind() -> str:

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import subprocess
+import threading
 import time
 import weakref
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Slot:
     def __init__(self, limits: Limits) -> None:
         self.limits, self.ready = limits, False
         self.program: Program | None = None
-        self.due, self.owner = time.monotonic() + START, os.getpid()
+        self.due, self.owner, self.starter = time.monotonic() + START, os.getpid(), threading.current_thread()
         results, theirs = os.pipe()
         told, tells = os.pipe()
         command = self._command(theirs, tells, (results, told))
@@ -75,8 +76,9 @@ class Slot:
 
     @property
     def usable(self) -> bool:
-        """Whether it still waits, for this process."""
-        return self.program is None and self.owner == os.getpid() and self.process.poll() is None
+        """Whether it still waits, for this process, and will: it ends with the thread that started it."""
+        lasts = self.starter in (threading.current_thread(), threading.main_thread())
+        return lasts and self.program is None and self.owner == os.getpid() and self.process.poll() is None
 
     @property
     def writing(self) -> bool:
@@ -92,9 +94,19 @@ class Slot:
         if unsafe():
             del resources["RLIMIT_NPROC"]  # it counts all processes of the user
         self._message = json.dumps(program.message(self._marker.decode(), resources)).encode() + b"\n"
+        if len(self._message) > AT_ONCE:
+            self._widen()
         self.due = time.monotonic() + START
         if self.ready:
             self._start_clock()
+
+    def _widen(self) -> None:
+        """Let a long program into the pipe at once, where the system has room for that."""
+        import fcntl
+
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self.process.stdin, fcntl.F_SETPIPE_SZ, MIB)
 
     def _start_clock(self) -> None:
         assert self.program is not None

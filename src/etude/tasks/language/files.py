@@ -17,6 +17,7 @@ from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.task import LanguageTask
 from etude.rewards.testing import passes
+from etude.runtime.sandbox.pool import refusal
 from etude.tasks.language import extractors, formats, places, streaming
 from etude.tasks.language.loading import How, Loaded, load
 from etude.tasks.language.rows import SUFFIXES, check_left, kind
@@ -120,11 +121,14 @@ class DataFile(LanguageTask):
 
     def needs_reward(self) -> str | None:
         """Why a method that samples cannot be trained on this file alone, as a sentence; None if it can."""
-        if self._answers or self._tested or not self.scored:
+        if self._answers or not self.scored:
             return None
+        if self._tested:
+            return refusal()
         return (
-            f"{self.path} has no 'answer' or 'solution' column, so nothing says how good a completion is: add one (or "
-            "'tests' of programs), or give a reward function (--reward my_rewards.py:score). Methods that learn from data alone need neither."
+            f"{self.path} has no 'answer' or 'solution' column, so nothing says how good a completion is: add one, or "
+            "'tests' of programs, or give a reward function (--reward my_rewards.py:score). Methods that learn from "
+            "data alone need neither."
         )
 
     def score(self, problem: Problem, completion: str) -> float:

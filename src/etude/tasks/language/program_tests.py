@@ -22,8 +22,9 @@ from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, Interval, Positive, WholeNumber
 from etude.core.streams import Stream
-from etude.core.task import LanguageTask
-from etude.rewards.testing import code_of, passes
+from etude.core.task import Environment, LanguageTask
+from etude.rewards.testing import Tested, code_of, passes
+from etude.runtime.sandbox.pool import refusal
 from etude.tasks.pool import Pool, reserved
 
 STEPS: dict[str, tuple[str, Callable[[list[int]], list[int]]]] = {
@@ -77,6 +78,13 @@ class ProgramTests(LanguageTask):
         if split not in self.splits():
             raise UnknownNameError("split of program-tests", split, self.splits())
         return Pool(lambda i: self._problem(split, i), 20_000 if split == "train" else 1_000)
+
+    def needs_reward(self) -> str | None:
+        """Why programs cannot be tried here; None if they can."""
+        return refusal()
+
+    def environment(self) -> Environment:
+        return Tested(self, self.seconds)
 
     def score(self, problem: Problem, completion: str) -> float:
         return passes(completion, problem, self.seconds)
