@@ -135,4 +135,5 @@ def test_the_logs_of_its_claim_are_whole_episodes() -> None:
     for first, last in zip(starts, ends, strict=True):
         assert np.array_equal(logs["next_observations"][first:last], logs["observations"][first + 1 : last + 1])
     lengths, disturbed = ends - starts + 1, np.resize(np.asarray(CHANCES), 10) > 0.1
-    assert lengths[~disturbed].min() > lengths[disturbed].max()
+    assert lengths[~disturbed].mean() > lengths[disturbed].mean()  # and yet the cart leaves the track
+    assert logs["terminals"].sum() == 10

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.core.control import Ways
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.behaviours import Wanderer
@@ -15,12 +16,15 @@ from etude.evaluation.pairs import Pair
 from etude.evaluation.recording import record
 from etude.experiments.arms import pairs
 from etude.experiments.cells import recorded, spread
-from etude.experiments.on_logs import before_and_after
+from etude.experiments.on_logs import Columns, before_and_after, columns_of
 from etude.experiments.swings import UPDATES, small
+from etude.tasks.control._pointmaze import PointMazeArrays
 from etude.tasks.control.pointmaze_medium import PointMazeMedium
 
-STEPS, PLAYED, EPSILON = 10_000, 50, 0.05
+STEPS, PLAYED, EPSILON = 10_000, 100, 0.05
 """Logged steps of each seed at least, episodes that are played at the end, how often anything is done in the logs."""
+HOMEWARD = 0.05
+"""How often a wanderer chooses the task's goal on purpose, so that some of what is cloned leads there."""
 ALLOWED = ("one-step-episodes",)
 """Who begins at the goal has arrived at once."""
 MEASURE = "arrived"
@@ -34,29 +38,38 @@ class Run(NamedTuple):
     seed: int
 
 
-def wanderings(seed: int, steps: int = STEPS) -> dict[str, NDArray[Any]]:
+def homeward(ways: Ways, goal: NDArray[Any], share: float) -> Ways:
+    """The same ways, with the goal so often among the places that a draw is of it on purpose in this share.
+
+    >>> places = np.arange(8.0).reshape(4, 2)
+    >>> drawn = homeward(Ways(places, max, max), places[3], 0.5).places
+    >>> len(drawn), int((drawn == places[3]).all(1).sum())  # each ten times, and the goal forty times more
+    (80, 50)
+    """
+    several = np.tile(ways.places, (10, 1))
+    more = round(share / (1 - share) * len(several))
+    return ways._replace(places=np.concatenate([several, np.repeat(goal[None], more, 0)]))
+
+
+def wanderings(seed: int, steps: int = STEPS) -> Columns:
     """Columns of logs [N, ...]: whole episodes from anywhere to one place after another.
 
     Rewards are those of the task less 1, as mazes are learned from: every step costs 1 until it has arrived.
     """
     task = PointMazeMedium(starts="drawn")
-    ways, space = task.ways(), task.make([seed], 1, "spaces").action_space
-    found = record(Wanderer(ways, space, EPSILON), task, seed, "logs", steps=steps)
-    columns = {
-        "observations": [e.observations[:-1] for e in found], "next_observations": [e.observations[1:] for e in found],
-        "actions": [e.actions for e in found], "rewards": [e.rewards - 1 for e in found],
-        "terminals": [e.terminations for e in found], "timeouts": [e.truncations for e in found],
-    }  # fmt: skip
-    return {name: np.concatenate(each) for name, each in columns.items()}
+    arrays = PointMazeArrays([seed], 1, "spaces", "medium")
+    ways = homeward(task.ways(), arrays.maze.middles[arrays.maze.goal], HOMEWARD)
+    columns = columns_of(record(Wanderer(ways, arrays.action_space, EPSILON), task, seed, "logs", steps=steps))
+    return {**columns, "rewards": columns["rewards"] - 1}
 
 
 def _played(run: Run) -> list[float]:
     """The share that arrives, before and after training."""
-    matters = [run.method.to_json(), UPDATES, STEPS, PLAYED, EPSILON]
+    matters = [run.method.to_json(), UPDATES, STEPS, PLAYED, EPSILON, HOMEWARD]
     return recorded(
         f"{run.arm}-{run.seed}", matters,
         lambda: before_and_after(
-            run.method, wanderings(run.seed), PointMazeMedium(), run.seed, UPDATES, PLAYED, ALLOWED
+            run.method, wanderings(run.seed), PointMazeMedium(starts="drawn"), run.seed, UPDATES, PLAYED, ALLOWED
         ),
     )  # fmt: skip
 

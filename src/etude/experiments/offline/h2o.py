@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.core.control import VectorEnvironment
 from etude.core.method import Method
@@ -22,6 +23,7 @@ from etude.tasks.control.pendulum import Pendulum, PendulumArrays, pendulum
 EPISODES, STEPS, BEGUN, NOISE = 10, 3_000, 250, (8.0,)
 """Real episodes, steps in the simulator, those before the first update, and what chance adds to the logs' torques."""
 BESIDE = f"{MEASURE} beside pooling"
+Array = NDArray[Any]
 
 
 class Run(NamedTuple):
@@ -32,23 +34,24 @@ class Run(NamedTuple):
     seed: int
 
 
-class HeavyArrays(PendulumArrays):
-    """A pendulum of which gravity pulls half as much again."""
+class ReversedArrays(PendulumArrays):
+    """A pendulum whose motor turns the other way round."""
 
-    gravity: ClassVar[float] = 15.0
+    def advance(self, states: Array, actions: Array) -> tuple[Array, Array, Array]:
+        return super().advance(states, -actions)
 
 
-class HeavyPendulum(Pendulum):
+class ReversedPendulum(Pendulum):
     """The simulator."""
 
     def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
-        return HeavyArrays(seeds, count, purpose)
+        return ReversedArrays(seeds, count, purpose)
 
 
 def _played(run: Run) -> list[float]:
     """Updates, then mean returns of likeliest actions in the real pendulum, before and after training."""
     return recorded(
-        f"h2o-{run.arm}-{run.seed}", [run.method.to_json(), EPISODES, STEPS, PLAYED, NOISE, HeavyArrays.gravity],
+        f"h2o-{run.arm}-{run.seed}", [run.method.to_json(), EPISODES, STEPS, PLAYED, NOISE, ReversedArrays.__name__],
         lambda: _train(run),
     )  # fmt: skip
 
@@ -67,7 +70,7 @@ def _train(run: Run) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "real.npz"
         np.savez(path, **swings(run.seed, NOISE, EPISODES))  # type: ignore[arg-type]  # of numpy's own stubs
-        task = LoggedTask(data=str(path), environment=HeavyPendulum())
+        task = LoggedTask(data=str(path), environment=ReversedPendulum())
         loop = OffPolicyLoop(method, task, [Member(run.seed)], steps // BLOCK)
         found = [float(play(loop, pendulum, PLAYED, deterministic=True).mean())]
         for _ in range(loop.steps):

@@ -139,9 +139,9 @@ discrete_bcq = double_dqn.replace(
         statement="On logs of a controller that chance disturbs discrete BCQ earns more than cloning them.",
         task="cartpole",
         setting=(
-            "200 logged episodes of a controller by hand, of which four fifths choose by chance one time in two and "
-            "the others one time in a thousand; networks of 64-64, 5,000 updates at a rate of 1e-3, 20 episodes of "
-            "likeliest choices"
+            "200 logged episodes of a controller by hand that lets the cart drift off the track, of which four fifths "
+            "choose by chance one time in two and the others one time in a thousand; networks of 64-64, 5,000 updates "
+            "at a rate of 1e-3, 20 episodes of likeliest choices"
         ),
         measures=(Measure(name="return", smallest=25.0, bounds=(0.0, 500.0)),),
         equal=("updates",),

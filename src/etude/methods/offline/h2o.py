@@ -270,13 +270,13 @@ h2o = cql.replace(
     order=("dynamics-discriminators", ("critic", "policy", "temperature")),
     claim=Claim(
         statement=(
-            "With few real logs and a simulator whose gravity is half as strong again, H2O earns more in the real "
+            "With few real logs and a simulator whose motor turns the other way round, H2O earns more in the real "
             "pendulum than CQL on the logs, and more than SAC on both without a correction."
         ),
         task="pendulum",
         setting=(
             "10 real episodes of a controller by hand with torques off by 8 on average; 3,000 steps in a simulator "
-            "with gravity 15 in the place of 10, the first 250 without updates; networks of 64-64, of discriminators "
+            "whose torques have the other sign, the first 250 without updates; networks of 64-64, of discriminators "
             "too; CQL makes as many updates; 20 real episodes of likeliest actions"
         ),
         measures=(
