@@ -53,7 +53,7 @@ def voiced_logprobs(
 
     >>> said = torch.tensor([[0.75, 0.0, 0.125, 0.125]]).log().expand(3, -1)
     >>> logp, _ = voiced_logprobs(said, torch.tensor([0, 0, 1]), torch.tensor([0, 1, -1]), count=2)
-    >>> logp.exp().tolist()
+    >>> [round(x, 6) for x in logp.exp().tolist()]
     [0.75, 0.125, 0.125]
     """
     logp = (logits / temperature).log_softmax(-1)

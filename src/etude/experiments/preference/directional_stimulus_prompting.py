@@ -43,7 +43,7 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
     first, second, third = (
         "F1 against supervised hints",
         "F1 of supervised hints against none",
-        "hints in the reference",
+        "hints in reference",
     )
     return pairs(
         seeds, {first: worth["rl"], second: worth["few"], third: hits["rl"]},

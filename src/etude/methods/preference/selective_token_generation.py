@@ -40,14 +40,14 @@ selective_token_generation = reinforce.replace(
     aggregation="sequence-mean",
     problems=16,
     claim=Claim(
-        statement="From 50 worked answers, an adapter that shares the pen with the frozen model writes better on the "
+        statement="From 100 worked answers, an adapter that shares the pen with the frozen model writes better on the "
         "test than one that writes alone, and loses less from training to the test.",
         task="hinted-writing",
-        setting="a model of two layers of width 64 after 1,500 supervised steps on texts and 150 on 50 hints of each "
+        setting="a model of two layers of width 64 after 1,500 supervised steps on texts and 60 on 100 hints of each "
         "seed's own; then 100 steps of 64 texts on the same prompts; the unigram F1 of hints, on 400 prompts of the "
         "test",
         measures=(
-            Measure(name="F1", smallest=0.02),
+            Measure(name="F1", smallest=0.01),
             Measure(name="gap", direction="lower", smallest=0.02, bounds=(None, None)),
             Measure(name="adapter at words", role="mechanism", smallest=0.05),
         ),
