@@ -114,7 +114,7 @@ def test_parts_are_those_that_can_be_set(cli: Cli) -> None:
     assert inside["search"] == "candidate-sets, groups-by-search, pairs-by-search"
     assert inside["centre"] == "group-advantage, reward-to-go, tree-value-advantage"
     assert "actor-policy" in inside["network"].split(", ")
-    assert inside["guide"] == "beam, best-of, filtered-vote, lookahead, tree-search"
+    assert inside["guide"] == "beam, best-of, filtered-vote, lookahead, tree-search, uct"
     assert inside["denominator"] == inside["mask"] == "unified-gradient" and not set(inside) & set(all_slots())
     assert "leave-one-out" in cli("parts", "centre").out and "group-std" not in cli("parts", "centre").out
     assert "low = 0.2: a number in (0, 1)" in answer.out
