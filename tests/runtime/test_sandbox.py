@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import sys
 import threading
@@ -216,7 +217,7 @@ def test_one_that_died_while_it_waited_is_replaced() -> None:
     try:
         pool.warm()
         (waiting,) = pool._warm
-        waiting.process.kill()
+        os.killpg(waiting.process.pid, signal.SIGKILL)
         waiting.process.wait()
         (outcome,) = pool.run([Program("print(1)")])
         assert outcome.stdout == "1\n"
