@@ -61,9 +61,10 @@ def results(method: Method, task: ControlTask, members: Sequence[Member], steps:
 def member(found: Results, k: int) -> dict[str, Any]:
     """What is member k's. (A return is there only when every member has finished an episode: it is left out.)"""
     tensors, metrics = found
+    size = len(next(iter(metrics[0].values())))  # a learner may have several networks for each member, side by side
     kept = [{f"{key} {t}": v[k] for key, v in each.items()} for t, each in enumerate(metrics)]
     numbers = {k: v for each in kept for k, v in each.items() if not k.startswith(("return", "episode_length"))}
-    return {**{name: v[k] for name, v in tensors.items()}, **numbers}
+    return {**{name: v.unflatten(0, (size, -1))[k] for name, v in tensors.items()}, **numbers}
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any], who: str) -> None:

@@ -31,6 +31,7 @@ REFUSED = {
 }  # fmt: skip
 """Numbers that a member cannot have of its own, and what is said."""
 ELSEWHERE = {
+    "ModelRewards": "there are none: set learners=rollout-preferences",
     "OffPolicyMaxAtK": "is for tasks of enumerable and language, and a RolloutMethod is for those of control",
     "TurnSurrogate": "is for tasks of language, and a RolloutMethod is for those of control",
     "TrajectorySurrogate": "is for tasks of enumerable and language, and a RolloutMethod is for those of control",

@@ -39,6 +39,7 @@ def method(name: str, environments: int = 3, steps: int = 17, minibatches: int =
         policy=found.policy.replace(observations=(NormalizeObservations(),), network=MLP(hidden=(16, 16))),
         experience=found.experience.replace(environments=environments, steps=steps),
         rewards=(NormalizeRewards(),),
+        learners=tuple(one.replace(length=5) if hasattr(one, "length") else one for one in found.learners),
         **({"minibatches": minibatches, "epochs": min(found.epochs, 3)} if found.critic.joint else {}),
     )
     return found.replace(**changes)

@@ -222,7 +222,7 @@ def test_what_was_drawn_is_in_the_checkpoint(tmp_path: Any) -> None:
     "name, changes, sentence",
     [
         ("one-step-sarsa", {"experience.ahead": 0}, "set experience.ahead=1"),
-        ("one-step-q", {"critic.backup.rule": "taken"}, "set sampling.horizon=quintuple"),
+        ("one-step-q", {"critic.backup.rule": "taken"}, "or sampling.horizon=quintuple"),
         ("n-step-q", {"experience.steps": 3}, "has 3 steps of an environment, and the horizon is 5"),
         ("stream-x", {"experience.steps": 5}, "learns from several at once: set experience.steps=1"),
         ("stream-ac", {"experience.steps": 5}, "set experience.steps=1"),

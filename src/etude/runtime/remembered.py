@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etude.core.errors import RunFolderError
 from etude.runtime import disk
 
 if TYPE_CHECKING:
@@ -77,5 +78,5 @@ def keep(kind: str, key: str, made: dict[str, np.ndarray]) -> None:
         disk.replace_file(path, save(made))
         for old in sorted(path.parent.glob("*.safetensors"), key=lambda p: p.stat().st_mtime)[:-KEPT]:
             old.unlink(missing_ok=True)
-    except OSError:
+    except (OSError, RunFolderError):
         return  # it is computed again next time

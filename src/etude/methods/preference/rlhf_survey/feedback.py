@@ -14,6 +14,7 @@ from torch import Tensor
 
 from etude.core.fields import Count, Interval, Positive
 from etude.core.part import Part
+from etude.core.population import per_member
 
 NEVER = -1e30
 """Logit of an option that could not be taken, whose gradient is 0 and not undefined."""
@@ -66,10 +67,9 @@ class Feedback(Part, abstract=True):
     def logp(self, worths: Tensor, among: Tensor) -> Tensor:
         """Log-probabilities of options, [..., S, O], of what they are worth, [..., O], and which there are."""
         sure = (self.beta * worths[..., None, :]).masked_fill(among == 0, NEVER).log_softmax(-1)
-        if not self.slips:
-            return sure
-        anything = math.log(self.slips) - among.sum(-1, keepdim=True).clamp(min=1).log()
-        return torch.logaddexp(sure + math.log1p(-self.slips), anything.expand_as(sure))
+        anything = per_member(self, lambda own: math.log(own.slips) if own.slips else NEVER)
+        unheard = anything - among.sum(-1, keepdim=True).clamp(min=1).log()
+        return torch.logaddexp(sure + per_member(self, lambda own: math.log1p(-own.slips)), unheard.expand_as(sure))
 
     def unlikely(self, rewards: Tensor, answers: Answers) -> Tensor:
         """-log likelihood of answers, [...], under rewards [..., C, L]; 0 where nothing was said."""

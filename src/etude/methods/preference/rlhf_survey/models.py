@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from etude.core.errors import ConfigError
-from etude.core.fields import Count, NonNegative, Positive
+from etude.core.fields import Count, NonNegative
 from etude.core.learners import Apart, Learning
 from etude.core.population import Population
 from etude.core.step_slots import Network
@@ -95,7 +95,7 @@ class PreferenceModels(Apart, abstract=True):
     length: Count = 25
     labels: Count = 300
     first: Count = 40
-    slow: Positive = 5.0
+    slow: Count = 5
     pool: Count = 10
     batch: Count = 32
     decay: NonNegative = 1e-5
@@ -224,7 +224,7 @@ class PreferenceModels(Apart, abstract=True):
         low, high = OVERFIT
         ratio = there / here.clamp(min=1e-12)
         factor = torch.where(ratio > high, STRONGER, torch.where(ratio < low, 1 / STRONGER, 1.0)).to(ratio)
-        self.state["decay"] = self.state.get("decay", torch.full_like(ratio, self.decay)) * factor
+        self.state["decay"] = self.state.get("decay", self.decay * torch.ones_like(ratio)) * factor
 
     def agreement(self, network: nn.Module) -> Tensor:
         """[P] share of all answers whose most chosen option the models' mean reward says is best."""

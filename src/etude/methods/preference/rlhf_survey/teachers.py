@@ -88,6 +88,6 @@ class SimulatedTeacher(Teacher):
         wrong = (numbers[..., -2:-1] < self.mistakes) & (others.sum(-1, keepdim=True) > 0)
         shared = alike.to(worths) / alike.sum(-1, keepdim=True)
         several = alike.sum(-1, keepdim=True) > 1
-        if self.beta is not None and not self.equal:
-            several = torch.zeros_like(several)
+        if self.beta is not None:
+            several = several & (torch.zeros_like(best) < self.equal)
         return torch.where(wrong, other, torch.where(several, shared, taken))
