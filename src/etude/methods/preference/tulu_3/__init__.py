@@ -30,9 +30,9 @@ share none with its tests; `task="{clean}"` in these runs is right where answers
 The paper's judge is a language model that is asked about helpfulness, instructions, honesty and truth (a
 `runs.pairs.panel` of four); here one rule, the task's own verdict. Published rates, 5e-6, 5e-7 and 3e-7, are those of
 8B; here they are the usual ones for the size. beta of the last stage was swept over 0.01, 0.03, 0.05 and 0.1. DPO's
-warm-up of a tenth and the four passes are of the release, whose script of the last stage is gone. Rate, beta and steps
-of the last stage in the claim are those of five settings, looked at on seeds 3 and 4, that cost the watched skill least:
-at ten times the rate it fell from 0.73 to 0.13.
+warm-up of a tenth and the four passes are of the release, whose script of the last stage is gone. In the claim rate,
+beta and steps of the last stage are those of five settings, looked at on seeds 3 and 4, that cost the watched skill
+least: at ten times the rate it fell from 0.73 to 0.13.
 """
 
 from etude.core.claims import Claim, Measure
