@@ -14,6 +14,7 @@ from etude.core.part import from_json
 from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.runs import engines
 from etude.runs.training import Options, options_of
 from etude.runtime.executors.places import Place, place_of
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from etude.experience.samplers import Sampler, Samplers
     from etude.policies.language import LanguagePolicy
 
-READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointing", "seed")
-"""Options that decide how a policy is loaded."""
+READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointing", "seed", "engine")
+"""Options that decide how a policy is loaded, and who samples from it."""
 
 
 def check(method: Method, task: LanguageTask, options: Options) -> None:
@@ -31,6 +32,8 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
     With a bound also for methods whose rows must be of the present policy.
     """
     place = place_of(options.on)
+    if options.engine is not None:
+        engines.check(method, options)
     if place == Place("local") and not options.bound:
         return
     if place.executor == "hogwild":
@@ -98,11 +101,13 @@ def samplers_of(options: Options, task: LanguageTask, policy: LanguagePolicy) ->
     from etude.runtime.executors.processes import Processes
 
     place = place_of(options.on)
-    if place == Place("local") and not options.bound:
+    if place == Place("local") and not options.bound and options.engine is None:
         return None
+    engine = None if options.engine is None else engines.agreeing(options.engine, policy)
     if place.executor == "local":
         apart = options.bound > 0  # the weights that sample are older than those that learn
-        return Samplers(Local(Sampler(task, load_policy(options) if apart else policy), place.ranks, apart), task)
+        own = load_policy(options) if apart else policy
+        return Samplers(Local(Sampler(task, own, engine), place.ranks, apart), task)
     executor = Processes(
         Sampler, "etude.runs.samplers:sampler", sampler_arguments(options, task), place.ranks, name="Sampler"
     )
@@ -132,7 +137,8 @@ def sampler(task: str, fields: Mapping[str, Any], options: Mapping[str, Any], th
     torch.set_num_threads(threads)
     made = load_attribute(task)(**{k: from_json(v) for k, v in fields.items()})
     assert isinstance(made, LanguageTask)
-    return Sampler(made, load_policy(options_of(Options, options)))
+    told = options_of(Options, options)
+    return Sampler(made, load_policy(told), None if told.engine is None else engines.connect(told.engine))
 
 
 def _made_from(task: LanguageTask) -> tuple[str, str]:
