@@ -180,8 +180,8 @@ def train(
         How many training steps old rows may be when they are learned from: with 1, sampling for the next step goes on
         beside the update of this one. Give it with --on processes.
     engine
-        Who samples the tokens of training: native:http://127.0.0.1:8000 (`etude engine start native`), or vLLM or SGLang
-        in an environment of its own: vllm:http://..., sglang:http://...
+        Who samples the tokens of training: native:http://127.0.0.1:8000 (`etude engine start native`), or vLLM or
+        SGLang in an environment of its own: vllm:http://..., sglang:http://...
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep

@@ -100,7 +100,7 @@ def _gap(engine: RemoteEngine, policy: LanguagePolicy, mark: str, temperature: f
     from etude.core.rows import to_batch
     from etude.policies.sampling import Sampling
 
-    count = min(len(policy.tokenizer), int(policy.model.get_input_embeddings().weight.shape[0]))
+    count = min(len(policy.tokenizer), int(policy.config.vocab_size))
     prompts = torch.randint(0, count, (ROWS, 4), generator=torch.Generator().manual_seed(0)).tolist()
     conversation = engine.converse(policy, mark)
     rows, draws = conversation.open(prompts), [Draw.at(0, "engine", row) for row in range(ROWS)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -106,12 +106,8 @@ class Dialect(Protocol):
         """Go on with rows, all or some of them. Raises as `Wire.post` where none was answered."""
         ...
 
-    def written(self, policy: LanguagePolicy) -> AbstractContextManager[Path]:
-        """A folder or file that has the policy's weights in the form that the engine reads, for as long as this."""
-        ...
-
-    def load(self, where: Path, mark: str) -> None:
-        """Let it take the weights that `written` wrote, under this mark. Raises Refused where it does not."""
+    def give(self, policy: LanguagePolicy, mark: str) -> None:
+        """Let it take the policy's weights, under this mark. Raises Refused where it does not."""
         ...
 
     def held(self) -> str | None:

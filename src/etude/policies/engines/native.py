@@ -12,9 +12,7 @@ Its version is etude's own, which must be the same on both sides.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude import __version__
@@ -79,23 +77,19 @@ class Native(VLLM):
                 said.completions[row.number] = completion
         return said
 
-    @contextmanager
-    def written(self, policy: LanguagePolicy) -> Iterator[Path]:
+    def give(self, policy: LanguagePolicy, mark: str) -> None:
         from etude.policies.snapshots import Snapshot
 
         snapshot = Snapshot(sampled_weights(policy), policy.version)
         try:
-            yield snapshot.file
+            if not self.ready:
+                self.init_weight_transfer_engine({"backend": "file"})
+                self.ready = True
+            self.start_weight_update()
+            self.update_weights({"file": str(snapshot.file), "mark": mark})
+            self.finish_weight_update(mark)
         finally:
             snapshot.close()
-
-    def load(self, where: Path, mark: str) -> None:
-        if not self.ready:
-            self.init_weight_transfer_engine({"backend": "file"})
-            self.ready = True
-        self.start_weight_update()
-        self.update_weights({"file": str(where), "mark": mark})
-        self.finish_weight_update(mark)
 
 
 def sampled_weights(policy: LanguagePolicy) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from etude.policies.engines.dialects import Asked, Dialect, Greeting, Said, Turn
 from etude.policies.engines.native import Native, sampled_weights
 from etude.policies.engines.sglang import SGLang
 from etude.policies.engines.vllm import VLLM
+from etude.policies.engines.vllm_transfer import TransferringVLLM
 from etude.policies.engines.wire import EngineGone, NoRoom, Refused, Wire, waited
 from etude.policies.sampling import Completion, Sampling
 
@@ -64,11 +65,16 @@ class RemoteEngine:
         if not public:
             check_host(address.host)
         self.address, self.patience = address, patience or Patience()
-        self.dialect: Dialect = DIALECTS[address.kind](Wire(address, self.patience.answer))
+        self.dialect = self._dialect(Wire(address, self.patience.answer))
         self.greeting: Greeting = self.dialect.greet()
         self.faults = 0
         self._sent: str | None = None
         self._marks = ("", "")
+
+    def _dialect(self, wire: Wire) -> Dialect:
+        if self.address.transport != "files":
+            return TransferringVLLM(wire, self.address.transport)
+        return DIALECTS[self.address.kind](wire)
 
     def converse(self, policy: LanguagePolicy, mark: str) -> Conversation:
         """Rows of this policy, whose weights have a mark (`snapshots.mark`), which the engine has from now on.
@@ -105,10 +111,10 @@ class RemoteEngine:
         """
         if self._sent == mark and self.dialect.held() in (None, mark):
             return
-        with _room_on_disk(self.address), self.dialect.written(policy) as where:
+        with _room_on_disk(self.address):
             self.dialect.pause()
             try:
-                self.dialect.load(where, mark)
+                self.dialect.give(policy, mark)
             except Refused as error:
                 raise InvariantError(f"{error} Its weights are not those of version {policy.version}.") from None
             finally:

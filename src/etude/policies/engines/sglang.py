@@ -16,9 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude.core.errors import InvariantError
@@ -93,15 +91,10 @@ class SGLang:
             }},
         )  # fmt: skip
 
-    @contextmanager
-    def written(self, policy: LanguagePolicy) -> Iterator[Path]:
+    def give(self, policy: LanguagePolicy, mark: str) -> None:
         with model_folder(policy) as folder:
-            yield folder
-
-    def load(self, where: Path, mark: str) -> None:
-        said = self.wire.post(
-            "/update_weights_from_disk", {"model_path": str(where), "weight_version": mark, "flush_cache": True}
-        )
+            asked = {"model_path": str(folder), "weight_version": mark, "flush_cache": True}
+            said = self.wire.post("/update_weights_from_disk", asked)
         if not said.get("success"):
             raise InvariantError(f"SGLang did not take the weights {mark}: {said.get('message')}")
 

@@ -21,9 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from etude.policies.engines.dialects import (
@@ -94,13 +92,13 @@ class VLLM:
 
     # Weights
 
-    @contextmanager
-    def written(self, policy: LanguagePolicy) -> Iterator[Path]:
+    def give(self, policy: LanguagePolicy, mark: str) -> None:
         with model_folder(policy) as folder:
-            yield folder
+            self.wire.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+        self._name(mark)
 
-    def load(self, where: Path, mark: str) -> None:
-        self.wire.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(where)}})
+    def _name(self, mark: str) -> None:
+        """Name the weights that it has, where it keeps a name."""
         if self.tags:
             self.wire.post("/update_weight_version", {"new_version": mark})
 
