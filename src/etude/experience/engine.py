@@ -154,10 +154,10 @@ class ServedEngine:
         except (OSError, SafetensorError) as error:
             raise InvariantError(f"The weights in {folder} cannot be read ({type(error).__name__}: {error}).") from None
         mine = snapshots.weights(self.policy)
-        other = [name for name, p in mine.items() if name not in theirs or theirs[name].shape != p.shape]
+        other = [*(mine.keys() ^ theirs), *(k for k, p in mine.items() if k in theirs and theirs[k].shape != p.shape)]
         if other:
             raise InvariantError(
-                f"The weights in {folder} are another model's: {other[0]} is missing or has another shape."
+                f"The weights in {folder} are another model's: {min(other)} is missing, too many or of another shape."
             )
         with self._replacing():
             snapshots.put(mine, theirs)

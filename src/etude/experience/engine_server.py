@@ -100,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(409, _error(str(error)))
         except EtudeError as error:
             self._send(400, _error(str(error)))
+        except ConnectionError:  # nobody is there to be answered
+            self.close_connection = True
         except (KeyError, TypeError, ValueError) as error:
             self._send(400, _error(f"What was asked is of another form ({type(error).__name__}: {error})."))
         except Exception as error:

@@ -37,7 +37,7 @@ class Native(VLLM):
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
-        self.together, self.ready = 1 << 30, False
+        self.together = 1 << 30
 
     def greet(self) -> Greeting:
         """Raises ConfigError for a server that is none of etude's, or of another version."""
@@ -52,7 +52,7 @@ class Native(VLLM):
                 f"The engine at {self.wire.address.url} is etude {said['version']}, and this is {__version__}: take "
                 "the same version on both sides."
             )
-        self.model, self.tags, self.ready = said["model"], True, False
+        self.model, self.tags = said["model"], True
         return Greeting(said["version"], said["context"], True)
 
     def lacks(self, sampling: Sampling) -> str | None:
@@ -82,9 +82,7 @@ class Native(VLLM):
 
         snapshot = Snapshot(sampled_weights(policy), policy.version)
         try:
-            if not self.ready:
-                self.init_weight_transfer_engine({"backend": "file"})
-                self.ready = True
+            self.init_weight_transfer_engine({"backend": "file"})  # it may be another than before
             self.start_weight_update()
             self.update_weights({"file": str(snapshot.file), "mark": mark})
             self.finish_weight_update(mark)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import threading
 import time
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -56,7 +56,7 @@ class Refused(EtudeError):
 
 
 class Wire:
-    """Asks an engine. Each thread has a connection of its own, which is opened again once where it had gone stale.
+    """Asks an engine, over connections that are kept for the next question; one that had gone stale is opened again.
 
     Args:
         patience: seconds until an answer must be there.
@@ -64,58 +64,61 @@ class Wire:
 
     def __init__(self, address: Address, patience: float) -> None:
         self.address, self.patience = address, patience
-        self._own = threading.local()
         self._key = os.environ.get(KEY)
+        self._idle: list[http.client.HTTPConnection] = []
+        self._ended = weakref.finalize(self, _closed, self._idle)
 
     def get(self, path: str) -> Any:
         """What a route answers. Raises as `post`."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What a route answers to this; text that is no JSON is a text.
+        """What a route answers to this; text that is no JSON is a text. Many threads may ask at once.
 
         Raises: EngineGone where nothing answered, NoRoom where it asks for less or for later, Refused for all else.
         """
         return self._ask("POST", path, json.dumps(body or {}, allow_nan=False).encode())
 
     def close(self) -> None:
-        """End this thread's connection."""
-        if (connection := getattr(self._own, "connection", None)) is not None:
-            connection.close()
-            self._own.connection = None
+        """End the connections that are kept."""
+        _closed(self._idle)
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
-        fresh = getattr(self._own, "connection", None) is None
         try:
-            return self._heard(method, path, *self._sent(method, path, body))
-        except (ConnectionError, http.client.BadStatusLine) as error:
-            self.close()
-            if fresh:
+            kept = self._idle.pop()
+        except IndexError:
+            kept = None
+        try:
+            return self._heard(method, path, *self._sent(kept, method, path, body))
+        except (OSError, http.client.HTTPException) as error:
+            if kept is None or not isinstance(error, (ConnectionError, http.client.BadStatusLine)):
                 raise self._gone(error) from None
+        try:  # it may have been ended while nothing was asked; if not, the same question has the same answer
+            return self._heard(method, path, *self._sent(None, method, path, body))
         except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise self._gone(error) from None
-        try:  # it was ended while nothing was asked: nothing of the answer was lost, since there was none
-            return self._heard(method, path, *self._sent(method, path, body))
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
             raise self._gone(error) from None
 
-    def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, str, bytes]:
+    def _sent(
+        self, kept: http.client.HTTPConnection | None, method: str, path: str, body: bytes | None
+    ) -> tuple[int, str, bytes]:  # fmt: skip
         """Status, seconds to wait, and what was answered."""
-        connection = getattr(self._own, "connection", None)
-        if connection is None:
-            connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=CONNECT)
-            connection.connect()
-            self._own.connection = connection
-        assert connection.sock is not None
-        connection.sock.settimeout(self.patience)
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        connection.request(method, path, body, headers)
-        with connection.getresponse() as answer:
-            return answer.status, answer.headers.get("Retry-After") or "", answer.read(LARGEST)
+        connection = kept or http.client.HTTPConnection(self.address.host, self.address.port, timeout=CONNECT)
+        try:
+            if kept is None:
+                connection.connect()
+            assert connection.sock is not None
+            connection.sock.settimeout(self.patience)
+            headers = {"Content-Type": "application/json", "Accept": "application/json"}
+            if self._key:
+                headers["Authorization"] = f"Bearer {self._key}"
+            connection.request(method, path, body, headers)
+            with connection.getresponse() as answer:
+                found = answer.status, answer.headers.get("Retry-After") or "", answer.read(LARGEST)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return found
 
     def _heard(self, method: str, path: str, status: int, after: str, raw: bytes) -> Any:
         text = raw.decode("utf-8", "replace")
@@ -132,6 +135,11 @@ class Wire:
     def _gone(self, error: Exception) -> EngineGone:
         why = f"{type(error).__name__}: {error}".rstrip(": ")
         return EngineGone(f"The engine at {self.address.url} does not answer ({why}).")
+
+
+def _closed(connections: list[http.client.HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 def _why(said: Any) -> str:
