@@ -506,7 +506,7 @@ def test_where_an_engine_is_is_one_word() -> None:
     assert address_of("public sglang:http://203.0.113.5:9").url == "http://203.0.113.5:9"
     assert Address("native", "::1", 5).url == "http://[::1]:5"
     for wrong in ("vllm", "http://127.0.0.1", "127.0.0.1:80", "tgi:http://127.0.0.1:8", "vllm:https://127.0.0.1:8",
-                  "", "http://127.0.0.1:8/v1", "http://127.0.0.1:x", ":http://127.0.0.1:8", "http://u@a:8"):  # fmt: skip
+                  "", "http://127.0.0.1:8/v1", "http://127.0.0.1:x", ":http://a:8", "http://u@a:8"):  # fmt: skip
         with pytest.raises(ConfigError, match="--engine must be native:http"):
             address_of(wrong)
     for wrong in ("vllm+tcp:http://127.0.0.1:8", "native+nccl:http://127.0.0.1:8"):
@@ -554,6 +554,7 @@ def test_the_server_answers_to_its_own_names_in_json_and_with_its_key(monkeypatc
         assert ask("GET", "/health", Host="localhost:1")[0] == 200
         assert ask("GET", "/health", Authorization="Bearer other")[0] == 401
         assert ask("POST", "/pause", "a=1", Content_Type="application/x-www-form-urlencoded")[0] == 415
+        assert ask("POST", "/pause", None, Content_Type="text/plain")[0] == 415
         assert ask("POST", "/v1/completions", "{")[0] == 400
         assert ask("POST", "/v1/completions", "{}") == (400, "What was asked is of another form (KeyError: 'etude').")
         assert ask("GET", "/etc/passwd")[0] == 404

@@ -68,6 +68,8 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection, which stays open."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # with what is buffered below: an answer goes out at once, and in one piece
+    wbufsize = -1
     server: EngineServer
 
     def do_GET(self) -> None:
@@ -79,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             if size > BODY:
                 return self._send(413, _error(f"A request has at most {BODY} bytes, this one {size}."))
             raw = self.rfile.read(size)
-            if raw and self.headers.get_content_type() != "application/json":
+            if self.headers.get_content_type() != "application/json":  # what a page of a browser may not send unasked
                 return self._send(415, _error("What is sent must be application/json."))
             body = json.loads(raw) if raw else {}
         except ValueError as error:

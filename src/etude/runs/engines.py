@@ -23,8 +23,8 @@ ROWS, LONG = 8, 8
 TEMPERATURES = (1.0, 0.7)
 """At which it is tried: log-probabilities before temperature and behind it differ at the second alone."""
 REPORTS = {
-    "vLLM": "start it with --logprobs-mode processed_logprobs",
-    "SGLang": "start it without SGLANG_RETURN_ORIGINAL_LOGPROB",
+    "vLLM": "Start it with --logprobs-mode processed_logprobs",
+    "SGLang": "Start it without SGLANG_RETURN_ORIGINAL_LOGPROB",
 }
 
 
@@ -87,7 +87,7 @@ def agreeing(text: str, policy: LanguagePolicy) -> RemoteEngine:
         raise ConfigError(
             f"The engine at {where} has the trainer's log-probabilities at temperature 1, and at {temperature:g} they "
             f"differ by {gap:.3g} nats per token: it reports those before temperature. "
-            f"{REPORTS.get(name, 'It is another version').capitalize()}. Nothing was trained."
+            f"{REPORTS.get(name, 'It is of another version')}. Nothing was trained."
         )
     policy.emitted, policy.work = emitted, work
     return engine
