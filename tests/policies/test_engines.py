@@ -95,6 +95,23 @@ def test_our_own_engine_says_what_a_conversation_here_says(servers: dict[str, En
 
 
 @pytest.mark.slow
+def test_rows_that_wait_stay_open_at_the_engine(servers: dict[str, EngineServer]) -> None:
+    """What was read of them is not read again: the same work as here, and the same bits."""
+    found = []
+    for there in (False, True):
+        policy = random_policy()
+        engine: Any = connected(servers["native"]).converse(policy, mark_of(policy)) if there else policy.converse()
+        policy.work.clear()
+        rows = engine.open(random_prompts(3))
+        turns = [engine.sample(rows, HOW, draws(3))]
+        for row in rows:
+            engine.extend([row], [[5, 6]])
+            turns.append(engine.sample([row], HOW, draws(1, seed=row)))
+        found.append((said(turns), dict(policy.work)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
 def test_float32_travels_with_all_its_bits(servers: dict[str, EngineServer]) -> None:
     policy = random_policy()
     conversation = connected(servers["native"]).converse(policy, mark_of(policy))
@@ -109,8 +126,6 @@ def test_the_routes_of_others_bring_the_same_tokens_and_reasons(kind: str, serve
     """One row in a request: products of another batch size, so log-probabilities agree to rounding."""
     here, there = random_policy(context=16), random_policy(context=16)
     engine = connected(servers[kind], kind)
-    with pytest.raises(ConfigError, match="attends to 128 tokens and the policy to 4096"):
-        engine.converse(random_policy(context=4096), "x")
     prompts, how = [[5, 6], list(range(3, 16)), [7, 8, 9]], Sampling(max_tokens=6, stop=("a", "e"))
     a, b = here.converse(), engine.converse(there, mark_of(there))
     keys = [Draw(row + 77) for row in range(3)]  # small enough for every engine's seed
@@ -119,6 +134,20 @@ def test_the_routes_of_others_bring_the_same_tokens_and_reasons(kind: str, serve
     assert max(abs(p - q) for c, d in zip(x, y) for p, q in zip(c.logp, d.logp)) < 2e-6
     assert y[1].stop is StopReason.CONTEXT_OVERFLOW
     assert there.work["prefilled_tokens"] == sum(map(len, prompts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_with_less_context_ends_rows_there(kind: str) -> None:
+    served, policy = ServedEngine(random_policy(context=16)), random_policy(context=64)
+    with serving(served, kind) as server:  # type: ignore[arg-type]
+        conversation = connected(server, kind).converse(policy, mark_of(policy))
+        (found,) = conversation.sample(conversation.open([[5] * 14]), Sampling(max_tokens=9), [Draw(4)])
+        assert (len(found.tokens), found.stop) == (2, StopReason.CONTEXT_OVERFLOW)
+        with pytest.raises(
+            ConfigError, match=r"A row has 16 tokens, .* attends to 16 of the policy's 64"
+        ):
+            conversation.sample(conversation.open([[5] * 16]), Sampling(max_tokens=9), [Draw(4)])
 
 
 def test_why_a_row_ended_survives_the_way_there_and_back() -> None:
@@ -212,6 +241,27 @@ def test_weights_that_are_torn_or_another_version_s_are_refused(
     monkeypatch.undo()
     engine.converse(other, mark_of(other))
     assert served.mark == mark_of(other) and not served.paused
+
+
+@pytest.mark.slow
+def test_weights_are_written_where_both_sides_see_them(
+    servers: dict[str, EngineServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is named is left as it was, also with what a process of another machine has there."""
+    other, seen = tmp_path / f"{snapshots.PREFIX}999999999-x", list[str]()
+    other.mkdir()
+    monkeypatch.setenv(snapshots.FOLDER, str(tmp_path))
+    for kind, take in (("native", "take_file"), ("vllm", "take_folder")):
+        policy, real = random_policy(seed=21), getattr(servers[kind].engine, take)
+
+        def noting(where: str, *more: str, real: Any = real) -> None:
+            seen.append(where)
+            real(where, *more)
+
+        monkeypatch.setattr(servers[kind].engine, take, noting)
+        connected(servers[kind], kind).converse(policy, mark_of(policy))
+    assert len(seen) == 2 and all(Path(where).is_relative_to(tmp_path) for where in seen)
+    assert [*tmp_path.iterdir()] == [other]
 
 
 @pytest.mark.slow
@@ -395,6 +445,10 @@ def test_an_engine_of_another_kind_or_version_is_refused_in_a_sentence(monkeypat
             server.routes["GET /version"] = lambda _, said_there=said_there: said_there  # type: ignore[misc]
             with pytest.raises(ConfigError, match=sentence):
                 connected(server, kind)
+        del server.routes["GET /is_paused"]
+        server.routes["GET /version"] = lambda _: {"version": "0.33.0"}
+        with pytest.raises(ConfigError, match="has no routes for weights: start it with VLLM_SERVER_DEV_MODE=1"):
+            connected(server, "vllm")
         with pytest.raises(Refused, match="with 404: There is no GET /get_server_info here"):
             connected(server, "sglang")
         server.routes["GET /server_info"] = lambda _: {"version": "0.4.9"}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SHARED = "/dev/shm"
 """A folder in memory, where there is one; it is taken where it has room for twice as much."""
+FOLDER = "ETUDE_WEIGHTS"
+"""The environment variable with a folder to take instead, as one that an engine on another machine sees, too."""
 PREFIX = "etude-weights-"
 WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -139,9 +141,11 @@ def folder_for(size: int) -> Iterator[Path]:
 
 
 def _made(size: int) -> Path:
-    """A folder of this process; those of processes that are gone are removed."""
-    room = _room(size)
-    _clear(Path(room or tempfile.gettempdir()))
+    """A folder of this process; those of processes that are gone are removed, where no other machine has any."""
+    given = os.environ.get(FOLDER)
+    room = given or _room(size)
+    if not given:
+        _clear(Path(room or tempfile.gettempdir()))
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=room))
 
 

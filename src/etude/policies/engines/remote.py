@@ -81,7 +81,8 @@ class RemoteEngine:
 
         Raises: ConfigError for a policy that it cannot sample from; what `hold` raises.
         """
-        self._check(policy)
+        if policy.voices > 1:
+            raise ConfigError("This policy has several voices for each word, which no engine has: leave out --engine.")
         if not policy.has_adapter:
             wanted = mark
         else:  # it samples from the adapter folded in, whose weights have another mark
@@ -90,16 +91,6 @@ class RemoteEngine:
             wanted = self._marks[1]
         self._until_held(policy, wanted)
         return RemoteConversation(policy, self, wanted)
-
-    def _check(self, policy: LanguagePolicy) -> None:
-        if policy.voices > 1:
-            raise ConfigError("This policy has several voices for each word, which no engine has: leave out --engine.")
-        theirs = self.greeting.context
-        if theirs is not None and theirs < policy.context < 1 << 30:
-            raise ConfigError(
-                f"The engine at {self.address.url} attends to {theirs} tokens and the policy to {policy.context}: "
-                "start it with its model's whole context."
-            )
 
     # Weights
 
@@ -116,7 +107,10 @@ class RemoteEngine:
             try:
                 self.dialect.give(policy, mark)
             except Refused as error:
-                raise InvariantError(f"{error} Its weights are not those of version {policy.version}.") from None
+                raise InvariantError(
+                    f"{error} Its weights are not those of version {policy.version}. Both sides must see the folder "
+                    f"that weights are written to; {snapshots.FOLDER} names another."
+                ) from None
             finally:
                 self.dialect.resume()
         if (found := self.dialect.held()) not in (None, mark):
@@ -228,15 +222,26 @@ class RemoteConversation(Conversation):
         ]
         own = {row.number for row in rows}
         others = [number for number in self._rows if number not in own]
-        turn = Turn(sampling, self.policy.end_ids, self.policy.context, last, self.session, others)
+        turn = Turn(sampling, self.policy.end_ids, self.context, last, self.session, others)
         said = self.engine.complete(rows, turn, self.policy, self.mark)
         self.policy.work.update(said.work)
         return [said.completions[row.number] for row in rows]
 
+    @property
+    def context(self) -> int:
+        """Most tokens that both attend to: an engine may be started with less than its model's."""
+        theirs = self.engine.greeting.context
+        return self.policy.context if theirs is None else min(theirs, self.policy.context)
+
     def _room(self, row: Row, sampling: Sampling, begun: int) -> int:
-        """Tokens that fit behind a row."""
+        """Tokens that fit behind a row. Raises ConfigError for none."""
         turn = sampling.max_tokens - begun if sampling.whole_turns else sampling.max_tokens
-        return min(turn, self.policy.context - len(row.tokens))
+        if (left := self.context - len(row.tokens)) < 1:
+            raise ConfigError(
+                f"A row has {len(row.tokens)} tokens, and the engine at {self.engine.address.url} attends to "
+                f"{self.context} of the policy's {self.policy.context}: start it with more."
+            )
+        return min(turn, left)
 
     def _hold(self, rows: list[Row], completions: list[Completion]) -> None:
         for row, completion in zip(rows, completions):
@@ -254,6 +259,6 @@ def _room_on_disk(address: Address) -> Iterator[None]:
         if getattr(error, "errno", None) != errno.ENOSPC and f"os error {errno.ENOSPC}" not in str(error):
             raise
         raise WorkerError(
-            f"There is no room to write the weights for the engine at {address.url}: make some in /dev/shm, or set "
-            "TMPDIR to a folder that the engine sees, too."
+            f"There is no room to write the weights for the engine at {address.url}: make some, or set "
+            f"{snapshots.FOLDER} to a folder with room that the engine sees, too."
         ) from None

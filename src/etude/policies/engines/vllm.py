@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from etude.core.errors import ConfigError
 from etude.policies.engines.dialects import (
     Asked,
     Greeting,
@@ -65,10 +66,22 @@ class VLLM:
         """Raises ConfigError for a version that the table does not have."""
         version = str(self.wire.get("/version").get("version", ""))
         self.numbers = known(self.name, version, VERSIONS)
+        self._check_open()
         models = self.wire.get("/v1/models").get("data") or [{}]
         self.model, context = models[0].get("id"), models[0].get("max_model_len")
         self.tags = self._tag() is not None
         return Greeting(version, context, self.tags)
+
+    def _check_open(self) -> None:
+        try:
+            self.wire.get("/is_paused")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            raise ConfigError(
+                f"The engine at {self.wire.address.url} has no routes for weights: start it with "
+                "VLLM_SERVER_DEV_MODE=1, as `etude engine start vllm` does."
+            ) from None
 
     def lacks(self, sampling: Sampling) -> str | None:
         return plain(sampling)
