@@ -144,9 +144,7 @@ def test_an_engine_with_less_context_ends_rows_there(kind: str) -> None:
         conversation = connected(server, kind).converse(policy, mark_of(policy))
         (found,) = conversation.sample(conversation.open([[5] * 14]), Sampling(max_tokens=9), [Draw(4)])
         assert (len(found.tokens), found.stop) == (2, StopReason.CONTEXT_OVERFLOW)
-        with pytest.raises(
-            ConfigError, match=r"A row has 16 tokens, .* attends to 16 of the policy's 64"
-        ):
+        with pytest.raises(ConfigError, match=r"A row has 16 tokens, .* attends to 16 of the policy's 64"):
             conversation.sample(conversation.open([[5] * 16]), Sampling(max_tokens=9), [Draw(4)])
 
 
