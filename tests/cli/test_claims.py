@@ -277,6 +277,24 @@ def test_what_was_stopped_goes_on(cli: Cli, project: Path, monkeypatch: pytest.M
     assert {**again, "seconds": 0} == {**verdict, "seconds": 0}
 
 
+def test_a_complete_record_is_left_as_it_is(
+    cli: Cli, project: Path, asked: list[list[int]], forget: Callable[[str], None]
+) -> None:
+    """It rests on the code that its runs were made with, and asking for it again makes no run."""
+    verdict = planned(cli) / "verdict.json"
+    cli("claims", "run", "mine.py:mine")
+    (project / "mine.py").write_text(MINE.replace('id="mine",', 'id="mine",\n    problems=3,'))
+    commit("other problems")
+    forget("mine")
+    before = verdict.read_bytes()
+    assert cli("claims", "run", "mine.py:mine").code == 0
+    assert verdict.read_bytes() == before
+    assert claims.verdict_of("mine.py:mine") == "held (stale)"
+    verdict.write_text(verdict.read_text().replace('"verdict": "held"', '"verdict": "reversed"'))
+    assert cli("claims", "run", "mine.py:mine").code == 0
+    assert claims.recorded("mine.py:mine")["verdict"] == "held"
+
+
 def test_a_number_that_was_changed_is_noticed(cli: Cli, project: Path, asked: list[list[int]]) -> None:
     folder = planned(cli)
     cli("claims", "run", "mine.py:mine")

@@ -173,6 +173,9 @@ Collect = Callable[[str, Sequence[int]], list[Pair]]
 def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None) -> dict[str, Any]:
     """Do what a claim's plan says, from where it was stopped, and write its verdict.
 
+    Where every run is there already and the verdict follows from them, it is left as it is: it rests on the code that
+    they were made with.
+
     Raises: ConfigError if there is no plan, if it is not committed, if it is not what the method claims now, if its
     runs belong to another plan, or if the tree has changes that are not committed.
     """
@@ -184,8 +187,11 @@ def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None) -> di
     began = time.monotonic()
     arm = method.id if _built_in(name) else name
     collect = _on_bed(arm, plan, lines, commit, runs, workers) if claim.bed else _own(method, plan, lines, commit, runs)
+    had, record = len(lines.read()), recorded(name)
     for setting in settings_of(plan):
         _collect(setting, plan, lines, commit, collect)
+    if record and len(lines.read()) == had and not _differs(record, plan, lines):
+        return record
     return _write(folder, name, plan, lines, commit, time.monotonic() - began)
 
 
@@ -343,14 +349,15 @@ def check(name: str) -> list[str]:
     if record is None:
         return [f"{name} was never run."]
     plan = read_plan(folder)
-    again = derive(plan, Lines(folder / RUNS, plan))
-    wrong = [
-        f"{name}: {k} in {VERDICT} does not follow from {RUNS}."
-        for k, v in _plain(again).items()
-        if not same(record.get(k), v)
-    ]
+    differs = _differs(record, plan, Lines(folder / RUNS, plan))
+    wrong = [f"{name}: {k} in {VERDICT} does not follow from {RUNS}." for k in differs]
     changed = stale(name, record)
     return wrong + ([f"{name}: the {' and the '.join(changed)} changed since the verdict."] if changed else [])
+
+
+def _differs(record: Mapping[str, Any], plan: Plan, lines: Lines) -> list[str]:
+    """What of a record does not follow from its runs."""
+    return [k for k, v in _plain(derive(plan, lines)).items() if not same(record.get(k), v)]
 
 
 def same(one: Any, other: Any) -> bool:
