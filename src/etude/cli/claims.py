@@ -62,7 +62,8 @@ def show(method: str) -> None:
     """
     from rich.console import Console
 
-    from etude.runs.claims import PUBLISHED, TUNED, claim_of, folder_of, recorded, verdict_of
+    from etude.runs.claim_runs import PUBLISHED, TUNED
+    from etude.runs.claims import claim_of, folder_of, recorded, verdict_of
     from etude.runs.plans import PLAN
 
     (_, claim), record, folder = claim_of(method), recorded(method), folder_of(method)
@@ -126,6 +127,7 @@ def plan(method: str, *, reason: str = "") -> None:
 def run(
     *methods: str,
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    again: Annotated[bool, Parameter(negative=())] = False,
     runs: Path = Path("runs"),
     workers: int | None = None,
 ) -> None:
@@ -139,6 +141,8 @@ def run(
         Whose claims.
     all_
         Every claim that has a plan and no verdict that follows from it.
+    again
+        Run all of a stale one anew; what was recorded is put aside.
     runs
         Where the runs are kept; those that exist are used again.
     workers
@@ -152,7 +156,7 @@ def run(
     failed: list[str] = []
     for name in waiting() if all_ else methods:
         try:
-            record = run_claim(name, runs=runs, workers=workers)
+            record = run_claim(name, runs=runs, workers=workers, again=again)
         except EtudeError as error:
             if len(methods) == 1:
                 raise

@@ -38,7 +38,7 @@ from etude.core.registry import ROOT
 from etude.evaluation.intervals import Interval
 from etude.evaluation.verdicts import paired_interval
 from etude.runs.beds import RUNS, Bed, Fields, load_bed, start_of
-from etude.runs.claims import PUBLISHED
+from etude.runs.claim_runs import PUBLISHED
 from etude.runs.contest import Arm, compete, failures
 from etude.runs.recipes import made
 
