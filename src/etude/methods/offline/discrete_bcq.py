@@ -35,7 +35,7 @@ from etude.core.learners import Learning, Target
 from etude.core.replay_slots import ReplayReading
 from etude.experience.logged import Logged
 from etude.learners.backups import Argmax, Bootstrap
-from etude.learners.heads import Direct, Huber
+from etude.learners.heads import Huber, Returns
 from etude.learners.q import QFunctions
 from etude.methods.value.double_dqn import double_dqn
 from etude.optimizers.adam import Adam
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from etude.core.method import Method
 
 
-class LikelyChoices(Direct):
+class LikelyChoices(Returns):
     """A value and the logit of how likely the choice is, two numbers for each; unlikely choices are worth -infinity.
 
         likely(s) = {a: G(a|s) / max_b G(b|s) > threshold},   G = softmax(i)
@@ -71,9 +71,6 @@ class LikelyChoices(Direct):
             return values
         ratio = (logits - logits.amax(-1, keepdim=True)).exp().clamp(min=torch.finfo(logits.dtype).tiny)
         return values.masked_fill(ratio - self.threshold <= 0, -torch.inf)
-
-    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
-        return torch.addcmul(rewards[..., None], discounts[..., None], outputs)
 
 
 class HuberOfValue(Huber):
