@@ -25,7 +25,7 @@ from etude.policies.adapters import Adapter, Dropping
 from etude.policies.cache import token_bytes
 from etude.policies.conversation import Conversation
 from etude.policies.fingerprint import fingerprint
-from etude.policies.forward import attend_in_float32, predictive_states, spread_over
+from etude.policies.forward import attend_in_float32, predictive_states
 from etude.policies.loading import (
     READABLE_TYPE,
     lasting,
@@ -36,12 +36,12 @@ from etude.policies.loading import (
     resolve,
     shadow_from,
 )
-from etude.policies.logprobs import allowed_logprobs, token_logprobs, voiced_logprobs
 from etude.policies.masters import Masters
 from etude.policies.probe import check_model, check_tokens
 from etude.policies.prompts import Held
 from etude.policies.protocols import Backbone, Model, adapted, embedded
 from etude.policies.sampling import Completion, Sampling, generate
+from etude.policies.scoring import Output, scored
 from etude.policies.templates import end_of_turn
 
 if TYPE_CHECKING:
@@ -259,43 +259,12 @@ class LanguagePolicy:
         self._reference_masters.publish()
 
     def _evaluate(self, model: Model, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
-        mask, causal = batch.action_mask, self._causal(model)
+        causal = self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
         with cast, recomputation(self._recomputing), self._dropping.on(self.version, self.device):
             hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts, self.held)
-        head = causal.get_output_embeddings()
-        places = torch.nonzero_static(mask.flatten(), size=len(hidden))[:, 0]  # how many they are is known
-        targets = batch.tokens.flatten()[places]
-        if self.voices > 1:
-            voices = torch.full_like(targets, -1) if batch.voices is None else batch.voices.flatten()[places]
-            logits = self.head_logits(causal, hidden)
-            if batch.allowed is not None:
-                allowed = batch.allowed.flatten(0, 1)[places].repeat(1, self.voices)
-                logits = logits.masked_fill(~allowed, -torch.inf)
-            logp, entropy = voiced_logprobs(
-                logits, targets, voices, self.voices, batch.temperature, "entropy" in needs
-            )  # fmt: skip
-        elif batch.allowed is None:
-            logp, entropy = token_logprobs(
-                hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), targets,
-                batch.temperature, getattr(self.config, "final_logit_softcapping", None), "entropy" in needs,
-            )  # fmt: skip
-        else:
-            logits, allowed = self.head_logits(causal, hidden), batch.allowed.flatten(0, 1)[places]
-            logp, entropy = allowed_logprobs(logits, allowed, targets, batch.temperature, "entropy" in needs)
-
-        def spread(flat: Tensor) -> Tensor:
-            return spread_over(mask, places, flat)
-
-        values = None
-        if "values" in needs:
-            head = self.add_value_head()
-            values = spread(head(hidden.to(head.weight.dtype))[:, 0])
-        return TokenLogProbs(
-            spread(logp), None if entropy is None else spread(entropy), values,
-            spread(hidden) if "hidden" in needs else None,
-            logits=spread(self.head_logits(causal, hidden)) if "logits" in needs else None,
-        )  # fmt: skip
+        values = self.add_value_head() if "values" in needs else None
+        return scored(Output.of(causal, self.config), hidden, batch, needs, values)
 
     # Weights
 
@@ -345,18 +314,11 @@ class LanguagePolicy:
 
     def head_logits(self, causal: PreTrainedModel, hidden: Tensor) -> Tensor:
         """Logits [N, V] of hidden states [N, H], in float32."""
-        z: Tensor = causal.get_output_embeddings()(hidden)
-        z = z if z.dtype == torch.float64 else z.float()
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return cap * torch.tanh(z / cap) if cap else z
+        return Output.of(causal, self.config).logits(hidden)
 
     def head(self, temperature: float = 1.0) -> Head:
         """The last layer as it is now, without gradient: a copy, which later updates leave alone."""
-        layer = self._causal(self.model).get_output_embeddings()
-        bias = getattr(layer, "bias", None)
-        kept = [None if x is None else x.detach().clone() for x in (layer.weight, bias)]
-        assert kept[0] is not None
-        return Head(kept[0], kept[1], temperature, getattr(self.config, "final_logit_softcapping", None))
+        return Output.of(self._causal(self.model), self.config).copied(temperature)
 
     def merged(self) -> PreTrainedModel:
         """The causal LM with adapters folded in."""
