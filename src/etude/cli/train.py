@@ -64,7 +64,7 @@ def train(
     micro_tokens: int = 8192,
     threads: int | None = None,
     on: str = "local",
-    bound: int = 0,
+    bound: int | None = None,
     checkpoint_every: int | None = None,
     keep: int = 2,
     keep_best: str | None = None,
@@ -177,7 +177,7 @@ def train(
         In control hogwild:2, two workers that learn on the same numbers (a3c and its kin).
     bound
         How many training steps old rows may be when they are learned from: with 1, sampling for the next step goes on
-        beside the update of this one. Give it with --on processes.
+        beside the update of this one. Give it with --on processes. By default as the method says, 0 for most.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep

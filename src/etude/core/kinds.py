@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from etude.core.encoder_slots import ReplayEncoder
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, Positive
+from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.learners import Critic, Joint, OwnCritic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.log_slots import LogTransform, ReplayValue
 from etude.core.method import Method
@@ -62,12 +62,14 @@ class TokenMethod(Method):
 
     Sizes: `problems` per step; completions per problem are the experience's; memory decides the rest.
     `epochs` passes over each batch, each in `minibatches` optimizer steps.
+    Rows are sampled by weights that are `bound` training steps older, so that the next can be sampled while a step is
+    learned from; 0: by those that learn from them.
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {
-        World.ENUMERABLE: ("stages", "second_look", "critic", "learners")
+        World.ENUMERABLE: ("stages", "second_look", "critic", "learners", "bound")
     }
     stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference", "learners": "optimizer"}
     computes: ClassVar[frozenset[Need]] = frozenset(
@@ -95,6 +97,7 @@ class TokenMethod(Method):
     problems: Count = 16
     epochs: Count = 1
     minibatches: Count = 1
+    bound: WholeNumber = 0
 
     @property
     def completions(self) -> int | None:

@@ -8,6 +8,7 @@ filters and learners see whole batches. Starts say where their random numbers co
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from etude.experience.views import FullHistory, View
 from etude.policies import snapshots
 from etude.policies.sampling import Sampling
 from etude.policies.snapshots import Snapshot
+from etude.runtime.executors.local import Local
 from etude.runtime.executors.roles import Answer, Before, Dispatch, Executor, dispatched
 from etude.runtime.packing import Unpackable, packed, unpacked
 
@@ -136,6 +138,15 @@ class Samplers:
     def close(self) -> None:
         """End what was started for them."""
         self.executor.close()
+
+
+def beside(task: LanguageTask, policy: LanguagePolicy) -> Samplers:
+    """One sampler in this process with weights of its own, a copy of the policy's."""
+    own = type(policy)(
+        copy.deepcopy(policy.model), policy.tokenizer, share_prompts=policy.share_prompts, autocast=policy.autocast,
+        shadow=policy.shadow,
+    )  # fmt: skip
+    return Samplers(Local(Sampler(task, own), apart=True), task)
 
 
 class AtVersion:

@@ -21,6 +21,7 @@ from etude.core.slots import Context, Reference
 from etude.core.stages import OTHER, OWN
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.experience.samplers import Samplers, beside
 from etude.loops.ahead import Ahead
 from etude.loops.credit import gathered
 from etude.loops.differences import METRIC, Differences
@@ -38,7 +39,6 @@ from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_t
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
-    from etude.experience.samplers import Samplers
 
 MICRO_TOKENS = 8192
 REFERENCES = frozenset({Need.REFERENCE, Need.REFERENCE_LOGP, Need.REFERENCE_VALUES})
@@ -55,9 +55,9 @@ class LanguageLoop:
         seed: all randomness comes from it.
         steps: training steps in total (for schedules and stages).
         micro_tokens: padded tokens per micro-batch; changes memory and speed, not results.
-        samplers: who plays the episodes of training; None: this process.
+        samplers: who plays the episodes of training; None: this process, with a bound by a copy of the policy.
         bound: how many training steps rows may be older than the policy that learns from them; samplers gather for so
-            many steps ahead.
+            many steps ahead. None: as the method says.
     """
 
     headline = "accuracy"
@@ -65,9 +65,9 @@ class LanguageLoop:
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
         pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS, samplers: Samplers | None = None,
-        bound: int = 0,
+        bound: int | None = None,
     ) -> None:  # fmt: skip
-        self.task, self.policy, self.steps, self.seed, self.samplers = task, policy, steps, seed, samplers
+        self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
         own_parts = stages.bound(method)
         self.stages = [(until, complete_token(own)) for until, own in own_parts]
@@ -78,7 +78,9 @@ class LanguageLoop:
         pool = task.problems("train") if pool is None else pool
         self.dropped: Counter[str] = Counter()
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
-        self.ahead = None if samplers is None or not bound else Ahead(samplers, self.gatherer, bound, self)
+        bound = self.method.bound if bound is None else bound
+        self.samplers = beside(task, policy) if bound and samplers is None else samplers
+        self.ahead = Ahead(self.samplers, self.gatherer, bound, self) if bound and self.samplers else None
         self.scorer = Scorer(task, policy, self.dropped)
         learners = self._learners(self.method, policy)
         updater = Updater(policy, self.method, steps, micro_tokens, self._limit(self.method), learners)

@@ -30,8 +30,8 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
 
     With a bound also for methods whose rows must be of the present policy.
     """
-    place = place_of(options.on)
-    if place == Place("local") and not options.bound:
+    place, bound = place_of(options.on), bound_of(method, options)
+    if place == Place("local") and not bound:
         return
     if place.executor == "hogwild":
         raise ConfigError(
@@ -39,12 +39,17 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
             f"{method.id} is one of {task.world}: run --on processes."
         )
     if not any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
-        flag = f"--on {options.on}" if place != Place("local") else f"--bound {options.bound}"
+        flag = f"--on {options.on}" if place != Place("local") else f"--bound {bound}"
         raise ConfigError(f"{flag} is for methods that sample, and {method.id} learns from data: leave it out.")
-    for why in older_rows(method) if options.bound else ():
-        raise ConfigError(f"--bound {options.bound} lets rows be older than the policy that learns from them. {why}")
+    for why in older_rows(method) if bound else ():
+        raise ConfigError(f"--bound {bound} lets rows be older than the policy that learns from them. {why}")
     if place.executor == "processes":
         _made_from(task)
+
+
+def bound_of(method: Method, options: Options) -> int:
+    """How many training steps old rows may be: as `--bound` says, else as the method does."""
+    return int(getattr(method, "bound", 0)) if options.bound is None else options.bound
 
 
 def older_rows(method: Method) -> Iterator[str]:
@@ -91,17 +96,17 @@ def load_policy(options: Options) -> LanguagePolicy:
     )  # fmt: skip
 
 
-def samplers_of(options: Options, task: LanguageTask, policy: LanguagePolicy) -> Samplers | None:
+def samplers_of(method: Method, options: Options, task: LanguageTask, policy: LanguagePolicy) -> Samplers | None:
     """Who plays the episodes of a run, started; None where its own process does, all at once."""
     from etude.experience.samplers import Sampler, Samplers
     from etude.runtime.executors.local import Local
     from etude.runtime.executors.processes import Processes
 
-    place = place_of(options.on)
-    if place == Place("local") and not options.bound:
+    place, bound = place_of(options.on), bound_of(method, options)
+    if place == Place("local") and not bound:
         return None
     if place.executor == "local":
-        apart = options.bound > 0  # the weights that sample are older than those that learn
+        apart = bound > 0  # the weights that sample are older than those that learn
         return Samplers(Local(Sampler(task, load_policy(options) if apart else policy), place.ranks, apart), task)
     executor = Processes(
         Sampler, "etude.runs.samplers:sampler", sampler_arguments(options, task), place.ranks, name="Sampler"

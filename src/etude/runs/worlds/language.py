@@ -120,7 +120,7 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     torch.set_num_threads(options.threads or threads(policy))
     return {
         "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens,
-        "samplers": samplers.samplers_of(options, task, policy), "bound": options.bound,
+        "samplers": samplers.samplers_of(method, options, task, policy), "bound": samplers.bound_of(method, options),
     }  # fmt: skip
 
 
