@@ -742,6 +742,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "agro": (plain, rlvr.agro),
     "alpine": (worlds.demonstrations, sft),
     "o1-roadmap": (worlds.settled, rlvr.o1_roadmap),
+    "asyncflow": (plain, grpo),
     "backtracking-rl": (plain, rlvr.backtracking_rl),
     "bilevel-mle": (plain, bilevel_mle),
     "brpo": (compared, brpo),

@@ -363,6 +363,7 @@ SETTINGS: dict[str, Settings] = {
         **PAIRS, "problems": 64, "objective.beta": 0.5, "objective.states": 16, "objective.mean_goal": False,
         "reference": None,
     },
+    "asyncflow": {**PLAIN, "bound": 1},
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
     "h2o": {
