@@ -22,6 +22,7 @@ from etude.core.registry import ROOT, compositions, files, get_method
 from etude.evaluation.gates import Verdict, sequential
 from etude.evaluation.pairs import Pair, Results
 from etude.runs.code import code_of, text_hash
+from etude.runs.jobs import Workers
 from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan
 from etude.runtime.jsonl import JsonLines, append
 
@@ -170,8 +171,11 @@ Collect = Callable[[str, Sequence[int]], list[Pair]]
 """Pairs of a setting for these seeds, trained if they are not there."""
 
 
-def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None) -> dict[str, Any]:
+def run_claim(name: str, *, runs: Path = KEPT, workers: int | Workers | None = None) -> dict[str, Any]:
     """Do what a claim's plan says, from where it was stopped, and write its verdict.
+
+    Args:
+        workers: runs at a time, or what does them, as for `run_jobs`.
 
     Raises: ConfigError if there is no plan, if it is not committed, if it is not what the method claims now, if its
     runs belong to another plan, or if the tree has changes that are not committed.
@@ -249,7 +253,9 @@ def _own(method: Method, plan: Plan, lines: Lines, commit: str, runs: Path) -> C
     return collect
 
 
-def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | None) -> Collect:
+def _on_bed(
+    arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | Workers | None
+) -> Collect:  # fmt: skip
     """Runs of both arms on a bed."""
     from etude.runs.beds import load_bed
     from etude.runs.jobs import run_jobs

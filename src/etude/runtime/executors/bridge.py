@@ -53,6 +53,21 @@ def here() -> dict[str, str]:
     return {**{name: str(version(name)) for name in SAME}, "the code of etude": total.hexdigest()[:16]}
 
 
+def differs(mine: Mapping[str, str], there: Mapping[str, str], node: str) -> str | None:
+    """A sentence about what another machine has otherwise.
+
+    >>> differs({"torch": "2.13.0"}, {"torch": "2.12.0"}, "b")
+    'torch is 2.12.0 on b and 2.13.0 here, and numbers depend on it: install the same on every machine.'
+    """
+    for name, own in mine.items():
+        if there[name] != own:
+            return (
+                f"{name} is {there[name]} on {node} and {own} here, and numbers depend on it: install the same on "
+                "every machine."
+            )
+    return None
+
+
 class Host:
     """The actor: serves one thing, as `serving` does in a process."""
 
@@ -229,6 +244,11 @@ class _Rank:
     def _place(self, opening: Mapping[str, Any]) -> None:
         """Have an actor placed. Raises _NoPlace where there is none, or another etude."""
         wanted, self._ends = {"num_cpus": 1, "num_gpus": 0, **opening["resources"]}, opening["calls"] > 1
+        asked = {"CPU": wanted["num_cpus"], "GPU": wanted["num_gpus"]}
+        if not any(
+            all(n["Resources"].get(k, 0) >= v for k, v in asked.items()) for n in self.ray.nodes() if n["Alive"]
+        ):
+            raise _NoPlace(self._no_place(asked, "Ray has no place"))
         kept = {name: os.environ[name] for name in TAKEN if name in os.environ} | {"PYTHONHASHSEED": "0"}
         around = {} if self.bridge.own else {"env_vars": kept}  # what Ray started here has them, and is there sooner
         # 0 and 0: an actor that Ray started again would have no weights; whoever asks starts another, gives it those,
@@ -237,34 +257,32 @@ class _Rank:
             max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD", max_concurrency=opening["calls"],
             runtime_env=around, **wanted,
         ).remote()  # fmt: skip
-        there = self._got(self.actor.here.remote(), PLACE_SECONDS, wanted)
+        there = self._got(self.actor.here.remote(), asked)
         self.node = there.pop("node")
-        for name, mine in self.bridge.here.items():
-            if there[name] != mine:
-                raise _NoPlace(
-                    f"{name} is {there[name]} on {self.node} and {mine} here, and numbers depend on it: install the "
-                    "same on every machine."
-                )
+        if other := differs(self.bridge.here, there, self.node):
+            raise _NoPlace(other)
 
-    def _got(self, ref: Any, limit: float | None = None, wanted: Mapping[str, float] | None = None) -> Any:
-        """What a call comes to. Raises _Left once nobody waits for it, _NoPlace after `limit` seconds."""
-        due = None if limit is None else time.monotonic() + limit
+    def _got(self, ref: Any, asked: Mapping[str, float] | None = None) -> Any:
+        """What a call comes to; the first one waits for the place that was `asked` for.
+
+        Raises _Left once nobody waits for it, _NoPlace where there is none in time.
+        """
+        due = time.monotonic() + PLACE_SECONDS
         while not self.ray.wait([ref], timeout=POLL)[0]:
             if _hung_up(self.connection):
                 raise _Left
-            if due is not None and time.monotonic() > due:
-                raise _NoPlace(self._no_place(wanted or {}))
+            if asked is not None and time.monotonic() > due:
+                raise _NoPlace(self._no_place(asked, f"Ray found no place within {PLACE_SECONDS:g} s"))
         return self.ray.get(ref)
 
-    def _no_place(self, wanted: Mapping[str, float]) -> str:
+    def _no_place(self, asked: Mapping[str, float], what: str) -> str:
         def said(found: Mapping[str, float]) -> str:
             return f"{found.get('CPU', 0):g} CPUs and {found.get('GPU', 0):g} GPUs"
 
         has, free = self.ray.cluster_resources(), self.ray.available_resources()
-        asked = {"CPU": wanted.get("num_cpus", 0), "GPU": wanted.get("num_gpus", 0)}
         return (
-            f"Ray found no place within {PLACE_SECONDS:g} s: {said(asked)} of one machine are asked for, and the "
-            f"cluster has {said(has)}, of which {said(free)} are free."
+            f"{what}: {said(asked)} of one machine are asked for, and all {len(self.ray.nodes())} together have "
+            f"{said(has)}, of which {said(free)} are free."
         )
 
     def _raised(self, error: Exception) -> str:

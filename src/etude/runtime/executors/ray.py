@@ -55,7 +55,9 @@ class Cluster:
         self.address = _address(address)
         self._folder = tempfile.TemporaryDirectory(prefix="etude-ray-", ignore_cleanup_errors=True)
         given = {"address": self.address, "cpus": max(cpus, os.cpu_count() or 1), "folder": self._folder.name}
-        self._bridge, self._leader = Worker("etude.runtime.executors.bridge:Bridge", given, "Ray", LOG), 0
+        self._bridge = Worker("etude.runtime.executors.bridge:Bridge", given, "Ray", LOG)
+        self.leader = 0
+        """The process that speaks with Ray, in whose session is all that is there of it on this machine."""
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ class Cluster:
     def start(self) -> None:
         """Join it, or start it. Raises ConfigError if that cannot be."""
         self._bridge.greeting()
-        self._leader = self._bridge.process.pid
+        self.leader = self._bridge.process.pid
 
     @property
     def cpus(self) -> int:
@@ -101,12 +103,12 @@ class Cluster:
     def close(self) -> None:
         """Leave it, or end it. Nothing that was started for it on this machine is left."""
         if self.running:
-            self._leader = self._bridge.process.pid
+            self.leader = self._bridge.process.pid
             with contextlib.suppress(CallFailed, ConfigError):
                 self._bridge.call({}, END_SECONDS)
         self._bridge.close()
-        if self._leader:
-            end_session(self._leader)
+        if self.leader:
+            end_session(self.leader)
         self._folder.cleanup()
 
 
