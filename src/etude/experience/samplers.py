@@ -110,15 +110,16 @@ class Samplers:
         policy: LanguagePolicy = context.policy
         mark = snapshots.mark(snapshots.weights(policy))
         asked = self._asked(starts, sampling, policy.version, mark, view)
-        answer = self.executor.ask("play", Before("load", mark, lambda: _file(policy, mark)), **asked)
+        answer = self.executor.ask("play", Before("load", mark, lambda: _file(policy, mark), ("file",)), **asked)
         return _episodes(starts, answer, policy, mark)
 
     def begin(
         self, starts: Sequence[Start], sampling: Sampling, snapshot: Snapshot, view: View = EVERYTHING
     ) -> Answer:  # fmt: skip
         """Ask for the same without waiting, from these weights; what comes of it is for `finish`."""
-        made = Before("load", snapshot.mark, lambda: nullcontext({"file": str(snapshot.file), "mark": snapshot.mark}))
-        return self.executor.begin("play", made, **self._asked(starts, sampling, snapshot.version, snapshot.mark, view))
+        file, mark = str(snapshot.file), snapshot.mark
+        made = Before("load", mark, lambda: nullcontext({"file": file, "mark": mark}), ("file",))
+        return self.executor.begin("play", made, **self._asked(starts, sampling, snapshot.version, mark, view))
 
     def finish(
         self, answer: Answer, starts: Sequence[Start], policy: LanguagePolicy, snapshot: Snapshot

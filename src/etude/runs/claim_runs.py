@@ -11,6 +11,7 @@ from typing import Any
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.evaluation.pairs import Pair
+from etude.runs.jobs import Workers
 from etude.runs.plans import Plan, earlier, read_plan
 from etude.runtime.jsonl import JsonLines, append
 
@@ -61,7 +62,15 @@ Collect = Callable[[str, Sequence[int]], list[Pair]]
 
 
 def collector(
-    method: Method, arm: str, plan: Plan, lines: Lines, commit: str, *, folder: Path, runs: Path, workers: int | None
+    method: Method,
+    arm: str,
+    plan: Plan,
+    lines: Lines,
+    commit: str,
+    *,
+    folder: Path,
+    runs: Path,
+    workers: int | Workers | None,
 ) -> Collect:
     """What trains both arms: on the claim's bed, or in an experiment of its own.
 
@@ -69,7 +78,7 @@ def collector(
         arm: the name that runs on a bed are made by.
         folder: the claim's.
         runs: where runs are kept.
-        workers: runs at a time, on a bed.
+        workers: runs at a time, or what does them, on a bed.
     """
     if plan.claim.bed:
         return _on_bed(arm, plan, lines, commit, runs, workers)
@@ -102,7 +111,7 @@ def _own(method: Method, plan: Plan, lines: Lines, commit: str, cells: Path) -> 
     return collect
 
 
-def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | None) -> Collect:
+def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | Workers | None) -> Collect:
     """Runs of both arms on a bed."""
     from etude.runs.beds import load_bed
     from etude.runs.jobs import run_jobs

@@ -23,6 +23,7 @@ from etude.evaluation.gates import Verdict, sequential
 from etude.evaluation.pairs import Pair, Results
 from etude.runs.claim_runs import PUBLISHED, TUNED, Collect, Lines, collector
 from etude.runs.code import code_of, text_hash
+from etude.runs.jobs import Workers
 from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, put_aside, read_plan
 
 SHIPPED = next((p for p in (ROOT / "claims", ROOT.parent.parent / "claims") if p.is_dir()), ROOT / "claims")
@@ -126,7 +127,9 @@ def stale(name: str, record: Mapping[str, Any]) -> list[str]:
 # The experiment
 
 
-def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None, again: bool = False) -> dict[str, Any]:
+def run_claim(
+    name: str, *, runs: Path = KEPT, workers: int | Workers | None = None, again: bool = False
+) -> dict[str, Any]:
     """Do what a claim's plan says, from where it was stopped, and write its verdict.
 
     Where every run is there already and the verdict follows from them, it is left as it is: it rests on the code that
@@ -134,7 +137,7 @@ def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None, again
 
     Args:
         runs: where runs are kept.
-        workers: runs at a time.
+        workers: runs at a time, or what does them, as for `run_jobs`.
         again: run all of it anew, because code has changed; what is recorded is put aside.
 
     Raises: ConfigError if there is no plan, if it is not committed, if it is not what the method claims now, if its

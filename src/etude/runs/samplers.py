@@ -15,6 +15,7 @@ from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.runs.training import Options, options_of
+from etude.runtime.executors import ray
 from etude.runtime.executors.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointing", "seed")
 """Options that decide how a policy is loaded."""
+ELSEWHERE = ("processes", "ray")
+"""Executors whose samplers are processes of their own."""
 
 
 def check(method: Method, task: LanguageTask, options: Options) -> None:
@@ -43,7 +46,9 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
         raise ConfigError(f"{flag} is for methods that sample, and {method.id} learns from data: leave it out.")
     for why in older_rows(method) if bound else ():
         raise ConfigError(f"--bound {bound} lets rows be older than the policy that learns from them. {why}")
-    if place.executor == "processes":
+    if place.executor == "ray":
+        ray.check(place.address)
+    if place.executor in ELSEWHERE:
         _made_from(task)
 
 
@@ -103,15 +108,27 @@ def samplers_of(method: Method, options: Options, task: LanguageTask, policy: La
     from etude.runtime.executors.processes import Processes
 
     place, bound = place_of(options.on), bound_of(method, options)
+    executor: Processes
     if place == Place("local") and not bound:
         return None
     if place.executor == "local":
         apart = bound > 0  # the weights that sample are older than those that learn
         return Samplers(Local(Sampler(task, load_policy(options) if apart else policy), place.ranks, apart), task)
-    executor = Processes(
-        Sampler, "etude.runs.samplers:sampler", sampler_arguments(options, task), place.ranks, name="Sampler"
-    )
-    executor.start()
+    made = "etude.runs.samplers:sampler"
+    if place.executor == "ray":
+        alike = dataclasses.replace(options, device=policy.device.type)  # whatever else a machine may have
+        arguments = sampler_arguments(alike, task)
+        needed = {"num_cpus": arguments["threads"], "num_gpus": int(policy.device.type == "cuda")}
+        executor = ray.Actors(
+            Sampler, made, arguments, place.ranks, name="Sampler", address=place.address, resources=needed
+        )
+    else:
+        executor = Processes(Sampler, made, sampler_arguments(options, task), place.ranks, name="Sampler")
+    try:
+        executor.start()
+    except BaseException:
+        executor.close()
+        raise
     return Samplers(executor, task)
 
 
