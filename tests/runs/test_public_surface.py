@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import etude
-from etude.cli import check, claims, compare, evaluate, export, methods, parts, pretrain, report, tasks, train
+from etude.cli import check, claims, compare, engine, evaluate, export, methods, parts, pretrain, report, tasks, train
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions
 
@@ -34,6 +34,7 @@ def surface() -> dict[str, Any]:
         "methods": methods.list_methods, "methods show": methods.show, "tasks": tasks.list_tasks,
         "tasks show": tasks.show, "claims": claims.list_claims, "claims run": claims.run,
         "pretrain": pretrain.pretrain, "report": report.report, "check": check.check, "export": export.export,
+        "engine start": engine.start, "engine show": engine.show,
     }  # fmt: skip
     return {
         "names": sorted(etude.__all__),

@@ -31,6 +31,10 @@ VERBS = {
     "claims": ("etude.cli.claims:claims", "The table of claims and verdicts; `claims run ID` checks one."),
     "beds": ("etude.cli.beds:beds", "What methods are compared on; `beds make NAME` measures one."),
     "studies": ("etude.cli.studies:studies", "Recipes of training on several beds; `studies run ID` does one."),
+    "engine": (
+        "etude.cli.engine:engine",
+        "Who samples beside a run: `engine start native|vllm|sglang`, `engine show URL`.",
+    ),
     "new": ("etude.cli.new:new", "A commented start of your own task, reward, method, environment or config."),
     "check": ("etude.cli.check:check", "What is wrong with an environment, a task or a part, before a run."),
     "museum": ("etude.cli.museum:museum", "Faults that others reported, and what etude does about each."),

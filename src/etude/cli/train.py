@@ -65,6 +65,7 @@ def train(
     threads: int | None = None,
     on: str = "local",
     bound: int | None = None,
+    engine: str | None = None,
     checkpoint_every: int | None = None,
     keep: int = 2,
     keep_best: str | None = None,
@@ -178,6 +179,9 @@ def train(
     bound
         How many training steps old rows may be when they are learned from: with 1, sampling for the next step goes on
         beside the update of this one. Give it with --on processes. By default as the method says, 0 for most.
+    engine
+        Who samples the tokens of training: native:http://127.0.0.1:8000 (`etude engine start native`), or vLLM or
+        SGLang in an environment of its own: vllm:http://..., sglang:http://...
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep
@@ -220,8 +224,8 @@ def train(
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,
-        "bound": bound, "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
-        "callbacks": callback, "preset": preset, "quiet": quiet,
+        "bound": bound, "engine": engine, "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best,
+        "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS

@@ -27,6 +27,7 @@ from etude.policies.showing import shown
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
+    from etude.policies.protocols import Engine
 
 
 class Start(NamedTuple):
@@ -111,8 +112,11 @@ def rollout(
     return episodes
 
 
-def played(starts: Sequence[Start], context: Context, sampling: Sampling, view: View = EVERYTHING) -> list[Episode]:
-    """One episode per start, played in this process.
+def played(
+    starts: Sequence[Start], context: Context, sampling: Sampling, view: View = EVERYTHING,
+    engine: Engine | None = None,
+) -> list[Episode]:  # fmt: skip
+    """One episode per start, played in this process, its tokens sampled by the engine; None: by the policy itself.
 
     A turn is sampled for all that have one, then all their environments answer: in this process or, if the task has
     `workers`, many at once in processes of their own; there an episode need not wait for the others (`by_arrival`).
@@ -124,7 +128,7 @@ def played(starts: Sequence[Start], context: Context, sampling: Sampling, view: 
     """
     episodes = [blank(start) for start in starts]
     with worlds_of(context.task, episodes) as worlds:
-        play, lines = _Play(starts, episodes, worlds, context), Lines(context.policy.converse())
+        play, lines = _Play(starts, episodes, worlds, context), Lines(engine or context.policy.converse())
         turns, going = [start.turns for start in starts], play.begin()
         looks = Looks(episodes) if view.whole else Views(episodes, view, starts, play.texts, lines, sampling)
         while going or play.away:

@@ -36,6 +36,7 @@ from etude.runtime.executors.roles import Answer, Before, Dispatch, Executor, di
 from etude.runtime.packing import Unpackable, packed, unpacked
 
 if TYPE_CHECKING:
+    from etude.policies.engines.remote import RemoteEngine
     from etude.policies.language import LanguagePolicy
 
 
@@ -44,10 +45,11 @@ class Sampler:
 
     Args:
         policy: what it samples from: the one that is trained, or another that is given its weights (`load`).
+        engine: who samples the tokens, with the policy's weights; None: the policy itself.
     """
 
-    def __init__(self, task: LanguageTask, policy: LanguagePolicy) -> None:
-        self.task, self.policy = task, policy
+    def __init__(self, task: LanguageTask, policy: LanguagePolicy, engine: RemoteEngine | None = None) -> None:
+        self.task, self.policy, self.engine = task, policy, engine
 
     @dispatched(Dispatch.BROADCAST)
     def load(self, file: str, mark: str) -> dict[str, str]:
@@ -84,7 +86,8 @@ class Sampler:
             how = Sampling(**unpacked(sampling))
             seen = FullHistory() if view is None else part_from_json(view)
             assert isinstance(seen, View)
-            episodes = played(starts, Context(self.task, policy, Stream(0)), how, seen)
+            engine = None if self.engine is None else self.engine.converse(policy, mark)
+            episodes = played(starts, Context(self.task, policy, Stream(0)), how, seen, engine)
         told = [{"id": row["id"], **_told(e, self.task)} for row, e in zip(rows, episodes, strict=True)]
         return {"rows": told, "mark": found, "emitted": sorted(emitted), "work": dict(work)}
 

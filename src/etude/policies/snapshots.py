@@ -74,9 +74,7 @@ class Snapshot:
 
         self.version, self.mark = version, mark(tensors)
         here = {name: t.cpu().contiguous() for name, t in tensors.items()}
-        room = _room(sum(t.nbytes for t in here.values()))
-        _clear(Path(room or tempfile.gettempdir()))
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=room))
+        self.folder = _made(sum(t.nbytes for t in here.values()))
         self.file = self.folder / "weights.safetensors"
         self._ended = weakref.finalize(self, _removed, self.folder, os.getpid())
         try:
@@ -102,10 +100,10 @@ def held(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> Iterator[None
     mine = weights(policy)
     now = {name: tensor.clone() for name, tensor in mine.items()}
     try:
-        _put(mine, tensors)
+        put(mine, tensors)
         yield
     finally:
-        _put(mine, now)
+        put(mine, now)
 
 
 @torch.no_grad()
@@ -126,12 +124,30 @@ def take(policy: LanguagePolicy, file: str | Path, wanted: str) -> None:
             f"The weights in {file} have {what}, and {wanted} was told: the file is torn or of another version, and "
             "was not taken."
         )
-    _put(mine, ordered)
+    put(mine, ordered)
     policy.loads += 1
 
 
+@contextmanager
+def folder_for(size: int) -> Iterator[Path]:
+    """A folder with room for so many bytes, in memory if that has it; gone afterwards, with all that is in it."""
+    folder = _made(size)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _made(size: int) -> Path:
+    """A folder of this process; those of processes that are gone are removed."""
+    room = _room(size)
+    _clear(Path(room or tempfile.gettempdir()))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=room))
+
+
 @torch.no_grad()
-def _put(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+def put(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """Write other numbers into tensors, by name."""
     for name, tensor in mine.items():
         tensor.copy_(theirs[name])
 

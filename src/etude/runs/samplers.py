@@ -14,6 +14,7 @@ from etude.core.part import from_json
 from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.runs import engines
 from etude.runs.training import Options, options_of
 from etude.runtime.executors import ray
 from etude.runtime.executors.places import Place, place_of
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from etude.experience.samplers import Sampler, Samplers
     from etude.policies.language import LanguagePolicy
 
-READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointing", "seed")
-"""Options that decide how a policy is loaded."""
+READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointing", "seed", "engine")
+"""Options that decide how a policy is loaded, and who samples from it."""
 ELSEWHERE = ("processes", "ray")
 """Executors whose samplers are processes of their own."""
 
@@ -34,6 +35,8 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
     With a bound also for methods whose rows must be of the present policy.
     """
     place, bound = place_of(options.on), bound_of(method, options)
+    if options.engine is not None:
+        engines.check(method, options)
     if place == Place("local") and not bound:
         return
     if place.executor == "hogwild":
@@ -109,11 +112,13 @@ def samplers_of(method: Method, options: Options, task: LanguageTask, policy: La
 
     place, bound = place_of(options.on), bound_of(method, options)
     executor: Processes
-    if place == Place("local") and not bound:
+    if place == Place("local") and not bound and options.engine is None:
         return None
+    engine = None if options.engine is None else engines.agreeing(options.engine, policy)
     if place.executor == "local":
         apart = bound > 0  # the weights that sample are older than those that learn
-        return Samplers(Local(Sampler(task, load_policy(options) if apart else policy), place.ranks, apart), task)
+        own = load_policy(options) if apart else policy
+        return Samplers(Local(Sampler(task, own, engine), place.ranks, apart), task)
     made = "etude.runs.samplers:sampler"
     if place.executor == "ray":
         alike = dataclasses.replace(options, device=policy.device.type)  # whatever else a machine may have
@@ -154,7 +159,8 @@ def sampler(task: str, fields: Mapping[str, Any], options: Mapping[str, Any], th
     torch.set_num_threads(threads)
     made = load_attribute(task)(**{k: from_json(v) for k, v in fields.items()})
     assert isinstance(made, LanguageTask)
-    return Sampler(made, load_policy(options_of(Options, options)))
+    told = options_of(Options, options)
+    return Sampler(made, load_policy(told), None if told.engine is None else engines.connect(told.engine))
 
 
 def _made_from(task: LanguageTask) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from etude.core.registry import compositions, files, get_method, not_for
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.policies.adapters import NAMED, Adapter, adapter_of
+from etude.policies.engines.addresses import address_of
 from etude.rewards.several import Scoring
 from etude.runs import shorthands
 from etude.runtime.executors.places import place_of
@@ -64,6 +65,8 @@ class Options:
             'processes:2' (language); in control 'hogwild:2', workers that step on the same numbers without locks.
         bound: how many training steps old rows may be when they are learned from; samplers go on so far ahead of the
             updates. 0: each step waits for rows of its own weights (language). None: as the method says.
+        engine: who samples the tokens of training, 'native:http://127.0.0.1:8000' or vLLM or SGLang there (language);
+            None: the policy itself.
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
@@ -96,6 +99,7 @@ class Options:
     threads: Count | None = None
     on: str = "local"
     bound: WholeNumber | None = None
+    engine: str | None = None
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
     preset: bool = True
@@ -115,6 +119,8 @@ class Options:
                 "evaluate_temperature=0 takes one completion of each problem: leave out evaluate_samples."
             )
         place_of(self.on)
+        if self.engine is not None:
+            address_of(self.engine)
         if self.stop_when is not None:
             parse_stop(self.stop_when)
         if self.anew and self.after is None:

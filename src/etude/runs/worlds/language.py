@@ -37,7 +37,7 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature", "on", "bound",
+    "evaluate_split", "evaluate_temperature", "on", "bound", "engine",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
