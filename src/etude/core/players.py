@@ -92,11 +92,6 @@ def misfits(method: TokenMethod, task: Task) -> Iterator[str]:
         yield f"{method.id}: no player is trained (roles.{names[0]}.trained=false, and so on): train one of them."
     if len(names) == 1:
         return
-    if any(f.resample for p in players for f in p.method.filters):
-        yield (
-            f"{method.id}: a filter has problems drawn anew in place of those that it drops, and where several play "
-            f"({', '.join(names)}) it drops only one player's rows of them: set its resample=false."
-        )
     several = _twice([p.model for p in players])
     if several and (method.own_critic is not None or any(not part.joint for part in method.learners)):
         yield (

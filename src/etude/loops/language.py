@@ -21,10 +21,11 @@ from etude.core.stages import OTHER, OWN
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.loops.ahead import Ahead
+from etude.loops.credit import Rows
 from etude.loops.differences import METRIC, Differences
 from etude.loops.gather import Gatherer
-from etude.loops.language_report import describe, record, second_looks
-from etude.loops.learn import Rows, Trainer
+from etude.loops.language_report import by_player, describe, record, second_looks
+from etude.loops.learn import Trainer
 from etude.loops.models import Models, Trained, policies_of, restore, saved
 from etude.loops.roles import Party
 from etude.loops.states import copied, join_tensors, split_tensors
@@ -77,7 +78,7 @@ class LanguageLoop:
         self.dropped: Counter[str] = Counter()
         self.models: Models = {}
         self.party = Party(task, self.models, self.dropped)
-        for name, own in policies_of(policy, self.method.roles).items():
+        for name, own in policies_of(policy, [r for m in self._methods() for r in m.roles]).items():
             mine, limit = self.party.follows(self.method, name), self._limit(self.method)
             updater = Updater(own, mine, steps, micro_tokens, limit, self._learners(mine, own))
             self.models[name] = Trained(own, updater)
@@ -133,6 +134,7 @@ class LanguageLoop:
             )
         gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
+        metrics |= by_player(assessed, self.task)
         if method.second_look is not None:
             metrics |= second_looks(assessed, method.second_look.stages)
         if method.experience.samples:

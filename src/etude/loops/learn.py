@@ -10,7 +10,7 @@ from etude.core.episodes import FIRST
 from etude.core.errors import InvariantError
 from etude.core.players import Player
 from etude.core.streams import Stream
-from etude.loops.credit import credited
+from etude.loops.credit import Rows, credited
 from etude.loops.lessons import Lesson
 from etude.loops.models import Models, Trained
 from etude.loops.scorer import with_hidden
@@ -19,9 +19,6 @@ from etude.policies.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
-
-Rows = dict[str, TokenBatch]
-"""A step's rows by who said them."""
 
 
 class Trainer:

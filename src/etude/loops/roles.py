@@ -12,8 +12,7 @@ from etude.core.part import Need
 from etude.core.players import Player, players_of
 from etude.core.slots import Context, Seat
 from etude.core.task import LanguageTask
-from etude.loops.credit import gathered, kept
-from etude.loops.learn import Rows
+from etude.loops.credit import Rows, gathered
 from etude.loops.models import Models
 from etude.loops.scorer import Scorer
 from etude.loops.token_learning import own_needs
@@ -57,13 +56,8 @@ class Party:
     def gathered(
         self, method: CompleteTokenMethod, wanted: int, assess: Callable[[int, int], Rows]
     ) -> tuple[list[TokenBatch], Rows]:  # fmt: skip
-        """All scored rows, and by player those that its filters keep; who plays alone has problems drawn again."""
-        first, *others = players = self.players(method)
-        if not others:
-            assessed, batch = gathered(first.method, wanted, lambda count, number: assess(count, number)[first.name])
-            return assessed, {first.name: batch}
-        scored = assess(wanted, 0)
-        return [*scored.values()], {p.name: kept(p.method, scored[p.name]) for p in players if p.name in scored}
+        """All scored rows, and by player those that its filters keep (`credit.gathered`)."""
+        return gathered({p.name: p.method for p in self.players(method)}, wanted, assess)
 
     def scored(self, method: CompleteTokenMethod, rows: TokenBatch, context: Context) -> Rows:
         """The rows of each player with its rewards, in the order of the players; players without rows are left out."""
