@@ -47,6 +47,7 @@ def _unfit(method: Method, task: Task) -> Iterator[str]:
             )
         elif sentence := part.lacks(task):
             yield sentence
+    yield from method.misfits(task)
 
 
 def check(method: Method, task: Task | None = None) -> None:

@@ -78,6 +78,8 @@ def sendable(returned: object, of_step: bool) -> Any:
         return _segments(returned)
     if isinstance(returned, StepResult):
         values = {k: packed(getattr(returned, k), k) for k in ("terminated", "truncated", "info")}
+        if returned.player or returned.pays:
+            values |= {"player": packed(returned.player, "player"), "pays": packed(dict(returned.pays), "pays")}
         return {**values, "reward": _number(returned.reward), "segments": _segments(returned.segments)}
     return {"other": repr(returned)}
 
@@ -86,7 +88,7 @@ def received(sent: Any) -> Any:
     """What `sendable` made JSON values of."""
     if not isinstance(sent, dict) or "other" in sent:
         return _received_segments(sent)
-    values = {k: unpacked(sent[k]) for k in ("terminated", "truncated", "info")}
+    values = {k: unpacked(sent[k]) for k in ("terminated", "truncated", "info", "player", "pays") if k in sent}
     reward: Any = Other(sent["reward"]["other"]) if isinstance(sent["reward"], dict) else sent["reward"]
     return StepResult(_received_segments(sent["segments"]), reward, **values)
 

@@ -26,7 +26,8 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.host import packed_fields
-from etude.experience.rollout import EVERYTHING, Start, blank, played
+from etude.experience.rollout import EVERYTHING, Start, played
+from etude.experience.seats import blank
 from etude.experience.views import FullHistory, View
 from etude.policies import snapshots
 from etude.policies.sampling import Sampling

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from etude.advantages.group import episode_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.episodes import Episode
+from etude.core.episodes import FIRST, Episode
 from etude.core.slots import TokenExperience
 from etude.core.task import LanguageTask
 from etude.regularizers.kl import kl_estimate
@@ -56,6 +56,20 @@ def describe(
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
     return metrics | ends(e.info for e in episodes)
+
+
+def by_player(batches: Sequence[TokenBatch], task: LanguageTask) -> dict[str, float]:
+    """Means over the episodes of each of several players, named after it; {} where one plays alone."""
+    found, rows = dict[str, float](), [b.per_episode() for b in batches if len(b)]
+    if len({b.episodes[0].player for b in rows}) < 2:
+        return {}
+    for whole, batch in zip((b for b in batches if len(b)), rows):
+        name, episodes = batch.episodes[0].player, batch.episodes
+        found[f"{name}/reward"] = float(batch.scores.mean())
+        found[f"{name}/accuracy"] = sum(map(task.success, episodes)) / len(episodes)
+        found[f"{name}/completion_length"] = float(_lengths(whole).float().mean())
+        found[f"{name}/rows"] = float(len(whole))
+    return found
 
 
 def _lengths(batch: TokenBatch) -> Tensor:
@@ -129,5 +143,5 @@ def record(episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:
         "id": episode.problem.id, "level": episode.problem.level, "group": int(batch.group[row]),
         "segments": [{"role": s.role, "text": s.text} for s in episode.segments],
         "scores": episode.scores, "reward": float(batch.scores[row]), "advantage": float(advantage),
-        "stop": str(episode.stop),
+        "stop": str(episode.stop), **({} if episode.player == FIRST else {"player": episode.player}),
     }  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,14 +17,14 @@ from etude.core.stages import OWN
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_version, probe
 from etude.loops.language_report import divergences
+from etude.loops.lessons import Lesson, Minibatch, Piece
 from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_held_tokens, with_shares
-from etude.loops.movement import LEAST, Movement, still
+from etude.loops.movement import LEAST, still
 from etude.loops.tally import Tally, on_host
 from etude.loops.token_learning import TokenLearners
 from etude.loops.weighing import Weighing
 from etude.loops.whole_batch import evaluate_all
 from etude.optimizers.model import Halves, ModelStepper
-from etude.optimizers.population import Metrics
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
@@ -71,23 +72,35 @@ class Updater:
 
     def run(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""
-        tally = Tally()
+        return self.run_together([Lesson(method, batch)], step, stream)
+
+    def run_together(
+        self, lessons: Sequence[Lesson], step: int, stream: Stream, fresh: bool = True
+    ) -> dict[str, float]:  # fmt: skip
+        """Train on the rows of several players at once, each step along the sum of their gradients.
+
+        Args:
+            fresh: whether the policy is still the one that sampled.
+        """
+        tally, first = Tally(), lessons[0].method
         self.step, before = step, fingerprint(self.policy.parameters())
         self.stepper.begin(step, str(step))
-        row_loss = torch.zeros_like(batch.scores) if "row_loss" in method.needs() else None
         moved = False
-        if self.older is not None and comparable(method):
-            compare(probe(self.policy, method, batch, self.older, self.budget), self.noise, self.policy, tally)
-        for epoch in range(method.epochs):
-            order = stream.split("minibatches", epoch).numpy if method.minibatches > 1 else None
-            for number, rows in enumerate(split_groups(batch, method.minibatches, order)):
-                fresh = epoch == 0 and number == 0 and self.older is None
-                self.row_loss = None if row_loss is None else row_loss[rows]
-                moved |= self._step(method, batch.rows(rows), step, fresh, tally)
-                if row_loss is not None and self.row_loss is not None:
-                    row_loss[rows] = self.row_loss
-        if row_loss is not None:
-            batch.row_loss = row_loss
+        for lesson in lessons:
+            lesson.begin()
+            if self.older is not None and comparable(lesson.method):
+                found = probe(self.policy, lesson.method, lesson.batch, self.older, self.budget)
+                compare(found, self.noise, self.policy, tally)
+        for epoch in range(first.epochs):
+            cut = [lesson.pieces(stream.split("minibatches", epoch)) for lesson in lessons]
+            for number, rows in enumerate(zip_longest(*cut)):
+                newest = fresh and epoch == 0 and number == 0 and self.older is None
+                pieces = [lesson.at(own) for lesson, own in zip(lessons, rows) if own is not None]
+                moved |= self._step(pieces, step, newest, tally)
+                for piece in pieces:
+                    piece.close()
+        for lesson in lessons:
+            lesson.end()
         if moved and fingerprint(self.policy.parameters()) == before:
             raise InvariantError(
                 f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
@@ -98,10 +111,10 @@ class Updater:
             warnings.warn(self.still, stacklevel=2)
         return tally.means()
 
-    def _step(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
+    def _step(self, pieces: Sequence[Piece], step: int, fresh: bool, tally: Tally) -> bool:
         """One optimizer step on a minibatch; False if there was nothing to learn or it was skipped."""
-        lesson = Minibatch(self, method, batch, fresh, tally)
-        found = self.stepper.step(lesson, method.optimizer.rate(step, self.steps))
+        lesson = Minibatch(self, pieces, fresh, tally)
+        found = self.stepper.step(lesson, pieces[0].method.optimizer.rate(step, self.steps))
         if "gradient_norm" not in found:
             return False
         if bool(found["skipped_steps"]):
@@ -254,30 +267,6 @@ class Updater:
         tally.count("out_of_memory")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-class Minibatch:
-    """One minibatch as what takes the policy's steps sees it (`optimizers/model.py`)."""
-
-    def __init__(
-        self, updater: Updater, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool, tally: Tally
-    ) -> None:
-        self.updater, self.method, self.batch, self.fresh, self.tally = updater, method, batch, fresh, tally
-
-    def gradient(self) -> Metrics:
-        """Leave the gradient in the parameters, in smaller micro-batches if memory runs out."""
-        used, attempt = None, Tally()
-        with suppress(torch.OutOfMemoryError):
-            used = self.updater.accumulate(self.method, self.batch, self.fresh, attempt)
-        if used is None:  # outside the handler, whose traceback would keep the tensors alive
-            self.updater.halve(self.batch, self.tally)
-            return self.gradient()
-        self.tally.merge(attempt)
-        self.movement = Movement(self.updater.stepper.parameters)
-        return {}
-
-    def halves(self) -> Halves | None:
-        return self.updater.halves()
 
 
 def _skips(method: CompleteTokenMethod) -> bool:

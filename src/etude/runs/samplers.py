@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from etude.core.complete import complete_token
+from etude.core.episodes import FIRST
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.part import from_json
+from etude.core.players import names_of
 from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
@@ -37,16 +39,18 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
     place, bound = place_of(options.on), bound_of(method, options)
     if options.engine is not None:
         engines.check(method, options)
-    if place == Place("local") and not bound:
+    if place == Place("local") and not bound and options.engine is None:
         return
     if place.executor == "hogwild":
         raise ConfigError(
             f"--on {options.on} is for methods of control that learn from each segment once (a3c, n-step-q), and "
             f"{method.id} is one of {task.world}: run --on processes."
         )
+    flag = f"--on {options.on}" if place != Place("local") else f"--bound {bound}" if bound else "--engine"
     if not any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
-        flag = f"--on {options.on}" if place != Place("local") else f"--bound {bound}"
         raise ConfigError(f"{flag} is for methods that sample, and {method.id} learns from data: leave it out.")
+    if any(names_of(complete_token(own), task) != (FIRST,) or own.slots()["roles"] for _, own in applied(method)):
+        raise ConfigError(f"{flag} is for episodes of one player, and those of {method.id} on {task.id} have roles.")
     for why in older_rows(method) if bound else ():
         raise ConfigError(f"--bound {bound} lets rows be older than the policy that learns from them. {why}")
     if place.executor == "ray":

@@ -21,6 +21,7 @@ from etude.runs import samplers
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
 from etude.runs.worlds.asked import axes_asked, counted_asked, credit_asked, greedy_asked, judging_asked, search_asked
+from etude.runs.worlds.seats import seats_of
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: st
     return evaluate_split(
         loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,
         seed=options.seed, temperature=options.evaluate_temperature, rewards=scorers(loop.method, task),
+        seats=loop.party.seats(loop.method),
     )  # fmt: skip
 
 
@@ -307,7 +309,7 @@ def evaluate(
     for split in splits:
         one = evaluate_split(
             policy, task, split, problems=options.problems, samples=count, seed=options.seed, experience=how,
-            temperature=options.temperature, rewards=rewards,
+            temperature=options.temperature, rewards=rewards, seats=seats_of(checkpoint, policy),
         )  # fmt: skip
         measures[one.split] = dict(one.summary(ks, majority=True))
     return measures
