@@ -56,7 +56,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     learn = Trainer.learn
 
     def watched(self: Trainer, method: Any, batch: Any, step: int, stream: Any) -> Any:
-        seen.append((step, self.players["policy"].policy.version, batch))
+        seen.append((step, self.models["policy"].policy.version, batch))
         return learn(self, method, batch, step, stream)
 
     monkeypatch.setattr(Trainer, "learn", watched)
