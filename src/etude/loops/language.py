@@ -30,11 +30,13 @@ from etude.loops.learn import Trainer
 from etude.loops.players import FIRST, Player, Players, restore, saved
 from etude.loops.scorer import Scorer
 from etude.loops.states import copied, join_tensors, split_tensors
+from etude.loops.team import Team
 from etude.loops.token_learning import TokenLearners, own_needs
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import checkpoint_bytes, mark, recalled, spared
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+from etude.runtime.ranks import ALONE
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -58,6 +60,7 @@ class LanguageLoop:
         samplers: who plays the episodes of training; None: this process.
         bound: how many training steps rows may be older than the policy that learns from them; samplers gather for so
             many steps ahead.
+        team: other ranks that take the updates too.
     """
 
     headline = "accuracy"
@@ -65,8 +68,9 @@ class LanguageLoop:
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
         pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS, samplers: Samplers | None = None,
-        bound: int = 0,
+        bound: int = 0, team: Team | None = None,
     ) -> None:  # fmt: skip
+        self.team, self.ranks = team, ALONE if team is None else team.ranks
         self.task, self.policy, self.steps, self.seed, self.samplers = task, policy, steps, seed, samplers
         self.finished = 0
         own_parts = stages.bound(method)
@@ -81,14 +85,14 @@ class LanguageLoop:
         self.ahead = None if samplers is None or not bound else Ahead(samplers, self.gatherer, bound, self)
         self.scorer = Scorer(task, policy, self.dropped)
         learners = self._learners(self.method, policy)
-        updater = Updater(policy, self.method, steps, micro_tokens, self._limit(self.method), learners)
+        updater = Updater(policy, self.method, steps, micro_tokens, self._limit(self.method), learners, self.ranks)
         self.players: Players = {FIRST: Player(policy, updater)}
         self._begin_others(updater)
         self.differences = Differences()
         keeps_reference = any(REFERENCES & m.needs() for m in self._methods())
         if keeps_reference:
             policy.keep_reference()
-        self.trainer = Trainer(self.players, keeps_reference)
+        self.trainer = Trainer(self.players, keeps_reference, team)
         self.trainer.begin_reference(self.method)
 
     @property
@@ -165,6 +169,8 @@ class LanguageLoop:
                 method, turn = other, OTHER if part.own_optimizer else OWN
         for player in self.players.values():
             player.updater.turn, player.updater.length = turn, self._limit(method)
+        if self.team is not None:
+            self.team.at(number, method is not own)
         return method
 
     def _told(self, method: CompleteTokenMethod, metrics: dict[str, float]) -> dict[str, float]:
@@ -216,7 +222,7 @@ class LanguageLoop:
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""
-        return TokenLearners(method, policy, self.stream.split("learners"), self.steps)
+        return TokenLearners(method, policy, self.stream.split("learners"), self.steps, self.ranks)
 
     def _begin_stage(self, before: CompleteTokenMethod, method: CompleteTokenMethod) -> None:
         """Let start anew what the stage says; all else goes on."""

@@ -11,6 +11,7 @@ from etude.core.streams import Stream
 from etude.loops.credit import credited
 from etude.loops.players import FIRST, Player, Players, rows_of
 from etude.loops.scorer import with_hidden
+from etude.loops.team import Team, learned
 from etude.loops.whole_batch import evaluate_all, values_all
 from etude.policies.fingerprint import fingerprint
 
@@ -24,10 +25,11 @@ class Trainer:
     Args:
         players: policies with what takes their steps, by name.
         keeps_reference: whether the policies have references to move.
+        team: ranks that take the steps too.
     """
 
-    def __init__(self, players: Players, keeps_reference: bool) -> None:
-        self.players, self.keeps_reference = players, keeps_reference
+    def __init__(self, players: Players, keeps_reference: bool, team: Team | None = None) -> None:
+        self.players, self.keeps_reference, self.team = players, keeps_reference, team
         self.marks: dict[str, tuple[int, tuple[float, ...]]] = {}
 
     def learn(
@@ -58,11 +60,13 @@ class Trainer:
             batch.proximal_logp = evaluate_all(player.policy, batch, (), updater.budget).logp
         assert batch.advantages is not None
         metrics = {"zero_advantage": float((batch.advantages == 0).all(1).float().mean())}
-        learners, budget = updater.learners, updater.budget
-        waits = learners.critic is not None and learners.critic.leads
-        metrics |= learners.run(batch, step, "before", stream, budget)
-        metrics |= {} if waits else updater.run(method, batch, step, stream)
-        return batch, metrics | learners.run(batch, step, "after", stream, updater.budget)
+
+        def learn() -> dict[str, float]:
+            return learned(updater, method, batch, step, stream)
+
+        if self.team is None:
+            return batch, metrics | learn()
+        return batch, metrics | self.team.lead(player, method, batch, step, learn)
 
     def _credit(self, method: CompleteTokenMethod, player: Player, batch: TokenBatch) -> TokenBatch:
         policy, budget = player.policy, player.updater.budget
