@@ -30,11 +30,13 @@ from etude.loops.learn import Trainer
 from etude.loops.models import Models, Trained, policies_of, restore, saved
 from etude.loops.roles import Party
 from etude.loops.states import copied, join_tensors, split_tensors
+from etude.loops.team import Team
 from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import checkpoint_bytes
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+from etude.runtime.ranks import ALONE
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -57,6 +59,7 @@ class LanguageLoop:
         samplers: who plays the episodes of training; None: this process, with a bound by a copy of the policy.
         bound: how many training steps rows may be older than the policy that learns from them; samplers gather for so
             many steps ahead. None: as the method says.
+        team: other ranks that take the updates too.
     """
 
     headline = "accuracy"
@@ -64,8 +67,9 @@ class LanguageLoop:
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
         pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS, samplers: Samplers | None = None,
-        bound: int | None = None,
+        bound: int | None = None, team: Team | None = None,
     ) -> None:  # fmt: skip
+        self.team, self.ranks = team, ALONE if team is None else team.ranks
         self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
         own_parts = stages.bound(method)
@@ -80,7 +84,7 @@ class LanguageLoop:
         self.party = Party(task, self.models, self.dropped)
         for name, own in policies_of(policy, [r for m in self._methods() for r in m.roles]).items():
             mine, limit = self.party.follows(self.method, name), self._limit(self.method)
-            updater = Updater(own, mine, steps, micro_tokens, limit, self._learners(mine, own))
+            updater = Updater(own, mine, steps, micro_tokens, limit, self._learners(mine, own), self.ranks)
             self.models[name] = Trained(own, updater)
             self._begin_others(updater)
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
@@ -91,7 +95,7 @@ class LanguageLoop:
         keeps_reference = any(REFERENCES & m.needs() for m in self._methods())
         for model in self.models.values() if keeps_reference else ():
             model.policy.keep_reference()
-        self.trainer = Trainer(self.models, keeps_reference)
+        self.trainer = Trainer(self.models, keeps_reference, team)
         self.trainer.begin_reference(self.method)
 
     @property
@@ -170,6 +174,8 @@ class LanguageLoop:
                 method, turn = other, OTHER if part.own_optimizer else OWN
         for model in self.models.values():
             model.updater.turn, model.updater.length = turn, self._limit(method)
+        if self.team is not None:
+            self.team.at(number, method is not own)
         return method
 
     def _told(self, method: CompleteTokenMethod, metrics: dict[str, float]) -> dict[str, float]:
@@ -222,7 +228,7 @@ class LanguageLoop:
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""
-        return TokenLearners(method, policy, self.stream.split("learners"), self.steps)
+        return TokenLearners(method, policy, self.stream.split("learners"), self.steps, self.ranks)
 
     def _begin_stage(self, before: CompleteTokenMethod, method: CompleteTokenMethod) -> None:
         """Let start anew what the stage says; all else goes on."""

@@ -11,9 +11,10 @@ from etude.core.errors import InvariantError
 from etude.core.players import Player
 from etude.core.streams import Stream
 from etude.loops.credit import Rows, credited
-from etude.loops.lessons import Lesson
+from etude.loops.lessons import Lesson, label, taught
 from etude.loops.models import Models, Trained
 from etude.loops.scorer import with_hidden
+from etude.loops.team import Team
 from etude.loops.whole_batch import evaluate_all, values_all
 from etude.policies.fingerprint import fingerprint
 
@@ -27,10 +28,11 @@ class Trainer:
     Args:
         models: policies with what takes their steps, by name.
         keeps_reference: whether the policies have references to move.
+        team: ranks that take the steps too.
     """
 
-    def __init__(self, models: Models, keeps_reference: bool) -> None:
-        self.models, self.keeps_reference = models, keeps_reference
+    def __init__(self, models: Models, keeps_reference: bool, team: Team | None = None) -> None:
+        self.models, self.keeps_reference, self.team = models, keeps_reference, team
         self.marks: dict[str, tuple[int, tuple[float, ...]]] = {}
 
     def learn(
@@ -45,7 +47,7 @@ class Trainer:
                 rows[player.name] = self._ready(player.method, model, rows[player.name])
             several = len(players) > 1
             lessons = [Lesson(p.method, b, p.name * several) for p in mine if len(b := rows[p.name])]
-            first = {f"{_label(n.name)}zero_advantage": _without(n.batch) for n in lessons}
+            first = {f"{label(n.name)}zero_advantage": _without(n.batch) for n in lessons}
             found = first | self._taught(model, _steps(lessons, mine), step, stream)
             ours = tuple(f"{lesson.name}/" for lesson in lessons if lesson.name)
             metrics |= {k if name == FIRST or k.startswith(ours) else f"{name}/{k}": v for k, v in found.items()}
@@ -59,18 +61,15 @@ class Trainer:
     def _taught(
         self, model: Trained, steps: Sequence[Sequence[Lesson]], step: int, stream: Stream
     ) -> dict[str, float]:  # fmt: skip
-        """Let a policy and its learners learn from lessons, one group of them after another."""
-        updater, metrics = model.updater, dict[str, float]()
-        learners, budget = updater.learners, updater.budget
-        waits = learners.critic is not None and learners.critic.leads
-        for number, lessons in enumerate(steps):
-            for lesson in lessons:
-                metrics |= learners.run(lesson.batch, step, "before", stream, budget)
-            found = {} if waits else updater.run_together(lessons, step, stream, fresh=number == 0)
-            metrics |= {k if not number else f"{_label(lessons[0].name, k)}{k}": v for k, v in found.items()}
-            for lesson in lessons:
-                metrics |= learners.run(lesson.batch, step, "after", stream, updater.budget)
-        return metrics
+        """Let a policy and its learners learn from lessons, with the other ranks if there are any."""
+
+        def learn() -> dict[str, float]:
+            return taught(model.updater, steps, step, stream)
+
+        if self.team is None or not steps:
+            return learn()
+        ((lesson,),) = steps  # several players are refused before
+        return self.team.lead(model, lesson, step, learn)
 
     def _ready(self, method: CompleteTokenMethod, model: Trained, batch: TokenBatch) -> TokenBatch:
         """A player's rows with their advantages, as the late filters leave them."""
@@ -124,11 +123,6 @@ def _steps(lessons: Sequence[Lesson], players: Sequence[Player]) -> list[list[Le
     together = [lesson for lesson in lessons if lesson.name not in apart]
     alone = [[lesson] for lesson in lessons if lesson.name in apart]
     return [together, *alone] if together else alone
-
-
-def _label(name: str, metric: str = "") -> str:
-    """What stands before a metric of a player, unless it stands there already."""
-    return f"{name}/" if name and not metric.startswith(f"{name}/") else ""
 
 
 def _without(batch: TokenBatch) -> float:

@@ -82,6 +82,25 @@ class Piece:
             self.lesson.row_loss[self.rows] = self.row_loss
 
 
+def taught(updater: Updater, steps: Sequence[Sequence[Lesson]], step: int, stream: Stream) -> dict[str, float]:
+    """Let a policy and its learners learn from lessons, one group of them after another."""
+    learners, budget, metrics = updater.learners, updater.budget, dict[str, float]()
+    waits = learners.critic is not None and learners.critic.leads
+    for number, lessons in enumerate(steps):
+        for lesson in lessons:
+            metrics |= learners.run(lesson.batch, step, "before", stream, budget)
+        found = {} if waits else updater.run_together(lessons, step, stream, fresh=number == 0)
+        metrics |= {k if not number else f"{label(lessons[0].name, k)}{k}": v for k, v in found.items()}
+        for lesson in lessons:
+            metrics |= learners.run(lesson.batch, step, "after", stream, updater.budget)
+    return metrics
+
+
+def label(name: str, metric: str = "") -> str:
+    """What stands before a metric of a player, unless it stands there already."""
+    return f"{name}/" if name and not metric.startswith(f"{name}/") else ""
+
+
 class Minibatch:
     """One minibatch as what takes the policy's steps sees it (`optimizers/model.py`)."""
 

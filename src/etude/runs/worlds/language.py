@@ -17,7 +17,7 @@ from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
 from etude.rewards.several import only_python
-from etude.runs import samplers
+from etude.runs import ranks, samplers
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
 from etude.runs.worlds.asked import axes_asked, counted_asked, credit_asked, greedy_asked, judging_asked, search_asked
@@ -38,7 +38,7 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature", "on", "bound", "engine",
+    "evaluate_split", "evaluate_temperature", "on", "bound", "engine", "ranks",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
@@ -92,6 +92,7 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
     if options.evaluate_split not in (None, *task.splits()):
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
     samplers.check(method, task, options)
+    ranks.check(method, task, options)
     if options.adapter is not None and options.adapter.dropout:
         _check_dropout(method, options)
     if options.adapter is not None and options.adapter.bits:
@@ -122,6 +123,7 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     return {
         "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens,
         "samplers": samplers.samplers_of(method, options, task, policy), "bound": samplers.bound_of(method, options),
+        "team": ranks.team_of(method, options),
     }  # fmt: skip
 
 
