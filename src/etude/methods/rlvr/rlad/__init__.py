@@ -136,6 +136,8 @@ rlad_writer = grpo.replace(
 
 rlad_writer_rft = rlad_writer.replace(
     id="rlad-writer-rft",
+    title=f"{TITLE}, the writer by fine-tuning",
+    paper=PAPER,
     rewards=(HelpedBy(samples=4),),
     filters=(BestThatHelps(),),
     objective=LogLikelihood(),
