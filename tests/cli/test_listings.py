@@ -43,7 +43,8 @@ def test_methods_json(cli: Cli) -> None:
         "bc-discrete", "cal-ql-online", "cql-discrete", "rem", "bve", "mce", "a-lol-offline", "cgpo-pairs", "cgpo-best",
         "pairwise-ppo", "rlgf-aggrevated", "rlgf-lols", "rlhf-survey-ppo", "rlmt-ppo", "rlmt-dpo", "tulu-3-dpo",
         "tulu-3-rlvr", "backtracking-rl", "interplay-rl-alone", "clip-cov", "rft", "planning-q-learning",
-        "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft", "rlpt-text", "spo-tree",
+        "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft", "rlad-solver", "rlad-writer",
+        "rlad-writer-rft", "rlpt-text", "spo-tree",
     ]  # fmt: skip
 
 

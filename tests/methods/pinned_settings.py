@@ -614,6 +614,35 @@ SETTINGS: dict[str, Settings] = {
         **GUIDED, **TWO_CRITICS, "stages.0.chooser": "after-steps", "stages.0.chooser.steps": 20,
     },
     "rlgf-lols": {**GUIDED, **TWO_CRITICS, "stages.0.chooser": "by-chance", "stages.0.chooser.chance.p": 0.2},
+    "rlad": {
+        "runs": ("worthwhile-hints", "rates", "train", "train", "train", "train", "train", "train"), "repeat": 1,
+        "runs.0.problems": 3000, "runs.0.alone": 16, "runs.2.method": "sft", "runs.2.task": "{hints}",
+        "runs.2.begins": "start", "runs.3.method": "rlad-solver", "runs.3.begins": "start", "runs.3.steps": 150,
+        "runs.3.set": (
+            "experience.writer.model={writer-0}", "curriculum.rates={rates}", "curriculum.above=0.5",
+            "curriculum.most=1.0",
+        ),
+        "runs.4.method": "rlad-writer", "runs.4.begins": "writer-0", "runs.4.steps": 1,
+        "runs.4.set": ("rewards.0.solver.model={solver-1}",), "runs.5.begins": "solver-1",
+        "runs.5.set": (
+            "experience.writer.model={writer-1}", "curriculum.rates={rates}", "curriculum.above=0.0",
+            "curriculum.most=0.5",
+        ),
+        "runs.6.begins": "writer-1", "runs.7.begins": "solver-2", "runs.7.steps": 150,
+    },
+    "rlad-solver": {
+        **ONCE, "experience": "hinted-groups", "experience.size": 8, "experience.hints": 2, "experience.bare": 0.25,
+        "problems": 8, "reference": "frozen", "curriculum": "of-difficulty", "filters.0.resample": True,
+        "rewards": ("task-reward", "overlong-penalty", "only-with-hint"), "critic": None,
+    },
+    "rlad-writer": {
+        "epochs": 4, "minibatches": 16, "experience": "hint-groups", "experience.size": 4, "problems": 500,
+        "rewards": ("solved-with",), "rewards.0.samples": 4, "reference": "frozen", "regularizers": (),
+    },
+    "rlad-writer-rft": {
+        "epochs": 4, "minibatches": 16, "experience": "hint-groups", "experience.size": 4, "problems": 500,
+        "rewards": ("helped-by",), "rewards.0.samples": 4, "reference": None, "filters": ("best-that-helps",),
+    },
     "rlmt": {
         **ONCE, "experience": "groups", "experience.size": 8, "experience.temperature": 0.7, "problems": 64,
         "rewards": ("answer-score",), "rewards.0.sees": "after-thinking", "rewards.0.sees.delimiter": "</think>",

@@ -42,6 +42,7 @@ from etude.methods.preference.rlgf.guided import GuideRollIns, GuideRollOuts
 from etude.methods.preference.rto import DPOTokenReward
 from etude.methods.preference.text2grad.parts import TaskCritic, WordRewards
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
+from etude.methods.rlvr.rlad import HintedGroups, OnlyWithHint, SolvedWith
 from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
 from etude.references.soup import Soup
@@ -157,12 +158,16 @@ def complete(method: Method, scorer: str) -> Method:
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
     rewards = tuple(p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
-    if any(isinstance(p, (CallFormat, ListwiseReward)) for p in rewards):  # the shipped model never writes one
+    rewards = tuple(p.replace(solver=SavedModel(model=scorer)) if isinstance(p, SolvedWith) else p for p in rewards)
+    if any(isinstance(p, (CallFormat, ListwiseReward, OnlyWithHint, SolvedWith)) for p in rewards):
+        # the shipped model never writes one, and is not helped by hints
         rewards += (RepetitionPenalty(size=1),)
     rewards = tuple(p.replace(whose=SavedModel(model=scorer)) if isinstance(p, DPOTokenReward) else p for p in rewards)
     rewards = tuple(p.replace(critic=TaskCritic()) if isinstance(p, WordRewards) else p for p in rewards)
     if isinstance(method, TokenMethod) and isinstance(method.reference, Soup):
         method = method.replace(reference=method.reference.replace(models=(scorer,)))
+    if isinstance(method, TokenMethod) and isinstance(method.experience, HintedGroups):
+        method = method.replace(experience=method.experience.replace(writer=SavedModel(model=scorer)))
     if isinstance(method, TokenMethod) and isinstance(method.experience, (GuideRollIns, GuideRollOuts)):
         method = method.replace(experience=method.experience.replace(guide=SavedModel(model=scorer), size=4), epochs=1)
     return method.replace(rewards=rewards)
