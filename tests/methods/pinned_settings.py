@@ -232,6 +232,22 @@ SETTINGS: dict[str, Settings] = {
         **{f"{k}.learning.optimizer.lr": 1e-3 for k in ("policy", "critic", "learners.0")},
         **{f"{k}.learning.target.rate": 0.005 for k in ("policy", "critic")},
     },
+    "bear": {
+        **{k: v for k, v in WIDE.items() if not k.startswith("exp")}, "experience": "logged", "exploration": None,
+        "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "sampling.batch": 100,
+        "critic.learning.optimizer.lr": 1e-3, "policy.learning.optimizer.lr": 1e-3,
+        "policy.learning.target.rate": 0.005, "critic.backup": "best-drawn", "critic.backup.count": 10,
+        "critic.backup.reduce.share": 0.75, "actor.0.over": "min", "actor.1": "sampled-support", "actor.1.count": 5,
+        "actor.1.width": 20.0, "learners.0.learning.optimizer.lr": 1e-3, "learners.1.limit": 0.05,
+        "learners.1.learning.optimizer.lr": 1e-3, "planner.count": 10, "planner.beta": 0.0,
+    },
+    "bear-discrete": {
+        "experience": "logged", "exploration": None, "policy": "softmax-policy", "policy.network.hidden": (400, 300),
+        "critic.network.hidden": (400, 300), "critic.count": 2, "sampling.batch": 100,
+        "critic.backup.rule": "from-policy", "critic.backup.reduce.share": 0.75, "actor.1": "expected-support",
+        "actor.1.count": 5, "actor.1.width": 1.0, "learners.0": "behaviour-model", "learners.1.limit": 0.05,
+        "planner": None,
+    },
     "bve": {**OF_LOGS, "transforms": ("next-actions",), "critic.backup.rule": "taken"},
     "c51": {**CARTPOLE, "critic.head.count": 51, "critic.error": "cross-entropy"},
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
@@ -438,6 +454,10 @@ SETTINGS: dict[str, Settings] = {
     "mce": {
         **{k: v for k, v in OF_LOGS.items() if "target" not in k}, "transforms": ("returns-to-go",),
         "critic.backup": "monte-carlo", "critic.learning.target": None,
+    },
+    "kl-control": {
+        **OF_LOGS, "critic.backup": "near-prior", "critic.backup.c": 0.1, "critic.backup.passes": 5,
+        "critic.noise.rate": 0.2, "learners.0": "behaviour-model", "learners.0.learning.optimizer.lr": 1e-3,
     },
     "map-dqn": {
         **CARTPOLE, "sampling.horizon.gamma": 0.96, "critic.error": "huber", "critic.head": "channels",
@@ -813,6 +833,10 @@ SETTINGS: dict[str, Settings] = {
     "sparkle": {
         **SAMPLED, **ONCE, "experience": "scaffolded-groups", "experience.size": 32, "experience.temperature": 0.6,
         "experience.blocks": 4, "experience.shown": (0, 1, 2, 3, 4), "reference": "frozen", "critic": None,
+    },
+    "spibb": {
+        **OF_LOGS, "policy": "safe-policy", "critic.backup": "bootstrap", "critic.backup.rule": "rarely-as-before",
+        "critic.backup.rule.threshold": 0.1, "learners.0": "behaviour-model", "learners.0.learning.optimizer.lr": 1e-3,
     },
     "spo": {
         **SAMPLED, "experience": "forks", "experience.temperature": 0.6, "experience.rollouts": 9,

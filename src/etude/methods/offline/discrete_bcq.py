@@ -17,8 +17,9 @@ layer; in the authors' code each has a layer of its own before it, and none in c
 Sizes are DQN's here; on Atari the paper has Adam with 6.25e-5 and epsilon 1.5e-4, batches of 32, a copy every 8,000
 updates, and one choice of a thousand by chance where it is evaluated.
 
-Its benchmark also holds Double DQN's kin against the same logs: `dqn` and `qr-dqn` with `--set experience=logged
-exploration=none`, and `bc-discrete`.
+Its benchmark also holds others against the same logs: `dqn` and `qr-dqn` with `--set experience=logged
+exploration=none`, `rem`, `bc-discrete`, and those who stay near the logs in other ways, `bear-discrete`, `kl-control`
+and `spibb`. They are members of its study and have no claims of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from etude.core.learners import Learning, Target
 from etude.core.replay_slots import ReplayReading
 from etude.experience.logged import Logged
 from etude.learners.backups import Argmax, Bootstrap
-from etude.learners.heads import Huber, Returns
+from etude.learners.heads import Direct, Huber
 from etude.learners.q import QFunctions
 from etude.methods.value.double_dqn import double_dqn
 from etude.optimizers.adam import Adam
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from etude.core.method import Method
 
 
-class LikelyChoices(Returns):
+class LikelyChoices(Direct):
     """A value and the logit of how likely the choice is, two numbers for each; unlikely choices are worth -infinity.
 
         likely(s) = {a: G(a|s) / max_b G(b|s) > threshold},   G = softmax(i)
@@ -71,6 +72,9 @@ class LikelyChoices(Returns):
             return values
         ratio = (logits - logits.amax(-1, keepdim=True)).exp().clamp(min=torch.finfo(logits.dtype).tiny)
         return values.masked_fill(ratio - self.threshold <= 0, -torch.inf)
+
+    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
+        return torch.addcmul(rewards[..., None], discounts[..., None], outputs)
 
 
 class HuberOfValue(Huber):
