@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError
+from etude.core.meters import note
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.answers import Faults, check_observations, check_result
@@ -218,6 +219,8 @@ class _Play:
         self.faults.fine()
         check_observations(answer.returned, episode, context)
         segments = shown(answer.returned, context.task, context.policy)
+        if answer.used is not None and segments:
+            note(segments[0], answer.used, answer.seconds)
         for segment, tokens in zip(segments, self.texts.opening(segments)):
             _observe(episode, segment, tokens)
         if not episode.tokens:
@@ -250,7 +253,8 @@ class _Play:
             return self.faults.lost(episode, answer)
         self.faults.fine()
         check_result(result, episode, context)
-        segment.duration, segment.reward = answer.seconds, float(result.reward)
+        note(segment, answer.used, answer.seconds)
+        segment.reward = float(result.reward)
         if result.info:
             episode.info.update(result.info)
         if result.terminated:
