@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.evaluation.report_rollouts import render
-from etude.experience import worlds
 from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
 from etude.experience.toolbox import ToolCalls
@@ -32,15 +30,6 @@ from slow_worlds import Slow
 
 TOOLS = str(Path(__file__).parents[1] / "experience" / "my_handy_tools.py")
 CONSULT = '<tool_call>{"name": "consult", "arguments": {"question": "why?"}}</tool_call>'
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended() -> Iterator[None]:
-    """No worker outlives the tests."""
-    yield
-    while worlds._idle:
-        for pool in worlds._idle.popitem()[1]:
-            pool.close()
 
 
 def turn(*used: float, seconds: float = 0.0) -> Segment:
@@ -74,14 +63,6 @@ def test_environments_say_it_turn_by_turn() -> None:
     free = played(Slow())
     assert all("used" not in s.info for e in free for s in e.segments) and taken(free) == {}
     assert any(s.duration > 0 for s in free[0].segments), "the time that passed"
-
-
-@pytest.mark.slow
-def test_in_worker_processes_it_is_the_same() -> None:
-    here, there = played(Slow(price=0.5)), played(Slow(price=0.5, workers=2))
-    assert [[s.info.get("used") for s in e.segments] for e in here] == [
-        [s.info.get("used") for s in e.segments] for e in there
-    ]
 
 
 @pytest.mark.slow
