@@ -88,8 +88,8 @@ def test_games_end_at_their_limit_and_are_over_then(task: TurnTask) -> None:
 
 @pytest.mark.slow
 def test_every_word_is_a_token_and_turns_fit(task: TurnTask) -> None:
-    for family in ("games", "agents"):
-        words = tokenizer(family)
+    words = tokenizer("games")
+    if True:
         for i in range(6):
             problem = task.problems("train")[i]
             segments = task.replace(slips=0.5).script(problem, Stream(i))

@@ -54,7 +54,8 @@ class APIWorld(TurnTask):
         hasty: share of the scripts that guess which argument comes first instead of asking.
         max_turns, slips, seed: as of `TurnTask`.
 
-    Splits: 'train' and 'test', which share no contacts; what is asked may be the same in words. Levels say how many calls are needed, `done` included.
+    Splits: 'train' and 'test', which share no contacts; what is asked may be the same in words. Levels say how many
+    calls are needed, `done` included.
     `info` of a step: `failed`, calls so far that could not be done; `tests`, the share that passes, at the end.
 
     >>> from etude.core.episodes import Segment
@@ -149,12 +150,12 @@ def _applied(apps: Apps, effects: Sequence[Sequence[str]]) -> Apps:
     return after
 
 
-def tests(before: Apps, wanted: Sequence[Sequence[str]], after: Apps) -> dict[str, bool]:
+def final_tests(before: Apps, wanted: Sequence[Sequence[str]], after: Apps) -> dict[str, bool]:
     """What is looked at in the end: that each thing was done, and that every app is as it would be had only that been.
 
     >>> before = {"notes": {}, "contacts": {"ben": "6"}, "balance": 9, "paid": [], "asked": []}
     >>> twice = {**before, "balance": 1, "paid": [["6", "4"], ["6", "4"]]}
-    >>> tests(before, [["pay", "6", "4"]], twice)
+    >>> final_tests(before, [["pay", "6", "4"]], twice)
     {'pay 6 4': True, 'notes': True, 'contacts': True, 'wallet': False}
     """
     right = _applied(before, wanted)
@@ -264,7 +265,7 @@ class Phone(Game):
         return "ok"
 
     def _judged(self) -> Heard:
-        found = [*tests(self.state["before"], self.state["wanted"], self.state["now"]).values()]
+        found = [*final_tests(self.state["before"], self.state["wanted"], self.state["now"]).values()]
         share = sum(found) / len(found)
         reward = float(all(found))
         if self.task.pays == "tests":

@@ -36,13 +36,13 @@ class Wordle(TurnTask):
         cost: what a turn takes that does not find the word.
         max_turns, slips, seed: as of `TurnTask`; the seed also draws the list.
 
-    Splits: 'train' and 'test'; both hide every word, and what differs is nothing but the problems' names.
+    Splits: 'train' and 'test', which share no given guess with its marks.
 
     >>> from etude.core.episodes import Segment
-    >>> game = Wordle().environment()
-    >>> shown = game.reset(Problem("1", " word\\n", "lemon"), 0)
-    >>> marks("lemon", "melon"), marks("lemon", "nanny")
-    ('?+?++', '?----')
+    >>> game = wordle.environment()
+    >>> shown = game.reset(Problem("1", " hint luka ---?\\n", "hado", info={"given": "luka"}), 0)
+    >>> [(r.segments[0].text, r.reward) for r in (game.step(Segment("assistant", s)) for s in ("xxxx", "hado"))]
+    [(' no\\n', 0.0), (' there\\n', 1.0)]
     """
 
     id: ClassVar[str] = "wordle"
