@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from etude.core.episodes import FIRST, Episode, Segment, StopReason
 from etude.core.errors import DataError, EnvironmentFault
+from etude.core.meters import note
 from etude.core.slots import Context
 from etude.core.task import StepResult
 from etude.experience.answers import Faults, check_observations, check_result
@@ -78,6 +79,8 @@ class Play:
         self.faults.fine()
         check_observations(answer.returned, self.episodes[first], context)
         self._show_first(first, answer.returned)
+        if answer.used is not None:
+            note(self.episodes[first].segments[0], answer.used, answer.seconds)
         return True
 
     def _show_first(self, seat: int, segments: Sequence[Segment]) -> None:
@@ -126,7 +129,8 @@ class Play:
             return self._lost(seat, answer)
         self.faults.fine()
         check_result(result, episode, self.context)
-        segment.duration, segment.reward = answer.seconds, float(result.reward)
+        note(segment, answer.used, answer.seconds)
+        segment.reward = float(result.reward)
         world = seats.world(seat)
         for each in seats.table(world) if result.info else ():
             each.info.update(result.info)

@@ -12,6 +12,7 @@ from torch import Tensor
 from etude.advantages.group import episode_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.episodes import FIRST, Episode
+from etude.core.meters import taken, total
 from etude.core.slots import TokenExperience
 from etude.core.task import LanguageTask
 from etude.regularizers.kl import kl_estimate
@@ -55,7 +56,7 @@ def describe(
     for name in dict.fromkeys(n for e in episodes for n in e.scores):
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
-    return metrics | ends(e.info for e in episodes)
+    return metrics | ends(e.info for e in episodes) | taken([e.whole for e in episodes])
 
 
 def by_player(batches: Sequence[TokenBatch], task: LanguageTask) -> dict[str, float]:
@@ -139,9 +140,11 @@ def divergences(batch: TokenBatch, policy: TokenLogProbs, experience: TokenExper
 def record(episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:
     """One line of `episodes.jsonl`."""
     advantage = batch.advantages[row][batch.action_mask[row]].mean() if batch.advantages is not None else 0.0
+    used = {"used": total(episode)._asdict()} if any("used" in s.info for s in episode.segments) else {}
     return {
         "id": episode.problem.id, "level": episode.problem.level, "group": int(batch.group[row]),
         "segments": [{"role": s.role, "text": s.text} for s in episode.segments],
         "scores": episode.scores, "reward": float(batch.scores[row]), "advantage": float(advantage),
-        "stop": str(episode.stop), **({} if episode.player == FIRST else {"player": episode.player}),
+from etude.core.episodes import FIRST, Episode
+from etude.core.meters import taken, total
     }  # fmt: skip
