@@ -212,7 +212,7 @@ def test_a_question_is_read_by_its_documents_alone(monkeypatch: Any) -> None:
 def test_who_mixes_up_what_was_found_poses_another_question() -> None:
     read = []
     for problem in PROBLEMS:
-        text, found = example(problem, careful=False, seed=6)
+        text, found = example(problem, careful=False, seed=9)
         read.append(TASK.read(text.split("<question>")[1].split("</question>")[0], found) == problem.answer)
     assert not all(read)
 
