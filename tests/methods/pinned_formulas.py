@@ -893,6 +893,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "spo": (worlds.forked, rlvr.spo),
     "spo-tree": (worlds.nodes, rlvr.spo_tree),
     "ssrl": (worlds.informed, agents.ssrl),
+    "ssp": (plain, agents.ssp),
     "supo": (plain, agents.supo),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),

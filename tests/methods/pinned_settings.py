@@ -907,6 +907,17 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, "epochs": 4, "minibatches": 1, "reference": "frozen", "critic": "value-model", "critic.lead": 0,
         "critic.clip": None, "critic.learning.epochs": 4, "critic.learning.minibatches": 1, "regularizers": (),
     },
+    "ssp": {
+        **{k: v for k, v in PLAIN.items() if k not in ("experience", "reference")},
+        "experience": "self-play", "experience.size": 5, "experience.rules.words": 10, "experience.renewed": 10,
+        "experience.rules.characters": 1000, "experience.rules.queries": 2, "experience.noise": 4,
+        "experience.verified": True, "rewards": ("search-answer",), "reference": "frozen",
+        "regularizers": ("kl-to-reference",), "regularizers.0.coefficient": 0.01, "regularizers.0.estimator": "k3",
+        "roles": ("plays", "plays"), "roles.0.player": "proposer", "roles.0.rewards": ("unsolved",),
+        "roles.0.advantages": "group-advantage", "roles.0.advantages.centre": None, "roles.0.advantages.scale": None,
+        "roles.0.trained": True, "roles.0.apart": False, "roles.0.weights": None, "roles.1.player": "solver",
+        "roles.1.apart": True, "roles.1.trained": True, "roles.1.weights": None, "roles.1.rewards": None,
+    },
     "ssrl": {
         **PLAIN, "experience.size": 5, "rewards": ("task-reward", "search-format", "own-information"),
         "rewards.0.weight": 0.9, "rewards.1.scale": 0.1, "regularizers": ("kl-to-reference",),

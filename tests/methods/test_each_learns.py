@@ -398,7 +398,7 @@ ELSEWHERE = {
     "qwenlong-l1-5-phase", "qwenlong-l1-phase", "refuel", "reward-anything", "rl-llm-technical-survey", "rlad-solver",
     "rlad-writer", "rlad-writer-rft", "rlanything",
     "rlgf-d2lols", "rlgf-lols", "rlmt", "rlmt-dpo", "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rto", "salsa",
-    "text2grad", "toolrl",
+    "ssp", "text2grad", "toolrl",
 }  # fmt: skip
 """They need a curriculum, a model or a critic of rewards, a graph, hints, thoughts, answers, calls, turns or verdicts,
 or are made of others that are here: `test_learning.py` and their own tests."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from etude.advantages.utterances import UtteranceAdvantages
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.method import Method
@@ -29,11 +31,14 @@ from etude.core.registry import (
     module_at,
     parent_of,
 )
+from etude.core.slots import Context
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
+from etude.experience.rollout import fresh, rollout
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
+from etude.methods.agents.ssp import SelfPlay
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.cosmos_mcts import PairsBySearch
 from etude.methods.preference.pairwise_rl import AgainstAnchor
@@ -74,7 +79,8 @@ TASKS = {
     "archer": "attr-20q", "copg": "preferences", "directional-stimulus-prompting": "compose",
     "empg": "attr-20q", "goal-conditioned-rm": "preferences", "ipo": "preferences", "p2r": "compose",
     "pairwise-ppo": "preferences", "planning-q-learning": "paths", "refuel": "attr-20q", "rlprompt": "compose",
-    "selective-token-generation": "compose", "ssrl": "compose", "supo": "attr-20q", "tulu-3-dpo": "preferences",
+    "selective-token-generation": "compose", "ssp": "compose", "ssrl": "compose", "supo": "attr-20q",
+    "tulu-3-dpo": "preferences",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
 PROBLEMS = {
@@ -170,7 +176,20 @@ def complete(method: Method, scorer: str) -> Method:
         method = method.replace(experience=method.experience.replace(writer=SavedModel(model=scorer)))
     if isinstance(method, TokenMethod) and isinstance(method.experience, (GuideRollIns, GuideRollOuts)):
         method = method.replace(experience=method.experience.replace(guide=SavedModel(model=scorer), size=4), epochs=1)
+    if isinstance(method, TokenMethod) and isinstance(method.experience, SelfPlay):  # the shipped model poses none
+        method = method.replace(experience=AnyQuestion(size=4))
     return method.replace(rewards=rewards)
+
+
+class AnyQuestion(SelfPlay):
+    """The problems themselves are asked, whatever a proposer says to them."""
+
+    def _proposed(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        starts = fresh(problems, 1, context.stream.split("propose"))
+        return rollout([s._replace(player="proposer") for s in starts], context, self.sampling(context))
+
+    def _posed(self, proposed: Sequence[Episode], context: Context) -> dict[int, Problem]:
+        return dict(enumerate(e.problem for e in proposed))
 
 
 def answered(part: JudgeReward) -> JudgeReward:

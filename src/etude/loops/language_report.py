@@ -145,6 +145,5 @@ def record(episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:
         "id": episode.problem.id, "level": episode.problem.level, "group": int(batch.group[row]),
         "segments": [{"role": s.role, "text": s.text} for s in episode.segments],
         "scores": episode.scores, "reward": float(batch.scores[row]), "advantage": float(advantage),
-from etude.core.episodes import FIRST, Episode
-from etude.core.meters import taken, total
+        "stop": str(episode.stop), **({} if episode.player == FIRST else {"player": episode.player}), **used,
     }  # fmt: skip
