@@ -66,7 +66,7 @@ def measured(address: str, policy: Any, rounds: int, run: Callable[[str], Any]) 
     found: dict[str, Any] = {"version": engine.greeting.version, "tags": engine.greeting.tags}
     for when in ("as it began", "after an update"):
         mark = snapshots.mark(snapshots.weights(policy)) if when == "as it began" else moved(policy)
-        found[f"gap {when}"] = {t: engines._gap(engine, policy, mark, t) for t in engines.TEMPERATURES}
+        found[f"gap {when}"] = {t: engines.gap(engine, policy, mark, t) for t in engines.TEMPERATURES}
     found["bytes"] = sum(p.nbytes for p in policy.model.parameters())
     found["transfer"] = seconds(lambda: engine.converse(policy, moved(policy)), rounds)
     how = Sampling(max_tokens=TOKENS)

@@ -22,7 +22,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from etude import __version__
 from etude.core.draws import Draw
 from etude.core.episodes import StopReason
 from etude.core.errors import ConfigError, EtudeError, InvariantError
@@ -30,6 +29,7 @@ from etude.experience.engine import Full, Request, ServedEngine
 from etude.policies.engines.addresses import Kind, check_host
 from etude.policies.engines.wire import KEY
 from etude.policies.sampling import Completion, Sampling
+from etude.runtime.environment import version
 
 BODY = 1 << 30
 """Bytes of a request at most."""
@@ -183,7 +183,12 @@ class Native(_Common):
     def version(self, body: dict[str, Any]) -> dict[str, Any]:
         """Who this is."""
         policy = self.engine.policy
-        return {"version": __version__, "engine": "etude", "model": policy.base or "policy", "context": policy.context}
+        return {
+            "version": version("etude"),
+            "engine": "etude",
+            "model": policy.base or "policy",
+            "context": policy.context,
+        }
 
     def init(self, body: dict[str, Any]) -> dict[str, Any]:
         """How weights will come: as files."""
@@ -231,7 +236,7 @@ class VLLM(_Common):
         """Go on with a row."""
         how = Sampling(body["temperature"], body["top_p"], body["top_k"], body["max_tokens"], tuple(body["stop"]))
         (said,) = _one(self.engine, body["prompt"], how, body["seed"])
-        return {"id": body["request_id"], "choices": [_choice(0, said, how)]}
+        return {"choices": [_choice(0, said, how)]}
 
     def rpc(self, body: dict[str, Any]) -> dict[str, Any]:
         """Read weights from a folder; there is no other method."""

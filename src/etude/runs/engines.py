@@ -74,26 +74,26 @@ def agreeing(text: str, policy: LanguagePolicy) -> RemoteEngine:
     emitted, work = set(policy.emitted), policy.work.copy()
     mark = snapshots.mark(snapshots.weights(policy))
     for temperature in TEMPERATURES:
-        gap = _gap(engine, policy, mark, temperature)
-        if gap <= CEILING[dtype]:
+        found = gap(engine, policy, mark, temperature)
+        if found <= CEILING[dtype]:
             continue
         name = engine.dialect.name
         if temperature == 1:
             raise ConfigError(
-                f"The engine at {where} has log-probabilities that differ by {gap:.3g} nats per token from the "
+                f"The engine at {where} has log-probabilities that differ by {found:.3g} nats per token from the "
                 f"trainer's, and at most {CEILING[dtype]:.3g} is rounding: it holds another model, did not take the "
                 f"weights, or computes in another type than {str(dtype).removeprefix('torch.')}. Nothing was trained."
             )
         raise ConfigError(
             f"The engine at {where} has the trainer's log-probabilities at temperature 1, and at {temperature:g} they "
-            f"differ by {gap:.3g} nats per token: it reports those before temperature. "
+            f"differ by {found:.3g} nats per token: it reports those before temperature. "
             f"{REPORTS.get(name, 'It is of another version')}. Nothing was trained."
         )
     policy.emitted, policy.work = emitted, work
     return engine
 
 
-def _gap(engine: RemoteEngine, policy: LanguagePolicy, mark: str, temperature: float) -> float:
+def gap(engine: RemoteEngine, policy: LanguagePolicy, mark: str, temperature: float) -> float:
     """Mean of |difference| per token, in nats, of what the engine samples behind random tokens."""
     import torch
 

@@ -15,12 +15,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from etude import __version__
 from etude.core.errors import ConfigError
 from etude.policies.engines.dialects import Asked, Greeting, Said, Turn
 from etude.policies.engines.vllm import VLLM, parameters, read
 from etude.policies.engines.wire import Wire
 from etude.policies.sampling import Sampling
+from etude.runtime.environment import version
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -47,13 +47,13 @@ class Native(VLLM):
                 f"The engine at {self.wire.address.url} is not etude's own: it says {said!r}. Name its kind, as in "
                 f"--engine vllm:{self.wire.address.url}."
             )
-        if said["version"] != __version__:
+        if said["version"] != (own := version("etude")):
             raise ConfigError(
-                f"The engine at {self.wire.address.url} is etude {said['version']}, and this is {__version__}: take "
+                f"The engine at {self.wire.address.url} is etude {said['version']}, and this is {own}: take "
                 "the same version on both sides."
             )
         self.model, self.tags = said["model"], True
-        return Greeting(said["version"], said["context"], True)
+        return Greeting(str(said["version"]), said["context"], True)
 
     def lacks(self, sampling: Sampling) -> str | None:
         if sampling.within is not None:

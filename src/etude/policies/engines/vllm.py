@@ -86,9 +86,9 @@ class VLLM:
     def _one(self, row: Asked, turn: Turn) -> Any:
         most = min(row.room, turn.sampling.max_tokens)
         return self.wire.post(
-            "/v1/completions", {**parameters(turn, self.model), "prompt": list(row.tokens), "max_tokens": most,
-            "seed": row.key, "request_id": f"{turn.session}-{row.number}-{len(row.tokens)}"},
-        )  # fmt: skip
+            "/v1/completions",
+            {**parameters(turn, self.model), "prompt": list(row.tokens), "max_tokens": most, "seed": row.key},
+        )
 
     # Weights
 
