@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,15 +157,17 @@ def of_its_own(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
 @pytest.mark.skipif(not STAT.exists(), reason="looks for processes in /proc")
 def test_where_the_head_of_the_cluster_is_gone_the_run_stops_saved(tmp_path: Path, of_its_own: list[Cluster]) -> None:
     class Headless(etude.Callback):
-        """Kills the head after the first step."""
+        """Kills the head after the first step, and waits until that was noticed."""
 
-        def on_step(self, run: Any, metrics: Any) -> None:
+        def on_step(self, run: Any) -> None:
+            (cluster,), due = of_its_own, time.monotonic() + 60
             if run.step == 1:
-                os.kill(head_of(of_its_own[0].leader), signal.SIGKILL)
+                os.kill(head_of(cluster.leader), signal.SIGKILL)
+                while cluster.running and time.monotonic() < due:
+                    time.sleep(0.05)
 
-    few = {**SMALL, "steps": 5000}
-    with pytest.raises(WorkerError, match=r"Lost Ray on this machine.* The run is safe at step .*train --resume"):
-        etude.train("grpo", "compose", on="ray", callbacks=[Headless()], out=str(tmp_path / "run"), **few)
+    with pytest.raises(WorkerError, match=r"Lost Ray on this machine.* The run is safe at step 1 .*train --resume"):
+        etude.train("grpo", "compose", on="ray", callbacks=[Headless()], out=str(tmp_path / "run"), **SMALL)
     assert not session(of_its_own[0].leader)
     assert not any(Path("/dev/shm").glob(f"etude-weights-{os.getpid()}-*"))
 
