@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core import stages
 from etude.core.complete import complete_token
 from etude.core.episodes import FIRST, Problem
-from etude.core.errors import EtudeError
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.part import Need
@@ -29,7 +27,7 @@ from etude.loops.language_report import by_player, describe, record, second_look
 from etude.loops.learn import Trainer
 from etude.loops.models import Models, Trained, policies_of, restore, saved
 from etude.loops.roles import Party
-from etude.loops.states import copied, join_tensors, split_tensors
+from etude.loops.states import copied, join_tensors, split_tensors, untouched
 from etude.loops.team import Team
 from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
@@ -132,7 +130,7 @@ class LanguageLoop:
         self.dropped.clear()
         if self.ahead is not None:
             self.ahead.reach(self.finished, self.steps)
-        with self._untouched(method):
+        with untouched(method):
             assessed, rows = self.party.gathered(
                 method,
                 method.experience.asks(method.problems),
@@ -188,17 +186,6 @@ class LanguageLoop:
         chooser = self.method.stages[self.stage].chooser
         assert chooser is not None
         return {"other": float(method is other), **chooser.metrics()}
-
-    @contextmanager
-    def _untouched(self, method: CompleteTokenMethod) -> Iterator[None]:
-        """Where gathering fails, the parts go back to what they knew before, and the error says that it is so."""
-        before = copied(method.state_dict())
-        try:
-            yield
-        except EtudeError as error:
-            method.load_state_dict(before)
-            error.intact = True
-            raise
 
     def _assess(self, method: CompleteTokenMethod, count: int, number: int, stream: Stream) -> Rows:
         """Gather rows for `count` problems, and score them, each player's by themselves."""
