@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast test-tasks test-kernels test-package lint format types docs site bench bench-foundation clean
+.PHONY: help env demo test test-fast test-tasks test-full test-kernels test-package lint format types docs site bench bench-foundation clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,9 @@ test-fast: env  ## The fast part of the tests
 
 test-tasks: env  ## The sixty tasks of docs/coming-from.md, each in an empty folder
 	$(PYTEST) -m '' tests/cli/test_first_day.py
+
+test-full: env  ## Every method of tokens on a sampler of Ray
+	$(PYTEST) -n 1 -m full tests/runs/test_on_ray.py
 
 test-kernels: env  ## Populations under several modes of MKL, as other processors compute
 	PYTHON=$(BIN)/python .ci/kernels

@@ -1,6 +1,6 @@
 """Learning curves of runs of several libraries: kept in files, drawn, and compared by equivalence.
 
-At each point, the return of a run is the mean of its last 100 training episodes.
+At each point, the return of a run is the mean of its last training episodes: 100, or as many as its case says.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def kept(folder: Path, key: dict[str, Any], train: Train) -> list[Episodes]:
     return json.loads(file.read_text())["runs"]  # type: ignore[no-any-return]
 
 
-def curve(episodes: Episodes, points: np.ndarray) -> np.ndarray:
-    """[points] mean return of the last 100 episodes that had ended by then."""
+def curve(episodes: Episodes, points: np.ndarray, window: int = WINDOW) -> np.ndarray:
+    """[points] mean return of the last `window` episodes that had ended by then."""
     steps, returns = np.array(episodes).T
     ended = np.searchsorted(steps, points, side="right")
-    return np.array([returns[max(0, n - WINDOW) : n].mean() for n in ended])
+    return np.array([returns[max(0, n - window) : n].mean() for n in ended])
 
 
 def entry(points: np.ndarray, curves: dict[str, np.ndarray], bands: dict[str, Band]) -> dict[str, Any]:
@@ -106,7 +106,9 @@ def report(
     for name, (budget, about, arms) in cases.items():
         points = np.linspace(budget / POINTS, budget, POINTS).round()
         curves = {
-            arm: np.array([curve(run, points) for run in kept(folder, {"arm": arm, **key}, train)])
+            arm: np.array(
+                [curve(r, points, about.get("window", WINDOW)) for r in kept(folder, {"arm": arm, **key}, train)]
+            )
             for arm, (key, train) in arms.items()
         }
         panels[name] = {arm: curve_band(values, points) for arm, values in curves.items()}
@@ -123,7 +125,7 @@ def shown(
             name: {arm: dataclasses.replace(band, x=band.x / 1000) for arm, band in bands.items()}
             for name, bands in panels.items()
         }
-        draw_panels(drawn, image, x_label="environment steps, thousands", y_label="return (last 100 episodes)")
+        draw_panels(drawn, image, x_label="environment steps, thousands", y_label="return (last episodes)")
     print(text := json.dumps(result, indent=1))
     if output:
         output.write_text(text + "\n")

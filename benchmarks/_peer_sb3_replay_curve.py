@@ -24,6 +24,7 @@ ZOO: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
     "sac": (SAC, {"learning_rate": 1e-3}),
+    "sac-cheetah": (SAC, {"learning_starts": 10_000}),
     "td3": (
         TD3,
         {
@@ -33,13 +34,13 @@ ZOO: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
-"""rl-baselines3-zoo's settings (hyperparams/*.yml at 22e3ff2) for CartPole-v1 and Pendulum-v1."""
+"""rl-baselines3-zoo's settings (hyperparams/*.yml at 22e3ff2) for CartPole-v1, Pendulum-v1 and HalfCheetah."""
 
 
 def main() -> None:
     """Train to the end of the budget."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("method", choices=list(ZOO))
+    parser.add_argument("case", choices=list(ZOO))
     parser.add_argument("task")
     parser.add_argument("budget", type=int)
     parser.add_argument("seed", type=int)
@@ -52,7 +53,7 @@ def main() -> None:
             found.extend([self.num_timesteps, float(i["episode"]["r"])] for i in self.locals["infos"] if "episode" in i)
             return True
 
-    algorithm, settings = ZOO[chosen.method]
+    algorithm, settings = ZOO[chosen.case]
     environment = make_vec_env(chosen.task, 1, seed=chosen.seed)
     model = algorithm("MlpPolicy", environment, seed=chosen.seed, device="cpu", **settings)
     model.set_logger(Logger(None, []))

@@ -87,7 +87,7 @@ def arm(on: str, bound: int, threads: int, even: bool, steps: int) -> Arm:
     torch.set_num_threads(threads)
     options, task = Options(model="blank:2x64", device="cpu", on=on, bound=bound), LongTailed(even=even)
     policy = load_policy(options)
-    samplers = samplers_of(options, task, policy)
+    samplers = samplers_of(method, options, task, policy)
     made = Arm(LanguageLoop(method, task, policy, seed=0, steps=steps, samplers=samplers, bound=bound), threads)
     if samplers is not None:
         _timed(samplers, made)

@@ -28,7 +28,7 @@ from etude.evaluation.plots import interval_bars
 from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
 from etude.runs.beds import Bed, load_bed
-from etude.runs.claims import PUBLISHED, TUNED
+from etude.runs.claim_runs import PUBLISHED, TUNED
 from etude.runs.contest import Arm, Row, both, compete, failures, kept_in, settings_of, table
 from etude.runtime.jsonl import JsonLines
 

@@ -16,6 +16,7 @@ import processes
 
 if TYPE_CHECKING:  # who only hands out tests to others does not wait for torch
     from etude.core.batches import TokenBatch, TokenLogProbs
+    from etude.runtime.executors.ray import Cluster
 
 settings.register_profile("etude", deadline=None)  # how long an example takes depends on what else runs here
 settings.register_profile("fast", parent=settings.get_profile("etude"), max_examples=15)
@@ -129,7 +130,7 @@ def no_fsync() -> Iterator[None]:
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes for runs and cells are forked by one that has imported what they need, instead of importing it."""
-    monkeypatch.setattr("etude.runs.jobs._worker", processes.Worker)
+    monkeypatch.setattr("etude.runs.jobs.worker", processes.Worker)
     monkeypatch.setattr("multiprocessing.get_context", lambda method: processes.CONTEXT)
 
 
@@ -154,6 +155,25 @@ def forked_roles(monkeypatch: pytest.MonkeyPatch) -> None:
         Popen=processes.Served, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
     )  # fmt: skip
     monkeypatch.setattr("etude.runtime.workers.subprocess", own)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Cluster]:
+    """One Ray for all tests, of this machine: four places, little memory. Others join it at its `head`."""
+    pytest.importorskip("ray")
+    from etude.runtime.executors.ray import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", "200000000")
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", "ab" * 32)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        cluster = Cluster(cpus=4)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.close()
 
 
 @pytest.fixture

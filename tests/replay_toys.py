@@ -24,7 +24,7 @@ REPLAY = {name: m for name, m in KIND.items() if m.experience is None or not m.e
 
 def acts_in_boxes(method: Method) -> bool:
     """Whether its actions are numbers, and not choices."""
-    return method.slots()["policy"].name not in ("from-critic", "softmax-policy")
+    return not method.slots()["policy"].of_choices
 
 
 def narrow(part: Any, *hidden: int) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from etude.core.episodes import Problem, Segment
 from etude.core.errors import DataError
+from etude.core.meters import spend
 from etude.core.task import Environment, LanguageTask, StepResult
 
 
@@ -23,6 +24,7 @@ class Slow(LanguageTask):
         fault: what goes wrong at the second turn of problem `at`.
         folder: where a fault that happens once leaves word.
         chance: whether it says a number that no seed decides.
+        price: simulated seconds that each letter takes, and half of it in money.
     """
 
     id: ClassVar[str] = "slow"
@@ -34,6 +36,7 @@ class Slow(LanguageTask):
     at: int = 1
     folder: str = ""
     chance: bool = False
+    price: float = 0.0
     max_turns: int = field(default=6, kw_only=True)  # type: ignore[misc]
     step_timeout: float = field(default=30.0, kw_only=True)  # type: ignore[misc]
 
@@ -65,6 +68,8 @@ class Counter:
     def step(self, segment: Segment) -> Any:
         self.turn += 1
         self.told += len(segment.text)
+        if self.task.price:
+            spend(seconds=self.task.price * len(segment.text), cost=self.task.price / 2)
         time.sleep(random.SystemRandom().random() * self.task.seconds)
         if self.turn == 2 and self.number == self.task.at and self.task.fault:
             wrong = self._go_wrong(self.task.fault)

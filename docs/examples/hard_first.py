@@ -27,7 +27,7 @@ hard_first = grpo.replace(
         statement="Weighing problems by how often they are failed beats GRPO.",
         bed="enumerable/twin",
         baseline="grpo",
-        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
+        measures=(Measure(name="area", smallest=0.02), Measure(name="end", role="mechanism")),
         equal=("steps",),
     ),
 )

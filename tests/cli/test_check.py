@@ -133,7 +133,7 @@ def test_a_reset_without_a_seed_is_found() -> None:
 
 SOUND = [
     TOYS, f"{MODULE}:Nested", f"{MODULE}:toy", "cartpole", "pendulum", "four-rooms", "garnet", "tile-chain",
-    "regulator", "pointmaze-umaze", "CartPole-v1", "Pendulum-v1", "gymnasium.envs:CartPole-v1",
+    "regulator", "pointmaze-umaze", "chainmaze-umaze", "CartPole-v1", "Pendulum-v1", "gymnasium.envs:CartPole-v1",
     "gymnasium.envs:Pendulum-v1", "gymnasium.envs:FrozenLake-v1", "Hopper-v4",
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from command import Cli
 from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.evaluation.pairs import Pair
-from etude.runs import claims, plans
+from etude.runs import claim_runs, claims, plans
 from etude.runs.code import text_hash
 from etude.runs.plans import Plan, read_plan, to_toml, write_plan
 
@@ -277,6 +277,45 @@ def test_what_was_stopped_goes_on(cli: Cli, project: Path, monkeypatch: pytest.M
     assert {**again, "seconds": 0} == {**verdict, "seconds": 0}
 
 
+def test_a_complete_record_is_left_as_it_is(
+    cli: Cli, project: Path, asked: list[list[int]], forget: Callable[[str], None]
+) -> None:
+    """It rests on the code that its runs were made with, and asking for it again makes no run."""
+    verdict = planned(cli) / "verdict.json"
+    cli("claims", "run", "mine.py:mine")
+    (project / "mine.py").write_text(MINE.replace('id="mine",', 'id="mine",\n    problems=3,'))
+    commit("other problems")
+    forget("mine")
+    before = verdict.read_bytes()
+    assert cli("claims", "run", "mine.py:mine").code == 0
+    assert verdict.read_bytes() == before
+    assert claims.verdict_of("mine.py:mine") == "held (stale)"
+    verdict.write_text(verdict.read_text().replace('"verdict": "held"', '"verdict": "reversed"'))
+    assert cli("claims", "run", "mine.py:mine").code == 0
+    assert claims.recorded("mine.py:mine")["verdict"] == "held"
+
+
+def test_a_stale_verdict_is_run_again_and_the_old_one_kept(
+    cli: Cli, project: Path, asked: list[list[int]], forget: Callable[[str], None]
+) -> None:
+    folder = planned(cli)
+    again = ("claims", "run", "mine.py:mine", "--again")
+    assert "has no verdict yet: run it without --again" in cli(*again).sentence
+    cli("claims", "run", "mine.py:mine")
+    assert "so the same runs would come again" in cli(*again).sentence
+    before = [(folder / name).read_bytes() for name in ("plan.toml", "runs.jsonl", "verdict.json")]
+    (project / "mine.py").write_text(MINE.replace('id="mine",', 'id="mine",\n    problems=3,'))
+    commit("other problems")
+    forget("mine")
+    del asked[:]
+    assert cli(*again).code == 0
+    assert asked[0] == [1000, 1001, 1002, 1003, 1004, 1005]
+    kept = [(folder / "earlier" / "1" / name).read_bytes() for name in ("plan.toml", "runs.jsonl", "verdict.json")]
+    assert kept == before
+    assert claims.verdict_of("mine.py:mine") == "held"
+    assert claims.check("mine.py:mine") == []
+
+
 def test_a_number_that_was_changed_is_noticed(cli: Cli, project: Path, asked: list[list[int]]) -> None:
     folder = planned(cli)
     cli("claims", "run", "mine.py:mine")
@@ -416,5 +455,5 @@ def test_every_verdict_follows_from_its_runs(name: str) -> None:
     folder = claims.folder_of(name)
     plan = read_plan(folder)
     record = claims.recorded(name) or {}
-    again = json.loads(json.dumps(claims.derive(plan, claims.Lines(folder / plans.RUNS, plan))))
+    again = json.loads(json.dumps(claims.derive(plan, claim_runs.Lines(folder / plans.RUNS, plan))))
     assert [k for k in again if not claims.same(record[k], again[k])] == []

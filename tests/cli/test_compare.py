@@ -135,7 +135,7 @@ def test_a_signal_stops_the_workers_too() -> None:
         pytest.raises(Interrupted, match="Stopped by SIGTERM; runs that have begun are saved"),
         jobs.Workers(1) as pool,
     ):
-        pool.idle.append(process := jobs._worker())
+        pool.idle.append(process := jobs.worker())
         os.kill(os.getpid(), signal.SIGTERM)
     assert process.returncode is not None, "it was waited for"
     assert signal.getsignal(signal.SIGTERM) is before

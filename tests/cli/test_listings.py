@@ -40,10 +40,12 @@ def test_methods_json(cli: Cli) -> None:
     assert [c["name"] for e in entries if e["id"] == "ppo" for c in e["claims"]] == ["ppo", "ppo/control"]
     assert changed["dr-grpo"] == ["advantages", "aggregation"]
     assert [e["id"] for e in entries if e["claim"] is None] == [
-        "bc-discrete", "cal-ql-online", "cql-discrete", "rem", "bve", "mce", "a-lol-offline", "cgpo-pairs", "cgpo-best",
+        "bc-discrete", "bear", "bear-discrete", "cal-ql-online", "cql-discrete", "kl-control", "spibb", "rem", "bve",
+        "mce", "a-lol-offline", "cgpo-pairs", "cgpo-best",
         "pairwise-ppo", "rlgf-aggrevated", "rlgf-lols", "rlhf-survey-ppo", "rlmt-ppo", "rlmt-dpo", "tulu-3-dpo",
         "tulu-3-rlvr", "backtracking-rl", "interplay-rl-alone", "clip-cov", "rft", "planning-q-learning",
-        "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft", "rlpt-text", "spo-tree",
+        "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft", "rlad-solver", "rlad-writer",
+        "rlad-writer-rft", "rlpt-text", "spo-tree",
     ]  # fmt: skip
 
 

@@ -4,6 +4,8 @@ import os
 import time
 from typing import Literal
 
+from etude.core.meters import spend
+
 
 def add(a: int, b: int = 1) -> int:
     """Add two numbers.
@@ -19,6 +21,12 @@ def add(a: int, b: int = 1) -> int:
 def find(where: str, kinds: list[str], how: Literal["fast", "well"] | None = None) -> dict[str, str]:
     """Find things somewhere."""
     return {kind: where for kind in kinds}
+
+
+def consult(question: str) -> str:
+    """Ask somebody who takes time and money."""
+    spend(seconds=2.0, cost=0.25, tokens=len(question))
+    return "ask me later"
 
 
 def misbehave(how: str) -> object:

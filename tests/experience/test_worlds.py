@@ -75,6 +75,12 @@ def here() -> list[Any]:
 
 
 @pytest.mark.slow
+def test_what_answers_take_is_said_in_both() -> None:
+    used = [[[s.info.get("used") for s in e.segments] for e in play(Slow(price=0.5, workers=n))] for n in (0, 2)]
+    assert used[0] == used[1] and any(u for e in used[0] for u in e)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_any_number_of_workers_plays_what_this_process_plays(here: list[Any], count: int) -> None:
     episodes = play(Slow(workers=count, seconds=0.02))

@@ -32,6 +32,12 @@ def loop(w: World) -> Tensor:
     return sequence_mean({i: clipped(w, i, a, 1 - 1 / 1.1, 0.1) for i, a in advantages.items()})
 
 
+def ssp(w: World) -> Tensor:
+    """Of its solvers: GRPO clipped at 0.8 and 1.285, and 0.01 of k3."""
+    taught = surrogates(w, standardised(paid(w), w), 0.2, 0.285)
+    return sequence_mean({i: taught[i] + 0.01 * k3(w, i) for i in taught})
+
+
 def ssrl(w: World) -> Tensor:
     """GRPO and 0.001 of k3 for R = 0.9 EM + 0.1 F, over the tokens outside of what was found."""
     grammar = [1.0, 0.5 * 1 / 2, 0.5, 0.0, 2 / 3]

@@ -20,10 +20,12 @@ from pinned_shared import (
     clipped,
     dapo_scores,
     deviation,
+    differing,
     k3,
     left_out,
     likelihoods,
     mean,
+    overlong,
     paid,
     sequence_mean,
     standardised,
@@ -556,6 +558,53 @@ def anchored() -> World:
     return world
 
 
+def with_hints() -> World:
+    """The second problem stands without a hint."""
+    world = plain()
+    world.notes["hints"] = ["+*", "", "--"]
+    return world
+
+
+def rlad_solver(w: World) -> Tensor:
+    """DAPO where there is a hint; without one nothing is paid, and a hundredth of the distance is all there is."""
+    bare = {i for i in range(w.count) if not w.notes["hints"][w.groups[i]]}
+    scores = differing({i: w.rewards[i] + overlong(w, i) for i in range(w.count) if i not in bare}, w)
+    losses = surrogates(w, standardised(scores, w), 0.2, 0.28)
+    kept = {i: losses.get(i, 0.0) + 0.01 * k3(w, i) for i in range(w.count) if i in losses or i in bare}
+    assert bare and len(kept) == 10
+    return token_mean(kept)
+
+
+def judged_hints() -> World:
+    """What is asked about is known; of the second problem no hint helps."""
+    world = plain()
+    world.notes["listed"] = {"asked_about": "?"}
+    world.notes["without"] = [1.0, 6.0, 0.0]
+    return world
+
+
+def rlad_writer(w: World) -> Tensor:
+    """RPO: the best hint against the worst by what a solver makes of them, and the best one's likelihood per token."""
+    judged, losses = w.notes["judged"], []
+    gain = [0.1 * (w.of("new", i) - w.of("ref", i)).sum() for i in range(w.count)]
+    for problem in sorted(set(w.groups)):
+        rows = [i for i in range(w.count) if w.groups[i] == problem]
+        best, worst = max(rows, key=judged.__getitem__), min(rows, key=judged.__getitem__)
+        losses.append((1 + (gain[worst] - gain[best]).exp()).log() - w.of("new", best).sum() / w.lengths[best])
+    return sum(losses) / len(losses)
+
+
+def rlad_writer_rft(w: World) -> Tensor:
+    """The likelihood of the best hint to each problem, where it is better than none."""
+    judged, losses = w.notes["judged"], {}
+    for problem, bare in enumerate(w.notes["without"]):
+        best = max((i for i in range(w.count) if w.groups[i] == problem), key=judged.__getitem__)
+        if judged[best] > bare:
+            losses[best] = -w.of("new", best)
+    assert len(losses) == 2
+    return token_mean(losses)
+
+
 TOLD = (
     ('<think>1</think>{"scores":{"A":1,"B":2,"C":3},"best-to-worst":["C","B","A"]}', 0.95, (1, 2, 3)),
     ('{"scores":{"A":2,"B":2,"C":2},"best-to-worst":["A","B","C"]}', 0.8, (2, 2, 2)),
@@ -742,6 +791,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "agro": (plain, rlvr.agro),
     "alpine": (worlds.demonstrations, sft),
     "o1-roadmap": (worlds.settled, rlvr.o1_roadmap),
+    "asyncflow": (plain, grpo),
     "backtracking-rl": (plain, rlvr.backtracking_rl),
     "bilevel-mle": (plain, bilevel_mle),
     "brpo": (compared, brpo),
@@ -823,6 +873,9 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "rl-compositionality-rft": (plain, rlvr.rl_compositionality_rft),
     "rl-knowledge-traversal": (plain, rl_knowledge_traversal),
     "rlanything": (plain, rlvr.rlanything),
+    "rlad-solver": (with_hints, rlad_solver),
+    "rlad-writer": (judged_hints, rlad_writer),
+    "rlad-writer-rft": (judged_hints, rlad_writer_rft),
     "rlmt": (plain, rlmt),
     "rlmt-dpo": (plain, rlmt_dpo),
     "rlmt-ppo": (plain, rlmt_ppo),
@@ -840,6 +893,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "spo": (worlds.forked, rlvr.spo),
     "spo-tree": (worlds.nodes, rlvr.spo_tree),
     "ssrl": (worlds.informed, agents.ssrl),
+    "ssp": (plain, agents.ssp),
     "supo": (plain, agents.supo),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),

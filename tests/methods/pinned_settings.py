@@ -232,6 +232,22 @@ SETTINGS: dict[str, Settings] = {
         **{f"{k}.learning.optimizer.lr": 1e-3 for k in ("policy", "critic", "learners.0")},
         **{f"{k}.learning.target.rate": 0.005 for k in ("policy", "critic")},
     },
+    "bear": {
+        **{k: v for k, v in WIDE.items() if not k.startswith("exp")}, "experience": "logged", "exploration": None,
+        "policy.network.hidden": (400, 300), "critic.network.hidden": (400, 300), "sampling.batch": 100,
+        "critic.learning.optimizer.lr": 1e-3, "policy.learning.optimizer.lr": 1e-3,
+        "policy.learning.target.rate": 0.005, "critic.backup": "best-drawn", "critic.backup.count": 10,
+        "critic.backup.reduce.share": 0.75, "actor.0.over": "min", "actor.1": "sampled-support", "actor.1.count": 5,
+        "actor.1.width": 20.0, "learners.0.learning.optimizer.lr": 1e-3, "learners.1.limit": 0.05,
+        "learners.1.learning.optimizer.lr": 1e-3, "planner.count": 10, "planner.beta": 0.0,
+    },
+    "bear-discrete": {
+        "experience": "logged", "exploration": None, "policy": "softmax-policy", "policy.network.hidden": (400, 300),
+        "critic.network.hidden": (400, 300), "critic.count": 2, "sampling.batch": 100,
+        "critic.backup.rule": "from-policy", "critic.backup.reduce.share": 0.75, "actor.1": "expected-support",
+        "actor.1.count": 5, "actor.1.width": 1.0, "learners.0": "behaviour-model", "learners.1.limit": 0.05,
+        "planner": None,
+    },
     "bve": {**OF_LOGS, "transforms": ("next-actions",), "critic.backup.rule": "taken"},
     "c51": {**CARTPOLE, "critic.head.count": 51, "critic.error": "cross-entropy"},
     "capo": {**PLAIN, "token_weights.0.direction": "adam", "token_weights.0.beta1": 0.9,
@@ -363,6 +379,7 @@ SETTINGS: dict[str, Settings] = {
         **PAIRS, "problems": 64, "objective.beta": 0.5, "objective.states": 16, "objective.mean_goal": False,
         "reference": None,
     },
+    "asyncflow": {**PLAIN, "bound": 1},
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
     "h2o": {
@@ -437,6 +454,10 @@ SETTINGS: dict[str, Settings] = {
     "mce": {
         **{k: v for k, v in OF_LOGS.items() if "target" not in k}, "transforms": ("returns-to-go",),
         "critic.backup": "monte-carlo", "critic.learning.target": None,
+    },
+    "kl-control": {
+        **OF_LOGS, "critic.backup": "near-prior", "critic.backup.c": 0.1, "critic.backup.passes": 5,
+        "critic.noise.rate": 0.2, "learners.0": "behaviour-model", "learners.0.learning.optimizer.lr": 1e-3,
     },
     "map-dqn": {
         **CARTPOLE, "sampling.horizon.gamma": 0.96, "critic.error": "huber", "critic.head": "channels",
@@ -613,6 +634,35 @@ SETTINGS: dict[str, Settings] = {
         **GUIDED, **TWO_CRITICS, "stages.0.chooser": "after-steps", "stages.0.chooser.steps": 20,
     },
     "rlgf-lols": {**GUIDED, **TWO_CRITICS, "stages.0.chooser": "by-chance", "stages.0.chooser.chance.p": 0.2},
+    "rlad": {
+        "runs": ("worthwhile-hints", "rates", "train", "train", "train", "train", "train", "train"), "repeat": 1,
+        "runs.0.problems": 3000, "runs.0.alone": 16, "runs.2.method": "sft", "runs.2.task": "{hints}",
+        "runs.2.begins": "start", "runs.3.method": "rlad-solver", "runs.3.begins": "start", "runs.3.steps": 150,
+        "runs.3.set": (
+            "experience.writer.model={writer-0}", "curriculum.rates={rates}", "curriculum.above=0.5",
+            "curriculum.most=1.0",
+        ),
+        "runs.4.method": "rlad-writer", "runs.4.begins": "writer-0", "runs.4.steps": 1,
+        "runs.4.set": ("rewards.0.solver.model={solver-1}",), "runs.5.begins": "solver-1",
+        "runs.5.set": (
+            "experience.writer.model={writer-1}", "curriculum.rates={rates}", "curriculum.above=0.0",
+            "curriculum.most=0.5",
+        ),
+        "runs.6.begins": "writer-1", "runs.7.begins": "solver-2", "runs.7.steps": 150,
+    },
+    "rlad-solver": {
+        **ONCE, "experience": "hinted-groups", "experience.size": 8, "experience.hints": 2, "experience.bare": 0.25,
+        "problems": 8, "reference": "frozen", "curriculum": "of-difficulty", "filters.0.resample": True,
+        "rewards": ("task-reward", "overlong-penalty", "only-with-hint"), "critic": None,
+    },
+    "rlad-writer": {
+        "epochs": 4, "minibatches": 16, "experience": "hint-groups", "experience.size": 4, "problems": 500,
+        "rewards": ("solved-with",), "rewards.0.samples": 4, "reference": "frozen", "regularizers": (),
+    },
+    "rlad-writer-rft": {
+        "epochs": 4, "minibatches": 16, "experience": "hint-groups", "experience.size": 4, "problems": 500,
+        "rewards": ("helped-by",), "rewards.0.samples": 4, "reference": None, "filters": ("best-that-helps",),
+    },
     "rlmt": {
         **ONCE, "experience": "groups", "experience.size": 8, "experience.temperature": 0.7, "problems": 64,
         "rewards": ("answer-score",), "rewards.0.sees": "after-thinking", "rewards.0.sees.delimiter": "</think>",
@@ -784,6 +834,10 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, **ONCE, "experience": "scaffolded-groups", "experience.size": 32, "experience.temperature": 0.6,
         "experience.blocks": 4, "experience.shown": (0, 1, 2, 3, 4), "reference": "frozen", "critic": None,
     },
+    "spibb": {
+        **OF_LOGS, "policy": "safe-policy", "critic.backup": "bootstrap", "critic.backup.rule": "rarely-as-before",
+        "critic.backup.rule.threshold": 0.1, "learners.0": "behaviour-model", "learners.0.learning.optimizer.lr": 1e-3,
+    },
     "spo": {
         **SAMPLED, "experience": "forks", "experience.temperature": 0.6, "experience.rollouts": 9,
         "experience.splitter": "low-probability-cuts", "experience.splitter.below": 0.9,
@@ -852,6 +906,17 @@ SETTINGS: dict[str, Settings] = {
     "tulu-3-rlvr": {
         **SAMPLED, "epochs": 4, "minibatches": 1, "reference": "frozen", "critic": "value-model", "critic.lead": 0,
         "critic.clip": None, "critic.learning.epochs": 4, "critic.learning.minibatches": 1, "regularizers": (),
+    },
+    "ssp": {
+        **{k: v for k, v in PLAIN.items() if k not in ("experience", "reference")},
+        "experience": "self-play", "experience.size": 5, "experience.rules.words": 10, "experience.renewed": 10,
+        "experience.rules.characters": 1000, "experience.rules.queries": 2, "experience.noise": 4,
+        "experience.verified": True, "rewards": ("search-answer",), "reference": "frozen",
+        "regularizers": ("kl-to-reference",), "regularizers.0.coefficient": 0.01, "regularizers.0.estimator": "k3",
+        "roles": ("plays", "plays"), "roles.0.player": "proposer", "roles.0.rewards": ("unsolved",),
+        "roles.0.advantages": "group-advantage", "roles.0.advantages.centre": None, "roles.0.advantages.scale": None,
+        "roles.0.trained": True, "roles.0.apart": False, "roles.0.weights": None, "roles.1.player": "solver",
+        "roles.1.apart": True, "roles.1.trained": True, "roles.1.weights": None, "roles.1.rewards": None,
     },
     "ssrl": {
         **PLAIN, "experience.size": 5, "rewards": ("task-reward", "search-format", "own-information"),

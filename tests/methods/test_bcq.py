@@ -18,8 +18,9 @@ from etude.core.registry import get_method
 from etude.evaluation.export import plain_policy
 from etude.evaluation.restored import restore_policies
 from etude.experience.stretches import Stretches
+from etude.learners.best_of import MostlyMin
 from etude.loops.off_policy import OffPolicyLoop
-from etude.methods.offline.bcq import MostlyMin, Perturbing
+from etude.methods.offline.bcq import Perturbing
 from log_toys import logged_task, small_logged
 from own_updates import Own, flat, follow, net, q
 

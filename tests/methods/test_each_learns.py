@@ -395,12 +395,13 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 ELSEWHERE = {
     "archer", "cosmos-mcts", "open-rs", "pairwise-ppo", "planning-pg-vs-q", "planning-q-learning", "ppo-rlhf",
-    "qwenlong-l1-5-phase", "qwenlong-l1-phase", "refuel", "reward-anything", "rl-llm-technical-survey", "rlanything",
+    "qwenlong-l1-5-phase", "qwenlong-l1-phase", "refuel", "reward-anything", "rl-llm-technical-survey", "rlad-solver",
+    "rlad-writer", "rlad-writer-rft", "rlanything",
     "rlgf-d2lols", "rlgf-lols", "rlmt", "rlmt-dpo", "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rto", "salsa",
-    "text2grad", "toolrl",
+    "ssp", "text2grad", "toolrl",
 }  # fmt: skip
-"""They need a curriculum, a model or a critic of rewards, a graph, thoughts, answers, calls, turns or verdicts, or are
-made of others that are here: `test_learning.py` and their own tests."""
+"""They need a curriculum, a model or a critic of rewards, a graph, hints, thoughts, answers, calls, turns or verdicts,
+or are made of others that are here: `test_learning.py` and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:

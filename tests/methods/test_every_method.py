@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from etude.advantages.utterances import UtteranceAdvantages
 from etude.core.control import ControlTask
 from etude.core.edit import assignments
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.method import Method
@@ -29,11 +31,14 @@ from etude.core.registry import (
     module_at,
     parent_of,
 )
+from etude.core.slots import Context
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
+from etude.experience.rollout import fresh, rollout
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
+from etude.methods.agents.ssp import SelfPlay
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.cosmos_mcts import PairsBySearch
 from etude.methods.preference.pairwise_rl import AgainstAnchor
@@ -42,6 +47,7 @@ from etude.methods.preference.rlgf.guided import GuideRollIns, GuideRollOuts
 from etude.methods.preference.rto import DPOTokenReward
 from etude.methods.preference.text2grad.parts import TaskCritic, WordRewards
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
+from etude.methods.rlvr.rlad import HintedGroups, OnlyWithHint, SolvedWith
 from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
 from etude.references.soup import Soup
@@ -73,7 +79,8 @@ TASKS = {
     "archer": "attr-20q", "copg": "preferences", "directional-stimulus-prompting": "compose",
     "empg": "attr-20q", "goal-conditioned-rm": "preferences", "ipo": "preferences", "p2r": "compose",
     "pairwise-ppo": "preferences", "planning-q-learning": "paths", "refuel": "attr-20q", "rlprompt": "compose",
-    "selective-token-generation": "compose", "ssrl": "compose", "supo": "attr-20q", "tulu-3-dpo": "preferences",
+    "selective-token-generation": "compose", "ssp": "compose", "ssrl": "compose", "supo": "attr-20q",
+    "tulu-3-dpo": "preferences",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
 PROBLEMS = {
@@ -157,15 +164,32 @@ def complete(method: Method, scorer: str) -> Method:
     rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
     rewards = tuple(p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
-    if any(isinstance(p, (CallFormat, ListwiseReward)) for p in rewards):  # the shipped model never writes one
+    rewards = tuple(p.replace(solver=SavedModel(model=scorer)) if isinstance(p, SolvedWith) else p for p in rewards)
+    if any(isinstance(p, (CallFormat, ListwiseReward, OnlyWithHint, SolvedWith)) for p in rewards):
+        # the shipped model never writes one, and is not helped by hints
         rewards += (RepetitionPenalty(size=1),)
     rewards = tuple(p.replace(whose=SavedModel(model=scorer)) if isinstance(p, DPOTokenReward) else p for p in rewards)
     rewards = tuple(p.replace(critic=TaskCritic()) if isinstance(p, WordRewards) else p for p in rewards)
     if isinstance(method, TokenMethod) and isinstance(method.reference, Soup):
         method = method.replace(reference=method.reference.replace(models=(scorer,)))
+    if isinstance(method, TokenMethod) and isinstance(method.experience, HintedGroups):
+        method = method.replace(experience=method.experience.replace(writer=SavedModel(model=scorer)))
     if isinstance(method, TokenMethod) and isinstance(method.experience, (GuideRollIns, GuideRollOuts)):
         method = method.replace(experience=method.experience.replace(guide=SavedModel(model=scorer), size=4), epochs=1)
+    if isinstance(method, TokenMethod) and isinstance(method.experience, SelfPlay):  # the shipped model poses none
+        method = method.replace(experience=AnyQuestion(size=4))
     return method.replace(rewards=rewards)
+
+
+class AnyQuestion(SelfPlay):
+    """The problems themselves are asked, whatever a proposer says to them."""
+
+    def _proposed(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
+        starts = fresh(problems, 1, context.stream.split("propose"))
+        return rollout([s._replace(player="proposer") for s in starts], context, self.sampling(context))
+
+    def _posed(self, proposed: Sequence[Episode], context: Context) -> dict[int, Problem]:
+        return dict(enumerate(e.problem for e in proposed))
 
 
 def answered(part: JudgeReward) -> JudgeReward:
@@ -257,14 +281,18 @@ def test_its_parts_agree(method: Method, scorer: str) -> None:
     complete(method, scorer).check()
 
 
+MEMBERS = {"bear": "discrete-bcq", "kl-control": "discrete-bcq", "spibb": "discrete-bcq"}
+"""What a study holds against others, and the method whose claim is about that study."""
+
+
 @pytest.mark.parametrize("name", sorted({path: name for name, path in reversed(files("methods").items())}.values()))
 def test_its_claim_can_be_run(name: str) -> None:
-    """The first method of every file has one."""
-    claim = get_method(name).claim
+    """The first method of every file has one, or is a member of a study that has."""
+    claim = get_method(MEMBERS.get(name, name)).claim
     assert claim is not None
     assert claim.statement.endswith(".")
     if not claim.bed:
-        assert callable(experiment_of(name))
+        assert callable(experiment_of(MEMBERS.get(name, name)))
         assert resolve_task(claim.task)
         return
     bed = load_bed(claim.bed)

@@ -40,6 +40,7 @@ from etude.loops.update import Updater
 from etude.methods.preference.text2grad.parts import WordRewards
 from etude.methods.rlvr.memory_r_plus.memories import Memory, embedded
 from etude.methods.rlvr.poly_ppo import chosen_sets
+from etude.methods.rlvr.rlad import SolvedWith
 from etude.methods.rlvr.rlp import InformationGain
 from etude.optimizers.adam import AdamW
 from etude.policies.texts.models import SavedModel
@@ -171,6 +172,8 @@ def episode(world: World, i: int) -> Episode:
     known: dict[str, Any] = {"following": ("b=3;", "c=4;")}
     if "anchor" in world.notes:
         known["demonstration"] = world.notes["anchor"]
+    if "hints" in world.notes:
+        known["hint_in_view"] = world.notes["hints"][group]
     known |= world.notes.get("listed", {})
     if "values" in world.notes:
         known["value"] = world.notes["values"][group]
@@ -231,6 +234,11 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
             )
         if isinstance(part, InformationGain):
             monkeypatch.setattr(InformationGain, "score", lambda part, episodes, context: world.notes["judged"])
+        if isinstance(part, SolvedWith):
+            monkeypatch.setattr(
+                SolvedWith, "shares", lambda part, problems, *_: world.notes[
+                    "judged" if len(problems) == world.count else "without"]
+            )  # fmt: skip
         if part.name == "memory-reward":
             Memory(part.state["successes"], 9, 9).put(["p0"], *(embedded([text], 512, 3) for text in ("?", "b=3")))
         if part.name == "prompt-gdro":

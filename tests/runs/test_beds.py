@@ -16,7 +16,7 @@ from etude.evaluation.verdicts import LOOKS
 from etude.runs import beds as module
 from etude.runs import tuning
 from etude.runs.beds import CONFIRMING, Scores, beds, load_bed, runs_of, start_of
-from etude.runs.cards import make_card
+from etude.runs.cards import card_path, make_card, read_card
 from etude.runs.code import code_in
 from etude.runs.contest import both
 from etude.runs.jobs import run_jobs
@@ -43,6 +43,7 @@ def recipe(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_every_recipe_can_be_read() -> None:
     assert beds()
     for name in beds():
@@ -226,3 +227,25 @@ def test_pairs_of_language_say_which_problems_were_solved(tmp_path: Path) -> Non
     assert [len(right) for right in pair.solved] == [5, 5]
     assert [sum(right) / 10 for right in pair.solved] == [pair.arm["end"], pair.baseline["end"]]
     assert Pair.from_json(json.loads(json.dumps(pair.to_json()))).solved == ([*pair.solved[0]], [*pair.solved[1]])
+
+
+def test_the_card_of_a_bed_that_came_with_the_package_is_written_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package's own card is read until there is another, and never written to."""
+    package, here = tmp_path / "package", tmp_path / "here"
+    recipe = package / "beds" / "enumerable" / "one.toml"
+    recipe.parent.mkdir(parents=True)
+    here.mkdir()
+    recipe.write_text('about = "x"\n')
+    monkeypatch.setattr(module, "ROOT", package)
+    monkeypatch.setattr(module, "PLACES", (package / "beds",))
+    monkeypatch.chdir(here)
+    assert read_card("enumerable/one") is None
+    recipe.with_suffix(".json").write_text('{"of": "the package"}')
+    assert read_card("enumerable/one") == {"of": "the package"}
+    own = card_path("enumerable/one")
+    assert own == Path("beds/enumerable/one.json")
+    own.parent.mkdir(parents=True)
+    own.write_text('{"of": "mine"}')
+    assert read_card("enumerable/one") == {"of": "mine"}

@@ -15,7 +15,7 @@ from test_beds import RECIPE
 from etude.core.errors import ConfigError
 from etude.evaluation.learning import fit_curve
 from etude.runs.beds import CONFIRMING, Bed, load_bed
-from etude.runs.claims import PUBLISHED, TUNED
+from etude.runs.claim_runs import PUBLISHED, TUNED
 from etude.runs.contest import Arm, both, compete, failures, settings_of, table
 from etude.runtime.jsonl import JsonLines
 

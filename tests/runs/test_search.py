@@ -81,7 +81,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """A search that was never stopped, in a folder of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("etude.runs.jobs._worker", processes.Worker)
+        patch.setattr("etude.runs.jobs.worker", processes.Worker)
         return etude.tune("grpo", "enumerable", out=tmp_path_factory.mktemp("searched") / "search", **SMALL)
 
 

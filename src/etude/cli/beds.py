@@ -83,6 +83,7 @@ def make(name: str, *, runs: Path = Path("runs/beds"), workers: int | None = Non
     bed = load_bed(name)
     card = make_card(bed, root=runs, workers=workers)
     path = card_path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(card, indent=1) + "\n")
     start, base = card["start"][bed.metric], card["baseline"]
     print(

@@ -62,7 +62,8 @@ def show(method: str) -> None:
     """
     from rich.console import Console
 
-    from etude.runs.claims import PUBLISHED, TUNED, claim_of, folder_of, recorded, verdict_of
+    from etude.runs.claim_runs import PUBLISHED, TUNED
+    from etude.runs.claims import claim_of, folder_of, recorded, verdict_of
     from etude.runs.plans import PLAN
 
     (_, claim), record, folder = claim_of(method), recorded(method), folder_of(method)
@@ -126,8 +127,10 @@ def plan(method: str, *, reason: str = "") -> None:
 def run(
     *methods: str,
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    again: Annotated[bool, Parameter(negative=())] = False,
     runs: Path = Path("runs"),
     workers: int | None = None,
+    on: str = "local",
 ) -> None:
     """Do what plans say, pair by pair until it is decided, and write the verdicts.
 
@@ -139,28 +142,35 @@ def run(
         Whose claims.
     all_
         Every claim that has a plan and no verdict that follows from it.
+    again
+        Run all of a stale one anew; what was recorded is put aside.
     runs
         Where the runs are kept; those that exist are used again.
     workers
-        Runs at a time; all cores by default.
+        Runs at a time; all cores by default, of the cluster with --on ray.
+    on
+        Where runs are done: local; ray, on all machines of a Ray cluster (RAY_ADDRESS, or as ray@HOST:PORT), which all
+        see --runs.
     """
     from etude.core.errors import EtudeError
     from etude.runs.claims import run_claim, waiting
+    from etude.runs.spread import workers_of
 
     if all_ == bool(methods):
         raise ConfigError("Say whose claims to run, as in `etude claims run dapo gpg`, or --all.")
     failed: list[str] = []
-    for name in waiting() if all_ else methods:
-        try:
-            record = run_claim(name, runs=runs, workers=workers)
-        except EtudeError as error:
-            if len(methods) == 1:
-                raise
-            failed.append(f"{name}: {error}")
-            continue
-        difference, pairs = _figures(record)
-        print(f"{name}: {record['verdict']}. {record['statement']}")
-        print(f"  {difference} times the smallest difference that matters, {pairs} pairs")
+    with workers_of(on, workers) as those:
+        for name in waiting() if all_ else methods:
+            try:
+                record = run_claim(name, runs=runs, workers=those, again=again)
+            except EtudeError as error:
+                if len(methods) == 1:
+                    raise
+                failed.append(f"{name}: {error}")
+                continue
+            difference, pairs = _figures(record)
+            print(f"{name}: {record['verdict']}. {record['statement']}")
+            print(f"  {difference} times the smallest difference that matters, {pairs} pairs")
     if failed:
         raise ConfigError("Not all could be run.\n" + "\n".join(failed))
 

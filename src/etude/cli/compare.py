@@ -26,6 +26,7 @@ def compare(
     evaluate: int | None = None,
     evaluate_every: int | None = None,
     preset: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    on: str = "local",
     of_task: TaskFields = NOTHING,
 ) -> None:
     """Train what is missing, then compare: interquartile means with intervals, probability of improvement, curves.
@@ -51,7 +52,7 @@ def compare(
         A Python function over completions that scores all of them: my_rewards.py:score, or with a weight
         my_rewards.py:score=0.2. Repeatable.
     workers
-        Runs at a time; all cores by default.
+        Runs at a time; all cores by default, of the cluster with --on ray.
     evaluate
         Problems of each split, in control episodes of each member, that every run is evaluated on; as in `etude train`.
     evaluate_every
@@ -59,6 +60,9 @@ def compare(
     preset
         Begin every method with the settings that were measured for it on this task; where one has none, all are
         trained as published.
+    on
+        Where runs are done: local; ray, on all machines of a Ray cluster (RAY_ADDRESS, or as ray@HOST:PORT), which all
+        see --out.
     """
     from rich.console import Console
 
@@ -80,6 +84,7 @@ def compare(
         evaluate=evaluate,
         evaluate_every=evaluate_every,
         preset=preset,
+        on=on,
         **logs,
         **of_task.given(),
     )

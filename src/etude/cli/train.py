@@ -64,8 +64,9 @@ def train(
     micro_tokens: int = 8192,
     threads: int | None = None,
     on: str = "local",
-    bound: int = 0,
+    bound: int | None = None,
     engine: str | None = None,
+    ranks: int | None = None,
     checkpoint_every: int | None = None,
     keep: int = 2,
     keep_best: str | None = None,
@@ -136,7 +137,8 @@ def train(
         What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, search:FOLDER of texts,
         python (in a sandbox), sql:FILE; several with commas.
     resume
-        Go on with a run that was stopped; only --steps, --until, --accept-changes, --callback, --quiet go with it.
+        Go on with a run that was stopped; only --steps, --until, --ranks, --accept-changes, --callback and --quiet go
+        with it.
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
@@ -178,10 +180,12 @@ def train(
         In control hogwild:2, two workers that learn on the same numbers (a3c and its kin).
     bound
         How many training steps old rows may be when they are learned from: with 1, sampling for the next step goes on
-        beside the update of this one. Give it with --on processes.
+        beside the update of this one. Give it with --on processes. By default as the method says, 0 for most.
     engine
         Who samples the tokens of training: native:http://127.0.0.1:8000 (`etude engine start native`), or vLLM or
         SGLang in an environment of its own: vllm:http://..., sglang:http://...
+    ranks
+        How many processes take each update together, each on a part of the rows: 1 by default. Also with --resume.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep
@@ -211,6 +215,7 @@ def train(
                 callbacks=callback,
                 until=until,
                 data=data,
+                ranks=ranks,
             ),
             quiet,
         )
@@ -224,8 +229,9 @@ def train(
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,
-        "bound": bound, "engine": engine, "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best,
-        "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
+        "bound": bound, "engine": engine, "ranks": 1 if ranks is None else ranks,
+        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
+        "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS
@@ -257,11 +263,11 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet", "data")
+    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet", "data", "ranks")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)
         raise ConfigError(
             f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only "
-            "--steps, --until and --callback can. Start a new run for other settings."
+            "--steps, --until, --ranks and --callback can. Start a new run for other settings."
         )

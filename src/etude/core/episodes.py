@@ -15,6 +15,10 @@ Message = Mapping[str, Any]
 `tool_calls`, may be there too."""
 
 
+FIRST = "policy"
+"""Who plays an episode that has one player; also the name of the model that a run begins with."""
+
+
 class StopReason(StrEnum):
     """Why an episode or a completion ended.
 
@@ -89,7 +93,7 @@ class Episode:
 
     Args:
         group: episodes of one group answer the same problem and are compared with each other.
-        player: role among several players (proposer, solver, critic, ...).
+        player: role among several players (proposer, solver, critic, ...); what is seen, said and paid here is its own.
         parent: index of the episode this one was branched from, at turn `fork_turn`.
         seed: what its environment was reset with.
         draw: where its random numbers come from; None: nothing of it was sampled.
@@ -102,12 +106,13 @@ class Episode:
         views: what was seen and said of it, where the policy did not see everything: the segments of each training
             row, actions being those tokens that were sampled there. Empty: everything was seen, in one row.
         part_of: the episode that this is a row of, whose `info` and `scores` it shares; None: it is whole.
+        beside: the same game as its other players saw it, an episode for each of them that had a turn.
     """
 
     problem: Problem
     segments: list[Segment] = field(default_factory=list)
     group: int = 0
-    player: str = "policy"
+    player: str = FIRST
     parent: int | None = None
     fork_turn: int | None = None
     seed: int = 0
@@ -122,6 +127,7 @@ class Episode:
     info: dict[str, Any] = field(default_factory=dict)
     views: list[list[Segment]] = field(default_factory=list)
     part_of: Episode | None = None
+    beside: list[Episode] = field(default_factory=list)
 
     @property
     def whole(self) -> Episode:

@@ -25,7 +25,7 @@ def objections(method: Method, task: Task | None = None) -> Iterator[str]:
     if task is None:
         return
     for slot in method.absent.get(task.world, ()):
-        if getattr(method, slot) not in (None, ()):
+        if getattr(method, slot) not in (None, (), 0):
             yield f"{method.id}: {task.id} is a task of {task.world}, whose loop has no use for the slot {slot}."
     yield from dict.fromkeys(sentence for own in _followed(method) for sentence in _unfit(own, task))
 
@@ -47,6 +47,7 @@ def _unfit(method: Method, task: Task) -> Iterator[str]:
             )
         elif sentence := part.lacks(task):
             yield sentence
+    yield from method.misfits(task)
 
 
 def check(method: Method, task: Task | None = None) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from etude.core import players
 from etude.core.encoder_slots import ReplayEncoder
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count, Positive
+from etude.core.fields import Count, Positive, WholeNumber
 from etude.core.learners import Critic, Joint, OwnCritic, StateCritic, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.log_slots import LogTransform, ReplayValue
 from etude.core.method import Method
@@ -31,6 +32,7 @@ from etude.core.slots import (
     GroupReward,
     Reference,
     Reward,
+    Role,
     SecondLook,
     Stage,
     TokenAdvantages,
@@ -53,6 +55,9 @@ from etude.core.step_slots import (
 )
 from etude.core.worlds import World
 
+if TYPE_CHECKING:
+    from etude.core.task import Task
+
 Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
 
 
@@ -62,14 +67,18 @@ class TokenMethod(Method):
 
     Sizes: `problems` per step; completions per problem are the experience's; memory decides the rest.
     `epochs` passes over each batch, each in `minibatches` optimizer steps.
+    Rows are sampled by weights that are `bound` training steps older, so that the next can be sampled while a step is
+    learned from; 0: by those that learn from them.
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {
-        World.ENUMERABLE: ("stages", "second_look", "critic", "learners")
+        World.ENUMERABLE: ("stages", "roles", "second_look", "critic", "learners", "bound")
     }
-    stays: ClassVar[Mapping[str, str]] = {"optimizer": "optimizer", "reference": "reference", "learners": "optimizer"}
+    stays: ClassVar[Mapping[str, str]] = {
+        "optimizer": "optimizer", "reference": "reference", "learners": "optimizer", "roles": ""
+    }  # fmt: skip
     computes: ClassVar[frozenset[Need]] = frozenset(
         {
             Need.ENTROPY, Need.VALUES, Need.HIDDEN, Need.LOGITS, Need.REFERENCE, Need.REFERENCE_LOGP,
@@ -78,6 +87,7 @@ class TokenMethod(Method):
     )  # fmt: skip
 
     stages: tuple[Stage, ...] = ()
+    roles: tuple[Role, ...] = ()
     curriculum: Curriculum | None = None
     experience: TokenExperience | None = None
     second_look: SecondLook | None = None
@@ -95,6 +105,7 @@ class TokenMethod(Method):
     problems: Count = 16
     epochs: Count = 1
     minibatches: Count = 1
+    bound: WholeNumber = 0
 
     @property
     def completions(self) -> int | None:
@@ -141,6 +152,10 @@ class TokenMethod(Method):
             yield f"{objective} or a regularizer reads values of the policy's own head: choose critic=token-critic."
         if self.experience.pauses:
             yield from self._without_rewards(experience)
+        yield from players.contradictions(self)
+
+    def misfits(self, task: Task) -> Iterator[str]:
+        yield from players.misfits(self, task)
 
     def _without_rewards(self, experience: str) -> Iterator[str]:
         """Parts that cannot do with rows which go on in a later step, and have no reward yet."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from etude.core import stages
 from etude.core.claims import Claim
 from etude.core.errors import CheckpointError, ConfigError, UnknownNameError
 from etude.core.part import Need, Part, check_field, from_json, hints, to_json
 from etude.core.worlds import World
+
+if TYPE_CHECKING:
+    from etude.core.task import Task
 
 META = ("id", "title", "paper", "row", "parent", "claim")
 
@@ -145,6 +148,10 @@ class Method:
 
     def contradictions(self) -> Iterator[str]:
         """What contradicts between the slots of this kind, all that are required being there."""
+        yield from ()
+
+    def misfits(self, task: Task) -> Iterator[str]:
+        """What of it, all slots together, does not go with a task, as sentences."""
         yield from ()
 
     # A run's copy

@@ -94,9 +94,13 @@ class ReplayReading(Protocol):
         """What the policy does, or its slow copy where it has one."""
         ...
 
-    def several(self, count: int, at: At = "here") -> Choice:
+    def several(self, count: int, at: At = "here", copy: bool = False) -> Choice:
         """What the policy does in so many tries at each row, without gradient: [P, N, C, A], log-probabilities
-        [P, N, C]."""
+        [P, N, C]. Or its slow copy, where it has one."""
+        ...
+
+    def before_tanh(self, count: int) -> Tensor:
+        """What a policy squashes that does so, in so many tries at each row here, with gradient: [P, N, C, A]."""
         ...
 
     def anything(self, count: int) -> Choice:
@@ -142,6 +146,11 @@ class ReplayReading(Protocol):
             copy: its slow copy. frozen: its weights without gradient, for those who learn from it through the actions.
             first: the first of its M alone; M is 1 then.
         """
+        ...
+
+    def passes(self, count: int, at: At) -> Tensor:
+        """What the critic's slow copy says of every choice in so many passes, each with noise of its own in its
+        weights, without gradient: [P, C M, N, A, K]."""
         ...
 
     def slopes(self) -> Tensor:

@@ -7,11 +7,11 @@ Shapes are those of `core/batches.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.episodes import Episode, Problem
+from etude.core.episodes import FIRST, Episode, Problem
 from etude.core.part import Need, Part
 from etude.core.streams import Stream
 from etude.core.worlds import World
@@ -38,6 +38,7 @@ class Context:
         max_tokens: length limit of one completion.
         record: what the sampler may note of every token on the way ('entropy', 'hidden'), since parts need it.
         samplers: who plays episodes (an `etude.experience.samplers.Samplers`); None: this process.
+        seats: of several players, by name; a player that has none speaks with `policy`.
     """
 
     task: Any
@@ -48,6 +49,30 @@ class Context:
     max_tokens: int = 64
     record: frozenset[Need] = frozenset()
     samplers: Any = None
+    seats: Mapping[str, Seat] = field(default_factory=dict)
+
+    def seat(self, player: str) -> Seat:
+        """Where a player sits."""
+        return self.seats.get(player) or Seat(self.policy)
+
+    def at(self, player: str) -> Context:
+        """What is lent to a part that works for this player: the policy is its own."""
+        return replace(self, policy=self.seat(player).policy)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a player sits.
+
+    Args:
+        policy: the model that it speaks with (an `etude.policies.language.LanguagePolicy`).
+        prompt: text before all else that it is shown.
+        view: what it sees before each turn (an `etude.experience.views.View`); None: what the experience says.
+    """
+
+    policy: Any
+    prompt: str = ""
+    view: Any = None
 
 
 class Stage(Part, abstract=True):
@@ -173,6 +198,11 @@ class TokenExperience(Part, abstract=True):
         """How many rows one problem makes, as far as that is known beforehand."""
         return 1
 
+    @property
+    def players(self) -> tuple[str, ...]:
+        """Who plays its episodes, where it has several players play one after another; (): as the task says."""
+        return ()
+
     def lacks(self, task: Task) -> str | None:
         return task.needs_reward() if self.samples else None
 
@@ -193,6 +223,55 @@ class TokenExperience(Part, abstract=True):
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         """Episodes for the problems; `episode.group` indexes the problem in the list."""
         raise NotImplementedError
+
+
+class Role(Part, abstract=True):
+    """What a method is for one of several players; a player without a role follows the method as it stands."""
+
+    slot = "roles"
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
+
+    @property
+    def trained(self) -> bool:
+        """Whether anything is learned from what it says."""
+        return True
+
+    @property
+    def apart(self) -> bool:
+        """Whether its rows are learned from in optimizer steps of their own, after those on the others' rows."""
+        return False
+
+    @property
+    def player(self) -> str:
+        """Whose it is; fields of this name take its place."""
+        return FIRST
+
+    @property
+    def called(self) -> str:
+        """What `--set roles.NAME...` calls it."""
+        return self.player
+
+    @property
+    def model(self) -> str:
+        """The name of the model that it speaks with; roles of one name share its weights, and its optimizer."""
+        return FIRST
+
+    @property
+    def start(self) -> str:
+        """What that model begins as: '' for a copy of the one that the run begins with, else a name or a folder."""
+        return ""
+
+    def lasting(self) -> Any:
+        """What of it goes on from stage to stage."""
+        return self.player, self.model, self.start
+
+    def seat(self, policy: Any) -> Seat:
+        """Where it sits, with this model."""
+        return Seat(policy)
+
+    def follows(self, method: SomeMethod) -> SomeMethod:
+        """The method as this player follows it."""
+        return method.replace(roles=())
 
 
 class SecondLook(Part, abstract=True):

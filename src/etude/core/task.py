@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -36,6 +36,10 @@ class StepResult:
     `terminated`: the outcome is there, and nothing follows. `truncated`: a limit of the environment's own stopped the
     episode before its outcome; with a critic it goes on with the value of what `segments` show.
     `info` may hold `success` (bool) and numbers to log.
+
+    In a game of several players (`LanguageTask.players`) the reward is that of who has just spoken, and `segments` are
+    shown to who speaks next: `player`, or the same again where that is empty. `pays` says what others earn by the step,
+    each for the last thing that it said.
     """
 
     segments: list[Segment]
@@ -43,6 +47,8 @@ class StepResult:
     terminated: bool = False
     truncated: bool = False
     info: dict[str, Any] | None = None
+    player: str = ""
+    pays: Mapping[str, float] = field(default_factory=dict)
 
 
 class Task(Part, abstract=True):
@@ -124,6 +130,10 @@ class LanguageTask(Task, abstract=True):
     max_tokens: ClassVar[int] = 64
     """Default limit of one completion."""
     max_turns: ClassVar[int] = 1
+    """Turns of an episode, those of all players together."""
+    players: ClassVar[tuple[str, ...]] = ()
+    """Who takes turns in an episode, where several do; the first of them begins. Each sees what the environment shows
+    it, has an episode of its own (`Episode.beside`), and is what `roles` make of it."""
     modes: ClassVar[tuple[str, str]] = ("<think>", "<no_think>")
     """How a completion begins that thinks before it answers, and one that does not, for policies that do both."""
     thought: ClassVar[tuple[str, str]] = ("<think>", "</think>")

@@ -19,7 +19,7 @@ from torch import Tensor
 from etude.core.control import Ways
 from etude.evaluation.restored import RestoredPolicies
 from etude.policies.control.actor import Player
-from etude.policies.control.units import in_units
+from etude.policies.control.units import Best, in_units
 
 Floats = NDArray[np.float64]
 
@@ -89,7 +89,7 @@ class TrainedSampling(_WithoutMemory):
         self.policies, self.label, self.epsilon = policies, label, epsilon
         self.spread, self.space = in_units(policies.actor), policies.environment.action_space
         self.anything = AnyAction(self.space)
-        self.greedy = bool(getattr(policies.method.policy, "made_of_critic", False))
+        self.greedy = isinstance(self.spread, Best)
 
     def begin(self, count: int) -> None:
         self.player = Player(self.policies.actor, 1, count)

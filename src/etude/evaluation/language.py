@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from etude.core.episodes import Episode, Problem
 from etude.core.errors import RewardError
-from etude.core.slots import Context, Reward, TokenReward
+from etude.core.slots import Context, Reward, Seat, TokenReward
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.evaluation.intervals import Interval
@@ -82,6 +82,7 @@ def evaluate_split(
     experience: Groups | None = None,
     temperature: float | None = None,
     rewards: Sequence[Reward | TokenReward] = (),
+    seats: Mapping[str, Seat] | None = None,
 ) -> Evaluation:
     """Sample `samples` episodes for each of the first `problems` problems of a split.
 
@@ -93,6 +94,7 @@ def evaluate_split(
         temperature: another one than the experience's; at 0 each problem has one completion, the greedy one.
         rewards: parts that score in place of the task's own environment. What is correct the task says all the same;
             where only rewards can tell, problems that none of them applies to are left out.
+        seats: of players, with the models that they speak with; a game counts once, as its first player saw it.
 
     Raises: RewardError if that leaves no problem.
     """
@@ -100,14 +102,14 @@ def evaluate_split(
     chosen = [pool[i] for i in range(min(problems, len(pool)))]
     return evaluate_problems(
         policy, task, chosen, split, samples=samples, seed=seed, experience=experience, temperature=temperature,
-        rewards=rewards,
+        rewards=rewards, seats=seats,
     )  # fmt: skip
 
 
 def evaluate_problems(
     policy: LanguagePolicy, task: LanguageTask, chosen: Sequence[Problem], split: str, *, samples: int = 8,
     seed: int = 0, experience: Groups | None = None, temperature: float | None = None,
-    rewards: Sequence[Reward | TokenReward] = (),
+    rewards: Sequence[Reward | TokenReward] = (), seats: Mapping[str, Seat] | None = None,
 ) -> Evaluation:  # fmt: skip
     """As `evaluate_split`, of these problems; a problem's id says which random numbers it is sampled with."""
     from etude.core.rows import to_batch
@@ -118,7 +120,7 @@ def evaluate_problems(
     how, greedy = experience or Groups(), temperature == 0
     samples = 1 if greedy else samples
     stream = Stream(seed).split("evaluation", split)
-    context = Context(task, policy, stream, max_tokens=how.max_tokens or task.max_tokens)
+    context = Context(task, policy, stream, max_tokens=how.max_tokens or task.max_tokens, seats=seats or {})
     starts, sampling = fresh(chosen, samples, stream), how.sampling(context)
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
@@ -126,7 +128,8 @@ def evaluate_problems(
     for place in range(0, len(starts), BATCH):
         episodes = rollout(starts[place : place + BATCH], context, sampling, how.view)
         if rewards:
-            score(to_batch(episodes, policy.tokenizer.pad_token_id, 1.0, policy.device), rewards, context)
+            names = tuple(dict.fromkeys(e.player for e in episodes))
+            score(to_batch(episodes, policy.tokenizer.pad_token_id, 1.0, policy.device, names), rewards, context)
         played += episodes
     grouped = [played[i : i + samples] for i in range(0, len(played), samples)]
     if task.judged_by_reward:

@@ -15,6 +15,7 @@ from etude.runtime.looks import INTERVALS, splits_of
 
 GROUPS = (
     ("Checks", r"fault|fail|timeout|dropped|discard|skipp|stale|invariant|check|nonfinite|out_of_|error|no_reward"),
+    ("What answers took", r"^used/"),
     ("Speed", r"per_second|seconds|duration|memory|time$"),
     ("Success", r"@\d|accuracy|success|solved|win_rate"),
     ("Reward", r"reward|return|score|informative|group_(std|spread)"),
@@ -23,7 +24,7 @@ GROUPS = (
     ("Optimisation", r"loss|grad|lr$|rate|update|norm|weight|epoch|step"),
 )
 """Title and pattern; the first that a name matches takes it."""
-ORDER = ("Reward", "Success", "Policy", "Episodes", "Optimisation", "Speed", "Checks", "Other")
+ORDER = ("Reward", "Success", "Policy", "Episodes", "Optimisation", "Speed", "What answers took", "Checks", "Other")
 UNITS = {
     "entropy": "nats", "kl": "nats", "logp_gap": "nats", "logp_gap_bound": "nats", "completion_length": "tokens",
     "episode_length": "steps", "tokens_per_second": "tokens / s", "steps_per_second": "steps / s",

@@ -100,6 +100,8 @@ def _chips(record: Mapping[str, Any]) -> str:
     if [value for _, value in parts] == [record.get("reward")]:
         parts = []  # one component that is the whole reward
     chips = [("reward", record.get("reward")), *parts]
+    used = record.get("used")
+    chips += [(k, v) for k, v in used.items() if v] if isinstance(used, Mapping) else []
     chips += [("advantage", record.get("advantage")), ("stop", record.get("stop"))]
     shown = [
         f'<span><span class="soft">{escape(k)}</span> {escape(_value(v))}</span>' for k, v in chips if v is not None

@@ -21,7 +21,23 @@ def check_result(result: object, episode: Episode, context: Context) -> None:
         raise EnvironmentFault(
             f"{whose(context.task, episode)} returned the reward {number!r}; a reward must be a finite number."
         )
+    for name, amount in (*result.pays.items(), *([(result.player, 0.0)] if result.player else [])):
+        check_named(name, amount, episode, context)
     check_observations(result.segments, episode, context)
+
+
+def check_named(name: str, amount: object, episode: Episode, context: Context) -> None:
+    """Raise EnvironmentFault for a player that the task does not have, or one that is paid no finite number."""
+    players = context.task.players
+    if name not in players:
+        raise EnvironmentFault(
+            f"{whose(context.task, episode)} named the player {name!r}, and the task's players are "
+            f"{', '.join(players) or 'none (one plays alone)'}."
+        )
+    if isinstance(amount, str) or not hasattr(amount, "__float__") or float(amount) - float(amount) != 0:
+        raise EnvironmentFault(
+            f"{whose(context.task, episode)} paid {name!r} {amount!r}; a reward must be a finite number."
+        )
 
 
 def check_observations(segments: object, episode: Episode, context: Context) -> None:

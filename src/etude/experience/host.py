@@ -12,6 +12,7 @@ from typing import Any
 
 from etude.core.episodes import Problem, Segment
 from etude.core.errors import EtudeError
+from etude.core.meters import metering
 from etude.core.part import from_json
 from etude.core.task import Environment, LanguageTask, StepResult
 from etude.runtime.packing import Unpackable, packed, unpacked
@@ -32,8 +33,8 @@ class Host:
     """Holds the environments of one batch of episodes, by their number; another batch takes their place.
 
     A message has `batch` and `number`, and either `problem` and `seed` of a reset, or the `segment` of a step. The
-    answer has what was `returned` and the `seconds` that it took; what an environment `raised`; what of its answer is
-    `unsent`, since it is no plain data; or a sentence that `stops` the run.
+    answer has what was `returned`, the `seconds` that it took and what it `used`; what an environment `raised`; what of
+    its answer is `unsent`, since it is no plain data; or a sentence that `stops` the run.
 
     Args:
         task: 'module:Class' of the task.
@@ -53,14 +54,15 @@ class Host:
             self.worlds, self.batch = {}, message["batch"]
         begun = time.monotonic()
         try:
-            returned = self._ask(message)
+            with metering() as meter:
+                returned = self._ask(message)
         except EtudeError as error:
             return {"stops": str(error)}
         except (Exception, SystemExit) as error:
             return {"raised": f"{type(error).__name__}: {error}"}
         seconds = time.monotonic() - begun
         try:
-            return {"returned": sendable(returned, "segment" in message), "seconds": seconds}
+            return {"returned": sendable(returned, "segment" in message), "seconds": seconds, "used": meter.used}
         except Unpackable as error:
             return {"unsent": str(error)}
 
@@ -78,6 +80,8 @@ def sendable(returned: object, of_step: bool) -> Any:
         return _segments(returned)
     if isinstance(returned, StepResult):
         values = {k: packed(getattr(returned, k), k) for k in ("terminated", "truncated", "info")}
+        if returned.player or returned.pays:
+            values |= {"player": packed(returned.player, "player"), "pays": packed(dict(returned.pays), "pays")}
         return {**values, "reward": _number(returned.reward), "segments": _segments(returned.segments)}
     return {"other": repr(returned)}
 
@@ -86,7 +90,7 @@ def received(sent: Any) -> Any:
     """What `sendable` made JSON values of."""
     if not isinstance(sent, dict) or "other" in sent:
         return _received_segments(sent)
-    values = {k: unpacked(sent[k]) for k in ("terminated", "truncated", "info")}
+    values = {k: unpacked(sent[k]) for k in ("terminated", "truncated", "info", "player", "pays") if k in sent}
     reward: Any = Other(sent["reward"]["other"]) if isinstance(sent["reward"], dict) else sent["reward"]
     return StepResult(_received_segments(sent["segments"]), reward, **values)
 

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from etude.core.draws import Draw
 from etude.core.episodes import Episode, Segment, StopReason
 from etude.experience.lines import Lines
 from etude.experience.views import Look, View, count, only_seen
 from etude.policies.sampling import Sampling
 
 if TYPE_CHECKING:
-    from etude.experience.rollout import Start
     from etude.experience.texts import Texts
 
 
@@ -45,11 +45,11 @@ class Views(Looks):
     """Episodes of which a view is seen. They end with the rows that were sampled from (`Episode.views`)."""
 
     def __init__(
-        self, episodes: Sequence[Episode], view: View, starts: Sequence[Start], texts: Texts, lines: Lines,
+        self, episodes: Sequence[Episode], view: View, draws: Sequence[Draw], texts: Texts, lines: Lines,
         sampling: Sampling,
     ) -> None:  # fmt: skip
         super().__init__(episodes)
-        self.view, self.starts, self.texts, self.lines, self.sampling = view, starts, texts, lines, sampling
+        self.view, self.draws, self.texts, self.lines, self.sampling = view, draws, texts, lines, sampling
         self.now: dict[int, Look] = {}
         self.rows: list[list[list[Segment]]] = [[] for _ in episodes]
 
@@ -76,7 +76,9 @@ class Views(Looks):
     def finish(self) -> None:
         """The rows; the last with what was answered last, where it goes on to there."""
         for i, (episode, rows) in enumerate(zip(self.episodes, self.rows)):
-            if rows and not any(episode.segments[-1].action_mask):
+            if not rows:  # nothing was said there, or in another view
+                continue
+            if not any(episode.segments[-1].action_mask):
                 look = self.view.look(episode, 0, self.texts)
                 rest = None if look is None or look.summary else _behind(rows[-1], look.segments)
                 rows[-1] += rest or []
@@ -100,7 +102,7 @@ class Views(Looks):
         for size in sorted({self.now[i].summary for i in asked}):
             some = [i for i in asked if self.now[i].summary == size]
             numbers = [sum(s.role == "summary" for s in self.episodes[i].segments) for i in some]
-            draws = [self.starts[i].draw.child("summary", n, "tokens") for i, n in zip(some, numbers)]
+            draws = [self.draws[i].child("summary", n, "tokens") for i, n in zip(some, numbers)]
             how = dataclasses.replace(self.sampling, max_tokens=size, stop=())
             views = {i: self.tokens(i) for i in some}
             for i, completion in zip(some, self.lines.sample(views, how, draws, [0] * len(some), False, others)):

@@ -12,18 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
-from etude.core.episodes import Episode, Problem, Segment, StopReason
-from etude.core.errors import DataError
+from etude.core.episodes import FIRST, Episode, Problem, Segment, StopReason
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.experience.answers import Faults, check_observations, check_result
-from etude.experience.lines import Lines
-from etude.experience.looks import Looks, Views
-from etude.experience.texts import Texts, observed
+from etude.experience.play import Play
+from etude.experience.seats import Seats
 from etude.experience.views import FullHistory, View
-from etude.experience.worlds import Answer, Worlds, worlds_of
-from etude.policies.sampling import Completion, Sampling
-from etude.policies.showing import shown
+from etude.experience.worlds import worlds_of
+from etude.policies.sampling import Sampling
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -41,6 +37,7 @@ class Start(NamedTuple):
         open: whether the last of them is only the beginning of a turn, which the policy goes on with.
         hint: text that the policy is shown after the prompt and what was said, before a turn that it goes on with.
         parent: index of the other episode.
+        player: who plays it, where an experience has several play one after another.
     """
 
     problem: Problem
@@ -51,6 +48,7 @@ class Start(NamedTuple):
     hint: str = ""
     seed: int | None = None
     parent: int | None = None
+    player: str = FIRST
 
     @property
     def turns(self) -> int:
@@ -126,164 +124,40 @@ def played(
     Raises EnvironmentFault if environments keep failing, one hangs in this process, or returns a reward that is not a
     finite number or an observation that is not text.
     """
-    episodes = [blank(start) for start in starts]
-    with worlds_of(context.task, episodes) as worlds:
-        play, lines = _Play(starts, episodes, worlds, context), Lines(engine or context.policy.converse())
+    seats = Seats(starts, context, view, sampling, engine)
+    with worlds_of(context.task, seats.firsts()) as worlds:
+        play = Play(starts, seats, worlds, context)
         turns, going = [start.turns for start in starts], play.begin()
-        looks = Looks(episodes) if view.whole else Views(episodes, view, starts, play.texts, lines, sampling)
         while going or play.away:
-            going = looks.ready([i for i in going if _has_turn(episodes[i], turns[i], context)], play.away)
-            views = {i: tokens for i in going if _has_room(episodes[i], tokens := looks.tokens(i), context)}
-            if going := list(views):
-                draws = [starts[i].draw.child("turn", turns[i], "tokens") for i in going]
-                begun = [starts[i].begun if turns[i] == starts[i].turns else 0 for i in going]
-                last = all(turns[i] + 1 >= context.task.max_turns for i in going)
-                play.say(going, lines.sample(views, sampling, draws, begun, last, play.away))
-                looks.said(going)
-                for i in going:
-                    turns[i] += 1
+            for speaker, mine, later in seats.speaking(going):
+                mine = [s for s in mine if _has_turn(seats, s, turns[seats.world(s)])]
+                others = play.others(mine, later)
+                mine = speaker.looks.ready(mine, others)
+                views = {s: tokens for s in mine if _has_room(seats, s, tokens := speaker.looks.tokens(s))}
+                if mine := list(views):
+                    at = [seats.world(s) for s in mine]
+                    draws = [starts[w].draw.child("turn", turns[w], "tokens") for w in at]
+                    begun = [starts[w].begun if turns[w] == starts[w].turns else 0 for w in at]
+                    last = all(turns[w] + 1 >= context.task.max_turns for w in at)
+                    play.say(mine, speaker.lines.sample(views, sampling, draws, begun, last, others))
+                    speaker.looks.said(mine)
+                    for w in at:
+                        turns[w] += 1
             going = play.hear()
-        looks.finish()
-    return episodes
+    return seats.played()
 
 
-def blank(start: Start) -> Episode:
-    """An episode in which nothing has happened yet."""
-    seed = start.draw.child("environment").key % (1 << 31) if start.seed is None else start.seed
-    return Episode(
-        start.problem, group=start.group, seed=seed, draw=start.draw, parent=start.parent,
-        fork_turn=start.turns if start.segments else None,
-    )  # fmt: skip
-
-
-def _has_turn(episode: Episode, turn: int, context: Context) -> bool:
+def _has_turn(seats: Seats, seat: int, turn: int) -> bool:
     """Whether there is this turn; otherwise the episode ends here."""
-    if turn < context.task.max_turns:
+    if turn < seats.context.task.max_turns:
         return True
-    episode.stop = StopReason.MAX_TURNS
+    seats.end(seat, StopReason.MAX_TURNS)
     return False
 
 
-def _has_room(episode: Episode, view: Sequence[int], context: Context) -> bool:
+def _has_room(seats: Seats, seat: int, view: Sequence[int]) -> bool:
     """Whether there is room for at least one more token behind what is seen; otherwise the episode ends here."""
-    if len(view) < context.policy.context:
+    if len(view) < seats.at(seat).policy.context:
         return True
-    episode.stop = StopReason.CONTEXT_OVERFLOW
+    seats.end(seat, StopReason.CONTEXT_OVERFLOW)
     return False
-
-
-class _Play:
-    """What happens in episodes between the policy's turns."""
-
-    def __init__(
-        self, starts: Sequence[Start], episodes: Sequence[Episode], worlds: Worlds, context: Context
-    ) -> None:  # fmt: skip
-        self.starts, self.episodes, self.worlds, self.context = starts, episodes, worlds, context
-        self.faults, self.texts = Faults(), Texts(context)
-        self.away: dict[int, tuple[Segment, StopReason]] = {}
-        """What episodes said whose environments have not answered."""
-
-    def begin(self) -> list[int]:
-        """Reset the environments and replay what was said; the episodes that go on from there."""
-        all_of_them = range(len(self.episodes))
-        going = [i for i, answer in zip(all_of_them, self.worlds.reset(all_of_them)) if self._open(i, answer)]
-        for turn in range(max((start.turns for start in self.starts), default=0)):
-            again = [i for i in going if turn < self.starts[i].turns]
-            said = [_said_again(self.starts[i].segments[turn], replayed=True) for i in again]
-            self._tell(again, said, [StopReason.END_OF_TEXT] * len(again))
-            kept = set[int]()
-            while self.away:
-                kept.update(self.hear())
-            going = [i for i in going if turn >= self.starts[i].turns or i in kept]
-        for i in going:
-            self._show_rest(i)
-        return going
-
-    def say(self, going: Sequence[int], completions: Sequence[Completion]) -> None:
-        """Give the environments what the policy said."""
-        said = [self._said(self.episodes[i], completion) for i, completion in zip(going, completions)]
-        self._tell(going, said, [c.stop for c in completions])
-
-    def hear(self) -> list[int]:
-        """The episodes that go on, of those whose environments answered."""
-        return [i for i, answer in self.worlds.hear() if self._take(i, *self.away.pop(i), answer)]
-
-    def _tell(self, which: Sequence[int], said: Sequence[Segment], stops: Sequence[StopReason]) -> None:
-        for i, segment, stop in zip(which, said, stops):
-            self.episodes[i].segments.append(segment)
-            self.away[i] = segment, stop
-        self.worlds.tell(which, said)
-
-    def _open(self, i: int, answer: Answer) -> bool:
-        """Show what an environment was reset to; False if the episode is lost."""
-        episode, context = self.episodes[i], self.context
-        if answer.fault:
-            return self.faults.lost(episode, answer)
-        self.faults.fine()
-        check_observations(answer.returned, episode, context)
-        segments = shown(answer.returned, context.task, context.policy)
-        for segment, tokens in zip(segments, self.texts.opening(segments)):
-            _observe(episode, segment, tokens)
-        if not episode.tokens:
-            raise DataError(
-                f"Problem {episode.problem.id!r} has an empty prompt; the policy needs a token to go on from."
-            )
-        return True
-
-    def _show_rest(self, i: int) -> None:
-        """What comes between a start's whole turns and the first that the policy says something in."""
-        start, episode = self.starts[i], self.episodes[i]
-        if start.hint:
-            hint = Segment("critique", start.hint, info={"hint": True})
-            _observe(episode, hint, self.context.policy.encode(start.hint))
-        if start.open:
-            episode.segments.append(_said_again(start.segments[-1], replayed=True, open=True))
-
-    def _said(self, episode: Episode, completion: Completion) -> Segment:
-        """The segment of what the policy said, whole where its turn was begun elsewhere."""
-        segment, before = self.texts.said(completion), episode.segments[-1]
-        if before.info.get("open"):
-            segment = _joined(before, segment, self.context.policy)
-            episode.segments.pop()
-        return segment
-
-    def _take(self, i: int, segment: Segment, stop: StopReason, answer: Answer) -> bool:
-        """Write down what an environment answered; True if the episode goes on."""
-        episode, context, result = self.episodes[i], self.context, answer.returned
-        if answer.fault:
-            return self.faults.lost(episode, answer)
-        self.faults.fine()
-        check_result(result, episode, context)
-        segment.duration, segment.reward = answer.seconds, float(result.reward)
-        if result.info:
-            episode.info.update(result.info)
-        if result.terminated:
-            episode.stop = stop if stop.cut else StopReason.TERMINATED
-            return False
-        reply = self.texts.reply(result.segments, episode, stop)
-        if result.truncated:
-            episode.stop = StopReason.TRUNCATED
-            if len(episode.tokens) + sum(map(len, reply)) > context.policy.context:
-                return False
-        for extra, tokens in zip(result.segments, reply):
-            _observe(episode, extra, tokens)  # also of a truncated episode, whose value goes on from there
-        return not result.truncated
-
-
-def _said_again(segment: Segment, **info: bool) -> Segment:
-    """What was said elsewhere and is not trained on here."""
-    return dataclasses.replace(segment, action_mask=[0] * len(segment.tokens), info=info)
-
-
-def _joined(begun: Segment, rest: Segment, policy: LanguagePolicy) -> Segment:
-    """One turn from its replayed beginning and what was sampled after it."""
-    tokens = begun.tokens + rest.tokens
-    return Segment(
-        "assistant", policy.decode(tokens), tokens, begun.action_mask + rest.action_mask,
-        begun.behaviour_logp + rest.behaviour_logp, rest.version,
-        info={**rest.info, "begun": len(begun.tokens)},
-    )  # fmt: skip
-
-
-def _observe(episode: Episode, segment: Segment, tokens: list[int]) -> None:
-    episode.segments.append(observed(segment, tokens))

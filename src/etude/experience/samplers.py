@@ -8,6 +8,7 @@ filters and learners see whole batches. Starts say where their random numbers co
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +26,13 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.host import packed_fields
-from etude.experience.rollout import EVERYTHING, Start, blank, played
+from etude.experience.rollout import EVERYTHING, Start, played
+from etude.experience.seats import blank
 from etude.experience.views import FullHistory, View
 from etude.policies import snapshots
 from etude.policies.sampling import Sampling
 from etude.policies.snapshots import Snapshot
+from etude.runtime.executors.local import Local
 from etude.runtime.executors.roles import Answer, Before, Dispatch, Executor, dispatched
 from etude.runtime.packing import Unpackable, packed, unpacked
 
@@ -111,15 +114,16 @@ class Samplers:
         policy: LanguagePolicy = context.policy
         mark = snapshots.mark(snapshots.weights(policy))
         asked = self._asked(starts, sampling, policy.version, mark, view)
-        answer = self.executor.ask("play", Before("load", mark, lambda: _file(policy, mark)), **asked)
+        answer = self.executor.ask("play", Before("load", mark, lambda: _file(policy, mark), ("file",)), **asked)
         return _episodes(starts, answer, policy, mark)
 
     def begin(
         self, starts: Sequence[Start], sampling: Sampling, snapshot: Snapshot, view: View = EVERYTHING
     ) -> Answer:  # fmt: skip
         """Ask for the same without waiting, from these weights; what comes of it is for `finish`."""
-        made = Before("load", snapshot.mark, lambda: nullcontext({"file": str(snapshot.file), "mark": snapshot.mark}))
-        return self.executor.begin("play", made, **self._asked(starts, sampling, snapshot.version, snapshot.mark, view))
+        file, mark = str(snapshot.file), snapshot.mark
+        made = Before("load", mark, lambda: nullcontext({"file": file, "mark": mark}), ("file",))
+        return self.executor.begin("play", made, **self._asked(starts, sampling, snapshot.version, mark, view))
 
     def finish(
         self, answer: Answer, starts: Sequence[Start], policy: LanguagePolicy, snapshot: Snapshot
@@ -139,6 +143,15 @@ class Samplers:
     def close(self) -> None:
         """End what was started for them."""
         self.executor.close()
+
+
+def beside(task: LanguageTask, policy: LanguagePolicy) -> Samplers:
+    """One sampler in this process with weights of its own, a copy of the policy's."""
+    own = type(policy)(
+        copy.deepcopy(policy.model), policy.tokenizer, share_prompts=policy.share_prompts, autocast=policy.autocast,
+        shadow=policy.shadow,
+    )  # fmt: skip
+    return Samplers(Local(Sampler(task, own), apart=True), task)
 
 
 class AtVersion:

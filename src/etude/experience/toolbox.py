@@ -8,12 +8,14 @@ chat template where the text becomes tokens (`policies/guarding.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from etude.core.episodes import Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive
+from etude.core.meters import spend
 from etude.core.task import Environment, LanguageTask, StepResult, Toolbox
 from etude.experience.calls import Call, CallForm, Misread, TaggedCalls
 from etude.experience.deadline import deadline
@@ -41,8 +43,10 @@ class ToolCalls(Toolbox):
         seconds: that a call may take.
         longest: characters that are shown of what it returned.
         turns: turns of an episode of a task that would end after one.
+        prices: what a call of a function costs, as in 'search=0.5', in any unit; `used/cost` in the metrics.
 
-    Raises: ConfigError, when the first episode begins, for functions that cannot be loaded or described, or none.
+    Raises: ConfigError for a price that is none, and, when the first episode begins, for functions that cannot be
+        loaded or described, or none.
 
     >>> ToolCalls(functions="calculator, tools_2.py:find").sources
     ('calculator', 'tools_2.py:find')
@@ -52,6 +56,23 @@ class ToolCalls(Toolbox):
     calls: CallForm = TaggedCalls()
     seconds: Positive = 5.0
     longest: Count = 2_000
+    prices: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        self.costs()
+
+    def costs(self) -> dict[str, float]:
+        """What a call costs, by the function's name."""
+        found = {}
+        for price in self.prices:
+            name, _, number = price.partition("=")
+            try:
+                found[name.strip()] = float(number)
+            except ValueError:
+                found[name.strip()] = -1.0
+            if not 0 <= found[name.strip()] < math.inf:
+                raise ConfigError(f"ToolCalls.prices must be prices of calls, as in search=0.5, got {price!r}.")
+        return found
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -76,6 +97,9 @@ class Calling:
                 f"Task {task.id or type(task).__name__!r} has no tools to call: name functions (--tools my_tools.py), "
                 "or have its environment's `tools()` return some."
             )
+        self.costs = box.costs()
+        if unknown := [name for name in self.costs if name not in self.tools]:
+            raise ConfigError(f"There is no tool {unknown[0]!r} to have a price. There are: {', '.join(self.tools)}.")
         for name in ("snapshot", "restore"):
             if hasattr(environment, name):
                 setattr(self, name, getattr(environment, name))
@@ -116,6 +140,8 @@ class Calling:
             raise Failed(f"There is no tool {item.name!r}.{meant(item.name, list(self.tools))} There are: {there}.")
         if wrong := objection(self.tools[item.name], item.arguments):
             raise Failed(wrong)
+        if item.name in self.costs:
+            spend(cost=self.costs[item.name])
         if item.name in self.own:
             return self._here(item)
         assert self.served is not None

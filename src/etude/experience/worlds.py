@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from etude.core.episodes import Episode, Segment
 from etude.core.errors import ConfigError, EnvironmentFault, EtudeError
+from etude.core.meters import Used, metering
 from etude.core.part import from_json, to_json
 from etude.core.registry import reference
 from etude.core.task import LanguageTask, Task
@@ -38,12 +39,14 @@ class Answer(NamedTuple):
         seconds: what it took.
         fault: why the episode is lost, '' if it is not.
         error: what was raised in this process.
+        used: what it says that it took; None where it says nothing.
     """
 
     returned: Any
     seconds: float = 0.0
     fault: str = ""
     error: Exception | None = None
+    used: Used | None = None
 
 
 class Worlds(Protocol):
@@ -117,13 +120,13 @@ class Here:
     def _call(self, i: int, ask: Any, *arguments: object) -> Answer:
         begun = time.monotonic()
         try:
-            with deadline(self.task.step_timeout, lambda: self._hangs(i)):
+            with metering() as meter, deadline(self.task.step_timeout, lambda: self._hangs(i)):
                 returned = ask(*arguments)
         except EtudeError:
             raise
         except Exception as error:
             return Answer(None, fault=f"{type(error).__name__}: {error}", error=error)
-        return Answer(returned, time.monotonic() - begun)
+        return Answer(returned, time.monotonic() - begun, used=meter.used)
 
     def _hangs(self, i: int) -> EnvironmentFault:
         return EnvironmentFault(
@@ -229,7 +232,9 @@ class Hosted:
             )
         if "raised" in reply:
             return Answer(None, fault=reply["raised"])
-        return Answer(received(reply["returned"]), reply["seconds"])
+        return Answer(
+            received(reply["returned"]), reply["seconds"], used=None if reply["used"] is None else Used(*reply["used"])
+        )
 
 
 STRAYED = (

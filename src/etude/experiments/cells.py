@@ -32,6 +32,8 @@ Out = TypeVar("Out")
 Metrics = dict[str, Any]
 _root: Path | None = None
 """Where run folders are kept; None: nowhere, they are gone when they are done."""
+_each: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] | None = None
+"""What does the jobs of `spread`; None: processes of this machine."""
 
 
 @contextmanager
@@ -191,8 +193,26 @@ def model_folder(name: str) -> Iterator[Path]:
         yield path / "model"
 
 
+def root() -> str | None:
+    """Where run folders are kept, as text that another machine understands."""
+    return None if _root is None else str(_root.absolute())
+
+
+@contextmanager
+def spread_by(each: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]) -> Iterator[None]:
+    """Jobs of experiments inside are done by `each`, which is called as `spread`."""
+    global _each
+    before, _each = _each, each
+    try:
+        yield
+    finally:
+        _each = before
+
+
 def spread(function: Callable[[In], Out], jobs: Sequence[In], workers: int | None = None) -> list[Out]:
-    """`function` of every job, each in a process with one thread; results in order."""
+    """`function` of every job, each in a process with one thread, or as `spread_by` says; results in order."""
+    if _each is not None and len(jobs) > 1:
+        return _each(function, jobs)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     count = min(len(jobs), workers or cores)
     if count <= 1:

@@ -24,7 +24,27 @@ class Direct(QHead, abstract=True):
         return Linear(population, name, width, max(1, choices) * self.size, start=start)
 
 
-class Scalar(Direct):
+class Returns(Direct, abstract=True):
+    """A head whose numbers are returns: each of them is rewarded and discounted as a return is."""
+
+    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
+        return torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), outputs)
+
+
+class SeveralReturns(Returns, abstract=True):
+    """K returns, whose mean is the value."""
+
+    count: Count = 200
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs.mean(-1)
+
+
+class Scalar(Returns):
     """The value itself.
 
     Shapes: outputs [..., 1] -> values [...].
@@ -40,9 +60,6 @@ class Scalar(Direct):
 
     def mean(self, outputs: Tensor) -> Tensor:
         return outputs.squeeze(-1)
-
-    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
-        return torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), outputs)
 
 
 class Atoms(Direct):
@@ -164,7 +181,7 @@ class TwoHot(Direct):
         return self.two_hot(rewards + discounts * self.mean(outputs))
 
 
-class Quantiles(Direct):
+class Quantiles(SeveralReturns):
     """K quantiles of the return, at the middles of K equal shares (QR-DQN, arXiv:1710.10044).
 
     Shapes: outputs [..., K] -> values [...].
@@ -174,17 +191,6 @@ class Quantiles(Direct):
     """
 
     says: ClassVar[Said] = "quantiles"
-    count: Count = 200
-
-    @property
-    def size(self) -> int:
-        return self.count
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        return outputs.mean(-1)
-
-    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
-        return torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), outputs)
 
 
 class Dueling(QHead):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LEAST, MOST = -4.0, 15.0
 """Between which the logarithm of the deviation is kept (arXiv:1812.02900, appendix F)."""
+LIMIT = 0.5
+"""Of every number of z that actions are made of: what is proposed is not far from the usual."""
 
 
 class Autoencoded(nn.Module):
@@ -50,7 +52,18 @@ class Autoencoded(nn.Module):
 
     def decode(self, seen: Tensor, latent: Tensor) -> Tensor:
         """Actions [P, N, A] in units for z [P, N, latents]."""
-        return torch.tanh(self.last(self.decoder(torch.cat([seen, latent], -1))))
+        return torch.tanh(self.before_tanh(seen, latent))
+
+    def before_tanh(self, seen: Tensor, latent: Tensor) -> Tensor:
+        """What the decoder says of z, of which actions are tanh."""
+        said: Tensor = self.last(self.decoder(torch.cat([seen, latent], -1)))
+        return said
+
+    def several(self, seen: Tensor, latents: Tensor) -> Tensor:
+        """The same of C of them at each row, [P, N, C, latents]: [P, N, C, A]."""
+        count = latents.shape[2]
+        wide = seen[:, :, None].expand(-1, -1, count, -1).flatten(1, 2)
+        return cast(Tensor, self.before_tanh(wide, latents.flatten(1, 2)).unflatten(1, (-1, count)))
 
     def forward(self, seen: Tensor, actions: Tensor, noise: Tensor) -> Tensor:
         """Actions [P, N, A] as they come back, z being drawn with standard normal `noise` [P, N, latents]."""

@@ -7,7 +7,7 @@ is looked at, and how its optimizer steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,28 +25,41 @@ if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
 
 
-def gathered(
-    method: TokenMethod, wanted: int, assess: Callable[[int, int], TokenBatch]
-) -> tuple[list[TokenBatch], TokenBatch]:  # fmt: skip
-    """All scored rows, round by round, and those that the filters keep, for `wanted` problems.
+Rows = dict[str, TokenBatch]
+"""A step's rows by the player who said them, each player's by themselves."""
 
-    A filter that resamples has new problems drawn in place of those whose rows it drops.
+
+def gathered(
+    follow: Mapping[str, TokenMethod], wanted: int, assess: Callable[[int, int], Rows]
+) -> tuple[list[TokenBatch], Rows]:  # fmt: skip
+    """All scored rows, round by round, and those that the filters keep of each player, for `wanted` problems.
+
+    A filter that resamples has new problems drawn in place of those whose rows it drops, for all players.
 
     Args:
+        follow: the method that each player follows.
         assess: scored rows of so many problems, in a round.
     """
-    rounds = max((part.rounds for part in method.filters if part.resample), default=1)
-    assessed: list[TokenBatch] = []
-    filtered: list[TokenBatch] = []
-    for number in range(rounds):
-        missing = wanted - sum(len(torch.unique(b.group)) for b in filtered)
+    again = {name: [part.rounds for part in own.filters if part.resample] for name, own in follow.items()}
+    assessed, filtered = list[TokenBatch](), {name: list[TokenBatch]() for name in follow}
+    for number in range(max((most for rounds in again.values() for most in rounds), default=1)):
+        missing = max((_missing(wanted, filtered[name]) for name, rounds in again.items() if rounds), default=wanted)
         if number and missing <= 0:
             break
-        batch = assess(missing, number)
-        assessed.append(batch)
-        filtered.append(kept(method, batch))
-    useful = [b for b in filtered if len(b)]
-    return assessed, concatenate(useful) if useful else filtered[0]
+        rows = assess(missing, number)
+        assessed += rows.values()
+        for name, batch in rows.items():
+            filtered[name].append(kept(follow[name], batch))
+    return assessed, {name: _joined(batches) for name, batches in filtered.items() if batches}
+
+
+def _missing(wanted: int, batches: Sequence[TokenBatch]) -> int:
+    return wanted - sum(len(torch.unique(b.group)) for b in batches)
+
+
+def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:
+    useful = [b for b in batches if len(b)]
+    return concatenate(useful) if useful else batches[0]
 
 
 def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBatch:

@@ -14,10 +14,12 @@ from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.rows import split_groups
 from etude.core.streams import Stream
 from etude.loops.states import below
+from etude.loops.together import add_gradients
 from etude.loops.trainer import Trainer
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.micro_batches import micro_batches
+from etude.runtime.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -30,14 +32,15 @@ class CriticTrainer(Trainer):
 
     Args:
         steps: training steps in total, for its schedule.
+        ranks: who takes its steps too, each on a part of the rows.
     """
 
     part: OwnCritic
     stepper: ModelStepper
 
-    def __init__(self, part: OwnCritic, policy: LanguagePolicy, steps: int) -> None:
+    def __init__(self, part: OwnCritic, policy: LanguagePolicy, steps: int, ranks: Ranks = ALONE) -> None:
         assert isinstance(part.learning.optimizer, TokenOptimizer)
-        self.network, self.steps, self.age = part.build(policy), steps, 0
+        self.network, self.steps, self.age, self.ranks = part.build(policy), steps, 0, ranks
         stepper = ModelStepper(part.learning.optimizer, self.network.parameters(), self.network.updated)
         super().__init__(part, NAME, nn.ParameterList(self.network.parameters()), stepper)
 
@@ -96,14 +99,18 @@ class Values:
 
     def gradient(self) -> Metrics:
         """Leave the gradient of the mean over the minibatch's tokens in the parameters."""
-        network, tokens, total = self.trainer.network, self.batch.action_mask.sum(), 0.0
-        for piece in micro_batches(network.policy, self.batch, self.budget):
-            micro = self.batch.rows(piece, trim=True)
-            errors = self.trainer.part.loss(micro, network.values(micro))
-            loss = torch.where(micro.action_mask, errors, 0.0).sum() / tokens
-            loss.backward()
-            total += float(loss.detach())
-        return {"loss": torch.tensor([total], dtype=torch.float64)}
+        network, ranks, tokens, total = self.trainer.network, self.trainer.ranks, self.batch.action_mask.sum(), 0.0
+        with ranks.agreed():
+            mine = ranks.mine(self.batch, torch.arange(len(self.batch), device=self.batch.tokens.device))
+            own = self.batch if ranks.count == 1 else self.batch.rows(mine)
+            for piece in micro_batches(network.policy, own, self.budget):
+                micro = own.rows(piece, trim=True)
+                errors = self.trainer.part.loss(micro, network.values(micro))
+                loss = torch.where(micro.action_mask, errors, 0.0).sum() / tokens
+                loss.backward()
+                total += float(loss.detach())
+        add_gradients(ranks, self.trainer.stepper.parameters)
+        return {"loss": torch.tensor([sum(ranks.told(total))], dtype=torch.float64)}
 
     def halves(self) -> Halves | None:
         return None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.complete import complete_token
 from etude.core.draws import bits, uniforms
+from etude.core.episodes import FIRST
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.rows import split_groups, split_rows
@@ -20,7 +21,7 @@ from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.rollout import occurrences
 from etude.loops.bandit import Bandit
-from etude.loops.credit import credited, gathered, loss, row_losses, scored, terms, total
+from etude.loops.credit import Rows, credited, gathered, loss, row_losses, scored, terms, total
 from etude.loops.states import join_tensors, split_tensors
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
@@ -126,12 +127,13 @@ class EnumerableLoop:
     def _gather(self, member: int, now: Now) -> TokenBatch:
         method, stream = self.methods[member], Stream(self.seeds[member]).split("step", self.finished)
 
-        def assess(count: int, number: int) -> TokenBatch:
+        def assess(count: int, number: int) -> Rows:
             at = stream.split("round", number) if number else stream  # the first round has the step's own address
             context = Context(self.task, self.policy, at, self.finished, self.steps, self.policy.length)
-            return scored(method, self.bandit.shown(method, self._sample(member, count, at, now), member), context)
+            rows = self.bandit.shown(method, self._sample(member, count, at, now), member)
+            return {FIRST: scored(method, rows, context)}
 
-        _, batch = gathered(method, min(method.problems, self.policy.prompts), assess)
+        batch = gathered({FIRST: method}, min(method.problems, self.policy.prompts), assess)[1][FIRST]
         if "row_loss" in method.needs():
             batch = batch.replace(row_loss=torch.zeros_like(batch.scores))
         return credited(method, batch)

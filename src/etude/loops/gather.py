@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.players import names_of
 from etude.core.pools import Streamed
 from etude.core.rows import to_batch
-from etude.core.slots import Context
+from etude.core.slots import Context, Seat
 from etude.core.task import LanguageTask
 from etude.policies.language import LanguagePolicy
 from etude.policies.lengths import prompt_lengths
@@ -58,9 +59,10 @@ class Gatherer:
 
     def gather(self, method: CompleteTokenMethod, count: int, context: Context) -> TokenBatch:
         """Rows for `count` problems, without rewards. Raises EnvironmentFault if there are none."""
-        self.policy.emitted.clear()
+        for policy in (self.policy, *(seat.policy for seat in context.seats.values())):
+            policy.emitted.clear()
         episodes = self.episodes(method, count, context)
-        return self.rows(method, episodes, count, self.policy.emitted, self.policy.version)
+        return self.rows(method, episodes, count, self.policy.emitted, self.policy.version, context.seats)
 
     def episodes(self, method: CompleteTokenMethod, count: int, context: Context) -> list[Episode]:
         """What the experience makes of `count` problems, and what comes of a second look at them."""
@@ -68,15 +70,17 @@ class Gatherer:
         episodes = method.experience.collect(problems, context)
         if method.second_look is not None:
             episodes = method.second_look.again(episodes, method.experience, context)
-        return episodes
+        return [each for episode in episodes for each in (episode, *episode.beside)]
 
     def rows(
-        self, method: CompleteTokenMethod, episodes: Sequence[Episode], count: int, emitted: set[int], version: int
+        self, method: CompleteTokenMethod, episodes: Sequence[Episode], count: int, emitted: set[int], version: int,
+        seats: Mapping[str, Seat] | None = None,
     ) -> TokenBatch:  # fmt: skip
         """The rows of these episodes. Raises EnvironmentFault if there are none.
 
         Args:
             emitted: hashes of all that the policy of this version said.
+            seats: of players, some of which may speak with other models.
         """
         lost = [e for e in episodes if e.stop is StopReason.FAULT]
         self._count_dropped(episodes, lost)
@@ -86,10 +90,13 @@ class Gatherer:
                 f"None of {count} problems gave an episode with a sampled token: "
                 + (f"the environment failed ({lost[0].info['fault']})." if lost else "every prompt fills the context.")
             )
+        others = {name: s.policy for name, s in (seats or {}).items() if s.policy is not self.policy}
         if method.experience.samples:
-            self._check_tokens(episodes, emitted, version)
-        pad = self.policy.tokenizer.pad_token_id
-        return to_batch(episodes, pad, method.experience.temperature, self.policy.device)
+            self._check_tokens([e for e in episodes if e.player not in others], emitted, version)
+            for name, policy in others.items():
+                self._check_tokens([e for e in episodes if e.player == name], policy.emitted, policy.version)
+        pad, names = self.policy.tokenizer.pad_token_id, names_of(method, self.task)
+        return to_batch(episodes, pad, method.experience.temperature, self.policy.device, names)
 
     def _count_dropped(self, episodes: Sequence[Episode], lost: Sequence[Episode]) -> None:
         """Episodes that will not be learned from, by reason; prompts that fill the context are said once."""

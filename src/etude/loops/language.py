@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core import stages
-from etude.core.batches import TokenBatch
 from etude.core.complete import complete_token
-from etude.core.episodes import Problem
-from etude.core.errors import EtudeError
+from etude.core.episodes import FIRST, Problem
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.part import Need
@@ -21,24 +18,26 @@ from etude.core.slots import Context, Reference
 from etude.core.stages import OTHER, OWN
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
+from etude.experience.samplers import Samplers, beside
 from etude.loops.ahead import Ahead
-from etude.loops.credit import gathered
+from etude.loops.credit import Rows
 from etude.loops.differences import METRIC, Differences
 from etude.loops.gather import Gatherer
-from etude.loops.language_report import describe, record, second_looks
+from etude.loops.language_report import by_player, describe, record, second_looks
 from etude.loops.learn import Trainer
-from etude.loops.players import FIRST, Player, Players, restore, saved
-from etude.loops.scorer import Scorer
-from etude.loops.states import copied, join_tensors, split_tensors
-from etude.loops.token_learning import TokenLearners, own_needs
+from etude.loops.models import Models, Trained, policies_of, restore, saved
+from etude.loops.roles import Party
+from etude.loops.states import copied, join_tensors, split_tensors, untouched
+from etude.loops.team import Team
+from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
-from etude.policies.sparing import checkpoint_bytes, mark, recalled, spared
+from etude.policies.sparing import checkpoint_bytes
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
+from etude.runtime.ranks import ALONE
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
-    from etude.experience.samplers import Samplers
 
 MICRO_TOKENS = 8192
 REFERENCES = frozenset({Need.REFERENCE, Need.REFERENCE_LOGP, Need.REFERENCE_VALUES})
@@ -55,9 +54,10 @@ class LanguageLoop:
         seed: all randomness comes from it.
         steps: training steps in total (for schedules and stages).
         micro_tokens: padded tokens per micro-batch; changes memory and speed, not results.
-        samplers: who plays the episodes of training; None: this process.
+        samplers: who plays the episodes of training; None: this process, with a bound by a copy of the policy.
         bound: how many training steps rows may be older than the policy that learns from them; samplers gather for so
-            many steps ahead.
+            many steps ahead. None: as the method says.
+        team: other ranks that take the updates too.
     """
 
     headline = "accuracy"
@@ -65,9 +65,10 @@ class LanguageLoop:
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
         pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS, samplers: Samplers | None = None,
-        bound: int = 0,
+        bound: int | None = None, team: Team | None = None,
     ) -> None:  # fmt: skip
-        self.task, self.policy, self.steps, self.seed, self.samplers = task, policy, steps, seed, samplers
+        self.team, self.ranks = team, ALONE if team is None else team.ranks
+        self.task, self.policy, self.steps, self.seed = task, policy, steps, seed
         self.finished = 0
         own_parts = stages.bound(method)
         self.stages = [(until, complete_token(own)) for until, own in own_parts]
@@ -77,18 +78,22 @@ class LanguageLoop:
             policy.add_value_head()  # before the optimizer is built, even if only a later stage needs it
         pool = task.problems("train") if pool is None else pool
         self.dropped: Counter[str] = Counter()
+        self.models: Models = {}
+        self.party = Party(task, self.models, self.dropped)
+        for name, own in policies_of(policy, [r for m in self._methods() for r in m.roles]).items():
+            mine, limit = self.party.follows(self.method, name), self._limit(self.method)
+            updater = Updater(own, mine, steps, micro_tokens, limit, self._learners(mine, own), self.ranks)
+            self.models[name] = Trained(own, updater)
+            self._begin_others(updater)
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
-        self.ahead = None if samplers is None or not bound else Ahead(samplers, self.gatherer, bound, self)
-        self.scorer = Scorer(task, policy, self.dropped)
-        learners = self._learners(self.method, policy)
-        updater = Updater(policy, self.method, steps, micro_tokens, self._limit(self.method), learners)
-        self.players: Players = {FIRST: Player(policy, updater)}
-        self._begin_others(updater)
+        bound = self.method.bound if bound is None else bound
+        self.samplers = beside(task, policy) if bound and samplers is None else samplers
+        self.ahead = Ahead(self.samplers, self.gatherer, bound, self) if bound and self.samplers else None
         self.differences = Differences()
         keeps_reference = any(REFERENCES & m.needs() for m in self._methods())
-        if keeps_reference:
-            policy.keep_reference()
-        self.trainer = Trainer(self.players, keeps_reference)
+        for model in self.models.values() if keeps_reference else ():
+            model.policy.keep_reference()
+        self.trainer = Trainer(self.models, keeps_reference, team)
         self.trainer.begin_reference(self.method)
 
     @property
@@ -107,7 +112,7 @@ class LanguageLoop:
     @property
     def updater(self) -> Updater:
         """What takes the steps of the policy that samples."""
-        return self.players[FIRST].updater
+        return self.models[FIRST].updater
 
     def _limit(self, method: CompleteTokenMethod) -> int:
         return method.experience.max_tokens or self.task.max_tokens
@@ -119,28 +124,30 @@ class LanguageLoop:
         own, stream = self.method, self.stream.split("step", self.finished)
         method = self._chosen(own, stream)
         begun = time.monotonic()
-        self.policy.check_sampler()
+        for model in self.models.values():
+            model.policy.check_sampler()
+            model.policy.work.clear()
         self.dropped.clear()
-        self.policy.work.clear()
         if self.ahead is not None:
             self.ahead.reach(self.finished, self.steps)
-        with self._untouched(method):
-            assessed, batch = gathered(
+        with untouched(method):
+            assessed, rows = self.party.gathered(
                 method,
                 method.experience.asks(method.problems),
                 lambda count, number: self._assess(method, count, number, stream),
             )
         gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
+        metrics |= by_player(assessed, self.task)
         if method.second_look is not None:
             metrics |= second_looks(assessed, method.second_look.stages)
         if method.experience.samples:
             metrics[METRIC] = self.differences.watch(assessed, method.rewards)
-            metrics |= {name: float(count) for name, count in self.policy.work.items()}
+            metrics |= {name: float(count) for name, count in self.party.work().items()}
         if self.ahead is not None:
             self.updater.older, metrics["lag"] = self.ahead.older(self.finished)
-        if len(batch):
-            batch, learned = self.trainer.learn(method, batch, self.finished, stream)
+        if any(map(len, rows.values())):
+            rows, learned = self.trainer.learn(self.party.players(method), rows, self.finished, stream)
             metrics |= learned
         metrics |= self._told(method, metrics)
         if self.ahead is not None:
@@ -150,10 +157,10 @@ class LanguageLoop:
         if self.method is not own:
             self._begin_stage(own, self.method)
         ended = time.monotonic()
-        tokens = int(batch.attention_mask.sum())
+        tokens = sum(int(batch.attention_mask.sum()) for batch in rows.values())
         metrics["tokens_per_second"] = tokens / max(ended - begun, 1e-9)
         metrics["seconds/experience"], metrics["seconds/update"] = gathering, ended - begun - gathering
-        return StepReport(metrics, [record(e, batch, i) for i, e in enumerate(batch.episodes)])
+        return StepReport(metrics, [record(e, b, i) for b in rows.values() for i, e in enumerate(b.episodes)])
 
     def _chosen(self, own: CompleteTokenMethod, stream: Stream) -> CompleteTokenMethod:
         """The method that the step follows: the stage's own, or the other one where its chooser says so."""
@@ -163,8 +170,10 @@ class LanguageLoop:
             assert part.chooser is not None
             if part.chooser.chooses_other(self.finished - steps.start, len(steps), stream.split("turn")):
                 method, turn = other, OTHER if part.own_optimizer else OWN
-        for player in self.players.values():
-            player.updater.turn, player.updater.length = turn, self._limit(method)
+        for model in self.models.values():
+            model.updater.turn, model.updater.length = turn, self._limit(method)
+        if self.team is not None:
+            self.team.at(number, method is not own)
         return method
 
     def _told(self, method: CompleteTokenMethod, metrics: dict[str, float]) -> dict[str, float]:
@@ -178,19 +187,8 @@ class LanguageLoop:
         assert chooser is not None
         return {"other": float(method is other), **chooser.metrics()}
 
-    @contextmanager
-    def _untouched(self, method: CompleteTokenMethod) -> Iterator[None]:
-        """Where gathering fails, the parts go back to what they knew before, and the error says that it is so."""
-        before = copied(method.state_dict())
-        try:
-            yield
-        except EtudeError as error:
-            method.load_state_dict(before)
-            error.intact = True
-            raise
-
-    def _assess(self, method: CompleteTokenMethod, count: int, number: int, stream: Stream) -> TokenBatch:
-        """Gather rows for `count` problems, and score them."""
+    def _assess(self, method: CompleteTokenMethod, count: int, number: int, stream: Stream) -> Rows:
+        """Gather rows for `count` problems, and score them, each player's by themselves."""
         context = self.context(method, stream.split("round", number))
         if self.ahead is None:
             rows = self.gatherer.gather(method, count, context)
@@ -198,7 +196,7 @@ class LanguageLoop:
             rows = self.ahead.again(self.finished, method, count, context)
         else:
             rows = self.ahead.rows(self.finished, method)
-        return self.scorer.score(method, rows, context, self.updater.budget, self.updater.learners)
+        return self.party.scored(method, rows, context)
 
     def plan(self, step: int) -> tuple[CompleteTokenMethod, Context]:
         """The method of a step, be it still to come, and what its parts may use to gather for it."""
@@ -207,35 +205,36 @@ class LanguageLoop:
 
     def context(self, method: CompleteTokenMethod, stream: Stream, step: int | None = None) -> Context:
         """What the parts may use during a step, this one where nothing else is said."""
-        record = method.needs("token_weights", "rewards", "filters", "advantages") | own_needs(method)
+        record = self.party.record(method)
         if self.policy.shadow or self.policy.autocast:
             record -= {"hidden"}  # of another precision than the trained weights'
         limit = self._limit(method)
         number = self.finished if step is None else step
-        return Context(self.task, self.policy, stream, number, self.steps, limit, record, self.samplers)
+        seats = self.party.seats(method)
+        return Context(self.task, self.policy, stream, number, self.steps, limit, record, self.samplers, seats)
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""
-        return TokenLearners(method, policy, self.stream.split("learners"), self.steps)
+        return TokenLearners(method, policy, self.stream.split("learners"), self.steps, self.ranks)
 
     def _begin_stage(self, before: CompleteTokenMethod, method: CompleteTokenMethod) -> None:
         """Let start anew what the stage says; all else goes on."""
         anew = stages.resets(method, self.stage)
         others = method.slots()["learners"] != before.slots()["learners"]
-        for player in self.players.values():
+        for model in self.models.values():
             if method.critic != before.critic:
-                player.updater.learners.begin_critic(method, player.policy)
+                model.updater.learners.begin_critic(method, model.policy)
             if "optimizer" in anew and others:
-                player.updater.learners = self._learners(method, player.policy)
+                model.updater.learners = self._learners(method, model.policy)
         self.begin_anew(anew)
-        for player in self.players.values():
-            self._begin_others(player.updater)
+        for model in self.models.values():
+            self._begin_others(model.updater)
 
     def begin_anew(self, slots: Collection[str]) -> None:
         """Let the optimizer start with nothing remembered, the reference with the policy as it is, as `slots` says."""
-        for player in self.players.values():
+        for name, model in self.models.items():
             if "optimizer" in slots:
-                player.updater.restart(self.method)
+                model.updater.restart(self.party.follows(self.method, name))
         if "reference" in slots:
             self.trainer.refresh_reference(1.0)
             self.trainer.begin_reference(self.method)
@@ -256,19 +255,18 @@ class LanguageLoop:
         references = [m.reference for _, m in self.stages if m.reference is not None]
         moves = len(self.stages) > 1 or any(type(r).refresh is not Reference.refresh for r in references)
         twice = any(stage.own_optimizer for stage in self.method.stages)
-        return checkpoint_bytes(self.policy, moves, twice) + (0 if self.ahead is None else self.ahead.bytes)
+        size = sum(checkpoint_bytes(model.policy, moves, twice) for model in self.models.values())
+        return size + (0 if self.ahead is None else self.ahead.bytes)
 
     def save(self, folder: Path) -> None:
         """Weights (in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
-        self.policy.save(folder / "model")
         learned, found = split_tensors([m.state_dict() for m in self._methods()])
-        tensors, counters = saved(self.players)
-        left, begun = spared(self.policy), dict[str, Any]()
+        (tensors, counters), begun = saved(self.models, folder), dict[str, Any]()
         if self.ahead is not None:
             begun["ahead"], more = self.ahead.save(folder)
             found |= more
-        save_tensors(folder / "state.safetensors", {k: v for k, v in {**tensors, **found}.items() if k not in left})
-        counters |= {"finished": self.finished, "reference": mark(self.policy), **self.differences.state_dict()}
+        save_tensors(folder / "state.safetensors", {**tensors, **found})
+        counters |= {"finished": self.finished, **self.differences.state_dict()}
         save_json(folder / "state.json", {"counters": counters, "parts": learned, **begun})
 
     def load(self, folder: Path) -> None:
@@ -276,12 +274,11 @@ class LanguageLoop:
         tensors, data = load_tensors(folder / "state.safetensors"), load_json(folder / "state.json")
         counters = data["counters"]
         self.finished = counters["finished"]
-        for player in self.players.values():
-            player.updater.learners = self._learners(self.method, player.policy)
-            player.updater.restart(self.method)
-            self._begin_others(player.updater)
-        whole = recalled(self.policy, tensors, folder / "model", counters.get("reference"))
-        restore(self.players, whole, counters)
+        for name, model in self.models.items():
+            model.updater.learners = self._learners(self.method, model.policy)
+            model.updater.restart(self.party.follows(self.method, name))
+            self._begin_others(model.updater)
+        restore(self.models, tensors, counters, folder)
         if self.ahead is not None and "ahead" in data:
             self.ahead.load(folder, data["ahead"], tensors)
         self.restore(join_tensors(data["parts"], tensors))

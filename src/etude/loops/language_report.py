@@ -11,7 +11,8 @@ from torch import Tensor
 
 from etude.advantages.group import episode_sum
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.episodes import Episode
+from etude.core.episodes import FIRST, Episode
+from etude.core.meters import taken, total
 from etude.core.slots import TokenExperience
 from etude.core.task import LanguageTask
 from etude.regularizers.kl import kl_estimate
@@ -55,7 +56,21 @@ def describe(
     for name in dict.fromkeys(n for e in episodes for n in e.scores):
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
-    return metrics | ends(e.info for e in episodes)
+    return metrics | ends(e.info for e in episodes) | taken([e.whole for e in episodes])
+
+
+def by_player(batches: Sequence[TokenBatch], task: LanguageTask) -> dict[str, float]:
+    """Means over the episodes of each of several players, named after it; {} where one plays alone."""
+    found, rows = dict[str, float](), [b.per_episode() for b in batches if len(b)]
+    if len({b.episodes[0].player for b in rows}) < 2:
+        return {}
+    for whole, batch in zip((b for b in batches if len(b)), rows):
+        name, episodes = batch.episodes[0].player, batch.episodes
+        found[f"{name}/reward"] = float(batch.scores.mean())
+        found[f"{name}/accuracy"] = sum(map(task.success, episodes)) / len(episodes)
+        found[f"{name}/completion_length"] = float(_lengths(whole).float().mean())
+        found[f"{name}/rows"] = float(len(whole))
+    return found
 
 
 def _lengths(batch: TokenBatch) -> Tensor:
@@ -125,9 +140,10 @@ def divergences(batch: TokenBatch, policy: TokenLogProbs, experience: TokenExper
 def record(episode: Episode, batch: TokenBatch, row: int) -> dict[str, Any]:
     """One line of `episodes.jsonl`."""
     advantage = batch.advantages[row][batch.action_mask[row]].mean() if batch.advantages is not None else 0.0
+    used = {"used": total(episode)._asdict()} if any("used" in s.info for s in episode.segments) else {}
     return {
         "id": episode.problem.id, "level": episode.problem.level, "group": int(batch.group[row]),
         "segments": [{"role": s.role, "text": s.text} for s in episode.segments],
         "scores": episode.scores, "reward": float(batch.scores[row]), "advantage": float(advantage),
-        "stop": str(episode.stop),
+        "stop": str(episode.stop), **({} if episode.player == FIRST else {"player": episode.player}), **used,
     }  # fmt: skip

@@ -91,6 +91,28 @@ def loss_terms(method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogP
     return summands
 
 
+def useful_rows(method: CompleteTokenMethod, batch: TokenBatch) -> Tensor:
+    """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""
+    if not skips(method):
+        return torch.arange(len(batch), device=batch.tokens.device)
+    advantages = batch.advantages
+    assert advantages is not None
+    return ((advantages != 0) & weighed(batch)).any(1).nonzero()[:, 0]
+
+
+def skips(method: CompleteTokenMethod) -> bool:
+    """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
+    alone = not method.regularizers and method.joint_critic is None and not heads(method)
+    return method.objective.vanishes_with_advantage and alone
+
+
+def weighed(batch: TokenBatch) -> Tensor:
+    """[B, T] where a token has a share in the objective."""
+    shares = batch.shares if batch.objective_shares is None else batch.objective_shares
+    assert shares is not None
+    return shares != 0
+
+
 def heads(method: Method) -> list[TokenHead]:
     """The learners that the policy's own step trains."""
     return [part for part in method.slots()["learners"] if part.joint]

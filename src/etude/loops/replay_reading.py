@@ -16,7 +16,7 @@ from etude.core.sampling_slots import Drawing, Sampling
 from etude.core.transitions import Transitions
 from etude.loops.replay_features import StoredFeatures
 from etude.policies.control.noise import noisy
-from etude.policies.control.units import in_units
+from etude.policies.control.units import SquashedBox, in_units
 
 if TYPE_CHECKING:
     from etude.experience.store import Store
@@ -97,17 +97,28 @@ class StoredReading(StoredFeatures):
         return choice
 
     @torch.no_grad()
-    def several(self, count: int, at: At = "here") -> Choice:
+    def several(self, count: int, at: At = "here", copy: bool = False) -> Choice:
+        slow = copy and self.updater.slow("policy")
+
         def chosen() -> Choice:
-            spread, said = in_units(self.updater.actor), self.parameters(at)
+            spread, said = in_units(self.updater.actor), self.parameters(at, copy)
 
             def noise(generator: Generator, times: int) -> Tensor:
                 return spread.noise((times, said.shape[1], count), generator)
 
             return spread.chosen(said[:, :, None], self.draw(f"policy {at} {count} times", noise))
 
-        choice: Choice = self._once(("several", at, count), self._rests_on("policy", False), chosen)
+        choice: Choice = self._once(("several", at, count, slow), self._rests_on("policy", slow), chosen)
         return choice
+
+    def before_tanh(self, count: int) -> Tensor:
+        def drawn() -> Tensor:
+            spread, said = cast(SquashedBox, self.updater.actor.distribution), self.parameters()
+            noise = self.normal("before tanh", said.new_empty(*said.shape[:2], count, spread.actions))
+            return spread.drawn(said[:, :, None], noise)
+
+        found: Tensor = self._once(("before tanh", count), self._rests_on("policy", False), drawn)
+        return found
 
     def anything(self, count: int) -> Choice:
         spread, rows = in_units(self.updater.actor), self.batch.rewards.shape[1]
@@ -185,7 +196,15 @@ class StoredReading(StoredFeatures):
             self.updater.passes["critic"] += 1
         return _traced_choices(traced, actions) if traced is not None and choices else traced
 
-    def _pass(self, network: nn.Module, at: At, slow: bool, actions: Tensor | None, learns: bool) -> Tensor:
+    @torch.no_grad()
+    def passes(self, count: int, at: At) -> Tensor:
+        network = self.updater.module("critic", slow=True)
+        each = [self._pass(network, at, True, None, False, f"noise {at} copy {k}") for k in range(count)]
+        return torch.cat(each, 1)
+
+    def _pass(
+        self, network: nn.Module, at: At, slow: bool, actions: Tensor | None, learns: bool, noise: str = ""
+    ) -> Tensor:
         self.updater.passes["critic"] += 1
         features = self.features(at, slow, learns)
         several = actions is not None and actions.dim() == 4
@@ -198,7 +217,7 @@ class StoredReading(StoredFeatures):
         if getattr(network, "noise", None) is None:
             said: Tensor = network(features, actions)
         else:
-            with noisy(network, self.draw, f"noise {at}{' copy' if slow else ''}"):
+            with noisy(network, self.draw, noise or f"noise {at}{' copy' if slow else ''}"):
                 said = network(features, actions)
         return said.unflatten(2, (-1, count)) if several else said
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+
+from etude.core.errors import EtudeError
+from etude.core.method import Method
 
 
 def split_tensors(value: object, path: str = "parts") -> tuple[Any, dict[str, torch.Tensor]]:
@@ -39,6 +43,18 @@ def join_tensors(value: object, tensors: dict[str, torch.Tensor]) -> Any:
 def below(tensors: Mapping[str, torch.Tensor], start: str) -> dict[str, torch.Tensor]:
     """The tensors whose names begin with `start`, by the rest of their names."""
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+
+
+@contextmanager
+def untouched(method: Method) -> Iterator[None]:
+    """Where what is inside fails, the parts go back to what they knew before, and the error says that it is so."""
+    before = copied(method.state_dict())
+    try:
+        yield
+    except EtudeError as error:
+        method.load_state_dict(before)
+        error.intact = True
+        raise
 
 
 def copied(state: Any) -> Any:

@@ -27,10 +27,10 @@ class Tally:
         """Report how often this happened."""
         self.sums[name], self.counts[name] = self.sums.get(name, 0.0) + 1, 1.0
 
-    def merge(self, other: Tally) -> None:
-        """Add what another tally holds."""
+    def merge(self, other: Tally, before: str = "") -> None:
+        """Add what another tally holds, `before` standing before its names."""
         for name, total in other.sums.items():
-            self.add(name, total, other.counts[name])
+            self.add(before + name, total, other.counts[name])
 
     def add_tensor(self, name: str, value: Tensor, mask: Tensor) -> None:
         """Add values [B, T] where the mask is set, or values [B]."""

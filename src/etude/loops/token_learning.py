@@ -23,6 +23,7 @@ from etude.loops.trainer import Reader, Trainer
 from etude.optimizers.model import ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.language import LanguagePolicy
+from etude.runtime.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -46,11 +47,16 @@ class TokenLearners:
     Args:
         stream: of the networks' first weights.
         steps: training steps in total, for the learners' schedules.
+        ranks: who takes the policy's and the critic's steps too. Those of other learners are the first rank's alone,
+            since nobody else reads them.
     """
 
     critic: CriticTrainer | None
 
-    def __init__(self, method: CompleteTokenMethod, policy: LanguagePolicy, stream: Stream, steps: int) -> None:
+    def __init__(
+        self, method: CompleteTokenMethod, policy: LanguagePolicy, stream: Stream, steps: int, ranks: Ranks = ALONE
+    ) -> None:
+        self.ranks = ranks
         self.steps, parts = steps, {part.name: part for part in method.slots()["learners"]}
         self.networks: dict[str, nn.Module] = {}
         for name, part in parts.items():
@@ -65,7 +71,7 @@ class TokenLearners:
     def begin_critic(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> None:
         """Take the critic of this method, if it is a network of its own, as it begins."""
         part = method.own_critic
-        self.critic = None if part is None else CriticTrainer(part, policy, self.steps)
+        self.critic = None if part is None else CriticTrainer(part, policy, self.steps, self.ranks)
 
     # Heads
 
@@ -101,7 +107,7 @@ class TokenLearners:
         found: Metrics = {}
         if self.critic is not None and self.critic.part.learning.order == order:
             found |= self.critic.learn(batch, number, stream, budget)
-        for trainer in self.trainers.values():
+        for trainer in self.trainers.values() if self.ranks.rank == 0 else ():
             if trainer.part.learning.order == order:
                 found |= trainer.learn(self, batch, number, stream)
         return {k: float(v) for k, v in found.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,18 +17,30 @@ from etude.core.stages import OWN
 from etude.core.streams import Stream
 from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_version, probe
 from etude.loops.language_report import divergences
-from etude.loops.losses import heads, loss_terms, per_row, with_factors, with_held_tokens, with_shares
-from etude.loops.movement import LEAST, Movement, still
+from etude.loops.lessons import Lesson, Minibatch, Piece
+from etude.loops.losses import (
+    heads,
+    loss_terms,
+    per_row,
+    skips,
+    useful_rows,
+    weighed,
+    with_factors,
+    with_held_tokens,
+    with_shares,
+)
+from etude.loops.movement import LEAST, still
 from etude.loops.tally import Tally, on_host
+from etude.loops.together import add_gradients, check_alike, from_first, listed, spread, tallied
 from etude.loops.token_learning import TokenLearners
 from etude.loops.weighing import Weighing
 from etude.loops.whole_batch import evaluate_all
 from etude.optimizers.model import Halves, ModelStepper
-from etude.optimizers.population import Metrics
 from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
 from etude.policies.snapshots import Snapshot
+from etude.runtime.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
@@ -40,12 +53,14 @@ class Updater:
         budget: padded tokens that a micro-batch holds; memory decides, results do not depend on it.
         length: completion limit, the denominator of 'fixed-length'.
         learners: the networks beside the policy; those of `method` if not given.
+        ranks: who takes these steps too, each on a part of the rows.
     """
 
     def __init__(
         self, policy: LanguagePolicy, method: CompleteTokenMethod, steps: int, budget: int, length: int,
-        learners: TokenLearners | None = None,
+        learners: TokenLearners | None = None, ranks: Ranks = ALONE,
     ) -> None:  # fmt: skip
+        self.ranks = ranks
         self.learners = learners or TokenLearners(method, policy, Stream(0), steps)
         self.policy, self.steps, self.budget, self.length = policy, steps, budget, length
         if method.reads_value_head:
@@ -71,24 +86,38 @@ class Updater:
 
     def run(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, stream: Stream) -> dict[str, float]:
         """Train on a batch; returns what to report. Raises InvariantError or NonFiniteError."""
-        tally = Tally()
+        return self.run_together([Lesson(method, batch)], step, stream)
+
+    def run_together(
+        self, lessons: Sequence[Lesson], step: int, stream: Stream, fresh: bool = True
+    ) -> dict[str, float]:  # fmt: skip
+        """Train on the rows of several players at once, each step along the sum of their gradients.
+
+        Args:
+            fresh: whether the policy is still the one that sampled.
+        """
+        tally, first = Tally(), lessons[0].method
         self.step, before = step, fingerprint(self.policy.parameters())
         self.stepper.begin(step, str(step))
-        row_loss = torch.zeros_like(batch.scores) if "row_loss" in method.needs() else None
         moved = False
-        if self.older is not None and comparable(method):
-            compare(probe(self.policy, method, batch, self.older, self.budget), self.noise, self.policy, tally)
-        for epoch in range(method.epochs):
-            order = stream.split("minibatches", epoch).numpy if method.minibatches > 1 else None
-            for number, rows in enumerate(split_groups(batch, method.minibatches, order)):
-                fresh = epoch == 0 and number == 0 and self.older is None
-                self.row_loss = None if row_loss is None else row_loss[rows]
-                moved |= self._step(method, batch.rows(rows), step, fresh, tally)
-                if row_loss is not None and self.row_loss is not None:
-                    row_loss[rows] = self.row_loss
-        if row_loss is not None:
-            batch.row_loss = row_loss
-        if moved and fingerprint(self.policy.parameters()) == before:
+        present = self.ranks.told(self.older is None)[0]  # the first rank's alone are the older weights
+        for lesson in lessons:
+            lesson.begin()
+            if self.older is not None and comparable(lesson.method):
+                found = probe(self.policy, lesson.method, lesson.batch, self.older, self.budget)
+                compare(found, self.noise, self.policy, tally)
+        for epoch in range(first.epochs):
+            cut = [lesson.pieces(stream.split("minibatches", epoch)) for lesson in lessons]
+            for number, rows in enumerate(zip_longest(*cut)):
+                newest = fresh and epoch == 0 and number == 0 and present
+                pieces = [lesson.at(own) for lesson, own in zip(lessons, rows) if own is not None]
+                moved |= self._step(pieces, step, newest, tally)
+                for piece in pieces:
+                    piece.close()
+        for lesson in lessons:
+            lesson.end()
+        check_alike(self.ranks, now := fingerprint(self.policy.parameters()), step)
+        if moved and now == before:
             raise InvariantError(
                 f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
                 "hold the policy's parameters, or the learning rate is too small for the dtype."
@@ -98,10 +127,10 @@ class Updater:
             warnings.warn(self.still, stacklevel=2)
         return tally.means()
 
-    def _step(self, method: CompleteTokenMethod, batch: TokenBatch, step: int, fresh: bool, tally: Tally) -> bool:
+    def _step(self, pieces: Sequence[Piece], step: int, fresh: bool, tally: Tally) -> bool:
         """One optimizer step on a minibatch; False if there was nothing to learn or it was skipped."""
-        lesson = Minibatch(self, method, batch, fresh, tally)
-        found = self.stepper.step(lesson, method.optimizer.rate(step, self.steps))
+        lesson = Minibatch(self, pieces, fresh, tally)
+        found = self.stepper.step(lesson, pieces[0].method.optimizer.rate(step, self.steps))
         if "gradient_norm" not in found:
             return False
         if bool(found["skipped_steps"]):
@@ -122,28 +151,30 @@ class Updater:
             current.learning_rate = self.stepper.lr * method.optimizer.rate(self.step, self.steps)
             if current.entropy is not None:
                 tally.add_tensor("entropy_before", current.entropy, batch.action_mask)
-            factors = [part(batch, current) for part in method.token_weights]
+            factors = from_first(
+                self.ranks, lambda: [part(batch, current) for part in method.token_weights], batch.scores
+            )
             batch = with_held_tokens(method, with_factors(method, batch, factors), current)
             shown = {f"tokens_kept/{part.name}": factor for part, factor in zip(method.token_weights, factors)}
             for name, factor in (shown | {f"tokens_held/{k}": v for k, v in batch.regularizer_shares.items()}).items():
                 tally.add_tensor(name, (factor != 0).float(), batch.action_mask)
-        useful = self._useful(method, batch)
+        useful = useful_rows(method, batch)
         tally.add("rows_skipped", len(batch) - len(useful), len(batch))
         idle = batch.action_counts.sum() - batch.action_counts[useful].sum()
-        for name in method.objective.zero_without_advantage if _skips(method) else ():
+        for name in method.objective.zero_without_advantage if skips(method) else ():
             tally.add(name, 0.0, idle)
         if not len(useful):
             return False
-        done, self.first_half = 0, None
-        self.gaps.clear()
-        self.weighing.apart.clear()
-        for number, half in enumerate(self._halves(method, batch)):
-            if number:
-                found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
-                self.first_half = found, 1 - len(half) / len(batch)
-            rows = half[torch.isin(half, useful)]
-            done += self._backward(method, batch, rows, fresh, tally)
-        gaps, apart = on_host(self.gaps, self.weighing.apart)
+        with self.ranks.agreed():
+            mine, own = self._differentiate(method, batch, useful, fresh)
+        if self.row_loss is not None:
+            spread(self.ranks, self.row_loss, mine)
+        add_gradients(self.ranks, self._trained())
+        if self.first_half is not None:
+            self.ranks.sum(self.first_half[0])
+        tally.merge(tallied(self.ranks, own))
+        done = sum(self.ranks.told(len(mine)))
+        gaps, apart = on_host(listed(self.ranks, self.gaps), listed(self.ranks, self.weighing.apart))
         compare(gaps, self.noise, self.policy, tally)
         self.weighing.check(apart, self.step)
         tally.add("loss", 0.0, 1.0)
@@ -152,6 +183,22 @@ class Updater:
                 f"{done} of {len(useful)} rows reached the gradient: rows were lost in micro-batching."
             )
         return True
+
+    def _differentiate(
+        self, method: CompleteTokenMethod, batch: TokenBatch, useful: Tensor, fresh: bool
+    ) -> tuple[Tensor, Tally]:
+        """Add up the gradient of this rank's part of the useful rows; which those are, and what they report."""
+        self.first_half, own, mine = None, Tally(), []
+        self.gaps.clear()
+        self.weighing.apart.clear()
+        for number, half in enumerate(self._halves(method, batch)):
+            if number:
+                found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
+                self.first_half = found, 1 - len(half) / len(batch)
+            rows = half[torch.isin(half, useful)]
+            rows = self.ranks.mine(batch, rows, method.objective.couples == "group")
+            mine.append(rows[: self._backward(method, batch, rows, fresh, own)])
+        return torch.cat(mine), own
 
     def _backward(self, method: CompleteTokenMethod, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
         """Add the gradient of some rows; how many they are."""
@@ -184,13 +231,6 @@ class Updater:
         whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
         return [b / share for b in begun], [(g - b) / (1 - share) for g, b in zip(whole, begun)], share
 
-    def _useful(self, method: CompleteTokenMethod, batch: TokenBatch) -> Tensor:
-        """Rows that can have a gradient: with zero advantage and nothing else in the loss, none."""
-        everything = torch.arange(len(batch), device=batch.tokens.device)
-        if not _skips(method):
-            return everything
-        return ((batch.advantages != 0) & _weighed(batch)).any(1).nonzero()[:, 0]
-
     def _loss(
         self, method: CompleteTokenMethod, batch: TokenBatch, policy: TokenLogProbs, tally: Tally, rows: Tensor
     ) -> Tensor:
@@ -198,14 +238,14 @@ class Updater:
         self.weighing.watch(summands["objective"].values)
         if self.row_loss is not None:
             self.row_loss[rows] = per_row(summands["objective"].values.detach(), mask)
-        known, learned = method.objective.zero_without_advantage, "/learned" if _skips(method) else ""
+        known, learned = method.objective.zero_without_advantage, "/learned" if skips(method) else ""
         found = method.objective.metrics(batch, policy)
         for name, value in divergences(batch, policy, method.experience).items():
             if name not in found:
                 tally.add_tensor(name + learned, value, mask & batch.sampled[:, None])
         for name, value in found.items():
             if name in known:
-                tally.add_tensor(name, value * _weighed(batch), mask)
+                tally.add_tensor(name, value * weighed(batch), mask)
             else:
                 tally.add_tensor(name + learned, value, mask)
         for name, term in summands.items():
@@ -230,7 +270,7 @@ class Updater:
             return TokenLogProbs(
                 batch.behaviour_logp, recorded.get("entropy"), hidden=recorded.get("hidden"), head=batch.head
             )  # fmt: skip
-        policy = evaluate_all(self.policy, batch, wanted, self.budget)
+        policy = evaluate_all(self.policy, batch, wanted, self.budget, self.ranks)
         if "hidden" in wanted:
             policy.head = self.policy.head(batch.temperature)
         return policy
@@ -254,40 +294,3 @@ class Updater:
         tally.count("out_of_memory")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-class Minibatch:
-    """One minibatch as what takes the policy's steps sees it (`optimizers/model.py`)."""
-
-    def __init__(
-        self, updater: Updater, method: CompleteTokenMethod, batch: TokenBatch, fresh: bool, tally: Tally
-    ) -> None:
-        self.updater, self.method, self.batch, self.fresh, self.tally = updater, method, batch, fresh, tally
-
-    def gradient(self) -> Metrics:
-        """Leave the gradient in the parameters, in smaller micro-batches if memory runs out."""
-        used, attempt = None, Tally()
-        with suppress(torch.OutOfMemoryError):
-            used = self.updater.accumulate(self.method, self.batch, self.fresh, attempt)
-        if used is None:  # outside the handler, whose traceback would keep the tensors alive
-            self.updater.halve(self.batch, self.tally)
-            return self.gradient()
-        self.tally.merge(attempt)
-        self.movement = Movement(self.updater.stepper.parameters)
-        return {}
-
-    def halves(self) -> Halves | None:
-        return self.updater.halves()
-
-
-def _skips(method: CompleteTokenMethod) -> bool:
-    """Whether rows that have no advantage take no forward pass: nothing else is in the loss."""
-    alone = not method.regularizers and method.joint_critic is None and not heads(method)
-    return method.objective.vanishes_with_advantage and alone
-
-
-def _weighed(batch: TokenBatch) -> Tensor:
-    """[B, T] where a token has a share in the objective."""
-    shares = batch.shares if batch.objective_shares is None else batch.objective_shares
-    assert shares is not None
-    return shares != 0

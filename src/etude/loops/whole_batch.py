@@ -9,15 +9,19 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.learners import ValueNetwork
+from etude.loops.together import whole
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
 from etude.policies.texts.likelihood import reference_logits
+from etude.runtime.ranks import ALONE, Ranks
 
 
 @torch.no_grad()
-def evaluate_all(policy: LanguagePolicy, batch: TokenBatch, needs: Iterable[str], budget: int) -> TokenLogProbs:
-    """The policy on a whole batch, without gradient, micro-batch by micro-batch."""
-    return _gather(policy, batch, budget, lambda micro: policy.evaluate(micro, needs))
+def evaluate_all(
+    policy: LanguagePolicy, batch: TokenBatch, needs: Iterable[str], budget: int, ranks: Ranks = ALONE
+) -> TokenLogProbs:
+    """The policy on a whole batch, without gradient, micro-batch by micro-batch; each rank on its part of the rows."""
+    return _gather(policy, batch, budget, lambda micro: policy.evaluate(micro, needs), ranks)
 
 
 @torch.no_grad()
@@ -63,15 +67,20 @@ def reference_values_all(policy: LanguagePolicy, batch: TokenBatch, budget: int)
 
 
 def _gather(
-    policy: LanguagePolicy, batch: TokenBatch, budget: int, evaluate: Callable[[TokenBatch], TokenLogProbs]
-) -> TokenLogProbs:
-    tensors: dict[str, Tensor] = {}
-    for piece in micro_batches(policy, batch, budget):
-        out = evaluate(batch.rows(piece, trim=True))
-        for name, value in vars(out).items():
-            if isinstance(value, Tensor):
-                whole = tensors.setdefault(name, value.new_zeros(*batch.tokens.shape, *value.shape[2:]))
-                whole[piece, : value.shape[1]] = value
+    policy: LanguagePolicy, batch: TokenBatch, budget: int, evaluate: Callable[[TokenBatch], TokenLogProbs],
+    ranks: Ranks = ALONE,
+) -> TokenLogProbs:  # fmt: skip
+    found: dict[str, Tensor] = {}
+    with ranks.agreed():
+        rows = ranks.mine(batch, torch.arange(len(batch), device=batch.tokens.device))
+        own = batch if ranks.count == 1 else batch.rows(rows)
+        for piece in micro_batches(policy, own, budget):
+            out = evaluate(own.rows(piece, trim=True))
+            for name, value in vars(out).items():
+                if isinstance(value, Tensor):
+                    there = found.setdefault(name, value.new_zeros(*batch.tokens.shape, *value.shape[2:]))
+                    there[rows[piece], : value.shape[1]] = value
+    tensors = whole(ranks, found, batch.tokens.shape, batch.tokens.device)
     return TokenLogProbs(
         tensors["logp"], tensors.get("entropy"), tensors.get("values"), tensors.get("hidden"),
         logits=tensors.get("logits"),

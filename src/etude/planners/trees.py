@@ -16,7 +16,8 @@ from typing import Any
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.slots import Context
-from etude.experience.rollout import Start, blank, occurrences, rollout
+from etude.experience.rollout import Start, occurrences, rollout
+from etude.experience.seats import blank
 from etude.policies.chat import opening
 from etude.policies.sampling import Completion, Sampling, truncate
 from etude.policies.showing import shown

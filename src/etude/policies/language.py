@@ -6,7 +6,6 @@ plain transformers loads what etude trained.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -18,34 +17,26 @@ from torch import Tensor, nn
 
 from etude.core.batches import Head, TokenBatch, TokenLogProbs
 from etude.core.draws import Draw
-from etude.core.errors import ConfigError, InvariantError
 from etude.core.streams import Stream
 from etude.policies import adapters, bases, quantized
 from etude.policies.adapters import Adapter, Dropping
 from etude.policies.cache import token_bytes
 from etude.policies.conversation import Conversation
-from etude.policies.fingerprint import fingerprint
-from etude.policies.forward import attend_in_float32, predictive_states, spread_over
-from etude.policies.loading import (
-    READABLE_TYPE,
-    lasting,
-    load_tokenizer,
-    move,
-    recomputation,
-    recomputing_layers,
-    resolve,
-    shadow_from,
-)
-from etude.policies.logprobs import allowed_logprobs, token_logprobs, voiced_logprobs
-from etude.policies.masters import Masters
-from etude.policies.probe import check_model, check_tokens
+from etude.policies.forward import attend_in_float32, predictive_states
+from etude.policies.loading import lasting, load_tokenizer, recomputation, recomputing_layers, resolve, shadow_from
+from etude.policies.probe import check_model, check_text
 from etude.policies.prompts import Held
-from etude.policies.protocols import Backbone, Model, adapted, embedded
+from etude.policies.protocols import Backbone, Model, adapted
 from etude.policies.sampling import Completion, Sampling, generate
-from etude.policies.templates import end_of_turn
+from etude.policies.scoring import Output, scored
+from etude.policies.shadow import Shadow
+from etude.policies.templates import end_ids
+from etude.policies.weights import Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from etude.policies.masters import Masters
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -80,19 +71,14 @@ class LanguagePolicy:
         self.share_prompts, self.autocast = share_prompts, autocast
         self.device: torch.device = next(model.parameters()).device
         self.config = model.config.get_text_config()
-        self.value_head: nn.Linear | None = None
-        self.reference: Model | None = None
+        self.weights = Weights(model)
         self.reference_moved = False
         self.version = self.loads = 0  # updates, and how often other weights took their place
         self.emitted: set[int] = set()
         self.held: Held | None = None
         self.work: Counter[str] = Counter()  # tokens prefilled and sampled, judges asked; who reads it clears it
         self.shadow = self._shadow_pays() if shadow is None else shadow
-        self._masters: Masters | None = None
-        self._reference_masters: Masters | None = None
-        self._sampler: PreTrainedModel | None = None
-        self._sampled: tuple[int, int] | None = None  # version and loads of what the sampler holds
-        self._mark: tuple[object, tuple[float, ...]] = (None, ())
+        self._copy = Shadow(self.weights)
         self._recomputing: list[nn.Module] = []
         self._dropping = Dropping()
         self.base = str(getattr(model, "name_or_path", ""))
@@ -123,7 +109,8 @@ class LanguagePolicy:
         policy._recomputing, policy.base = layers, lasting(base)
         if adapter:
             policy._dropping = Dropping(policy.model, stream)
-        policy._load_value_head(folder)
+        if (saved := policy.weights.saved_value_head(folder)) is not None:
+            policy.add_value_head().load_state_dict(saved)
         return policy
 
     # Tokens and text
@@ -131,10 +118,7 @@ class LanguagePolicy:
     @property
     def end_ids(self) -> list[int]:
         """Tokens that end a completion: the model's, the tokenizer's, and the one that ends a turn in its template."""
-        configured = self.model.generation_config.eos_token_id if self.model.generation_config else None
-        ids = configured if isinstance(configured, list) else [] if configured is None else [configured]
-        turn = end_of_turn(self.tokenizer)
-        return sorted({*ids, self.tokenizer.eos_token_id, *([] if turn is None else [turn])})
+        return end_ids(self.model, self.tokenizer)
 
     @property
     def voices(self) -> int:
@@ -155,12 +139,7 @@ class LanguagePolicy:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, no special tokens added. Raises ConfigError for one that the model does not embed."""
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        if self.config.model_type == READABLE_TYPE and self.tokenizer.unk_token_id in tokens:
-            raise ConfigError(
-                f"{text!r} is not written in the {self.config.nodes} nodes that {self.config.kind} knows: ask for "
-                "as many as the task has, or take the task that it is for (paths; chains for linear-attention)."
-            )
-        check_tokens(tokens, embedded(self._causal(self.model)))
+        check_text(text, tokens, self)
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -173,45 +152,19 @@ class LanguagePolicy:
         """The model that decodes, its weights those of this version."""
         if not self.shadow:
             return self._causal(self.model)
-        if self._sampler is None:
-            with torch.inference_mode(False):  # first asked for while sampling, but written to outside it
-                self._sampler = copy.deepcopy(self.merged()).eval()
-                move(self._sampler, dtype=torch.bfloat16)
-        if self._sampled != (self.version, self.loads):
-            self.refresh_sampler()
-        return self._sampler
+        return self._copy.at((self.version, self.loads), lambda: self.refresh_sampler())
 
-    @torch.no_grad()
     def refresh_sampler(self) -> None:
         """Copy the trained weights into the bfloat16 sampler, and remember their fingerprint."""
-        assert self._sampler is not None
-        merged = self.merged()
-        for mine, theirs in zip(self._sampler.parameters(), merged.parameters(), strict=True):
-            mine.copy_(theirs)
-        self._sampled = self.version, self.loads
-        self._mark = self._key(torch.bfloat16), fingerprint(merged.parameters(), torch.bfloat16)
+        self._copy.refresh((self.version, self.loads))
 
     def check_sampler(self) -> None:
         """Invariant 2: the sampler carries the fingerprint of this version's weights. Raises InvariantError."""
-        if self.shadow and self._sampler is None:
+        if self.shadow and self._copy.model is None:
             return
         sampler = self.sampler()
-        if sampler is self._causal(self.model):
-            return  # the trained weights themselves
-        if fingerprint(sampler.parameters()) != self._wanted(next(sampler.parameters()).dtype):
-            raise InvariantError(
-                f"The sampler does not hold the weights of version {self.version}: it would sample from an older "
-                "policy than the one being trained. Nothing was updated; resume from the last checkpoint."
-            )
-
-    def _wanted(self, dtype: torch.dtype) -> tuple[float, ...]:
-        """The fingerprint of this version's weights in the sampler's dtype; adapters are merged once for it."""
-        if self._mark[0] != (key := self._key(dtype)):
-            self._mark = key, fingerprint(self.merged().parameters(), dtype)
-        return self._mark[1]
-
-    def _key(self, dtype: torch.dtype) -> object:
-        return dtype, fingerprint(self.parameters())
+        if sampler is not self._causal(self.model):  # else the trained weights themselves
+            self._copy.check(sampler, self.version)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Sequence[Draw], begun: Sequence[int] = ()
@@ -241,61 +194,20 @@ class LanguagePolicy:
 
     def keep_reference(self) -> None:
         """Freeze the current weights as the reference; with an adapter, switching it off is the reference."""
-        if not self.has_adapter and self.reference is None:
-            self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
+        self.weights.keep_reference()
 
-    @torch.no_grad()
     def move_reference(self, fraction: float, towards: dict[str, Tensor] | None = None) -> None:
         """reference <- (1 - fraction) reference + fraction policy, or towards other weights by name."""
-        if self.has_adapter:
-            raise ConfigError("A reference that moves needs full weights: with an adapter the reference is the base.")
-        assert self.reference is not None
+        self.weights.move_reference(fraction, towards)
         self.reference_moved = True
-        if self._reference_masters is None:  # of a 16-bit reference a small fraction would be lost to rounding
-            self._reference_masters = Masters(self.reference.named_parameters())
-        exact = towards or self.masters.parameters
-        for name, mine in self._reference_masters.parameters.items():
-            mine.lerp_(exact[name], fraction)
-        self._reference_masters.publish()
 
     def _evaluate(self, model: Model, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
-        mask, causal = batch.action_mask, self._causal(model)
+        causal = self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
         with cast, recomputation(self._recomputing), self._dropping.on(self.version, self.device):
             hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts, self.held)
-        head = causal.get_output_embeddings()
-        places = torch.nonzero_static(mask.flatten(), size=len(hidden))[:, 0]  # how many they are is known
-        targets = batch.tokens.flatten()[places]
-        if self.voices > 1:
-            voices = torch.full_like(targets, -1) if batch.voices is None else batch.voices.flatten()[places]
-            logits = self.head_logits(causal, hidden)
-            if batch.allowed is not None:
-                allowed = batch.allowed.flatten(0, 1)[places].repeat(1, self.voices)
-                logits = logits.masked_fill(~allowed, -torch.inf)
-            logp, entropy = voiced_logprobs(
-                logits, targets, voices, self.voices, batch.temperature, "entropy" in needs
-            )  # fmt: skip
-        elif batch.allowed is None:
-            logp, entropy = token_logprobs(
-                hidden, head.weight.to(hidden.dtype), getattr(head, "bias", None), targets,
-                batch.temperature, getattr(self.config, "final_logit_softcapping", None), "entropy" in needs,
-            )  # fmt: skip
-        else:
-            logits, allowed = self.head_logits(causal, hidden), batch.allowed.flatten(0, 1)[places]
-            logp, entropy = allowed_logprobs(logits, allowed, targets, batch.temperature, "entropy" in needs)
-
-        def spread(flat: Tensor) -> Tensor:
-            return spread_over(mask, places, flat)
-
-        values = None
-        if "values" in needs:
-            head = self.add_value_head()
-            values = spread(head(hidden.to(head.weight.dtype))[:, 0])
-        return TokenLogProbs(
-            spread(logp), None if entropy is None else spread(entropy), values,
-            spread(hidden) if "hidden" in needs else None,
-            logits=spread(self.head_logits(causal, hidden)) if "logits" in needs else None,
-        )  # fmt: skip
+        values = self.add_value_head() if "values" in needs else None
+        return scored(Output.of(causal, self.config), hidden, batch, needs, values)
 
     # Weights
 
@@ -306,15 +218,22 @@ class LanguagePolicy:
 
     @property
     def masters(self) -> Masters:
-        """The trained weights as the optimizer knows them, made on first use: most policies are never trained."""
-        if self._masters is None:
-            self._masters = Masters((k, p) for k, p in self.model.named_parameters() if p.requires_grad)
-        return self._masters
+        """The trained weights as the optimizer knows them."""
+        return self.weights.masters
+
+    @property
+    def reference(self) -> Model | None:
+        """The frozen reference, where one is kept."""
+        return self.weights.reference
+
+    @property
+    def value_head(self) -> nn.Linear | None:
+        """The head on the last hidden states that says values, where there is one."""
+        return self.weights.value_head
 
     def parameters(self) -> list[nn.Parameter]:
         """What is trained: of weights in 16 bits their float32 masters."""
-        extra = [] if self.value_head is None else list(self.value_head.parameters())
-        return [*self.masters.parameters.values(), *extra]
+        return self.weights.parameters()
 
     @property
     def width(self) -> int:
@@ -328,11 +247,11 @@ class LanguagePolicy:
 
     def add_value_head(self) -> nn.Linear:
         """The value head, [H] -> 1 in float32 (float64 for a float64 model), made with zero weights on first use."""
-        if self.value_head is None:
-            self.value_head = nn.Linear(self.width, 1, device=self.device, dtype=self.head_dtype)
-            nn.init.zeros_(self.value_head.weight)
-            nn.init.zeros_(self.value_head.bias)
-        return self.value_head
+        if self.weights.value_head is None:
+            self.weights.value_head = head = nn.Linear(self.width, 1, device=self.device, dtype=self.head_dtype)
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+        return self.weights.value_head
 
     def updated(self) -> None:
         """Say that an optimizer step changed the parameters."""
@@ -345,71 +264,33 @@ class LanguagePolicy:
 
     def head_logits(self, causal: PreTrainedModel, hidden: Tensor) -> Tensor:
         """Logits [N, V] of hidden states [N, H], in float32."""
-        z: Tensor = causal.get_output_embeddings()(hidden)
-        z = z if z.dtype == torch.float64 else z.float()
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return cap * torch.tanh(z / cap) if cap else z
+        return Output.of(causal, self.config).logits(hidden)
 
     def head(self, temperature: float = 1.0) -> Head:
         """The last layer as it is now, without gradient: a copy, which later updates leave alone."""
-        layer = self._causal(self.model).get_output_embeddings()
-        bias = getattr(layer, "bias", None)
-        kept = [None if x is None else x.detach().clone() for x in (layer.weight, bias)]
-        assert kept[0] is not None
-        return Head(kept[0], kept[1], temperature, getattr(self.config, "final_logit_softcapping", None))
+        return Output.of(self._causal(self.model), self.config).copied(temperature)
 
     def merged(self) -> PreTrainedModel:
         """The causal LM with adapters folded in."""
-        if not adapted(self.model):
-            return self.model
-        quantized.check_folding(self.model)
-        merged: PreTrainedModel = copy.deepcopy(self.model).merge_and_unload()
-        return merged
+        return self.weights.merged()
 
     def save(self, folder: Path) -> None:
         """Write model, tokenizer and value head in Hugging Face's format; with an adapter, that alone in peft's."""
-        if adapted(self.model):
-            adapters.save(self.model, folder, self.base)
-        else:
-            self.model.save_pretrained(folder)
+        self.weights.save(folder, self.base)
         self.tokenizer.save_pretrained(folder)
-        if self.value_head is not None:
-            from safetensors.torch import save_file
-
-            save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
 
     def tensors(self) -> dict[str, Tensor]:
         """Every trained tensor and the reference, by name: what an exact resume needs."""
-        everything: dict[str, Tensor] = {f"model.{k}": v for k, v in self.masters.parameters.items()}
-        if self.value_head is not None:
-            everything |= {f"value_head.{k}": v for k, v in self.value_head.named_parameters()}
-        if self.reference is not None:
-            exact = self._reference_masters
-            named = self.reference.named_parameters() if exact is None else exact.parameters.items()
-            everything |= {f"reference.{k}": v for k, v in named}
-        return {k: v.detach() for k, v in everything.items()}
+        return self.weights.tensors()
 
-    @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `tensors` returned."""
         if any(k.startswith("value_head.") for k in tensors):
             self.add_value_head()
         if any(k.startswith("reference.") for k in tensors):
             self.keep_reference()
-        kept = next((v for k, v in tensors.items() if k.startswith("reference.")), None)
-        if kept is not None and self.reference is not None and kept.dtype != self.reference.dtype:
-            self._reference_masters = Masters(self.reference.named_parameters())
-        for name, mine in self.tensors().items():
-            mine.copy_(tensors[name])
-        for masters in filter(None, (self._masters, self._reference_masters)):
-            masters.publish()
+        self.weights.load(tensors)
         self.loads += 1  # a sampler of the same version number may hold other weights
-
-    def _load_value_head(self, folder: Path) -> None:
-        if (path := folder / "value_head.safetensors").is_file():
-            from safetensors.torch import load_file
-
-            self.add_value_head().load_state_dict(load_file(path))
 
     def _causal(self, model: Model) -> PreTrainedModel:
         return cast("PreTrainedModel", model.get_base_model()) if adapted(model) else model

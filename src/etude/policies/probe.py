@@ -10,6 +10,7 @@ from torch import Tensor
 
 from etude.core.errors import ConfigError
 from etude.policies.cache import CachedDecoder, decoding_cache, feed, recurrent, rope_positions
+from etude.policies.loading import READABLE_TYPE
 from etude.policies.native import TOLERANCE
 from etude.policies.protocols import embedded
 
@@ -39,6 +40,17 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, causal: PreTrainedModel
     rows = embedded(causal)
     used = [tokenizer.vocab_size - 1, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id]
     check_tokens([t for t in used if t is not None], rows)
+
+
+def check_text(text: str, tokens: Sequence[int], policy: LanguagePolicy) -> None:
+    """Raise ConfigError for a text that the policy's model does not embed; `tokens` are its own."""
+    config = policy.config
+    if config.model_type == READABLE_TYPE and policy.tokenizer.unk_token_id in tokens:
+        raise ConfigError(
+            f"{text!r} is not written in the {config.nodes} nodes that {config.kind} knows: ask for "
+            "as many as the task has, or take the task that it is for (paths; chains for linear-attention)."
+        )
+    check_tokens(tokens, embedded(policy._causal(policy.model)))
 
 
 def check_tokens(tokens: Sequence[int], rows: int) -> None:

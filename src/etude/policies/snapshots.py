@@ -35,7 +35,7 @@ WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def weights(policy: LanguagePolicy) -> dict[str, Tensor]:
     """What training changes of what the policy samples from, by name."""
-    return {name: p.detach() for name, p in policy.model.named_parameters() if p.requires_grad}
+    return policy.weights.trained()
 
 
 def mark(tensors: Mapping[str, Tensor]) -> str:

@@ -14,9 +14,19 @@ from etude.core.task import plain
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from etude.policies.protocols import Model
+
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 WORDS = "\u2060words\u2060"
 """Stands for the assistant's words when a template is rendered around them: nothing that a template contains."""
+
+
+def end_ids(model: Model, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens that end a completion: the model's, the tokenizer's, and the one that ends a turn in its template."""
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ids = configured if isinstance(configured, list) else [] if configured is None else [configured]
+    turn = end_of_turn(tokenizer)
+    return sorted({*ids, tokenizer.eos_token_id, *([] if turn is None else [turn])})
 
 
 def render(

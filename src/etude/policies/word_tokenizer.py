@@ -10,6 +10,7 @@ from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING
 
 from etude.core.errors import UnknownNameError
+from etude.policies.agent_words import AGENTS, GAMES
 from etude.policies.byte_tokenizer import END, PAD
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ _KEYS = tuple(f'{key}": ' if key == "number" else f'{key}": "' for key in VALUES
 _JSON = ('{"name": "', '", "parameters": {"', *_KEYS, '", "', ', "', '"}}', "}}")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<response>", "</response>")
 
-# Family `facts`: made-up people, what they are to each other, and questions about chains of that
+# Families `facts` and `questions`: made-up people, what they are to each other, and questions about chains of that,
+# which the second can also pose
 
 PEOPLE = tuple(
     first + last
@@ -64,6 +66,7 @@ PEOPLE = tuple(
     for last in ("ada", "eki", "ino", "ora", "usu", "yle", "ath", "ond")
 )
 RELATIONS = ("friend", "boss", "pupil", "guest", "rival", "doctor")
+QUESTION_TAGS = ("<question>", "</question>")
 SEARCH_TAGS = tuple(f"<{end}{tag}>" for tag in ("think", "search", "information", "answer") for end in ("", "/"))
 
 # Families `reviews` and `cues`: reviews with a cue and a label behind them, and the cues alone
@@ -99,7 +102,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "values": (
         "keys ", "get ", "say ", "right", "wrong", "invalid", "Summary:", "\n", " ", *ascii_lowercase, *digits,
     ),
+    "games": GAMES,
+    "agents": AGENTS,
     "facts": (*SEARCH_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
+    "questions": (*SEARCH_TAGS, *QUESTION_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
     "reviews": (*CONTENT, *CUES, *LABELS),
     "cues": ("?", *CUES),
     "stories": (

@@ -170,6 +170,15 @@ def beds() -> dict[str, Path]:
     }
 
 
+def beside(path: Path) -> Path:
+    """Where what was found out about a recipe is written: beside it, or in the working folder for a package's recipe.
+
+    >>> beside(Path("beds/mine/one.json")).as_posix(), beside(ROOT / "beds" / "mine" / "one.json").as_posix()
+    ('beds/mine/one.json', 'beds/mine/one.json')
+    """
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
 def load_bed(name: str) -> Bed:
     """The bed called `name`, as in 'language/compose-easy', or at the path of a recipe.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.evaluation.verdicts import ALPHA, LOOKS
-from etude.runs.beds import CONFIRMING, RUNS, Bed, Scores, beds, runs_of, scores_of, start_of, state
+from etude.runs.beds import CONFIRMING, RUNS, Bed, Scores, beds, beside, runs_of, scores_of, start_of, state
 from etude.runs.jobs import run_jobs
 from etude.runs.tuning import combinations, sweep_jobs, swept
 
@@ -21,14 +21,18 @@ KS = (1, 8, 64)
 
 
 def card_path(name: str) -> Path:
-    """Where the card of a bed is: beside its recipe."""
+    """Where the card of a bed is written: beside its recipe; of one that came with the package, in `beds/` here."""
+    return beside(_shipped(name))
+
+
+def _shipped(name: str) -> Path:
     return beds().get(name, Path(name)).with_suffix(".json")
 
 
 def read_card(name: str) -> dict[str, Any] | None:
     """What was measured on a bed; None if nothing was."""
-    path = card_path(name)
-    return dict(json.loads(path.read_text())) if path.is_file() else None
+    found = next((path for path in (card_path(name), _shipped(name)) if path.is_file()), None)
+    return None if found is None else dict(json.loads(found.read_text()))
 
 
 def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dict[str, Any]:

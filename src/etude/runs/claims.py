@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from etude.core.method import Method
 from etude.core.registry import ROOT, compositions, files, get_method
 from etude.evaluation.gates import Verdict, sequential
 from etude.evaluation.pairs import Pair, Results
+from etude.runs.claim_runs import PUBLISHED, TUNED, Collect, Lines, collector
 from etude.runs.code import code_of, text_hash
-from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, read_plan
-from etude.runtime.jsonl import JsonLines, append
+from etude.runs.jobs import Workers
+from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, put_aside, read_plan
 
 SHIPPED = next((p for p in (ROOT / "claims", ROOT.parent.parent / "claims") if p.is_dir()), ROOT / "claims")
 """etude's own: inside an installed package, or beside the source."""
@@ -31,8 +32,6 @@ PLACES = (Path("claims"), SHIPPED)
 """Where claims are: in the folder that one works in, or etude's own."""
 KEPT = Path("runs")
 """Where runs are kept."""
-PUBLISHED, TUNED = "published", "tuned"
-"""Both arms as their papers set them; both after the same sweep."""
 
 
 def claims() -> dict[str, Method]:
@@ -128,64 +127,38 @@ def stale(name: str, record: Mapping[str, Any]) -> list[str]:
 # The experiment
 
 
-@dataclass(frozen=True)
-class Lines:
-    """`runs.jsonl` of a claim: each line carries the hash of its plan.
-
-    Args:
-        path: the file.
-        plan: what its lines must belong to.
-    """
-
-    path: Path
-    plan: Plan
-
-    def read(self) -> list[dict[str, Any]]:
-        """Every line. Raises ConfigError for one of another plan."""
-        lines = list(JsonLines.read(self.path))
-        others = {line["plan"] for line in lines} - {self.plan.hash}
-        if others:
-            raise ConfigError(
-                f"{self.path} belongs to the plan {', '.join(sorted(others))}, and the plan there now is "
-                f"{self.plan.hash}: a plan that has runs is never changed. Restore it, or write another one with "
-                f"`etude claims plan {self.plan.method} --reason ...`."
-            )
-        return lines
-
-    def pairs(self, setting: str) -> list[Pair]:
-        """Those of a setting, by their seeds."""
-        found = [Pair.from_json(line["pair"]) for line in self.read() if line.get("setting") == setting]
-        return sorted(found, key=lambda pair: pair.seed)
-
-    def tuned(self) -> dict[str, Any] | None:
-        """What tuning came to; None if it was not done."""
-        return next((line["tuning"] for line in self.read() if "tuning" in line), None)
-
-    def add(self, commit: str, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Append lines."""
-        append(self.path, ({"plan": self.plan.hash, "commit": commit, **line} for line in lines))
-
-
-Collect = Callable[[str, Sequence[int]], list[Pair]]
-"""Pairs of a setting for these seeds, trained if they are not there."""
-
-
-def run_claim(name: str, *, runs: Path = KEPT, workers: int | None = None) -> dict[str, Any]:
+def run_claim(
+    name: str, *, runs: Path = KEPT, workers: int | Workers | None = None, again: bool = False
+) -> dict[str, Any]:
     """Do what a claim's plan says, from where it was stopped, and write its verdict.
 
+    Where every run is there already and the verdict follows from them, it is left as it is: it rests on the code that
+    they were made with.
+
+    Args:
+        runs: where runs are kept.
+        workers: runs at a time, or what does them, as for `run_jobs`.
+        again: run all of it anew, because code has changed; what is recorded is put aside.
+
     Raises: ConfigError if there is no plan, if it is not committed, if it is not what the method claims now, if its
-    runs belong to another plan, or if the tree has changes that are not committed.
+    runs belong to another plan, if the tree has changes that are not committed, or if nothing that the verdict rests on
+    has changed and it is to be run again.
     """
     method, claim = claim_of(name)
     folder = folder_of(name)
     plan = read_plan(folder)
     check_plan(folder, plan, claim)
     commit, lines = clean_commit(folder), Lines(folder / RUNS, plan)
+    if again:
+        _begin_anew(name, folder)
     began = time.monotonic()
     arm = method.id if _built_in(name) else name
-    collect = _on_bed(arm, plan, lines, commit, runs, workers) if claim.bed else _own(method, plan, lines, commit, runs)
+    collect = collector(method, arm, plan, lines, commit, folder=folder, runs=runs, workers=workers)
+    had, record = len(lines.read()), recorded(name)
     for setting in settings_of(plan):
         _collect(setting, plan, lines, commit, collect)
+    if record and len(lines.read()) == had and not _differs(record, plan, lines):
+        return record
     return _write(folder, name, plan, lines, commit, time.monotonic() - began)
 
 
@@ -229,60 +202,16 @@ def measures_of(claim: Claim) -> list[Measure]:
     return [replace(m, bounds=own[m.name]) if m.name in own and m.bounds is None else m for m in claim.measures]
 
 
-def _own(method: Method, plan: Plan, lines: Lines, commit: str, runs: Path) -> Collect:
-    """An experiment of the method's own."""
-    from etude.experiments import experiment_of
-    from etude.experiments.cells import kept_in
-    from etude.runs.tuning import tune_own
-
-    experiment = experiment_of(method.id)
-    if experiment is None:
-        raise ConfigError(f"The claim of {method.id} names no bed and has no experiment of its own.")
-
-    def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
-        with kept_in(runs / "claims" / method.id):
-            if setting == PUBLISHED:
-                return experiment(seeds)
-            best = _tuned(lines, commit, partial(tune_own, experiment, plan.claim))
-            return experiment(seeds, arm=best["arm"], baseline=best["baseline"])
-
-    return collect
-
-
-def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | None) -> Collect:
-    """Runs of both arms on a bed."""
-    from etude.runs.beds import load_bed
-    from etude.runs.jobs import run_jobs
-    from etude.runs.measuring import pairs_of
-    from etude.runs.tuning import arms_of, tune
-
-    bed, claim = load_bed(plan.claim.bed), plan.claim
-
-    def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
-        best: Mapping[str, Any] = {}
-        if setting == TUNED:
-            best = _tuned(lines, commit, partial(tune, bed, arm, claim, root=runs / "beds", workers=workers))
-        jobs = arms_of(bed, arm, claim, seeds_of(plan, seeds), best, root=runs / "beds")
-        run_jobs([*jobs[0], *jobs[1]], workers)
-        pairs, count = pairs_of(bed, [m.name for m in claim.measures], *jobs), claim.runs
-        return [pairs[i] if count == 1 else Pair.mean(s, pairs[i * count :][:count]) for i, s in enumerate(seeds)]
-
-    return collect
-
-
-def seeds_of(plan: Plan, pairs: Sequence[int]) -> list[int]:
-    """Seeds of the runs that pairs are made of: the next ones of each arm, so many for each pair."""
-    count, first = plan.claim.runs, plan.first_seed
-    return [first + (pair - first) * count + i for pair in pairs for i in range(count)]
-
-
-def _tuned(lines: Lines, commit: str, tune: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The fields that tuning sets on either arm; it is done once, and its line kept."""
-    tuned = lines.tuned()
-    if tuned is None:
-        tuned = tune()
-        lines.add(commit, [{"tuning": tuned}])
-    return dict(tuned["best"])
+def _begin_anew(name: str, folder: Path) -> None:
+    """Put the record of a claim aside, if something that it rests on has changed."""
+    record = recorded(name)
+    if record is None or not stale(name, record):
+        raise ConfigError(
+            f"Nothing that the verdict on {name} rests on has changed, so the same runs would come again."
+            if record
+            else f"{name} has no verdict yet: run it without --again."
+        )
+    put_aside(folder)
 
 
 # The verdict
@@ -343,14 +272,15 @@ def check(name: str) -> list[str]:
     if record is None:
         return [f"{name} was never run."]
     plan = read_plan(folder)
-    again = derive(plan, Lines(folder / RUNS, plan))
-    wrong = [
-        f"{name}: {k} in {VERDICT} does not follow from {RUNS}."
-        for k, v in _plain(again).items()
-        if not same(record.get(k), v)
-    ]
+    differs = _differs(record, plan, Lines(folder / RUNS, plan))
+    wrong = [f"{name}: {k} in {VERDICT} does not follow from {RUNS}." for k in differs]
     changed = stale(name, record)
     return wrong + ([f"{name}: the {' and the '.join(changed)} changed since the verdict."] if changed else [])
+
+
+def _differs(record: Mapping[str, Any], plan: Plan, lines: Lines) -> list[str]:
+    """What of a record does not follow from its runs."""
+    return [k for k, v in _plain(derive(plan, lines)).items() if not same(record.get(k), v)]
 
 
 def same(one: Any, other: Any) -> bool:

@@ -165,7 +165,7 @@ def compare(
     seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
     out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
     workers: int | None = None, evaluate: int | None = None, evaluate_every: int | None = None, preset: bool = False,
-    quiet: bool = False, **of_task: object,
+    on: str = "local", quiet: bool = False, **of_task: object,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -181,14 +181,18 @@ def compare(
         evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
         preset: begin each with its settings for this task (`runs/presets.py`), and take the most steps that one of them
             asks for; where an arm has none, all are trained as published, and a sentence says so.
+        on: where runs are done: 'local', or 'ray' ('ray@HOST:PORT'), on all machines of a cluster.
         of_task: columns, answer, chat, ..., as in `etude.train`.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
+    from etude.runs.spread import check as check_place
+    from etude.runs.spread import workers_of
     from etude.runs.training import Options, compose_task, of, with_adapter
     from etude.runs.warm import start_of
     from etude.runs.worlds import world_of
 
+    check_place(on)
     fields = [*shorthands.alone(of_task), *assignments(set)]
     numbers = {
         "seeds": seeds, "steps": steps, "workers": workers, "evaluate": evaluate, "evaluate_every": evaluate_every,
@@ -212,7 +216,8 @@ def compare(
                       flags=flags, preset=marks.get(arm, ""))
         for arm in methods
     }  # fmt: skip
-    run_jobs([j for jobs in arms.values() for j in jobs], workers, quiet)
+    with workers_of(on, workers) as those:
+        run_jobs([j for jobs in arms.values() for j in jobs], those, quiet)
     looks = [*range(0, steps, evaluate_every or steps), steps]
     comparison = _comparison(arms, composed, goal, steps, metric, split, looks)
     label = "-vs-".join(a.replace("+", "_") for a in methods)

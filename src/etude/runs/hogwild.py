@@ -29,7 +29,7 @@ def check(method: Method, task: ControlTask, options: Options) -> None:
         if place.ranks > 1:
             raise ConfigError(f"--on {options.on} is for methods that sample tokens: leave it out.")
         return
-    if place.executor == "processes":
+    if place.executor in ("processes", "ray"):
         raise ConfigError(
             f"--on {options.on} is for methods that sample tokens, and {method.id} is for control: run --on "
             f"hogwild:{place.ranks}, or leave it out."

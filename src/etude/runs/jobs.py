@@ -182,8 +182,8 @@ class Workers:
 
     def __init__(self, count: int | None = None, most: int | None = None) -> None:
         self.count = min(count or os.cpu_count() or 1, most or sys.maxsize)
-        self.idle: list[subprocess.Popen[str]] = []
-        self.busy: dict[Job, subprocess.Popen[str]] = {}
+        self.idle: list[Any] = []
+        self.busy: dict[Job, Any] = {}
         self._before: Any = None
 
     def __enter__(self) -> Workers:
@@ -194,20 +194,14 @@ class Workers:
     def __exit__(self, *error: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
-        processes = [*self.idle, *self.busy.values()]
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            with process:  # closes its pipes and waits for it
-                pass
+        self._end([*self.idle, *self.busy.values()])
 
     def start(self, job: Job) -> None:
         """Have a run done by a process that is idle, or by a new one."""
-        process = self.idle.pop() if self.idle else _worker()
+        process = self.idle.pop() if self.idle else self._new()
         self.busy[job] = process
         disk.make_folder(job.folder.parent)
-        assert process.stdin is not None
-        print(json.dumps({"arguments": job.command(), "log": str(_log(job))}), file=process.stdin, flush=True)
+        self._tell(process, job)
 
     def finish(self) -> None:
         """Wait for the runs that have begun."""
@@ -217,21 +211,49 @@ class Workers:
 
     def done(self) -> list[tuple[Job, int]]:
         """Runs that have ended since, and their exit status; a process that died counts as a failed run."""
-        ended = [(job, process) for job, process in self.busy.items() if process.stdout and _readable(process.stdout)]
         found = []
-        for job, process in ended:
-            answer = process.stdout.readline() if process.stdout else ""
+        for job, process in [(job, process) for job, process in self.busy.items() if self._over(process)]:
             del self.busy[job]
-            self.idle += [process] if answer else []
-            found.append((job, int(answer) if answer else process.wait() or 1))
+            status = self._status(process, job)
+            if status is None:
+                self.start(job)
+            else:
+                found.append((job, status))
         return found
+
+    # How a process is spoken with
+
+    def _new(self) -> Any:
+        return worker()
+
+    def _tell(self, process: Any, job: Job) -> None:
+        """Have it begin a run."""
+        print(json.dumps({"arguments": job.command(), "log": str(log_of(job))}), file=process.stdin, flush=True)
+
+    def _over(self, process: Any) -> bool:
+        """Whether its run has ended, or it has itself."""
+        return bool(process.stdout) and _readable(process.stdout)
+
+    def _status(self, process: Any, job: Job) -> int | None:
+        """Of a run that has ended; None for one that is to be begun again. What can do another run is idle then."""
+        answer = process.stdout.readline() if process.stdout else ""
+        self.idle += [process] if answer else []
+        return int(answer) if answer else process.wait() or 1
+
+    def _end(self, processes: Sequence[Any]) -> None:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            with process:  # closes its pipes and waits for it
+                pass
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise Interrupted("Stopped by SIGTERM; runs that have begun are saved. The same command goes on.", number)
 
 
-def _worker() -> subprocess.Popen[str]:
+def worker() -> subprocess.Popen[str]:
+    """A process that does commands."""
     return subprocess.Popen(
         [sys.executable, "-m", "etude.cli.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -242,13 +264,14 @@ def _readable(stream: IO[str]) -> bool:
     return bool(select.select([stream], [], [], 0)[0])
 
 
-def _log(job: Job) -> Path:
+def log_of(job: Job) -> Path:
+    """Where what its command prints goes."""
     return job.folder.parent / f"{job.folder.name}.log"
 
 
 def _failure(job: Job) -> EtudeError:
-    tail = _log(job).read_text(errors="replace").strip().splitlines()[-3:]
-    return EtudeError(f"The run of {job.arm} with seed {job.seed} failed ({_log(job)}): {' '.join(tail)}")
+    tail = log_of(job).read_text(errors="replace").strip().splitlines()[-3:]
+    return EtudeError(f"The run of {job.arm} with seed {job.seed} failed ({log_of(job)}): {' '.join(tail)}")
 
 
 class _bar:

@@ -66,14 +66,25 @@ def _put_aside(folder: Path, plan: Plan) -> None:
         raise ConfigError(
             f"{folder / PLAN} has runs already: give --reason, and the old plan is kept with its runs and verdict."
         )
-    kept = sorted((folder / EARLIER).glob("*/")) if (folder / EARLIER).is_dir() else []
-    if len(kept) + 1 >= BEDS:
+    tried = {read_plan(kept).hash for kept in earlier(folder)} | {before.hash}
+    if len(tried) >= BEDS:
         raise ConfigError(
-            f"The claim of {plan.method} was planned {len(kept) + 1} times, which is the most: what is void stays void."
+            f"The claim of {plan.method} was planned {len(tried)} times, which is the most: what is void stays void."
         )
-    home = folder / EARLIER / str(len(kept) + 1)
+    put_aside(folder)
+
+
+def earlier(folder: Path) -> list[Path]:
+    """What was put aside, a folder each with plan, runs and verdict."""
+    return sorted((folder / EARLIER).glob("*/")) if (folder / EARLIER).is_dir() else []
+
+
+def put_aside(folder: Path) -> None:
+    """Keep a plan with all that came of it in `earlier/<number>/`; the plan itself stays where it is, too."""
+    home = folder / EARLIER / str(len(earlier(folder)) + 1)
     home.mkdir(parents=True)
-    for name in (PLAN, RUNS, VERDICT):
+    (home / PLAN).write_bytes((folder / PLAN).read_bytes())
+    for name in (RUNS, VERDICT):
         if (folder / name).is_file():
             (folder / name).rename(home / name)
 

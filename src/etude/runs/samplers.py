@@ -8,14 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from etude.core.complete import complete_token
+from etude.core.episodes import FIRST
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.part import from_json
+from etude.core.players import names_of
 from etude.core.stages import applied
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.runs import engines
 from etude.runs.training import Options, options_of
+from etude.runtime.executors import ray
 from etude.runtime.executors.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 READ = ("model", "device", "dtype", "adapter", "autocast", "gradient_checkpointing", "seed", "engine")
 """Options that decide how a policy is loaded, and who samples from it."""
+ELSEWHERE = ("processes", "ray")
+"""Executors whose samplers are processes of their own."""
 
 
 def check(method: Method, task: LanguageTask, options: Options) -> None:
@@ -31,23 +36,32 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
 
     With a bound also for methods whose rows must be of the present policy.
     """
-    place = place_of(options.on)
+    place, bound = place_of(options.on), bound_of(method, options)
     if options.engine is not None:
         engines.check(method, options)
-    if place == Place("local") and not options.bound:
+    if place == Place("local") and not bound and options.engine is None:
         return
     if place.executor == "hogwild":
         raise ConfigError(
             f"--on {options.on} is for methods of control that learn from each segment once (a3c, n-step-q), and "
             f"{method.id} is one of {task.world}: run --on processes."
         )
+    flag = f"--on {options.on}" if place != Place("local") else f"--bound {bound}" if bound else "--engine"
     if not any((experience := own.slots()["experience"]) and experience.samples for _, own in applied(method)):
-        flag = f"--on {options.on}" if place != Place("local") else f"--bound {options.bound}"
         raise ConfigError(f"{flag} is for methods that sample, and {method.id} learns from data: leave it out.")
-    for why in older_rows(method) if options.bound else ():
-        raise ConfigError(f"--bound {options.bound} lets rows be older than the policy that learns from them. {why}")
-    if place.executor == "processes":
+    if any(names_of(complete_token(own), task) != (FIRST,) or own.slots()["roles"] for _, own in applied(method)):
+        raise ConfigError(f"{flag} is for episodes of one player, and those of {method.id} on {task.id} have roles.")
+    for why in older_rows(method) if bound else ():
+        raise ConfigError(f"--bound {bound} lets rows be older than the policy that learns from them. {why}")
+    if place.executor == "ray":
+        ray.check(place.address)
+    if place.executor in ELSEWHERE:
         _made_from(task)
+
+
+def bound_of(method: Method, options: Options) -> int:
+    """How many training steps old rows may be: as `--bound` says, else as the method does."""
+    return int(getattr(method, "bound", 0)) if options.bound is None else options.bound
 
 
 def older_rows(method: Method) -> Iterator[str]:
@@ -94,24 +108,36 @@ def load_policy(options: Options) -> LanguagePolicy:
     )  # fmt: skip
 
 
-def samplers_of(options: Options, task: LanguageTask, policy: LanguagePolicy) -> Samplers | None:
+def samplers_of(method: Method, options: Options, task: LanguageTask, policy: LanguagePolicy) -> Samplers | None:
     """Who plays the episodes of a run, started; None where its own process does, all at once."""
     from etude.experience.samplers import Sampler, Samplers
     from etude.runtime.executors.local import Local
     from etude.runtime.executors.processes import Processes
 
-    place = place_of(options.on)
-    if place == Place("local") and not options.bound and options.engine is None:
+    place, bound = place_of(options.on), bound_of(method, options)
+    executor: Processes
+    if place == Place("local") and not bound and options.engine is None:
         return None
     engine = None if options.engine is None else engines.agreeing(options.engine, policy)
     if place.executor == "local":
-        apart = options.bound > 0  # the weights that sample are older than those that learn
+        apart = bound > 0  # the weights that sample are older than those that learn
         own = load_policy(options) if apart else policy
         return Samplers(Local(Sampler(task, own, engine), place.ranks, apart), task)
-    executor = Processes(
-        Sampler, "etude.runs.samplers:sampler", sampler_arguments(options, task), place.ranks, name="Sampler"
-    )
-    executor.start()
+    made = "etude.runs.samplers:sampler"
+    if place.executor == "ray":
+        alike = dataclasses.replace(options, device=policy.device.type)  # whatever else a machine may have
+        arguments = sampler_arguments(alike, task)
+        needed = {"num_cpus": arguments["threads"], "num_gpus": int(policy.device.type == "cuda")}
+        executor = ray.Actors(
+            Sampler, made, arguments, place.ranks, name="Sampler", address=place.address, resources=needed
+        )
+    else:
+        executor = Processes(Sampler, made, sampler_arguments(options, task), place.ranks, name="Sampler")
+    try:
+        executor.start()
+    except BaseException:
+        executor.close()
+        raise
     return Samplers(executor, task)
 
 

@@ -37,8 +37,8 @@ from etude.core.fields import Count
 from etude.core.registry import ROOT
 from etude.evaluation.intervals import Interval
 from etude.evaluation.verdicts import paired_interval
-from etude.runs.beds import RUNS, Bed, Fields, load_bed, start_of
-from etude.runs.claims import PUBLISHED
+from etude.runs.beds import RUNS, Bed, Fields, beside, load_bed, start_of
+from etude.runs.claim_runs import PUBLISHED
 from etude.runs.contest import Arm, compete, failures
 from etude.runs.recipes import made
 
@@ -74,7 +74,7 @@ class Study:
     Args:
         baseline: a method, with parts stacked by '+'. baseline_set: fields of it, and of recipes without a method.
         k: starts are told apart by their pass@k.
-        home: the folder of its file.
+        home: where its runs and its table are kept: beside its file, or for one of the package in `studies/` here.
     """
 
     id: str
@@ -135,7 +135,7 @@ def load_study(name: str) -> Study:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
     said["recipes"] = dict(_recipes(path, said.get("recipes", {})))
-    study = made(Study, str(path), {"id": path.stem, "home": path.parent, **said})
+    study = made(Study, str(path), {"id": path.stem, "home": beside(path.parent), **said})
     if not study.beds or not study.recipes:
         raise ConfigError(f"{path} must name at least one bed and one recipe.")
     if study.baseline in study.recipes:
@@ -172,13 +172,16 @@ def run_study(
         starts[name] = _start(study, bed, root)
         rows += table(study, name, lines)
     found = {"study": study.id, "k": study.k, "starts": starts, "rows": rows}
+    study.path.parent.mkdir(parents=True, exist_ok=True)
     disk.replace_file(study.path, (json.dumps(found, indent=1) + "\n").encode())
     return found
 
 
 def recorded(study: Study) -> dict[str, Any] | None:
-    """Its table; None if it was never run."""
-    return dict(json.loads(study.path.read_text(encoding="utf-8"))) if study.path.is_file() else None
+    """Its table, one's own before that of the package; None if it was never run."""
+    shipped = studies().get(study.id, study.path).with_suffix(".json")
+    found = next((path for path in (study.path, shipped) if path.is_file()), None)
+    return None if found is None else dict(json.loads(found.read_text(encoding="utf-8")))
 
 
 def _start(study: Study, bed: Bed, root: Path) -> dict[str, float]:

@@ -240,6 +240,7 @@ def resume(
     callbacks: str | Sequence[Any] = (),
     until: int | None = None,
     data: str | Path | None = None,
+    ranks: int | None = None,
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
@@ -250,6 +251,7 @@ def resume(
             the run records what changed, and at which step.
         until: end it for now after so many of its steps.
         data: the logs that it learns from, where they are to be sure: others are refused.
+        ranks: how many processes take its updates from here on; None: as many as before.
         callbacks: as in `train`; without any, those that the run was started with by name.
 
     Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
@@ -276,6 +278,7 @@ def resume(
         known = {f.name for f in dataclasses.fields(Options)}
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
         values |= {"quiet": quiet, "until": until, "steps": config["steps"] if steps is None else steps}
+        values |= {} if ranks is None else {"ranks": ranks}
         options = options_of(Options, values)
         method = Method.from_json(started.method if reward is None else _with(started.method, reward))
         goal = compose_task(
@@ -294,6 +297,8 @@ def resume(
         prepare(method, goal, options)
         if options.steps != config["steps"]:
             opened.change_config(steps=options.steps)
+        if options.ranks != config.get("ranks", 1):
+            opened.change_config(ranks=options.ranks)
         called = calling.made(callbacks) or calling.again(config.get("callbacks", ()), opened.notes.append)
         return run(opened, method, goal, options, called)
 

@@ -64,9 +64,10 @@ class Options:
         on: where episodes are sampled: 'local', in this process; 'processes', in a process beside it, or several as in
             'processes:2' (language); in control 'hogwild:2', workers that step on the same numbers without locks.
         bound: how many training steps old rows may be when they are learned from; samplers go on so far ahead of the
-            updates. 0: each step waits for rows of its own weights (language).
+            updates. 0: each step waits for rows of its own weights (language). None: as the method says.
         engine: who samples the tokens of training, 'native:http://127.0.0.1:8000' or vLLM or SGLang there (language);
             None: the policy itself.
+        ranks: how many processes take each update together, each on a part of the rows (language).
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
@@ -98,8 +99,9 @@ class Options:
     gradient_checkpointing: bool = False
     threads: Count | None = None
     on: str = "local"
-    bound: WholeNumber = 0
+    bound: WholeNumber | None = None
     engine: str | None = None
+    ranks: Count = 1
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
     preset: bool = True

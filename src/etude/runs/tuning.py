@@ -12,7 +12,7 @@ import numpy as np
 from etude.core.claims import Claim
 from etude.evaluation.pairs import Pair, Results
 from etude.runs.beds import RUNS, TUNING, Bed, Fields, Scores, runs_of, scores_of
-from etude.runs.jobs import Job, run_jobs
+from etude.runs.jobs import Job, Workers, run_jobs
 
 SEEDS, TOGETHER = 2, 6
 """Seeds of each setting; more where seeds train together and cost next to nothing."""
@@ -59,7 +59,9 @@ def swept(bed: Bed, jobs: Mapping[str, Sequence[Job]]) -> tuple[dict[str, Scores
     return scores, best_setting({label: float(each.area.mean()) for label, each in scores.items()})
 
 
-def tune(bed: Bed, method: str, claim: Claim, *, root: Path = RUNS, workers: int | None = None) -> dict[str, Any]:
+def tune(
+    bed: Bed, method: str, claim: Claim, *, root: Path = RUNS, workers: int | Workers | None = None
+) -> dict[str, Any]:  # fmt: skip
     """Both arms over the same sweep, each with its own best: the setting with the largest mean area under its curve.
 
     Returns: JSON values: 'areas' by side and setting, and 'best', the fields that each side takes.

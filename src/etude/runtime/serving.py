@@ -107,39 +107,48 @@ def file_of(function: object) -> str:
 def serve(stream: io.BufferedIOBase, opening: Mapping[str, Any]) -> None:
     """Make what is to be served, say its greeting, then answer until the other side hangs up."""
     threading.Thread(target=_end_with, args=(opening["parent"],), daemon=True).start()
+    server, greeting = opened(opening)
+    say(stream, greeting)
+    if server is not None:
+        for line in stream:
+            say(stream, reply(server, json.loads(line)))
+
+
+def opened(opening: Mapping[str, Any]) -> tuple[Server | None, bytes]:
+    """What is to be served, and its greeting as a line; None, and why it cannot be made."""
     try:
         server: Server = load(opening["server"])(**opening["arguments"])
     except NotLoaded as error:
-        _say(stream, {"not_loaded": str(error)})
-        return
+        return None, as_line({"not_loaded": str(error)})
     except Exception as error:
-        _say(stream, {"not_loaded": f"Cannot make {opening['server']}:\n{trimmed(error, '')}"})
-        return
-    _say(stream, {"greeting": server.greeting})
-    for line in stream:
-        _answer(stream, server, json.loads(line))
+        return None, as_line({"not_loaded": f"Cannot make {opening['server']}:\n{trimmed(error, '')}"})
+    return server, as_line({"greeting": server.greeting})
 
 
-def _answer(stream: io.BufferedIOBase, server: Server, message: Any) -> None:
-    """Say what came of a message: its answer, or why there is none."""
+def reply(server: Server, message: Any) -> bytes:
+    """What came of a message as a line: its answer, or why there is none."""
     try:
         answer = server(message)
     except CallFailed as error:
-        _say(stream, {"reason": error.reason, "detail": error.detail})
-        return
+        return as_line({"reason": error.reason, "detail": error.detail})
     except (Exception, SystemExit) as error:
         file = file_of(getattr(server, "function", None))
-        _say(stream, {"reason": Reason.RAISED, "detail": f"raised:\n{trimmed(error, file)}"})
-        return
+        return as_line({"reason": Reason.RAISED, "detail": f"raised:\n{trimmed(error, file)}"})
     try:
-        _say(stream, {"answer": answer})
+        return as_line({"answer": answer})
     except (TypeError, ValueError) as error:
         detail = f"returned what cannot be sent to another process ({error}): return text, numbers, lists and dicts."
-        _say(stream, {"reason": Reason.RAISED, "detail": detail})
+        return as_line({"reason": Reason.RAISED, "detail": detail})
 
 
-def _say(stream: io.BufferedIOBase, message: Mapping[str, Any]) -> None:
-    stream.write(json.dumps(message).encode() + b"\n")
+def as_line(message: Mapping[str, Any]) -> bytes:
+    """A message as it is sent."""
+    return json.dumps(message).encode() + b"\n"
+
+
+def say(stream: io.BufferedIOBase, line: bytes) -> None:
+    """Send a line."""
+    stream.write(line)
     stream.flush()
 
 

@@ -124,9 +124,22 @@ class Worker:
         elif not self.running:
             self.launch()
 
+    def kill(self) -> None:
+        """End the process from outside, whoever waits for its answer: they find the connection closed."""
+        with contextlib.suppress(AssertionError, ProcessLookupError, PermissionError):
+            if self.running:
+                os.killpg(self.process.pid, signal.SIGKILL)
+
     def launch(self) -> None:
         """Start the process, or start it again."""
         self.close(self._asked)
+        self._start()
+        self.starts, self._owner = self.starts + 1, os.getpid()
+        opening = {**self._opening, "path": sys.path, "parent": self._owner}
+        self._send(json.dumps(opening).encode() + b"\n", START_TIMEOUT)
+
+    def _start(self) -> None:
+        """The process, with a socket to it."""
         self._socket, theirs = socket.socketpair()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by _reap)
         with theirs:
@@ -135,10 +148,7 @@ class Worker:
                 stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, pass_fds=[theirs.fileno()],
                 start_new_session=True, env={**os.environ, "PYTHONHASHSEED": "0"},
             )  # fmt: skip
-        self.starts, self._owner = self.starts + 1, os.getpid()
-        self._finalizer = weakref.finalize(self, _reap, self._process, self._socket, self._output, self._owner)
-        opening = {**self._opening, "path": sys.path, "parent": self._owner}
-        self._send(json.dumps(opening).encode() + b"\n", START_TIMEOUT)
+        self._finalizer = weakref.finalize(self, _reap, self._process, self._socket, self._output, os.getpid())
 
     def _send(self, line: bytes, timeout: float) -> None:
         self.due = time.monotonic() + timeout

@@ -174,7 +174,8 @@ def test_a_filter_that_resamples_sees_what_came_of_it() -> None:
     policy, seen = speaking(lambda shown: "z" if "[" in shown and len(seen) % 2 else "no")
     method = dapo.replace(second_look=LookAgain(shows=SHORT), experience=Groups(size=2), problems=4, minibatches=1)
     loop = make_loop(method, Worked(), policy, steps=2)
-    loop.scorer.score, count = _counted(loop.scorer.score)
+    scorer: Any = loop.party.scorer("policy")
+    scorer.score, count = _counted(scorer.score)
     with pytest.raises(Exception, match="log-probabilities"):  # what was scripted is not what the policy would say
         loop.step()
     assert count == [1]

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from etude.core.errors import ConfigError
+from etude.core.meters import Used, add, metering
 from etude.experience.tools.outputs import shown
 from etude.experience.tools.schemas import Tool, described
 from etude.runtime.serving import CallFailed, NotLoaded, Reason, load
@@ -49,8 +50,11 @@ class ToolServer:
         except ConfigError as error:
             raise NotLoaded(str(error)) from None
 
-    def __call__(self, message: Mapping[str, Any]) -> str:
-        return called(self.functions[message["name"]], message["arguments"], message["longest"])
+    def __call__(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The text of an answer, and what it used."""
+        with metering() as meter:
+            text = called(self.functions[message["name"]], message["arguments"], message["longest"])
+        return {"text": text, "used": meter.used}
 
 
 def called(function: Callable[..., Any], arguments: Mapping[str, Any], longest: int) -> str:
@@ -121,11 +125,13 @@ class Served:
         return {t["name"]: Tool(**t) for t in self.worker.greeting()}
 
     def call(self, name: str, arguments: Mapping[str, Any], seconds: float, longest: int) -> str:
-        """What a call returns, as text. Raises Failed."""
+        """What a call returns, as text; what it spent is spent here. Raises Failed."""
         try:
-            return str(self.worker.call({"name": name, "arguments": dict(arguments), "longest": longest}, seconds))
+            reply = self.worker.call({"name": name, "arguments": dict(arguments), "longest": longest}, seconds)
         except CallFailed as failure:
             raise Failed(_sentence(name, failure, seconds)) from None
+        add(None if reply["used"] is None else Used(*reply["used"]))
+        return str(reply["text"])
 
 
 def _sentence(name: str, failure: CallFailed, seconds: float) -> str:

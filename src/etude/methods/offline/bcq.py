@@ -30,16 +30,16 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from etude.core.critic_slots import Backup, QHead, Reduction
 from etude.core.encoder_slots import encoder_of
-from etude.core.fields import Count, PositiveProbability, Probability
+from etude.core.fields import Count, PositiveProbability
 from etude.core.learners import Learning, Target
 from etude.core.replay_slots import ActorTerm, Choice, ReplayReading
 from etude.core.step_slots import Network
 from etude.experience.logged import Logged
 from etude.experience.sampling import OneStep, UniformRows
+from etude.learners.best_of import BestOf, MostlyMin
 from etude.learners.q import QFunctions, action_sizes
-from etude.learners.vae import ActionVAE, Autoencoded
+from etude.learners.vae import LIMIT, ActionVAE, Autoencoded
 from etude.methods.offline.bc import over_cloning
 from etude.methods.value.td3 import td3
 from etude.optimizers.adam import Adam
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from etude.core.population import Population
     from etude.policies.control.memory import Past
 
-LIMIT = 0.5
-"""Of every number of z: what is proposed is not far from the usual."""
 SIZE = MLP(hidden=(400, 300), activation="relu", initializer=FanIn())
 
 
@@ -169,23 +167,7 @@ def proposed(read: ReplayReading, policy: nn.Module, at: Any, count: int) -> Ten
     return cast(Tensor, moved.unflatten(1, (-1, count)))
 
 
-class MostlyMin(Reduction):
-    """share min + (1 - share) max of several critics (arXiv:1812.02900, eq. 13).
-
-    Shapes: [P, M, ...] -> [P, ...].
-
-    >>> MostlyMin(share=0.75)(torch.tensor([[[1.0], [5.0]]]), None).tolist()
-    [[2.0]]
-    """
-
-    share: Probability = 0.75
-
-    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
-        least, most = values.amin(1), values.amax(1)
-        return self.share * least + (1 - self.share) * most
-
-
-class BestProposed(Backup):
+class BestProposed(BestOf):
     """y = r + discount max_i Q', of so many proposed actions, as the policy's slow copy moves them.
 
     Args:
@@ -206,19 +188,13 @@ class BestProposed(Backup):
     [[[1.5]]]
     """
 
-    count: Count = 10
-    reduce: Reduction = MostlyMin()
-
     def objection(self, method: Method) -> str | None:
         if not isinstance(method.slots()["policy"], PerturbationPolicy):
             return "asks about proposed actions, which nobody moves: set policy=perturbation-policy."
         return None
 
-    def target(self, read: ReplayReading, head: QHead) -> Tensor:
-        batch = read.batch
-        assert batch.discounts is not None
-        said = read.outputs("next", proposed(read, read.copied("policy"), "next", self.count), copy=True)
-        return head.target(batch.rewards, batch.discounts, self.reduce(said, read).amax(2))
+    def actions(self, read: ReplayReading) -> Tensor:
+        return proposed(read, read.copied("policy"), "next", self.count)
 
 
 class MaximizePerturbed(ActorTerm):

@@ -17,8 +17,9 @@ layer; in the authors' code each has a layer of its own before it, and none in c
 Sizes are DQN's here; on Atari the paper has Adam with 6.25e-5 and epsilon 1.5e-4, batches of 32, a copy every 8,000
 updates, and one choice of a thousand by chance where it is evaluated.
 
-Its benchmark also holds Double DQN's kin against the same logs: `dqn` and `qr-dqn` with `--set experience=logged
-exploration=none`, and `bc-discrete`.
+Its benchmark also holds others against the same logs: `dqn` and `qr-dqn` with `--set experience=logged
+exploration=none`, `rem`, `bc-discrete`, and those who stay near the logs in other ways, `bear-discrete`, `kl-control`
+and `spibb`. They are members of its study and have no claims of their own.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated, Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from etude.core.critic_slots import ParameterNoise
-from etude.core.fields import NonNegative
+from etude.core.fields import Interval, NonNegative
 from etude.core.sampling_slots import Drawing
 from etude.policies.control.networks import Linear, Plain, affine
 
@@ -121,6 +122,68 @@ class FactorisedNoise(ParameterNoise):
         ones = torch.ones(members, like.numel() // members)
         found: Tensor = ones * (self.sigma / math.sqrt(inputs))
         return found.view_as(like)
+
+
+class Masks(Noise):
+    """Which units there are of the K hidden ones, and then 1 / (1 - rate) of each, so that means stay."""
+
+    def __init__(self, size: int, networks: int, rate: Any) -> None:
+        super().__init__(size, networks)
+        self.rate = rate
+
+    def draw(self, draw: Drawing, name: str) -> Tensor:
+        def uniform(generator: Generator, count: int) -> Tensor:
+            return torch.rand(count, self.networks, self.size, generator=generator)
+
+        numbers = draw(name, uniform)
+        found: Tensor = (numbers - self.rate >= 0).to(numbers.dtype) * (1 / (1 - self.rate))
+        return found
+
+
+class DroppedLinear(Plain):
+    """(m x) W + b for every member, where m are its place in the masks, and x W + b without them."""
+
+    def __init__(self, linear: Linear, masks: Masks, place: int) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.masks, self.inputs = masks, slice(place, place + linear.weight.shape[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        masks = self.masks.numbers
+        return affine(x if masks is None else x * masks[:, None, self.inputs], self.weight, self.bias)
+
+
+class Dropout(ParameterNoise):
+    """Hidden units that are left out by chance, in every pass anew and the same for all rows (arXiv:1506.02142).
+
+        x <- x m / (1 - rate),    m = 1 with a chance of 1 - rate, else 0
+
+    What a network says in several passes is what the members of an ensemble say that share its weights.
+
+    Args:
+        rate: the chance to be left out.
+
+    Shapes: weights [P M, inputs, outputs], masks [P, M, K].
+
+    >>> from etude.core.population import Member, Population
+    >>> from etude.policies.control.networks import MLP
+    >>> layers, _ = MLP(hidden=(8, 6)).build((4,), Population([Member(0)]), "critic")
+    >>> Dropout(rate=0.5).put(layers, 1).size
+    8
+    """
+
+    rate: Annotated[float, Interval(ge=0, lt=1)] = 0.2
+
+    def put(self, network: nn.Module, members: int) -> Noise:
+        layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, Linear)}
+        rows, place = len(next(iter(layers.values())).weight), 0
+        hidden = list(layers.items())[1:]
+        masks = Masks(sum(int(layer.weight.shape[1]) for _, layer in hidden), rows // members, self.rate)
+        for name, layer in hidden:
+            where, _, key = name.rpartition(".")
+            setattr(network.get_submodule(where), key, DroppedLinear(layer, masks, place))
+            place += int(layer.weight.shape[1])
+        return masks
 
 
 def _width(layer: Linear) -> int:

@@ -136,10 +136,13 @@ class SquashedBox(Bounded):
     def middle(self, parameters: Tensor) -> Tensor:
         return torch.tanh(parameters.chunk(2, -1)[0])
 
-    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+    def drawn(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """u, what is done by chance before tanh, with gradient to the parameters."""
         mean, log_std = parameters.chunk(2, -1)
-        log_std = log_std.clamp(self.least, self.most)
-        u = torch.addcmul(mean, log_std.exp(), noise)
+        return torch.addcmul(mean, log_std.clamp(self.least, self.most).exp(), noise)
+
+    def chosen(self, parameters: Tensor, noise: Tensor) -> Choice:
+        u, log_std = self.drawn(parameters, noise), parameters.chunk(2, -1)[1].clamp(self.least, self.most)
         stretch = 2 * (math.log(2) - u - softplus(-2 * u))
         each = -0.5 * noise * noise - log_std - stretch - 0.5 * math.log(2 * math.pi)
         return Choice(torch.tanh(u), each.sum(-1))

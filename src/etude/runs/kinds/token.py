@@ -14,7 +14,7 @@ from etude.runs.training import Options
 class TokenRun(RunOfKind[TokenMethod, Loop]):
     """A run of a `TokenMethod`, on language models or tables."""
 
-    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens", "on", "bound", "engine"}
+    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens", "on", "bound", "engine", "ranks"}
 
     def sentence(self, loop: Loop, method: TokenMethod, task: Task) -> str:
         """What will run, and how far it comes to the same numbers again."""
@@ -31,7 +31,9 @@ class TokenRun(RunOfKind[TokenMethod, Loop]):
             part.bind()
 
     def end(self, loop: Loop) -> None:
-        """End the samplers, and what they were gathering ahead."""
+        """End the samplers, what they were gathering ahead, and the other ranks."""
+        if (team := getattr(loop, "team", None)) is not None:
+            team.close()
         if (samplers := getattr(loop, "samplers", None)) is not None:
             samplers.close()
         if (ahead := getattr(loop, "ahead", None)) is not None:

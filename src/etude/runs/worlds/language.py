@@ -17,10 +17,11 @@ from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
 from etude.rewards.several import only_python
-from etude.runs import samplers
+from etude.runs import ranks, samplers
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
 from etude.runs.worlds.asked import axes_asked, counted_asked, credit_asked, greedy_asked, judging_asked, search_asked
+from etude.runs.worlds.seats import seats_of
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature", "on", "bound", "engine",
+    "evaluate_split", "evaluate_temperature", "on", "bound", "engine", "ranks",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
@@ -91,6 +92,7 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
     if options.evaluate_split not in (None, *task.splits()):
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
     samplers.check(method, task, options)
+    ranks.check(method, task, options)
     if options.adapter is not None and options.adapter.dropout:
         _check_dropout(method, options)
     if options.adapter is not None and options.adapter.bits:
@@ -120,7 +122,8 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     torch.set_num_threads(options.threads or threads(policy))
     return {
         "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens,
-        "samplers": samplers.samplers_of(options, task, policy), "bound": options.bound,
+        "samplers": samplers.samplers_of(method, options, task, policy), "bound": samplers.bound_of(method, options),
+        "team": ranks.team_of(method, options),
     }  # fmt: skip
 
 
@@ -199,6 +202,7 @@ def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: st
     return evaluate_split(
         loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,
         seed=options.seed, temperature=options.evaluate_temperature, rewards=scorers(loop.method, task),
+        seats=loop.party.seats(loop.method),
     )  # fmt: skip
 
 
@@ -307,7 +311,7 @@ def evaluate(
     for split in splits:
         one = evaluate_split(
             policy, task, split, problems=options.problems, samples=count, seed=options.seed, experience=how,
-            temperature=options.temperature, rewards=rewards,
+            temperature=options.temperature, rewards=rewards, seats=seats_of(checkpoint, policy),
         )  # fmt: skip
         measures[one.split] = dict(one.summary(ks, majority=True))
     return measures

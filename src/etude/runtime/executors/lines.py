@@ -5,10 +5,7 @@ So a worker goes from one job to the next, or is started again, whatever the mai
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -42,15 +39,9 @@ class Line:
         self._closing = True
         self._jobs.put(None)
         while self._thread.is_alive():
-            self._kill()
+            self.worker.kill()
             self._thread.join(STEP)
         self.worker.close()
-
-    def _kill(self) -> None:
-        """End the process from outside: what waits for its answer finds the connection closed."""
-        with contextlib.suppress(AssertionError, ProcessLookupError, PermissionError):
-            if self.worker.running:
-                os.killpg(self.worker.process.pid, signal.SIGKILL)
 
     def _work(self) -> None:
         while (entry := self._jobs.get()) is not None:

@@ -49,7 +49,7 @@ class Processes:
         def worker() -> Worker:
             rank = next(number)
             given = {"role": make, "arguments": {**arguments, **each[rank]}}
-            return Worker(SERVER, given, f"{name} {rank + 1} of {ranks}", LOG)
+            return self._worker(given, f"{name} {rank + 1} of {ranks}")
 
         self.pool = Pool(worker, ranks)
         self.faults = [0] * ranks
@@ -57,6 +57,10 @@ class Processes:
         self._prepared: list[tuple[int, str] | None] = [None] * ranks
         self._known = [0] * ranks
         """Starts of a worker up to the last whose end was counted."""
+
+    def _worker(self, given: Mapping[str, Any], name: str) -> Worker:
+        """What plays a rank."""
+        return Worker(SERVER, given, name, LOG)
 
     def start(self) -> None:
         """Start all processes, which then load what they need while this one goes on."""
@@ -126,7 +130,8 @@ class Processes:
         if given.before is None or self._prepared[rank] == (worker.starts, given.before.stamp):
             return
         started = worker.starts
-        received((yield {"method": given.before.method, "arguments": given.arguments()}, self.patience))
+        told = {"method": given.before.method, "arguments": given.arguments(), "files": list(given.before.files)}
+        received((yield told, self.patience))
         self._prepared[rank] = started, given.before.stamp
 
     def _fault(self, rank: int, worker: Worker, why: str) -> None:

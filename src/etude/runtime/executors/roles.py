@@ -49,11 +49,13 @@ class Before(NamedTuple):
         method: of the role.
         stamp: which one it is; a rank that was given it is not given it again.
         make: its arguments, which are asked for where a rank needs them and given up once all have answered.
+        files: which of them are paths of files; a rank on another machine is given a copy.
     """
 
     method: str
     stamp: str
     make: Callable[[], AbstractContextManager[Mapping[str, Any]]]
+    files: tuple[str, ...] = ()
 
 
 class Answer(Protocol):

@@ -14,11 +14,19 @@ asked for among others that share its words, in the order of the list.
 
 Each relation is a one-to-one map of the people without fixed points, so that of all facts only two have the words of
 a query: the one that was asked for, and the one the other way round.
+
+The other way round, too: of an answer alone a question can be posed (`proposal`, `posed`, `read`), as in
+
+    kesath
+    <search>boss is kesath</search><information>gilora's boss is kesath...</information>
+    <search>friend is gilora</search><information>balada's friend is gilora...</information>
+    <question>balada's friend's boss?</question>
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -51,6 +59,7 @@ class KBSearch(LanguageTask):
         careful: share of the worked examples that are as intended; others stop early, take another relation, or guess
             without a search.
         terse: share of the worked examples that have only their first thought.
+        proposals: share of the problems of 'train' that ask for a question in place of an answer.
         seed: which facts are true, and which problems are drawn.
 
     Splits: 'train', and 'test', which has questions of two hops and more that 'train' has none of. Which questions are
@@ -70,6 +79,7 @@ class KBSearch(LanguageTask):
     found: Annotated[int, Interval(ge=2, le=4)] = 2
     careful: Probability = 0.25
     terse: Probability = 0.3
+    proposals: Probability = 0.0
     seed: WholeNumber = 0
 
     def check(self) -> None:
@@ -100,13 +110,49 @@ class KBSearch(LanguageTask):
         return Asked(self)
 
     def score(self, problem: Problem, completion: str) -> float:
+        if problem.info.get("proposes"):  # what a question is worth others have to say
+            return 0.0
         return float(same_words(self.answer(completion), [str(problem.answer)]))
 
     def answer(self, completion: str) -> str:
         """The last one between tags."""
         return answer_in(completion)
 
+    def proposal(self, problem: Problem) -> Problem:
+        """The problem to pose a question that has the answer of this one; nothing else of it is shown."""
+        return Problem(f"{problem.id}/proposal", f"{problem.answer}\n", problem.answer, "proposal", {"proposes": True})
+
+    def posed(self, proposal: Problem, question: str) -> Problem | None:
+        """The problem that somebody posed to whom this was one; None for a question that 'test' is kept for."""
+        prompt = f"{question.strip()}\n"
+        if reserved(prompt):
+            return None
+        return Problem(f"{proposal.id}/posed", prompt, proposal.answer, "posed")
+
+    def read(self, question: str, documents: Sequence[str]) -> str:
+        """The answer that these facts give to a question, one after another; '' where they give none.
+
+        >>> told = ["balada's friend is gilora\\ngilora's boss is kesath"]
+        >>> KBSearch().read("balada's friend's boss?", told), KBSearch().read("balada's boss?", told)
+        ('kesath', '')
+        """
+        person, *path = question.strip().removesuffix("?").split("'s ")
+        known = dict(fact for text in documents for line in text.splitlines() if (fact := _stated(line)))
+        if not path or not question.strip().endswith("?"):
+            return ""
+        for relation in path:
+            person = known.get((person, relation), "")
+        return person
+
     def _problem(self, split: str, index: int) -> Problem:
+        problem = self._question(split, index)
+        random = Stream(self.seed).split("kb-search", "proposals", index).numpy
+        if split != "train" or random.random() >= self.proposals:
+            return problem
+        asked = self.proposal(problem)
+        return replace(asked, info={**asked.info, "demonstration": posing(self, str(asked.answer), random)})
+
+    def _question(self, split: str, index: int) -> Problem:
         random = Stream(self.seed).split("kb-search", split, index).numpy
         hops = int(random.choice([n for n in self.hops if n > 1 or split == "train"]))
         while True:
@@ -173,6 +219,13 @@ def stated(person: str, relation: str, whom: str) -> str:
     return f"{person}'s {relation} is {whom}"
 
 
+def _stated(line: str) -> tuple[tuple[str, str], str] | None:
+    """Undo `stated`: whose what, and whom; None for a line that states nothing."""
+    subject, found, whom = line.strip().partition(" is ")
+    person, named, relation = subject.partition("'s ")
+    return ((person, relation), whom) if found and named else None
+
+
 def chained(person: str, path: Sequence[str]) -> str:
     """What is looked for.
 
@@ -212,7 +265,20 @@ def searched(task: KBSearch, person: str, path: Sequence[str], terse: bool = Fal
     return f"{text}<answer>{person}</answer>"
 
 
+def posing(task: KBSearch, answer: str, random: Generator) -> str:
+    """How somebody poses a question that has this answer; who is not careful mixes up what was found."""
+    whose = {(relation, whom): person for (person, relation), whom in task.facts.items()}
+    text, person, path = "", answer, list[str]()
+    for relation in random.choice(RELATIONS[: task.relations], size=2):
+        query = f"{relation} is {person}"
+        text += f"<search>{query}</search><information>{task.search(query)}</information>"
+        person, path = whose[str(relation), person], [str(relation), *path]
+    if random.random() >= task.careful:
+        path = path[::-1]
+    return f"{text}<question>{chained(person, path)}?</question>"
+
+
 kb_search = KBSearch()
 
 
-__all__: Sequence[Any] = ["KBSearch", "chained", "example", "kb_search", "searched", "stated"]
+__all__: Sequence[Any] = ["KBSearch", "chained", "example", "kb_search", "posing", "searched", "stated"]

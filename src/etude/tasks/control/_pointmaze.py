@@ -202,7 +202,7 @@ class PointMazePictures(PointMazeArrays):
         """The maze and the goal alone."""
         plan = np.where(self.maze.walls[..., None], (90, 96, 108), (250, 250, 247)).astype(np.uint8)
         self.canvas = plan.repeat(self.pixels, 0).repeat(self.pixels, 1)
-        self._mark(self.canvas, self.states[0, 0, 4:], REACH, (232, 196, 120))
+        self._mark(self.canvas, self.states[0, 0, -2:], REACH, (232, 196, 120))
 
     def _mark(self, picture: np.ndarray, place: np.ndarray, radius: float, colour: tuple[int, int, int]) -> None:
         """A disc about a place."""

@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 
 from etude.core.critic_slots import Following, Rule
-from etude.core.fields import Count
 from etude.core.replay_slots import ReplayReading
 from etude.learners.backups import Bootstrap
-from etude.learners.heads import Direct, Huber
+from etude.learners.heads import Huber, SeveralReturns
 from etude.learners.q import QFunctions
 
 if TYPE_CHECKING:
     from etude.core.method import Method
 
 
-class SeveralValues(Direct):
+class SeveralValues(SeveralReturns):
     """K values, whose mean counts where it acts.
 
     Shapes: outputs [..., K] -> values [...].
@@ -26,18 +25,6 @@ class SeveralValues(Direct):
     >>> SeveralValues(count=2).mean(torch.tensor([[1.0, 4.0]])).item()
     2.5
     """
-
-    count: Count = 200
-
-    @property
-    def size(self) -> int:
-        return self.count
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        return outputs.mean(-1)
-
-    def target(self, rewards: Tensor, discounts: Tensor, outputs: Tensor) -> Tensor:
-        return torch.addcmul(rewards[..., None], discounts[..., None], outputs)
 
 
 def mixture(read: ReplayReading, outputs: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Methods that are a way of running others."""
