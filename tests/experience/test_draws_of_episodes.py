@@ -173,8 +173,8 @@ def test_rounds_of_resampling_say_something_else(monkeypatch: pytest.MonkeyPatch
     assessed, assess = [], LanguageLoop._assess
 
     def noted(self: LanguageLoop, *arguments: Any) -> Any:
-        assessed.append(assess(self, *arguments))
-        return assessed[-1]
+        assessed.append(assess(self, *arguments)["policy"])
+        return {"policy": assessed[-1]}
 
     monkeypatch.setattr(LanguageLoop, "_assess", noted)
     loop.step()
@@ -186,7 +186,7 @@ def test_rounds_of_resampling_say_something_else(monkeypatch: pytest.MonkeyPatch
 
 def test_rows_know_their_draw(policy: LanguagePolicy) -> None:
     loop = make_loop(grpo.replace(problems=2, experience=Groups(size=3)), Toy(max_tokens=6), policy)
-    batch = loop._assess(loop.method, 2, 0, loop.stream.split("step", 0))
+    batch = loop._assess(loop.method, 2, 0, loop.stream.split("step", 0))["policy"]
     assert batch.draw.dtype == torch.int64 and batch.draw.tolist() == [e.draw.key for e in batch.episodes]
     assert batch.rows(torch.tensor([4, 1])).draw.tolist() == [batch.episodes[i].draw.key for i in (4, 1)]
 

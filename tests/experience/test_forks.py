@@ -200,7 +200,7 @@ def test_a_reward_per_token_is_paid_to_fresh_completions_too() -> None:
     rewards = (TaskReward(), KLPenalty(coefficient=0.5))
     loop = make_loop(METHOD.replace(rewards=rewards, reference=Frozen(), optimizer=METHOD.optimizer.replace(lr=0.1)))
     loop.step()
-    batch = loop._assess(loop.method, 2, 0, Stream(1))
+    batch = loop._assess(loop.method, 2, 0, Stream(1))["policy"]
     assert batch.sampled_values is not None
     known = ~batch.sampled_values.isnan()
     assert (batch.rewards.abs() > 1e-3).sum() > 2 * len(batch)

@@ -79,21 +79,21 @@ def test_an_asynchronous_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) 
 def test_samplers_work_while_the_learner_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update that only begins once the next step's rows are there ends, without a look at the samplers."""
     waited: list[bool] = []
-    run, begin, begun = Updater.run, Samplers.begin, []
+    run, begin, begun = Updater.run_together, Samplers.begin, []
 
     def kept(self: Samplers, *args: Any) -> Any:
         begun.append(begin(self, *args))
         return begun[-1]
 
-    def patient(self: Updater, *args: Any) -> Any:
+    def patient(self: Updater, *args: Any, **how: Any) -> Any:
         due, following = time.monotonic() + 120, begun[len(waited) + 1 : len(waited) + 2]
         while following and not following[0].there and time.monotonic() < due:
             time.sleep(0.01)
         waited.extend(answer.there for answer in following)
-        return run(self, *args)
+        return run(self, *args, **how)
 
     monkeypatch.setattr(Samplers, "begin", kept)
-    monkeypatch.setattr(Updater, "run", patient)
+    monkeypatch.setattr(Updater, "run_together", patient)
     etude.train("grpo", "compose", on="processes", bound=1, out=str(tmp_path / "run"), **SMALL)
     assert waited == [True] * 3
 

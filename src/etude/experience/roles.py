@@ -37,8 +37,11 @@ class OwnWeights(Part):
             those of the run's model.
         optimizer: what takes its steps; None: one like the method's, with a state of its own.
 
-    >>> OwnWeights(called="critic").start
-    ''
+    Two roles that name the same weights share one model, which the checkpoint has beside the first:
+
+    >>> roles = [Plays(name, weights=OwnWeights(called="critic")) for name in ("critic", "judge")]
+    >>> len({"policy", *(role.model for role in roles)})
+    2
     """
 
     slot = "weights"
@@ -69,10 +72,13 @@ class Plays(Role):
         apart: whether steps are taken on its rows alone, after those on the rows of all others.
         weights: a model of its own; None: the run's.
 
-    >>> method = __import__("etude").method("grpo")
-    >>> solver = Plays("solver", filters=())
-    >>> solver.follows(method).filters, solver.follows(method).rewards == method.rewards
-    ((), True)
+    The objective is the solver's own, the rewards are the method's:
+
+    >>> from etude import method
+    >>> from etude.objectives.policy_gradient import ClippedSurrogate
+    >>> own = Plays("solver", objective=ClippedSurrogate(high=0.28)).follows(method("grpo"))
+    >>> own.objective.high, own.rewards == method("grpo").rewards
+    (0.28, True)
     """
 
     player: str = FIRST

@@ -169,7 +169,7 @@ def test_what_is_forking_is_the_policys_own_entropy_not_that_of_the_distribution
     groups = ForkingGroups(size=2, temperature=1.0, fork_temperature=0.2)
     method = FORKING.replace(experience=groups, objective=PolicyGradient(), problems=3, filters=())
     loop = make_loop(method, policy=random_policy(dtype=F64))
-    batch = loop._assess(loop.method, 3, 0, loop.stream)
+    batch = loop._assess(loop.method, 3, 0, loop.stream)["policy"]
     found, wanted = loop.updater._current(loop.method, batch, True).entropy, token_entropies(loop.policy, batch)
     assert found is not None
     torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)

@@ -176,7 +176,7 @@ def test_equal_completions_get_equal_rewards_in_a_run() -> None:
     loop = make_loop(method)
     method = method.replace(experience=method.experience.replace(temperature=0.01))
     loop.stages = [(1.0, method.bind())]
-    batch = loop._assess(loop.method, 3, 0, loop.stream)
+    batch = loop._assess(loop.method, 3, 0, loop.stream)["policy"]
     groups = [set(batch.scores[batch.group == g].tolist()) for g in batch.group.unique()]
     texts = [{e.completion for e in batch.episodes if e.group == int(g)} for g in batch.group.unique()]
     assert any(len(t) == 1 for t in texts)

@@ -252,9 +252,9 @@ def test_a_forced_token_is_trained_from_pi_old() -> None:
     seen: list[tuple[TokenBatch, Tensor]] = []
     learn = loop.trainer.learn
 
-    def watched(method: Any, batch: TokenBatch, *given: Any) -> Any:
-        seen.append((batch, loop.policy.evaluate(batch).logp.detach()))
-        return learn(method, batch, *given)
+    def watched(players: Any, rows: dict[str, TokenBatch], *given: Any) -> Any:
+        seen.append((rows["policy"], loop.policy.evaluate(rows["policy"]).logp.detach()))
+        return learn(players, rows, *given)
 
     loop.trainer.learn = watched  # type: ignore[method-assign]
     for _ in range(3):
@@ -326,7 +326,7 @@ def test_without_alpha_the_choice_is_not_learned() -> None:
     optimizer = hgpo.optimizer.replace(lr=1e-2)  # type: ignore[union-attr]
     credit = BetweenAndWithin(alpha=0.0)
     loop = make_loop(small(problems=2, optimizer=optimizer, advantages=credit), Choosing(), policy, steps=5)
-    batch = loop._assess(loop.method, 2, 0, Stream(0))
+    batch = loop._assess(loop.method, 2, 0, Stream(0))["policy"]
     found = credit(batch)
     first = found[torch.arange(len(batch)), batch.action_mask.int().argmax(1)]
     assert first.view(2, 2, 2).sum(-1).abs().max() < 1e-5

@@ -123,7 +123,7 @@ def assessed(method: Any, task: Toy | None = None, seed: int = 0) -> tuple[Any, 
     """A loop in double precision and the credited rows of its first step."""
     loop = make_loop(method, task or Toy(), random_policy(dtype=torch.float64, seed=seed))
     bound = loop.method
-    return loop, credited(bound, loop._assess(bound, bound.problems, 0, Stream(5)))
+    return loop, credited(bound, loop._assess(bound, bound.problems, 0, Stream(5))["policy"])
 
 
 def gradient(loop: Any, batch: TokenBatch) -> dict[str, Tensor]:

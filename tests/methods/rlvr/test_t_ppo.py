@@ -139,12 +139,13 @@ class Phases:
         self.policy: dict[int, list[int]] = {}
         self.critic: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}
-        update, taught = Updater.run, ValueModel.taught
+        update, taught = Updater.run_together, ValueModel.taught
 
-        def run(updater: Updater, method: Any, batch: TokenBatch, *rest: Any) -> dict[str, float]:
+        def run(updater: Updater, lessons: Any, *rest: Any, **how: Any) -> dict[str, float]:
+            [batch] = (lesson.batch for lesson in lessons)
             for key, tokens, on in zip(batch.draw.tolist(), batch.tokens, batch.action_mask):
                 self.policy.setdefault(key, []).extend(tokens[on].tolist())
-            return update(updater, method, batch, *rest)
+            return update(updater, lessons, *rest, **how)
 
         def teach(part: ValueModel, batch: TokenBatch) -> Tensor:
             found = taught(part, batch)
@@ -155,7 +156,7 @@ class Phases:
                     assert self.critic[key] == episode.segments[-1].tokens
             return found
 
-        monkeypatch.setattr(Updater, "run", run)
+        monkeypatch.setattr(Updater, "run_together", run)
         monkeypatch.setattr(ValueModel, "taught", teach)
 
 
