@@ -52,7 +52,7 @@ def team_of(method: Method, options: Options) -> Team | None:
         "budget": options.micro_tokens, "threads": torch.get_num_threads(),
     }  # fmt: skip
     executor = Processes(
-        Follower, "etude.runs.ranks:follower", arguments, count - 1, name="Rank", restarts=0,
+        Follower, "etude.runs.ranks:follower", arguments, count - 1, name="Other rank", restarts=0,
         own=[{"rank": k} for k in range(1, count)],
     )  # fmt: skip
     try:
