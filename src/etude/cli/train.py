@@ -181,7 +181,8 @@ def train(
         How many training steps old rows may be when they are learned from: with 1, sampling for the next step goes on
         beside the update of this one. Give it with --on processes.
     ranks
-        How many processes take each update together, each on a part of the rows: 1 by default. Also with --resume.
+        How many processes take each update together, each on a part of the rows; by default this one alone. Also with
+        --resume.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep
@@ -225,9 +226,8 @@ def train(
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,
-        "bound": bound, "ranks": 1 if ranks is None else ranks,
-        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
-        "callbacks": callback, "preset": preset, "quiet": quiet,
+        "bound": bound, "ranks": ranks, "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best,
+        "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS

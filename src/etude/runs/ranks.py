@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def check(method: Method, options: Options) -> None:
     """Raise ConfigError for ranks of what other processes cannot make again, or would learn otherwise."""
-    if options.ranks == 1:
+    if (options.ranks or 1) == 1:
         return
     if options.adapter is not None and options.adapter.dropout:
         raise ConfigError(
@@ -38,7 +38,7 @@ def check(method: Method, options: Options) -> None:
 
 def team_of(method: Method, options: Options) -> Team | None:
     """The other ranks of a run, started and met; None where there are none."""
-    if options.ranks == 1:
+    if (options.ranks or 1) == 1:
         return None
     import torch
 
@@ -46,7 +46,7 @@ def team_of(method: Method, options: Options) -> Team | None:
     from etude.runtime.executors.processes import Processes
     from etude.runtime.ranks import Gloo, LostRank
 
-    told, count = dataclasses.asdict(options), options.ranks
+    told, count = dataclasses.asdict(options), options.ranks or 1
     arguments = {
         "method": method.to_json(), "options": {key: told[key] for key in READ}, "steps": options.steps,
         "budget": options.micro_tokens, "threads": torch.get_num_threads(),

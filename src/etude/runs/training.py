@@ -64,7 +64,8 @@ class Options:
             'processes:2' (language); in control 'hogwild:2', workers that step on the same numbers without locks.
         bound: how many training steps old rows may be when they are learned from; samplers go on so far ahead of the
             updates. 0: each step waits for rows of its own weights (language).
-        ranks: how many processes take each update together, each on a part of the rows (language).
+        ranks: how many processes take each update together, each on a part of the rows; None: this one alone
+            (language).
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
@@ -97,7 +98,7 @@ class Options:
     threads: Count | None = None
     on: str = "local"
     bound: WholeNumber = 0
-    ranks: Count = 1
+    ranks: Count | None = None
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
     preset: bool = True
