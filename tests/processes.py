@@ -171,3 +171,16 @@ def _called(folder: Path, said: Path, call: Callable[..., None], args: tuple[Any
     for number, path in ((1, os.devnull), (2, said)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     call(*args)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one started and that are still there."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found

@@ -97,6 +97,7 @@ FLAGS = {
     ),
     "--on": (["--on", "mars"], "--on must be local, processes, hogwild, or one of them with the number"),
     "--bound": (["--bound", "-1"], "bound must be a whole number of at least 0, got -1"),
+    "--ranks": (["--ranks", "0"], "ranks must be a whole number of at least 1 or none, got 0"),
     "--keep": (["--keep", "0"], "keep must be a whole number of at least 1, got 0"),
     "--keep-best": (["--keep-best", "test/pas@1", "--evaluate-every", "1"], "Did you mean 'test/pass@1'"),
     "--callback": (["--callback", "none.py:Slack"], "There is no file none.py"),

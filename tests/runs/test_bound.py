@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_on_processes import ONCE, STAT, children, outcome, sampling
+from test_on_processes import ONCE, STAT, outcome, sampling
 
 import etude
+import processes
 from etude.core.errors import ConfigError, WorkerError
 from etude.core.registry import get_method
 from etude.curricula.uniform import Uniform
@@ -139,7 +140,7 @@ def test_after_too_many_restarts_an_asynchronous_run_stops_saved(
 @pytest.mark.skipif(not STAT.exists(), reason="counts processes in /proc")
 def test_an_asynchronous_run_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     run = sampling(tmp_path, "--on", "processes", "--bound", "1")
-    samplers = children(run.pid)
+    samplers = processes.children(run.pid)
     assert len(samplers) == 1, run.said.read_text()
     run.signal(signal.SIGINT)
     assert run.end()[0] == 130

@@ -201,19 +201,6 @@ def test_after_too_many_restarts_the_run_stops_saved(tmp_path: Path, monkeypatch
     assert outcome(etude.resume(tmp_path / "parts", quiet=True)) == outcome(whole)
 
 
-def children(pid: int) -> list[int]:
-    """Processes that this one started and that are still there."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if int(parent) == pid and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
-
-
 def sampling(folder: Path, *where: str) -> processes.Process:
     """A long run in a process of its own that has taken a step."""
     run = processes.etude(
@@ -231,7 +218,7 @@ def sampling(folder: Path, *where: str) -> processes.Process:
 @pytest.mark.parametrize(("signals", "code"), [("INT INT", 130), ("TERM", 143), ("KILL", -9)])
 def test_however_it_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_path: Path) -> None:
     run = sampling(tmp_path, "--on", "processes")
-    samplers = children(run.pid)
+    samplers = processes.children(run.pid)
     assert len(samplers) == 1, run.said.read_text()
     for name in signals.split():
         run.signal(getattr(signal, f"SIG{name}"))

@@ -185,7 +185,8 @@ def train(
         Who samples the tokens of training: native:http://127.0.0.1:8000 (`etude engine start native`), or vLLM or
         SGLang in an environment of its own: vllm:http://..., sglang:http://...
     ranks
-        How many processes take each update together, each on a part of the rows: 1 by default. Also with --resume.
+        How many processes take each update together, each on a part of the rows; by default this one alone. Also with
+        --resume.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep
@@ -229,9 +230,8 @@ def train(
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,
-        "bound": bound, "engine": engine, "ranks": 1 if ranks is None else ranks,
-        "checkpoint_every": checkpoint_every, "keep": keep, "keep_best": keep_best, "sinks": sink,
-        "callbacks": callback, "preset": preset, "quiet": quiet,
+        "bound": bound, "engine": engine, "ranks": ranks, "checkpoint_every": checkpoint_every, "keep": keep,
+        "keep_best": keep_best, "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS

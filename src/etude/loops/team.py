@@ -156,7 +156,13 @@ class Team:
     def _bring(self, model: Trained) -> None:
         """Give all ranks what this one has, if something else than their common steps has changed it since."""
         updater = model.updater
-        now: list[object] = [model.policy.loads, updater.learners, updater.learners.critic, *updater.steppers.values()]
+        now: list[object] = [
+            self.stage,
+            model.policy.loads,
+            updater.learners,
+            updater.learners.critic,
+            *updater.steppers.values(),
+        ]
         if len(now) == len(self._given) and all(a is b for a, b in zip(now, self._given)):
             return
         tensors = {k: v.clone() for k, v in model.tensors().items() if not k.startswith("reference.")}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def check(method: Method, task: LanguageTask, options: Options) -> None:
     """Raise ConfigError for ranks of what other processes cannot make again, or would learn otherwise."""
-    if options.ranks == 1:
+    if (options.ranks or 1) == 1:
         return
     if any(names_of(complete_token(own), task) != (FIRST,) or own.slots()["roles"] for _, own in applied(method)):
         raise ConfigError(
@@ -47,7 +47,7 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
 
 def team_of(method: Method, options: Options) -> Team | None:
     """The other ranks of a run, started and met; None where there are none."""
-    if options.ranks == 1:
+    if (options.ranks or 1) == 1:
         return None
     import torch
 
@@ -55,13 +55,13 @@ def team_of(method: Method, options: Options) -> Team | None:
     from etude.runtime.executors.processes import Processes
     from etude.runtime.ranks import Gloo, LostRank
 
-    told, count = dataclasses.asdict(options), options.ranks
+    told, count = dataclasses.asdict(options), options.ranks or 1
     arguments = {
         "method": method.to_json(), "options": {key: told[key] for key in READ}, "steps": options.steps,
         "budget": options.micro_tokens, "threads": torch.get_num_threads(),
     }  # fmt: skip
     executor = Processes(
-        Follower, "etude.runs.ranks:follower", arguments, count - 1, name="Rank", restarts=0,
+        Follower, "etude.runs.ranks:follower", arguments, count - 1, name="Other rank", restarts=0,
         own=[{"rank": k} for k in range(1, count)],
     )  # fmt: skip
     try:

@@ -297,7 +297,7 @@ def resume(
         prepare(method, goal, options)
         if options.steps != config["steps"]:
             opened.change_config(steps=options.steps)
-        if options.ranks != config.get("ranks", 1):
+        if options.ranks != config.get("ranks"):
             opened.change_config(ranks=options.ranks)
         called = calling.made(callbacks) or calling.again(config.get("callbacks", ()), opened.notes.append)
         return run(opened, method, goal, options, called)

@@ -67,7 +67,8 @@ class Options:
             updates. 0: each step waits for rows of its own weights (language). None: as the method says.
         engine: who samples the tokens of training, 'native:http://127.0.0.1:8000' or vLLM or SGLang there (language);
             None: the policy itself.
-        ranks: how many processes take each update together, each on a part of the rows (language).
+        ranks: how many processes take each update together, each on a part of the rows; None: this one alone
+            (language).
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
@@ -101,7 +102,7 @@ class Options:
     on: str = "local"
     bound: WholeNumber | None = None
     engine: str | None = None
-    ranks: Count = 1
+    ranks: Count | None = None
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
     preset: bool = True

@@ -1,0 +1,146 @@
+"""`--ranks`: the run of one process, whoever takes its updates, and whatever becomes of them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import etude
+import processes
+from etude.core.errors import ConfigError, WorkerError
+from etude.core.registry import get_method
+from etude.loops import update
+from etude.loops.team import Team
+from etude.policies.adapters import NAMED
+from etude.rewards.function import CallableReward
+from etude.runs.ranks import check
+from etude.runs.training import Options
+from etude.runtime.checkpoints import load_tensors
+
+pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
+TIMINGS = ("seconds", "tokens_per_second")
+SMALL: dict[str, Any] = {
+    "steps": 3, "evaluate": 0, "quiet": True, "preset": False, "threads": 1, "dtype": "float64", "micro_tokens": 256,
+    "checkpoint_every": 1,
+}  # fmt: skip
+CHANGES = {
+    "grpo": ["problems=3", "experience.size=4", "regularizers=kl-to-reference"], "dpo": ["problems=4"],
+    "ppo": ["problems=4", "critic=value-model"], "sft": ["problems=5"],
+}  # fmt: skip
+
+
+def trained(method: str, out: Path, **options: Any) -> etude.Result:
+    task = "preferences" if method == "dpo" else "compose"
+    return etude.train(method, task, out=str(out), set=CHANGES[method], **{**SMALL, **options})
+
+
+def assert_alike(one: etude.Result, other: etude.Result) -> None:
+    """Every tensor of the last checkpoints within 1e-6, every metric about the same."""
+    files = sorted(p.relative_to(one.checkpoint) for p in one.checkpoint.rglob("*.safetensors"))
+    assert files == sorted(p.relative_to(other.checkpoint) for p in other.checkpoint.rglob("*.safetensors"))
+    for file in files:
+        mine, theirs = load_tensors(one.checkpoint / file), load_tensors(other.checkpoint / file)
+        assert mine.keys() == theirs.keys()
+        for name, tensor in mine.items():
+            torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-6, msg=f"{file}: {name}")
+    for own, told in zip(one.metrics, other.metrics, strict=True):
+        assert own.keys() == told.keys()
+        kept = [k for k in own if not k.startswith(TIMINGS)]
+        assert [told[k] for k in kept] == pytest.approx([own[k] for k in kept], rel=1e-5, abs=1e-7)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[etude.Result]:
+    """What one process comes to."""
+    return trained("grpo", tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ppo", "dpo", "sft"])
+def test_two_ranks_come_to_the_checkpoint_of_one_process(method: str, tmp_path: Path) -> None:
+    one, two = (trained(method, tmp_path / str(ranks), ranks=ranks) for ranks in (1, 2))
+    assert_alike(one, two)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(whole: etude.Result, tmp_path: Path) -> None:
+    trained("grpo", tmp_path / "run", ranks=2, until=1)
+    etude.resume(tmp_path / "run", ranks=3, until=2, quiet=True)
+    assert_alike(whole, etude.resume(tmp_path / "run", ranks=1, quiet=True))
+
+
+def killed(team: Team) -> None:
+    """End the process of a rank."""
+    worker = team.executor.pool.workers[0]  # type: ignore[attr-defined]
+    worker.process.kill()
+    worker.process.wait()
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_stops_the_run_which_goes_on(
+    whole: etude.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First between two steps, then in the middle of one."""
+    lead, teams = Team.lead, list[Team]()
+
+    def first(self: Team, player: Any, method: Any, batch: Any, step: int, learn: Any) -> Any:
+        teams.append(self)
+        if step == 1:
+            killed(self)
+        return lead(self, player, method, batch, step, learn)
+
+    def second(ranks: Any, parameters: Any) -> None:
+        killed(teams[-1])
+        add(ranks, parameters)
+
+    monkeypatch.setattr(Team, "lead", first)
+    with pytest.raises(WorkerError, match=r"Other rank 1 of 1 .*lost its process.* The run is safe at step 1 "):
+        trained("grpo", tmp_path / "run", ranks=2)
+    add = update.add_gradients
+    monkeypatch.setattr(Team, "lead", lambda self, *told: (teams.append(self), lead(self, *told))[1])
+    monkeypatch.setattr(update, "add_gradients", second)
+    with pytest.raises(WorkerError, match=r"Other rank 1 of 1 .*lost its process.* The run is safe at step 1 "):
+        etude.resume(tmp_path / "run", quiet=True)
+    monkeypatch.undo()
+    assert_alike(whole, etude.resume(tmp_path / "run", ranks=1, quiet=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_however_it_is_stopped_no_rank_is_left(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    run = processes.etude(
+        tmp_path, "train", "sft", "--steps", "5000", "--evaluate", "0", "--out", "run", "--set", "problems=2",
+        "--no-preset", "--ranks", "2",
+    )  # fmt: skip
+    log, due = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (log.is_file() and log.stat().st_size) and run.running and time.monotonic() < due:
+        time.sleep(0.05)
+    others = processes.children(run.pid)
+    assert len(others) == 1, run.said.read_text()
+    run.signal(number)
+    assert run.end()[0] == code
+    due = time.monotonic() + (10 if number == signal.SIGKILL else 0)
+    while (left := [pid for pid in others if Path(f"/proc/{pid}").exists()]) and time.monotonic() < due:
+        time.sleep(0.05)
+    assert not left
+
+
+def test_who_cannot_be_several_ranks_is_told_so() -> None:
+    grpo = get_method("grpo")
+    check(grpo, Options(ranks=2))
+    dropping = NAMED["lora"].replace(dropout=0.1)
+    with pytest.raises(ConfigError, match="each rank has others: leave --ranks out"):
+        check(get_method("sft"), Options(ranks=2, adapter=dropping))
+    here = grpo.replace(rewards=(CallableReward(function=lambda completions, answers: [0.0], weight=1.0),))
+    check(here, Options())
+    with pytest.raises(ConfigError, match="put its functions into a file"):
+        check(here, Options(ranks=2))
+    with pytest.raises(ConfigError, match="--ranks means nothing for"):
+        etude.train("ppo", "CartPole-v1", ranks=2)
