@@ -1,4 +1,4 @@
-"""The words of games in text, one token each: families `games` and `agents` of `word_tokenizer.py`."""
+"""The words of games in text, one token each: family `games` of `word_tokenizer.py`."""
 
 from __future__ import annotations
 
@@ -42,15 +42,11 @@ MARKS = "+?-"
 FEATURES = ("plain", "squares", "products")
 MODELS = ("constant", "linear", "neighbours", "trees")
 SIZES = ("small", "medium", "large")
-STEPS = ("import", "read", "features", "model", "train", "predict", "save")
-_PLANS = (*STEPS, *FEATURES, *MODELS, *SIZES, "plan", "failed", "score", "did", ";")
+STEPS = ("read", "features", "model", "train", "predict", "save")
+_PLANS = (*STEPS, *FEATURES, *MODELS, *SIZES, "plan")
 
 _SPACED = (
     *_DOING, *ROOMS, *THINGS, *_APPS, *CALLS, *PEOPLE_OF_APPS, *digits, *_MAZE, *_MENUS, *_PLANS, "hint",
 )  # fmt: skip
 GAMES = tuple(dict.fromkeys(["\n", " ", *(f" {word}" for word in _SPACED), *ascii_lowercase, *MARKS]))
-"""All games whose words begin with a space, and letters for Wordle."""
-AGENTS = tuple(
-    dict.fromkeys([*GAMES, "keys ", "get ", "say ", "right", "wrong", "invalid", "Summary:", *digits, *"UDLR"])
-)
-"""The same, and what is said in `collect` and `keys`: the words of `tiny-agent`."""
+"""All words that begin with a space, and letters for Wordle."""

@@ -10,7 +10,7 @@ from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING
 
 from etude.core.errors import UnknownNameError
-from etude.policies.agent_words import AGENTS, GAMES
+from etude.policies.agent_words import GAMES
 from etude.policies.byte_tokenizer import END, PAD
 
 if TYPE_CHECKING:
@@ -103,7 +103,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "keys ", "get ", "say ", "right", "wrong", "invalid", "Summary:", "\n", " ", *ascii_lowercase, *digits,
     ),
     "games": GAMES,
-    "agents": AGENTS,
     "facts": (*SEARCH_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
     "questions": (*SEARCH_TAGS, *QUESTION_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
     "reviews": (*CONTENT, *CUES, *LABELS),
