@@ -236,7 +236,7 @@ def test_however_it_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_p
 def test_where_it_samples_is_a_name_and_a_number() -> None:
     assert place_of("local") == Place("local", 1)
     assert place_of("processes:3") == Place("processes", 3)
-    for wrong in ("ray", "processes:", "processes:0", "processes:x", "local:-1", ""):
+    for wrong in ("rays", "processes:", "processes:0", "processes:x", "local:-1", ""):
         with pytest.raises(ConfigError, match="--on must be local, processes"):
             Options(on=wrong)
 

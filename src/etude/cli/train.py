@@ -176,7 +176,8 @@ def train(
     threads
         CPU threads; by default one for small models, all cores for others.
     on
-        Where episodes are sampled: local, in this process; processes, in a process beside it; processes:2, in two.
+        Where episodes are sampled: local, in this process; processes, in a process beside it; processes:2, in two;
+        ray:8, on a Ray cluster, that of RAY_ADDRESS or as in ray:8@HOST:PORT, or without any on one of this machine.
         In control hogwild:2, two workers that learn on the same numbers (a3c and its kin).
     bound
         How many training steps old rows may be when they are learned from: with 1, sampling for the next step goes on

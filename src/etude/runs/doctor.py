@@ -22,6 +22,7 @@ FOR = {
     "peft": "adapters: LoRA, rsLoRA, DoRA",
     "quantized": "QLoRA: a base in 4 bits below an adapter, on CUDA",
     "plots": "figures as PNG and PDF",
+    "ray": "samplers and whole runs on the machines of a cluster",
     "sinks": "TensorBoard, Weights & Biases, trackio",
 }
 """What each extra is for."""

@@ -23,7 +23,7 @@ from etude.runtime.executors import ray
 from etude.runtime.executors.places import place_of
 from etude.runtime.executors.processes import RESTARTS
 from etude.runtime.serving import CallFailed, Reason
-from etude.runtime.workers import wait
+from etude.runtime.workers import Worker, wait
 
 LONGEST = 14 * 86_400.0
 """Seconds that a run may take."""
@@ -120,7 +120,7 @@ class OnRay(Workers):
             ray.Actor(self.cluster, "etude.runs.spread:Cell", {}, "A cell of an experiment")
             for _ in range(min(self.count, len(jobs)))
         ]
-        found, asked, left = dict[int, Any](), dict[ray.Actor, int](), list(enumerate(jobs))
+        found, asked, left = dict[int, Any](), dict[Worker, int](), list(enumerate(jobs))
         lost: Counter[int] = Counter()
         try:
             while left or asked:
@@ -128,10 +128,10 @@ class OnRay(Workers):
                     if left and actor not in asked:
                         asked[actor], job = left.pop(0)
                         actor.ask({"call": _packed((function, job)), "root": cells.root()}, LONGEST)
-                for actor in wait(asked):
-                    number = asked.pop(actor)  # type: ignore[call-overload]
+                for ended in wait(asked):
+                    number = asked.pop(ended)
                     try:
-                        found[number] = pickle.loads(base64.b64decode(actor.outcome()))
+                        found[number] = pickle.loads(base64.b64decode(ended.outcome()))
                     except CallFailed as failure:
                         lost[number] += 1
                         if failure.reason is not Reason.DIED or lost[number] > RESTARTS:

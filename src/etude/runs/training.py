@@ -62,7 +62,8 @@ class Options:
             (adapter.rank=8).
         threads: CPU threads; None: one for small models, all cores for others.
         on: where episodes are sampled: 'local', in this process; 'processes', in a process beside it, or several as in
-            'processes:2' (language); in control 'hogwild:2', workers that step on the same numbers without locks.
+            'processes:2'; 'ray:8', on the machines of a Ray cluster, that of RAY_ADDRESS or as in 'ray:8@HOST:PORT'
+            (language); in control 'hogwild:2', workers that step on the same numbers without locks.
         bound: how many training steps old rows may be when they are learned from; samplers go on so far ahead of the
             updates. 0: each step waits for rows of its own weights (language). None: as the method says.
         engine: who samples the tokens of training, 'native:http://127.0.0.1:8000' or vLLM or SGLang there (language);

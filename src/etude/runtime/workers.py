@@ -56,7 +56,7 @@ class Worker:
 
     def __init__(self, server: str, arguments: Mapping[str, Any], name: str, log: str = "etude.workers") -> None:
         self.name, self.starts, self.due = name, 0, 0.0
-        self._opening = {"server": server, "arguments": dict(arguments)}
+        self._opening: dict[str, Any] = {"server": server, "arguments": dict(arguments)}
         self._log = logging.getLogger(log)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None

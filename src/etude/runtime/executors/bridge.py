@@ -177,7 +177,7 @@ def _joined(address: str, cpus: int, folder: str) -> Any:
     """Ray, connected. Raises NotLoaded, which says to what it was not."""
     import ray
 
-    quiet = {"log_to_driver": False, "logging_level": "error"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
         if address:
             ray.init(address=address, **quiet)

@@ -134,7 +134,8 @@ class Actor(Worker):
     ) -> None:  # fmt: skip
         super().__init__(server, arguments, name, LOG)
         self.cluster = cluster
-        self._opening |= {"resources": dict(resources or {}), "calls": calls, "folder": str(Path.cwd())}
+        placed: dict[str, Any] = {"resources": dict(resources or {}), "calls": calls, "folder": str(Path.cwd())}
+        self._opening = {**self._opening, **placed}
         self._connected = False
 
     @property
@@ -151,7 +152,7 @@ class Actor(Worker):
         self._socket = self.cluster.connect()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the socket)
         self._connected = True
-        self._finalizer = weakref.finalize(self, _hang_up, self._socket, self._output)
+        self._hung_up = weakref.finalize(self, _hang_up, self._socket, self._output)
 
     def _take(self, reply: Mapping[str, Any]) -> None:
         if "no_place" in reply:
@@ -169,7 +170,7 @@ class Actor(Worker):
     def close(self, asked: tuple[bytes, float] | None = None) -> None:
         """Hang up; the actor ends."""
         if self._connected:
-            self._finalizer()
+            self._hung_up()
             self._connected = False
         super().close(asked)
 
