@@ -58,7 +58,7 @@ class Hazard:
         >>> Hazard(np.array([8, 4, 2]), np.array([4, 2, 0])).valid.tolist()
         [0.5, 0.25, 0.25]
         """
-        return np.cumprod(1 - self.rate)
+        return np.asarray(np.cumprod(1 - self.rate), dtype=np.float64)
 
     @property
     def mean(self) -> float:

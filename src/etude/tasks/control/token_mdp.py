@@ -51,8 +51,6 @@ class TokenMDP(gym.Env[NDArray[np.float32], np.int64]):
     (1.0, True)
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
-
     def __init__(self, task: LanguageTask, symbols: str, limit: int, split: str = "train") -> None:
         self.task, self.symbols, self.limit, self.pool = task, symbols, limit, task.problems(split)
         known = [str(p.prompt) for name in task.splits() for p in task.problems(name)[:LOOKED]]
@@ -65,7 +63,7 @@ class TokenMDP(gym.Env[NDArray[np.float32], np.int64]):
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:  # type: ignore[override]  # narrower options
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
         given = options or {}
         drawn = self.pool[int(self.np_random.integers(len(self.pool)))]
