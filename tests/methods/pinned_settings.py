@@ -639,14 +639,14 @@ SETTINGS: dict[str, Settings] = {
         "runs.0.problems": 3000, "runs.0.alone": 16, "runs.2.method": "sft", "runs.2.task": "{hints}",
         "runs.2.begins": "start", "runs.3.method": "rlad-solver", "runs.3.begins": "start", "runs.3.steps": 150,
         "runs.3.set": (
-            "experience.writer.model={writer-0}", "curriculum.rates={rates}", "curriculum.above=0.5",
+            "experience.writer.model={writer-0}", "curriculum.rates={rates}", "curriculum.above=0.25",
             "curriculum.most=1.0",
         ),
         "runs.4.method": "rlad-writer", "runs.4.begins": "writer-0", "runs.4.steps": 1,
         "runs.4.set": ("rewards.0.solver.model={solver-1}",), "runs.5.begins": "solver-1",
         "runs.5.set": (
             "experience.writer.model={writer-1}", "curriculum.rates={rates}", "curriculum.above=0.0",
-            "curriculum.most=0.5",
+            "curriculum.most=0.25",
         ),
         "runs.6.begins": "writer-1", "runs.7.begins": "solver-2", "runs.7.steps": 150,
     },

@@ -28,8 +28,10 @@ budget of C solutions is m hints of k solutions each (`spend`). With one hint th
 step 2 is DAPO with KL, draw for draw.
 
 There is no official code. The paper's hints are summaries by a stronger model of several solutions; here they are a
-column of the data. Which problems are easy, the share of bare prompts, KL's 0.01, beta = 0.1 and k = 4 are ours; five
-epochs of fine-tuning are 470 steps of 32 where all of 3,000 hints are kept.
+column of the data. That easy problems are solved more often than one time in four, the share of bare prompts, KL's
+0.01, beta = 0.1 and k = 4 are ours; five epochs of fine-tuning are 470 steps of 32 where all of 3,000 hints are kept.
+In the claim the writer's batches are small and its rate is 3e-4: after two batches of 300 problems at 1e-3 its hints
+differ less, and of 16 solutions one was right in 0.59 of the problems instead of 0.77 (seeds 51 and 50).
 """
 
 from etude.core.claims import Claim, Measure
@@ -47,7 +49,7 @@ from etude.regularizers.kl import KLToReference
 from etude.stages.chain import Train
 
 TITLE, PAPER = "RLAD: Training LLMs to Discover Abstractions for Solving Reasoning Problems", "arXiv:2510.02263"
-EASY, MEDIUM = (0.5, 1.0), (0.0, 0.5)
+EASY, MEDIUM = (0.25, 1.0), (0.0, 0.25)
 """Above which share of solutions that are right, and up to which."""
 
 

@@ -103,8 +103,7 @@ class Rates(DeriveByPolicy):
 class OfDifficulty(Curriculum):
     """Problems that were solved more often than `above` and at most `most`, in the order of another curriculum.
 
-    Easy ones are those above a half, medium ones those above 0 and at most a half; hard ones were never solved. Without
-    a file it is the other curriculum on the whole pool.
+    Without a file it is the other curriculum on the whole pool.
 
     Args:
         rates: a file of `rates`; in a run of a recipe `{NAME}`.
