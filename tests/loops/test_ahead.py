@@ -55,9 +55,9 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
     learn = Trainer.learn
 
-    def watched(self: Trainer, method: Any, batch: Any, step: int, stream: Any) -> Any:
-        seen.append((step, self.players["policy"].policy.version, batch))
-        return learn(self, method, batch, step, stream)
+    def watched(self: Trainer, players: Any, rows: Any, step: int, stream: Any) -> Any:
+        seen.append((step, self.models["policy"].policy.version, rows["policy"]))
+        return learn(self, players, rows, step, stream)
 
     monkeypatch.setattr(Trainer, "learn", watched)
     return seen
