@@ -257,7 +257,7 @@ def test_what_the_sampler_recorded_is_what_a_forward_pass_says(kind: str, monkey
     policy = random_policy(kind)
     loop = make_loop(SMALL.replace(filters=(Keeps(),)), Toy(), policy)
     monkeypatch.setattr(scorer, "evaluate_all", lambda *_: pytest.fail("a second forward pass"))
-    monkeypatch.setattr(type(loop.updater), "run", lambda *_: {})  # the weights stay
+    monkeypatch.setattr(type(loop.updater), "run_together", lambda *_, **how: {})  # the weights stay
     loop.step()
     batch = loop.method.filters[0].state["batch"]
     said = policy.evaluate(batch, {"hidden", "entropy"})
