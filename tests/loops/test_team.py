@@ -11,7 +11,7 @@ import torch
 
 from etude.core import stages
 from etude.core.batches import Head
-from etude.core.errors import InvariantError
+from etude.core.errors import ConfigError, InvariantError
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.learners.value_model import ValueModel
@@ -110,7 +110,9 @@ def test_rows_arrive_as_they_were_sent() -> None:
     batch.head = Head(torch.rand(5, 2), None, 0.7, 30.0)
     method = stages.bound(get_method("grpo"))[0][1]
     arrived, states = _received(*_sent(batch, method))
-    assert (arrived.temperature, arrived.episodes, states) == (0.7, [], {})
+    assert (arrived.temperature, len(arrived.episodes), states) == (0.7, 3, {})
+    with pytest.raises(ConfigError, match="reads the stop of episodes, and with --ranks"):
+        _ = arrived.rows(torch.tensor([1])).episodes[0].stop
     assert (
         arrived.head is not None
         and arrived.head.softcap == 30.0

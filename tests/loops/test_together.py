@@ -146,8 +146,8 @@ def updated(name: str, ranks: Ranks) -> tuple[dict[str, float], list[Tensor | No
     return metrics, [None if p.grad is None else p.grad.clone() for p in trained], [p.detach().clone() for p in trained]
 
 
-CUTS = (None, (0.25,), (0.0,), (0.5, 0.5))
-"""The library's own; uneven; with no row for the first of two ranks; with none for the second of three."""
+CUTS = (None, (0.4,), (0.0,), (0.5, 0.5))
+"""The library's own; one that would part a pair; no row for the first of two ranks; none for the second of three."""
 METHODS = ("grpo with kl", "ppo", "ppo with a critic of its own", "dpo", "sft", "clip-cov")
 
 

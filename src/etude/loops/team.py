@@ -10,14 +10,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
 from etude.core import stages
 from etude.core.batches import Head, TokenBatch
 from etude.core.complete import complete_token
-from etude.core.errors import EtudeError
+from etude.core.errors import ConfigError, EtudeError
 from etude.core.method import Method
 from etude.core.stages import OTHER
 from etude.core.streams import Stream
@@ -32,8 +32,24 @@ from etude.runtime.checkpoints import load_tensors
 from etude.runtime.executors.roles import Answer, Dispatch, Executor, dispatched
 from etude.runtime.ranks import ALONE, Gloo, LostRank, Ranks
 
+if TYPE_CHECKING:
+    from etude.core.episodes import Episode
+
 READ = ("objective", "aggregation", "token_weights", "regularizers", "critic", "learners", "optimizer")
 """Slots whose parts an update asks."""
+
+
+class NotHere:
+    """Stands for the episode of a row: a rank that follows has the tensors alone, and says so to whoever asks for more.
+
+    Raises: ConfigError for every attribute.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigError(
+            f"A part of the update reads the {name} of episodes, and with --ranks the ranks have the tensors of their "
+            "rows alone: leave --ranks out for this method."
+        )
 
 
 class Follower:
@@ -200,4 +216,5 @@ def _received(tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> tuple[T
     if "head" in told:
         head = Head(layer["weight"], layer.get("bias"), *told["head"])
     batch = TokenBatch(**rows, offers=below(tensors, "offers."), head=head, temperature=told["temperature"])
+    batch.episodes = [cast("Episode", NotHere()) for _ in range(len(batch))]
     return batch, join_tensors(told["parts"], dict(tensors))
