@@ -45,7 +45,7 @@ def followed(method: Method, task: str = "compose") -> tuple[LanguageLoop, Follo
 def assert_alike(loop: LanguageLoop, follower: Follower) -> None:
     """Weights, moments, critic and heads, to the last bit."""
     assert follower.player is not None
-    mine, theirs = loop.players["policy"].tensors(), follower.player.tensors()
+    mine, theirs = loop.models["policy"].tensors(), follower.model.tensors()
     assert not any(k.startswith("reference.") for k in theirs)
     read = {k for k in theirs if not k.startswith("learners.") or k.startswith("learners.critic.")}
     assert read

@@ -21,7 +21,7 @@ from etude.core.kinds import TokenMethod
 from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.learners.value_model import ValueModel
-from etude.loops.team import learned
+from etude.loops.lessons import Lesson, taught
 from etude.loops.together import check_alike, from_first, spread
 from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
@@ -140,7 +140,7 @@ def updated(name: str, ranks: Ranks) -> tuple[dict[str, float], list[Tensor | No
         with torch.no_grad():
             said = policy.evaluate(batch).logp
         fresh = batch.replace(behaviour_logp=said, proximal_logp=said)
-        metrics = learned(updater, method, fresh, step, Stream(1).split("step", step))
+        metrics = taught(updater, [[Lesson(method, fresh)]], step, Stream(1).split("step", step))
     trained = list(updater.stepper.parameters)
     trained += [] if learners.critic is None else learners.critic.stepper.parameters
     return metrics, [None if p.grad is None else p.grad.clone() for p in trained], [p.detach().clone() for p in trained]
