@@ -110,12 +110,12 @@ class Hidden(Game):
     def said(self, words: Sequence[str]) -> Heard:
         guess = "".join(words)
         if guess not in self.task.list:
-            return Heard(spaced("no"), -self.task.cost, valid=False)
+            return Heard(spaced("no"), 0.0 - self.task.cost, valid=False)
         if guess == self.state["word"]:
             return Heard(spaced("there"), 1.0, True, True)
         found = marks(self.state["word"], guess)
         self.state["told"].append([guess, found])
-        return Heard(found, -self.task.cost)
+        return Heard(found, 0.0 - self.task.cost)
 
     def best(self, random: Generator) -> str:
         """A word that could be the hidden one; at times any."""
