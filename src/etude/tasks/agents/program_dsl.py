@@ -71,6 +71,7 @@ class ProgramDSL(LanguageTask):
 
     id: ClassVar[str] = "program-dsl"
     max_tokens: ClassVar[int] = 16
+    shows_how: ClassVar[bool] = False
 
     data: Annotated[int, Interval(ge=1, le=9)] = 3
     failure: float = -10.0
@@ -95,6 +96,11 @@ class ProgramDSL(LanguageTask):
 
     def environment(self) -> Environment:
         return Executed(self)
+
+    def score(self, problem: Problem, completion: str) -> float:
+        """What a program is worth, whatever it takes."""
+        done, choice = executed(completion.split())
+        return self.fitted(problem.info["number"], choice) if done[-1:] == ["save"] else self.failure
 
     def answer(self, completion: str) -> str:
         """The program."""
@@ -130,13 +136,10 @@ class Executed(SingleTurn):
         spend(seconds=STEP_SECONDS * sum(step != "train" for step in done))
         if "train" in done:
             spend(seconds=seconds(choice))
-        submitted = bool(done) and done[-1] == "save"
-        share = self.task.fitted(self.problem.info["number"], choice) if submitted else 0.0
-        info = {
-            "success": submitted and share >= self.task.good, "valid": submitted, "steps": len(done),
-            "submitted": submitted,
-        }  # fmt: skip
-        return StepResult([], share if submitted else self.task.failure, True, info=info)
+        submitted, worth = done[-1:] == ["save"], self.task.score(self.problem, segment.text)
+        success = submitted and worth >= self.task.good
+        info = {"success": success, "valid": submitted, "steps": len(done), "submitted": submitted}
+        return StepResult([], worth, True, info=info)
 
 
 def executed(words: Sequence[str]) -> tuple[list[str], Choice]:

@@ -160,7 +160,7 @@ class Wanderer(Game):
         if self.state["at"] == self.state["goal"]:
             return Heard(spaced("there"), 1.0, True, True)
         told = spaced("at", *self.at) if self.task.seen == "cell" else walls(self.task.ways[self.at])
-        return Heard(told, -self.task.cost, valid=move in MOVES)
+        return Heard(told, 0.0 - self.task.cost, valid=move in MOVES)
 
     def best(self, random: Generator) -> str:
         x, y = self.state["goal"]
