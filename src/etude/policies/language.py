@@ -71,8 +71,7 @@ class LanguagePolicy:
         self.share_prompts, self.autocast = share_prompts, autocast
         self.device: torch.device = next(model.parameters()).device
         self.config = model.config.get_text_config()
-        self.weights = Weights(model)
-        self.reference_moved = False
+        self.weights, self.reference_moved = Weights(model), False
         self.version = self.loads = 0  # updates, and how often other weights took their place
         self.emitted: set[int] = set()
         self.held: Held | None = None
