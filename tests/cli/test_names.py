@@ -95,8 +95,9 @@ FLAGS = {
     "--gradient-checkpointing": (
         ["ppo", "--task", "cartpole", "--gradient-checkpointing"], "--gradient-checkpointing means nothing for cartpole"
     ),
-    "--on": (["--on", "mars"], "--on must be local, processes, hogwild, or one of them with the number"),
-    "--bound": (["--bound", "-1"], "bound must be a whole number of at least 0, got -1"),
+    "--on": (["--on", "mars"], "--on must be local, processes, ray, hogwild, or one of them with the number"),
+    "--bound": (["--bound", "-1"], "bound must be a whole number of at least 0 or none, got -1"),
+    "--engine": (["--engine", "mars"], "--engine must be native:http://127.0.0.1:8000"),
     "--ranks": (["--ranks", "0"], "ranks must be a whole number of at least 1 or none, got 0"),
     "--keep": (["--keep", "0"], "keep must be a whole number of at least 1, got 0"),
     "--keep-best": (["--keep-best", "test/pas@1", "--evaluate-every", "1"], "Did you mean 'test/pass@1'"),

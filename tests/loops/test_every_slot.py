@@ -31,6 +31,7 @@ from etude.core.worlds import World
 from etude.curricula.prioritised import Prioritised
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
+from etude.experience.roles import Plays
 from etude.experience.second_look import AllProblems, LookAgain
 from etude.experience.shown import AttemptAndCritique
 from etude.experience.transforms import StandardizeObservations
@@ -168,6 +169,7 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
         "curriculum": [Filling(GRPO, Uniform(), "choose"), Filling(GRPO, Prioritised(), "choose")],
         "experience": [Filling(GRPO, GRPO.experience, "collect", ONLY_LANGUAGE)],
         "second_look": [Filling(GRPO, ONCE_MORE, "again")],
+        "roles": [Filling(GRPO, Plays(), verb) for verb in ("follows", "seat")],
         "rewards": [
             Filling(GRPO, TaskReward(), "shape_in", ONLY_LANGUAGE),
             *(Filling(GRPO, EntropyReward(), verb) for verb in ("marked", "shape_in")),
@@ -228,6 +230,7 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
 CHANGED: dict[str, dict[str, Any]] = {
     "TokenMethod": {
         "experience": Groups(size=5), "problems": 2, "epochs": 2, "minibatches": 2, "aggregation": "token-mean",
+        "bound": 1,
     },
     "RolloutMethod": {"experience": Rollouts(environments=4, steps=8), "epochs": 2, "minibatches": 2},
     "ReplayMethod": {"order": (("policy", "temperature"), "critic"), "rate": 0.5},
@@ -320,6 +323,7 @@ def values() -> list[Any]:
         for kind, slots in CHANGED.items()
         for slot, value in slots.items()
         for world in sorted(KINDS[kind].worlds)
+        if slot not in KINDS[kind].absent.get(world, ())
     ]
 
 

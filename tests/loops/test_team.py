@@ -44,7 +44,7 @@ def followed(method: Method, task: str = "compose") -> tuple[LanguageLoop, Follo
 
 def assert_alike(loop: LanguageLoop, follower: Follower) -> None:
     """Weights, moments, critic and heads, to the last bit."""
-    assert follower.player is not None
+    assert follower.model is not None
     mine, theirs = loop.models["policy"].tensors(), follower.model.tensors()
     assert not any(k.startswith("reference.") for k in theirs)
     read = {k for k in theirs if not k.startswith("learners.") or k.startswith("learners.critic.")}
@@ -95,10 +95,10 @@ def test_who_follows_is_given_weights_that_something_else_has_changed() -> None:
 def test_an_error_in_the_middle_of_an_update_leaves_nothing_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, _ = followed(few("sft"))
 
-    def fails(*args: Any) -> None:
+    def fails(*args: Any, **options: Any) -> None:
         raise InvariantError("No.")
 
-    monkeypatch.setattr(loop.updater, "run", fails)
+    monkeypatch.setattr(loop.updater, "run_together", fails)
     with pytest.raises(InvariantError) as caught:
         loop.step()
     assert not caught.value.intact

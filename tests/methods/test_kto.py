@@ -143,10 +143,11 @@ def test_the_reference_point() -> None:
     context, batch = given()
     policy = context.policy
     found = float(reference_point(batch, policy))
-    policy.reference, policy.model = policy.model, policy.reference  # the other way round the mean has the other sign
+    # the other way round the mean has the other sign
+    policy.weights.reference, policy.model = policy.model, policy.reference
     turned = float(reference_point(batch, policy))
     assert (found > 0) != (turned > 0) and min(found, turned) == 0
-    policy.reference = policy.model
+    policy.weights.reference = policy.model
     assert float(reference_point(batch, policy)) == 0
     context, alone = given(1)
     assert float(reference_point(alone, context.policy)) == 0

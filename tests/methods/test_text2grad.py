@@ -116,7 +116,7 @@ def rows() -> tuple[TokenBatch, Context]:
     loop = make_loop(get_method("ppo-rlhf").replace(rewards=get_method("ppo").rewards, problems=2), Toy(), policy)
     context = loop.context(loop.method, loop.stream)
     batch = loop.gatherer.gather(loop.method, 2, context)
-    policy.reference = random_policy(seed=1).model
+    policy.weights.reference = random_policy(seed=1).model
     batch.reference_logp = policy.reference_logp(batch)
     batch.rewards = batch.rewards.double()
     return batch, context
