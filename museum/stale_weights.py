@@ -64,15 +64,15 @@ def adapted() -> Iterator[Mapping[str, float]]:
 
 @torch.no_grad()
 def _base_alone(self: LanguagePolicy) -> None:
-    assert self._sampler is not None
+    assert self._copy.model is not None
     base = copy.deepcopy(self.model).unload()
-    for mine, theirs in zip(self._sampler.parameters(), base.parameters(), strict=True):
+    for mine, theirs in zip(self._copy.model.parameters(), base.parameters(), strict=True):
         mine.copy_(theirs)
-    self._sampled = self.version, self.loads
+    self._copy.held = self.version, self.loads
 
 
 def _same_model(self: LanguagePolicy) -> None:
-    self.reference = self.model
+    self.weights.reference = self.model
 
 
 exhibits = (

@@ -195,7 +195,7 @@ def test_the_gradient_is_that_of_the_distribution_within_the_set(masked: Any) ->
 def test_the_divergence_does_not_see_the_set(masked: Any) -> None:
     policy, lagging, batch = masked
     policy = copy.copy(policy)
-    policy.reference = lagging.model
+    policy.weights.reference = lagging.model
     mask = batch.action_mask
     batch = batch.replace(reference_logp=policy.reference_logp(batch), episodes=[])
     mine, theirs = (raw(p, batch).gather(-1, batch.tokens[..., None])[..., 0].detach() for p in (policy, lagging))

@@ -309,6 +309,7 @@ def gain_of(method: Method, measure: Callable[[LanguagePolicy], float], seed: in
 
 MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ppo": solved,
+    "asyncflow": solved,
     "poly-ppo": solved,
     "empg": solved,
     "ssrl": solved,

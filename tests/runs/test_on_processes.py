@@ -24,6 +24,8 @@ from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.preference.reward_anything import ListwiseReward, ShuffledNames
 from etude.methods.preference.rlgf.guided import WithGuide
 from etude.methods.rlvr.one_shot_rlvr import NamedProblems, Replicated
+from etude.methods.rlvr.rlad.hints import HintedGroups
+from etude.methods.rlvr.rlad.scores import SolvedWith
 from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
 from etude.rewards.model import RewardModel
@@ -55,6 +57,8 @@ def kinds_of_sampling() -> dict[str, TokenMethod]:
         for method in compositions(name):
             if not isinstance(method, TokenMethod) or method.experience is None or not method.experience.samples:
                 continue
+            if method.roles:
+                continue  # of several players, whom samplers do not play for
             parts = {(slot.split(".")[0], type(part)) for slot, part in method.parts().items()}
             new = {(slot, part) for slot, part in parts if slot in SAMPLING} - seen
             if new or method.id in TASKS:
@@ -120,7 +124,9 @@ def small(method: TokenMethod) -> TokenMethod:
         method = method.replace(experience=method.experience.replace(max_tokens=16))
     if isinstance(method.experience, WithGuide):
         method = method.replace(experience=method.experience.replace(guide=SavedModel(model="tiny"), size=4), epochs=1)
-    rewards = (TaskReward() if isinstance(part, RewardModel) else part for part in method.rewards)
+    if isinstance(method.experience, HintedGroups):
+        method = method.replace(experience=method.experience.replace(writer=SavedModel(model="tiny")))
+    rewards = (TaskReward() if isinstance(part, (RewardModel, SolvedWith)) else part for part in method.rewards)
     judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     judged = (RepetitionPenalty(size=1) if isinstance(p, ListwiseReward) else p for p in judged)
     return method.replace(rewards=tuple(judged), problems=PROBLEMS.get(method.id, 2))

@@ -17,7 +17,6 @@ from test_on_processes import (
     STAT,
     STEPS,
     TASKS,
-    children,
     learned,
     loop_of,
     numbers,
@@ -37,6 +36,7 @@ from etude.runtime.executors import ray
 from etude.runtime.executors.places import Place, place_of
 from etude.runtime.executors.ray import Actors, Cluster
 from etude.tasks import resolve_task
+from processes import children
 from slow_worlds import Slow
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,8 +45,10 @@ SIX = ("archer", "critique-grpo", "kimi-k1-5", "ppo-max", "sasr", "spo-tree")
 
 
 def sampled() -> dict[str, TokenMethod]:
-    """Every method of tokens that samples."""
-    made = (m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, TokenMethod))
+    """Every method of tokens that samples, for one player."""
+    made = (
+        m for name in sorted(files("methods")) for m in compositions(name) if isinstance(m, TokenMethod) and not m.roles
+    )
     return {m.id: m for m in made if m.experience is not None and m.experience.samples}
 
 
@@ -92,7 +94,8 @@ def test_six_methods_fill_every_slot_and_many_ways_to_sample() -> None:
     def filled(methods: Any) -> set[str]:
         return {slot for m in methods for slot, part in m.slots().items() if part not in (None, ())}
 
-    assert filled(EVERY[i] for i in SIX) == filled(EVERY.values()) == {*TokenMethod.slot_names()}
+    slots = {*TokenMethod.slot_names()} - {"roles"}  # samplers play for one player
+    assert filled(EVERY[i] for i in SIX) == filled(EVERY.values()) == slots
     assert {*SIX} <= {*METHODS}
 
 
@@ -153,6 +156,7 @@ def of_its_own(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
     return started
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(not STAT.exists(), reason="looks for processes in /proc")
 def test_where_the_head_of_the_cluster_is_gone_the_run_stops_saved(tmp_path: Path, of_its_own: list[Cluster]) -> None:
@@ -172,6 +176,7 @@ def test_where_the_head_of_the_cluster_is_gone_the_run_stops_saved(tmp_path: Pat
     assert not any(Path("/dev/shm").glob(f"etude-weights-{os.getpid()}-*"))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(not STAT.exists(), reason="counts processes in /proc")
 def test_after_an_interrupt_nothing_is_left_of_it(tmp_path: Path, of_its_own: list[Cluster]) -> None:

@@ -22,6 +22,7 @@ from etude.rewards.function import CallableReward
 from etude.runs.ranks import check
 from etude.runs.training import Options
 from etude.runtime.checkpoints import load_tensors
+from etude.tasks import resolve_task
 
 pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
 TIMINGS = ("seconds", "tokens_per_second")
@@ -89,11 +90,11 @@ def test_a_rank_that_is_killed_stops_the_run_which_goes_on(
     """First between two steps, then in the middle of one."""
     lead, teams = Team.lead, list[Team]()
 
-    def first(self: Team, player: Any, method: Any, batch: Any, step: int, learn: Any) -> Any:
+    def first(self: Team, model: Any, lesson: Any, step: int, learn: Any) -> Any:
         teams.append(self)
         if step == 1:
             killed(self)
-        return lead(self, player, method, batch, step, learn)
+        return lead(self, model, lesson, step, learn)
 
     def second(ranks: Any, parameters: Any) -> None:
         killed(teams[-1])
@@ -133,14 +134,14 @@ def test_however_it_is_stopped_no_rank_is_left(number: signal.Signals, code: int
 
 
 def test_who_cannot_be_several_ranks_is_told_so() -> None:
-    grpo = get_method("grpo")
-    check(grpo, Options(ranks=2))
+    grpo, task = get_method("grpo"), resolve_task("compose")
+    check(grpo, task, Options(ranks=2))
     dropping = NAMED["lora"].replace(dropout=0.1)
     with pytest.raises(ConfigError, match="each rank has others: leave --ranks out"):
-        check(get_method("sft"), Options(ranks=2, adapter=dropping))
+        check(get_method("sft"), task, Options(ranks=2, adapter=dropping))
     here = grpo.replace(rewards=(CallableReward(function=lambda completions, answers: [0.0], weight=1.0),))
-    check(here, Options())
+    check(here, task, Options())
     with pytest.raises(ConfigError, match="put its functions into a file"):
-        check(here, Options(ranks=2))
+        check(here, task, Options(ranks=2))
     with pytest.raises(ConfigError, match="--ranks means nothing for"):
         etude.train("ppo", "CartPole-v1", ranks=2)

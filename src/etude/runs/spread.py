@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ class OnRay(Workers):
                 for ended in wait(asked):
                     number = asked.pop(ended)
                     try:
-                        found[number] = pickle.loads(base64.b64decode(ended.outcome()))
+                        found[number] = ForkingPickler.loads(base64.b64decode(ended.outcome()))
                     except CallFailed as failure:
                         lost[number] += 1
                         if failure.reason is not Reason.DIED or lost[number] > RESTARTS:
@@ -143,7 +143,8 @@ class OnRay(Workers):
 
 
 def _packed(values: object) -> str:
-    return base64.b64encode(pickle.dumps(values)).decode()
+    """As the processes of a pool are given their work."""
+    return base64.b64encode(ForkingPickler.dumps(values)).decode()
 
 
 class Runner:
@@ -185,7 +186,7 @@ class Cell:
 
     def __call__(self, message: Any) -> str:
         """What a function of a job comes to."""
-        function, job = pickle.loads(base64.b64decode(message["call"]))
+        function, job = ForkingPickler.loads(base64.b64decode(message["call"]))
         root = message["root"]
         with cells.kept_in(Path(root)) if root else nullcontext():
             return _packed(function(job))
