@@ -137,21 +137,26 @@ def loop_of(method: Any, task: Any, executor: Processes | None = None) -> Langua
     return LanguageLoop(method, task, copy.deepcopy(tiny()), seed=6, steps=STEPS, samplers=samplers)
 
 
+def assert_the_same(method: TokenMethod, kept: Callable[[str], Processes], folder: Path) -> None:
+    """Metrics and checkpoint of some steps, played here and by a sampler elsewhere."""
+    method, task = small(method), TASKS.get(method.id, "compose")
+    found = []
+    for executor in (None, kept(task)):
+        loop, place = loop_of(method, resolve_task(task), executor), folder / str(len(found))
+        metrics = [numbers(loop.step().metrics) for _ in range(STEPS)]
+        loop.save(place)
+        found.append((metrics, learned(place)))
+    assert found[1] == found[0]
+    assert kept(task).faults == [0]
+    assert kept(task).pool.workers[0].starts <= 1  # deepsearch asks for none until it replays
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 def test_with_one_sampler_a_method_comes_to_the_same(
     method: TokenMethod, kept: Callable[[str], Processes], tmp_path: Path
 ) -> None:
-    method, task = small(method), TASKS.get(method.id, "compose")
-    found = []
-    for executor in (None, kept(task)):
-        loop, folder = loop_of(method, resolve_task(task), executor), tmp_path / str(len(found))
-        metrics = [numbers(loop.step().metrics) for _ in range(STEPS)]
-        loop.save(folder)
-        found.append((metrics, learned(folder)))
-    assert found[1] == found[0]
-    assert kept(task).faults == [0]
-    assert kept(task).pool.workers[0].starts <= 1  # deepsearch asks for none until it replays
+    assert_the_same(method, kept, tmp_path)
 
 
 # Whole runs

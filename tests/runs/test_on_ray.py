@@ -15,14 +15,9 @@ from test_on_processes import (
     ONCE,
     SMALL,
     STAT,
-    STEPS,
-    TASKS,
-    learned,
-    loop_of,
-    numbers,
+    assert_the_same,
     outcome,
     sampling,
-    small,
 )  # fmt: skip
 
 import etude
@@ -78,16 +73,7 @@ def kept(one_thread: None, ray_cluster: Cluster) -> Iterator[Callable[[str], Act
 def test_with_one_sampler_a_method_comes_to_the_same(
     method: TokenMethod, kept: Callable[[str], Actors], tmp_path: Path
 ) -> None:
-    method, task = small(method), TASKS.get(method.id, "compose")
-    found = []
-    for executor in (None, kept(task)):
-        loop, folder = loop_of(method, resolve_task(task), executor), tmp_path / str(len(found))
-        metrics = [numbers(loop.step().metrics) for _ in range(STEPS)]
-        loop.save(folder)
-        found.append((metrics, learned(folder)))
-    assert found[1] == found[0]
-    assert kept(task).faults == [0]
-    assert kept(task).pool.workers[0].starts <= 1
+    assert_the_same(method, kept, tmp_path)
 
 
 def test_six_methods_fill_every_slot_and_many_ways_to_sample() -> None:

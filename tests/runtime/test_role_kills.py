@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_replay_kills import outcome
 from test_runtime_kill import killed, operations
 from toyloop import open_folder
 
@@ -38,15 +38,6 @@ def go(path: Path, steps: int = STEPS) -> Any:
     with open_folder(path) as folder:
         progress = Progress(steps, quiet=True)
         return Run(folder, loop(), steps, checkpoint_every=1, keep=1, progress=progress).execute()
-
-
-def outcome(path: Path) -> dict[str, Any]:
-    """The newest checkpoint and the logs, byte by byte; times that the loop takes left out."""
-    last = checkpoints.steps(path / "checkpoints")[-1]
-    files = (f for f in last.rglob("*.*") if f.name != "run.json")
-    found: dict[str, Any] = {str(f.relative_to(last)): f.read_bytes() for f in files}
-    lines = [json.loads(x) for x in (path / "metrics.jsonl").read_text().splitlines()]
-    return found | {"metrics": [{k: v for k, v in x.items() if "second" not in k} for x in lines]}
 
 
 @pytest.mark.slow
