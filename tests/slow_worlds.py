@@ -75,7 +75,9 @@ class Counter:
             wrong = self._go_wrong(self.task.fault)
             if wrong is not None:
                 return wrong
-        letter = chr(97 + (random.SystemRandom() if self.task.chance else self.random).randrange(26))
+        letter = chr(97 + self.random.randrange(26))
+        if self.task.chance:  # eight digits: two processes do not say the same by luck
+            letter = f"{random.SystemRandom().randrange(10**8):08d}"
         over = self.turn >= self.task.turns + self.number % 2
         info = {"success": self.told % 2 == 0, "turns": self.turn, "process": os.getpid()}
         return StepResult([Segment("user", f"{self.told}{letter}\n")], self.told / 100, over, info=info)
