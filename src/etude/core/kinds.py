@@ -16,6 +16,7 @@ from etude.core.log_slots import LogTransform, ReplayValue
 from etude.core.method import Method
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need, Part, to_json
+from etude.core.player_slots import Role
 from etude.core.recipe import Recipe
 from etude.core.replay_slots import (
     ActorTerm,
@@ -32,7 +33,6 @@ from etude.core.slots import (
     GroupReward,
     Reference,
     Reward,
-    Role,
     SecondLook,
     Stage,
     TokenAdvantages,

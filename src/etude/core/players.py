@@ -12,7 +12,7 @@ from etude.core.errors import UnknownNameError
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
     from etude.core.kinds import TokenMethod
-    from etude.core.slots import Role
+    from etude.core.player_slots import Role
     from etude.core.task import Task
 
 

@@ -1,4 +1,6 @@
-"""The vocabulary: one abstract part per slot, with the signature that a loop calls. Those of control: `step_slots.py`.
+"""The vocabulary: one abstract part per slot, with the signature that a loop calls.
+
+The slots of control are in `step_slots.py`, those of several players in `player_slots.py`.
 
 A concrete part subclasses one of these, in its slot's folder or in the one method file that uses it.
 Shapes are those of `core/batches.py`.
@@ -11,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.episodes import FIRST, Episode, Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.part import Need, Part
+from etude.core.player_slots import Seat
 from etude.core.streams import Stream
 from etude.core.worlds import World
 
@@ -58,21 +61,6 @@ class Context:
     def at(self, player: str) -> Context:
         """What is lent to a part that works for this player: the policy is its own."""
         return replace(self, policy=self.seat(player).policy)
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Where a player sits.
-
-    Args:
-        policy: the model that it speaks with (an `etude.policies.language.LanguagePolicy`).
-        prompt: text before all else that it is shown.
-        view: what it sees before each turn (an `etude.experience.views.View`); None: what the experience says.
-    """
-
-    policy: Any
-    prompt: str = ""
-    view: Any = None
 
 
 class Stage(Part, abstract=True):
@@ -223,55 +211,6 @@ class TokenExperience(Part, abstract=True):
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         """Episodes for the problems; `episode.group` indexes the problem in the list."""
         raise NotImplementedError
-
-
-class Role(Part, abstract=True):
-    """What a method is for one of several players; a player without a role follows the method as it stands."""
-
-    slot = "roles"
-    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
-
-    @property
-    def trained(self) -> bool:
-        """Whether anything is learned from what it says."""
-        return True
-
-    @property
-    def apart(self) -> bool:
-        """Whether its rows are learned from in optimizer steps of their own, after those on the others' rows."""
-        return False
-
-    @property
-    def player(self) -> str:
-        """Whose it is; fields of this name take its place."""
-        return FIRST
-
-    @property
-    def called(self) -> str:
-        """What `--set roles.NAME...` calls it."""
-        return self.player
-
-    @property
-    def model(self) -> str:
-        """The name of the model that it speaks with; roles of one name share its weights, and its optimizer."""
-        return FIRST
-
-    @property
-    def start(self) -> str:
-        """What that model begins as: '' for a copy of the one that the run begins with, else a name or a folder."""
-        return ""
-
-    def lasting(self) -> Any:
-        """What of it goes on from stage to stage."""
-        return self.player, self.model, self.start
-
-    def seat(self, policy: Any) -> Seat:
-        """Where it sits, with this model."""
-        return Seat(policy)
-
-    def follows(self, method: SomeMethod) -> SomeMethod:
-        """The method as this player follows it."""
-        return method.replace(roles=())
 
 
 class SecondLook(Part, abstract=True):

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from etude.core.episodes import Episode, Problem
 from etude.core.errors import RewardError
-from etude.core.slots import Context, Reward, Seat, TokenReward
+from etude.core.player_slots import Seat
+from etude.core.slots import Context, Reward, TokenReward
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.evaluation.intervals import Interval

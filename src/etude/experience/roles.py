@@ -8,12 +8,11 @@ from etude.core.episodes import FIRST
 from etude.core.errors import ConfigError
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Part
+from etude.core.player_slots import Role, Seat
 from etude.core.slots import (
     Filter,
     GroupReward,
     Reward,
-    Role,
-    Seat,
     SomeMethod,
     TokenAdvantages,
     TokenObjective,

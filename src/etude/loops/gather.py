@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import EnvironmentFault, InvariantError
+from etude.core.player_slots import Seat
 from etude.core.players import names_of
 from etude.core.pools import Streamed
 from etude.core.rows import to_batch
-from etude.core.slots import Context, Seat
+from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.policies.language import LanguagePolicy
 from etude.policies.lengths import prompt_lengths

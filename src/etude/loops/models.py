@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from etude.core.episodes import FIRST
-from etude.core.slots import Role
+from etude.core.player_slots import Role
 from etude.core.stages import OTHER, OWN
 from etude.loops.states import below
 from etude.loops.update import Updater

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from etude.core.batches import TokenBatch
 from etude.core.episodes import FIRST
 from etude.core.part import Need
+from etude.core.player_slots import Seat
 from etude.core.players import Player, players_of
-from etude.core.slots import Context, Seat
+from etude.core.slots import Context
 from etude.core.task import LanguageTask
 from etude.loops.credit import Rows, gathered
 from etude.loops.models import Models

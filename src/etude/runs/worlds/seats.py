@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from etude.core.episodes import FIRST
 from etude.core.method import Method
-from etude.core.slots import Seat
+from etude.core.player_slots import Seat
 from etude.runtime.checkpoints import load_json
 
 if TYPE_CHECKING:
