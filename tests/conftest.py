@@ -6,6 +6,8 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import etude  # noqa: F401  # isort: skip  # before torch, so that reproducible kernels are asked for
@@ -38,6 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fewer random examples in the fast part; the whole suite tries them all."""
     if is_fast(config):
         settings.load_profile("fast")
+
+
+@pytest.hookimpl(tryfirst=True)  # ahead of the collection itself
+def pytest_collection(session: pytest.Session) -> None:
+    """Processes that work side by side compile a share of the tests each, and find the others' on the disk."""
+    own: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if own is None:
+        return
+    share = slice(int(own["workerid"].removeprefix("gw")), None, own["workercount"])
+    for file in sorted(Path(__file__).parent.rglob("test_*.py"))[share]:
+        with suppress(session.CollectError):  # what is wrong with it is said where it is collected
+            _ = pytest.Module.from_parent(session, path=file).obj
 
 
 @pytest.hookimpl(tryfirst=True)  # ahead of the deselection by `-m`

@@ -28,8 +28,11 @@ TASK = Enumerable(prompts=3, vocabulary=3, length=2)
 
 def fits(name: str) -> bool:
     """Whether plain groups are all that the method samples."""
+    method = get_method(name)
+    if TASK.world not in method.worlds:
+        return False
     try:
-        check_fit(get_method(name), TASK)
+        check_fit(method, TASK)
     except ConfigError:
         return False
     return True

@@ -47,14 +47,19 @@ def claims_in(method: str) -> dict[str, Method]:
 
 def claim_of(name: str) -> tuple[Method, Claim]:
     """A method, one of the user's own too, and what it claims. Raises ConfigError if it claims nothing."""
-    method = claims()[name] if _built_in(name) else get_method(name)
+    method = claims_in(_owner(name))[name] if _built_in(name) else get_method(name)
     if method.claim is None:
         raise ConfigError(f"{name} makes no claim.")
     return method, method.claim
 
 
 def _built_in(name: str) -> bool:
-    return name.partition("/")[0] in files("methods") and name in claims()
+    return _owner(name) in files("methods") and name in claims_in(_owner(name))
+
+
+def _owner(name: str) -> str:
+    """The id of the method that makes a claim, without the world of a second one."""
+    return name.partition("/")[0]
 
 
 def folder_of(name: str) -> Path:

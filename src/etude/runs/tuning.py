@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.core.claims import Claim
+from etude.core.claims import Claim, core_measures
 from etude.evaluation.pairs import Pair, Results
 from etude.runs.beds import RUNS, TUNING, Bed, Fields, Scores, runs_of, scores_of
 from etude.runs.jobs import Job, Workers, run_jobs
@@ -81,24 +81,36 @@ def tune(
 def tune_own(experiment: Callable[..., list[Pair]], claim: Claim) -> dict[str, Any]:
     """As `tune`, by an experiment of a claim's own: the largest mean of the measure on which the baseline must learn.
 
-    Both arms go through their sweeps side by side, a setting of each in every experiment.
+    Where it need learn nothing, of the first that decides; the least, if the claim sees the method lower there. Both arms go through their sweeps side by side, a setting of each in every experiment.
     """
     sweep, other = claim.sweep or {}, claim.baseline_sweep or claim.sweep or {}
     settings = {"arm": combinations(sweep), "baseline": combinations(other)}
-    measure, seeds = str(claim.learned_on), range(TUNING, TUNING + SEEDS)
+    measure, sign = _tuned_by(claim)
+    seeds = range(TUNING, TUNING + SEEDS)
     found: dict[str, dict[str, float]] = {"arm": {}, "baseline": {}}
     for (label, arm), (other_label, baseline) in zip(settings["arm"].items(), settings["baseline"].items()):
         results = Results.of(experiment(seeds, arm=arm, baseline=baseline))
         found["arm"][label] = float(np.mean(results.arm[measure]))
         found["baseline"][other_label] = float(np.mean(results.baseline[measure]))
-    return {"seeds": SEEDS, **_chosen(settings, found)}
+    return {"seeds": SEEDS, **_chosen(settings, found, sign)}
+
+
+def _tuned_by(claim: Claim) -> tuple[str, int]:
+    """The measure that tells settings of an own experiment apart, and -1 where less of it is better."""
+    decides = core_measures(claim.measures)[0]
+    if claim.learned_on is not None:
+        return claim.learned_on, 1
+    return decides.name, -1 if decides.direction == "lower" else 1
 
 
 def _chosen(
-    settings: Mapping[str, Mapping[str, dict[str, Any]]], found: Mapping[str, Mapping[str, float]]
+    settings: Mapping[str, Mapping[str, dict[str, Any]]], found: Mapping[str, Mapping[str, float]], sign: int = 1
 ) -> dict[str, Any]:
-    """The best setting of each side, and what each came to."""
-    best = {side: settings[side][best_setting(means)] for side, means in found.items()}
+    """The best setting of each side, the least with sign -1, and what each came to."""
+    best = {
+        side: settings[side][best_setting({label: sign * mean for label, mean in means.items()})]
+        for side, means in found.items()
+    }
     rounded = {side: {label: round(mean, 4) for label, mean in means.items()} for side, means in found.items()}
     return {"areas": rounded, "best": best}
 
