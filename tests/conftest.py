@@ -48,8 +48,9 @@ def pytest_collection(session: pytest.Session) -> None:
     own: dict[str, Any] | None = getattr(session.config, "workerinput", None)
     if own is None:
         return
-    share = slice(int(own["workerid"].removeprefix("gw")), None, own["workercount"])
-    for file in sorted(Path(__file__).parent.rglob("test_*.py"))[share]:
+    folders = [Path(arg).resolve() for arg in session.config.args if Path(arg).is_dir()]
+    files = sorted({file for folder in folders for file in folder.rglob("test_*.py")})
+    for file in files[int(own["workerid"].removeprefix("gw")) :: own["workercount"]]:
         with suppress(session.CollectError):  # what is wrong with it is said where it is collected
             _ = pytest.Module.from_parent(session, path=file).obj
 

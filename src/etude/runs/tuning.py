@@ -81,7 +81,8 @@ def tune(
 def tune_own(experiment: Callable[..., list[Pair]], claim: Claim) -> dict[str, Any]:
     """As `tune`, by an experiment of a claim's own: the largest mean of the measure on which the baseline must learn.
 
-    Where it need learn nothing, of the first that decides; the least, if the claim sees the method lower there. Both arms go through their sweeps side by side, a setting of each in every experiment.
+    Where it need learn nothing, of the first that decides; the least, if the claim sees the method lower there. Both
+    arms go through their sweeps side by side, a setting of each in every experiment.
     """
     sweep, other = claim.sweep or {}, claim.baseline_sweep or claim.sweep or {}
     settings = {"arm": combinations(sweep), "baseline": combinations(other)}
