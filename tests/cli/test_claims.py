@@ -122,6 +122,20 @@ def test_a_plan_says_all_that_the_claim_says(tmp_path: Path) -> None:
     assert to_toml(again) == (tmp_path / "plan.toml").read_text()
 
 
+@pytest.mark.parametrize(("name", "refused"), [("end:pass@2", False), ("end:pass@8", True), ("area:pass@4", True)])
+def test_what_a_bed_has_too_few_samples_for_is_not_planned(tmp_path: Path, name: str, refused: bool) -> None:
+    claim = Claim(
+        statement="It is better.", bed="language/sums-medium", baseline="grpo",
+        measures=(Measure(name="end"), Measure(name=name, role="mechanism")),
+    )  # fmt: skip
+    if not refused:
+        assert write_plan(tmp_path, "mine", claim).is_file()
+        return
+    with pytest.raises(ConfigError, match=f"measured by {name}, and language/sums-medium takes 2 samples of a problem"):
+        write_plan(tmp_path, "mine", claim)
+    assert not (tmp_path / "plan.toml").exists()
+
+
 @pytest.mark.parametrize("learned_on", ["end", None])
 @pytest.mark.parametrize("sweep", [None, {}, {"optimizer.lr": [1.0]}])
 def test_nothing_and_none_are_told_apart(

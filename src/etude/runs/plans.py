@@ -47,8 +47,10 @@ class Plan:
 def write_plan(folder: Path, method: str, claim: Claim, reason: str = "") -> Path:
     """Write `plan.toml`, and put an earlier plan with all that came of it aside.
 
-    Raises: ConfigError for a second plan without a reason, one that is like the first, and a fourth bed.
+    Raises: ConfigError for a second plan without a reason, one that is like the first, a fourth bed, and a measure that
+    the bed has too few samples for.
     """
+    _refuse_too_few_samples(method, claim)
     plan = Plan(method, claim, recipe_hash(claim), reason=reason)
     path = folder / PLAN
     if path.is_file() and (folder / RUNS).is_file():
@@ -174,6 +176,19 @@ def recipe_hash(claim: Claim) -> str:
         return ""
     load_bed(claim.bed)
     return text_hash(beds().get(claim.bed, Path(claim.bed)).read_text(encoding="utf-8"))
+
+
+def _refuse_too_few_samples(method: str, claim: Claim) -> None:
+    """A bed whose problems are sampled fewer than k times does not measure pass@k."""
+    if not claim.bed or (bed := load_bed(claim.bed)).goal.together:
+        return
+    for measure in claim.measures:
+        k = measure.name.partition(":")[2].removeprefix("pass@")
+        if k.isdecimal() and int(k) > bed.test.samples:
+            raise ConfigError(
+                f"{method} is to be measured by {measure.name}, and {claim.bed} takes {bed.test.samples} samples of a "
+                f"problem: choose another measure, or a bed with `samples = {k}` or more under [test]."
+            )
 
 
 # What must be so before anything is run

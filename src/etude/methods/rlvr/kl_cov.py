@@ -203,7 +203,6 @@ kl_cov = grpo.replace(
         measures=(
             Measure(name="last:entropy_estimate", smallest=0.02, bounds=(0.0, None)),
             Measure(name="area", margin=-0.02),
-            Measure(name="end:pass@8", role="mechanism"),
         ),
         equal=("steps", "updates"),
         sweep={"optimizer.lr": (5e-5, 1e-4, 2e-4)},
