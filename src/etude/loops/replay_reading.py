@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +13,7 @@ from etude.core.population import Number
 from etude.core.replay_slots import ActorTerm, At, Choice, Estimate, ReplayCritic, ReplayLearner, ReplayPolicy, Traced
 from etude.core.sampling_slots import Drawing, Sampling
 from etude.core.transitions import Transitions
+from etude.loops.chosen import of_choices, traced_choices
 from etude.loops.replay_features import StoredFeatures
 from etude.policies.control.noise import noisy
 from etude.policies.control.units import SquashedBox, in_units
@@ -171,7 +171,7 @@ class StoredReading(StoredFeatures):
                 ("outputs", at, slow, frozen, first), self._rests_on("critic", slow),
                 lambda: self._pass(network, at, slow, None, learns),
             )  # fmt: skip
-            return said if actions is None else _of_choices(said, actions)
+            return said if actions is None else of_choices(said, actions)
         if actions is None:
             raise ConfigError(
                 "The values of all choices are asked for, and this critic says that of one action: set another "
@@ -194,7 +194,7 @@ class StoredReading(StoredFeatures):
         traced: Traced | None = trace(self.seen("here"), None if choices else actions)
         if traced is not None:
             self.updater.passes["critic"] += 1
-        return _traced_choices(traced, actions) if traced is not None and choices else traced
+        return traced_choices(traced, actions) if traced is not None and choices else traced
 
     @torch.no_grad()
     def passes(self, count: int, at: At) -> Tensor:
@@ -285,22 +285,3 @@ class StoredReading(StoredFeatures):
 
 def _sum(terms: list[Tensor]) -> Tensor:
     return sum(terms[1:], terms[0])
-
-
-def _of_choices(said: Tensor, actions: Tensor) -> Tensor:
-    """[P, M, N, A, K] at choices [P, N, 1] -> [P, M, N, K]."""
-    return said.gather(3, _index(said, actions)).squeeze(3)
-
-
-def _index(said: Tensor, actions: Tensor) -> Tensor:
-    return actions.long().unsqueeze(1).unsqueeze(-1).expand(-1, said.size(1), -1, -1, said.size(-1))
-
-
-def _traced_choices(traced: Traced, actions: Tensor) -> Traced:
-    """As `_of_choices`."""
-    said, index = traced.outputs, _index(traced.outputs, actions)
-
-    def slopes(slope: Tensor) -> Sequence[Tensor]:
-        return traced.slopes(torch.zeros_like(said).scatter_add_(3, index, slope.unsqueeze(3)))
-
-    return Traced(said.gather(3, index).squeeze(3), slopes)
