@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -37,7 +38,9 @@ def is_fast(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fewer random examples in the fast part; the whole suite tries them all."""
+    """Ctrl-C is heard in a shell's background too; fewer random examples in the fast part."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if is_fast(config):
         settings.load_profile("fast")
 
