@@ -39,7 +39,7 @@ def value(state: np.ndarray, action: np.ndarray) -> float:
 
 
 def test_the_exact_gradient_is_that_of_returns() -> None:
-    state, h = np.array([0.3, -0.8]), 1e-5
+    state, h = np.array([0.3, -0.8, 0.5, 0.1, -0.6, 0.4]), 1e-5
     action = -GAIN @ state
     each = [
         (value(state, action + h * e) - value(state, action - h * e)) / (2 * h) for e in np.eye(2)

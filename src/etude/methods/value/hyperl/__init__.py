@@ -36,7 +36,7 @@ hyperl = td3.replace(
         statement="A critic whose weights are said of the observation knows better, and more alike everywhere, which "
         "way actions get better than a perceptron of as many numbers does, and earns no less.",
         task="regulator",
-        setting="a regulator in two dimensions: 5,000 transitions of a linear policy with half of the best gain, gamma "
+        setting="a regulator in six dimensions: 5,000 transitions of a linear policy with half of the best gain, gamma "
         "0.95, 2,000 updates; the cosine is between the gradient in its action and the exact one, at 1,000 states. The "
         "pendulum: 8,000 steps. Of hyperl a primary network of 32-64-128, on the pendulum 16-32-64, and 32 dynamic "
         "units; of td3 two layers with as many numbers",
