@@ -42,7 +42,7 @@ def test_the_exact_gradient_is_that_of_returns() -> None:
     state, h = np.array([0.3, -0.8, 0.5, 0.1, -0.6, 0.4]), 1e-5
     action = -GAIN @ state
     each = [
-        (value(state, action + h * e) - value(state, action - h * e)) / (2 * h) for e in np.eye(2)
+        (value(state, action + h * e) - value(state, action - h * e)) / (2 * h) for e in np.eye(6)
     ]  # by central differences
     found = exact_gradient(LINEAR, state[None], action[None])[0]
     assert found.tolist() == pytest.approx(each, abs=1e-6) and max(map(abs, each)) > 0.05
