@@ -31,8 +31,8 @@ RATES = {"hyperl": 3e-4, "td3": 1e-3}
 """Of the critics before tuning. On the regulator hyperl's cosine is 0.84 to 0.94 with 1e-3, 3e-4, 1e-4 (seeds 0, 1)."""
 DYNAMIC = 32
 LINEAR, LINEAR_SIZES, GAMMA, SHARE = Regulator(dimensions=6, limit=20), (32, 64, 128), 0.95, 0.5
-"""The fixed policy has half of the best gain, so that actions could be better everywhere. In two dimensions td3 knew the
-gradient too well (0.986) for the two to be told apart."""
+"""The fixed policy has half of the best gain, so that actions could be better everywhere. In two dimensions td3 knew
+the gradient too well (0.986) for the two to be told apart."""
 ROWS, NOISE, UPDATES, STATES = 5_000, 0.2, 2_000, 1_000
 """Transitions of each member, the deviation of its actions in units, updates, and where the gradient is asked for."""
 Fields: TypeAlias = Mapping[str, Any]
