@@ -12,8 +12,11 @@ from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.data import Demonstrations, Pairs
+from etude.experience.tag_search import TagSearch
+from etude.experience.toolbox import ToolCalls
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.tasks.agents.attr_20q import Attr20Q, scripted_episode
+from etude.tasks.agents.kb_search import KBSearch
 from etude.tasks.language.compose import compose
 from etude.tasks.language.preferences import preferences
 
@@ -87,6 +90,17 @@ def test_every_turn_of_a_script_is_learned_and_what_the_world_says_is_not() -> N
     )
     again = collect(Demonstrations(), task, [problem], policy)
     assert again[0].tokens == episode.tokens
+
+
+def test_tools_of_the_task_s_own_environment_are_in_reach_where_it_shows_how() -> None:
+    """What is shown before a worked answer is what the policy is shown before it samples."""
+    problem, policy = KBSearch().problems("train")[0], Tokens(1024)
+    (plain,) = collect(Demonstrations(), KBSearch(), [problem], policy)
+    (searching,) = collect(Demonstrations(), KBSearch(tools=TagSearch()), [problem], policy)
+    assert searching.tokens == plain.tokens
+    (calling,) = collect(Demonstrations(), KBSearch(tools=ToolCalls()), [problem], policy)
+    told = policy.decode([t for s in calling.segments for t, m in zip(s.tokens, s.action_mask) if not m])
+    assert "search" in told and told.endswith(problem.prompt) and learned(calling) == learned(plain)
 
 
 def test_conversations_go_through_the_chat_template() -> None:

@@ -9,7 +9,7 @@ from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import DataError
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
-from etude.core.task import LanguageTask, SingleTurn, Task, spoken
+from etude.core.task import LanguageTask, Task, spoken
 from etude.experience.rollout import occurrences
 from etude.policies.showing import shown
 from etude.policies.written import written
@@ -109,9 +109,9 @@ def _shown(problem: Problem, context: Context, stream: Stream) -> list[Segment]:
 
 
 def _opening(problem: Problem, context: Context) -> list[Segment]:
-    task, begun = context.task, SingleTurn(context.task)
-    world = begun if task.tools is None else task.tools.around(begun, task)
-    return shown(world.reset(problem, 0), task, context.policy)
+    """What the policy would be shown, tools in reach included: the task's own environment may be what has them."""
+    task = context.task
+    return shown(task.played_in().reset(problem, 0), task, context.policy)
 
 
 def _answer(problem: Problem, which: str, text: str) -> Segment:
