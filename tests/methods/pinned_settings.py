@@ -909,8 +909,10 @@ SETTINGS: dict[str, Settings] = {
     },
     "ssp": {
         **{k: v for k, v in PLAIN.items() if k not in ("experience", "reference")},
-        "experience": "self-play", "experience.size": 5, "experience.rules.words": 10, "experience.renewed": 10,
-        "experience.rules.characters": 1000, "experience.rules.queries": 2, "experience.noise": 4,
+        "experience": "self-play", "experience.size": 5, "experience.pool.emptied": 10, "experience.pool.age": None,
+        "experience.rules": ("long-enough", "short-enough", "answer-untold", "looked-up"),
+        "experience.rules.0.words": 10, "experience.rules.1.characters": 1000, "experience.rules.3.queries": 2,
+        "experience.noise": 4,
         "experience.verified": True, "rewards": ("search-answer",), "reference": "frozen",
         "regularizers": ("kl-to-reference",), "regularizers.0.coefficient": 0.01, "regularizers.0.estimator": "k3",
         "roles": ("plays", "plays"), "roles.0.player": "proposer", "roles.0.rewards": ("unsolved",),

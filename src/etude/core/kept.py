@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from etude.core.episodes import Episode, Problem, Segment
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 Order = Literal["newest", "oldest"]
 
@@ -72,9 +75,22 @@ class Kept:
         """Of each, in the order in which they are taken, how many steps ago it was kept."""
         return [self.state["now"] - item["step"] for item in self.state["items"]]
 
+    def drawn(self, count: int, random: Generator) -> list[Episode]:
+        """`count` at random, none twice, or all that there are; they stay."""
+        places = random.permutation(len(self))[:count].tolist()
+        return [restored(self.state["items"][place]) for place in places]
+
+    def clear(self) -> None:
+        """Let go all of it."""
+        self.state["items"] = []
+
     def step(self) -> None:
         """A step has ended: everything is a step older."""
-        self.state["now"] += 1
+        self.at(self.state["now"] + 1)
+
+    def at(self, step: int) -> None:
+        """It is this step now: what is too old leaves."""
+        self.state["now"] = step
         self._keep(self.state["items"])
 
     def _keep(self, items: Sequence[dict[str, Any]]) -> None:

@@ -143,6 +143,10 @@ class Curriculum(Part, abstract=True):
         """`count` problems from the pool (which may be endless: index it, never iterate)."""
         raise NotImplementedError
 
+    def counts(self) -> Mapping[str, int]:
+        """What it counted since this was last asked, by the name of a metric: why it refused problems, say."""
+        return {}
+
 
 class TokenExperience(Part, abstract=True):
     """How completions come about."""

@@ -14,7 +14,7 @@ from etude.core.player_slots import Seat
 from etude.core.players import names_of
 from etude.core.pools import Streamed
 from etude.core.rows import to_batch
-from etude.core.slots import Context
+from etude.core.slots import Context, Curriculum
 from etude.core.task import LanguageTask
 from etude.policies.language import LanguagePolicy
 from etude.policies.lengths import prompt_lengths
@@ -68,6 +68,9 @@ class Gatherer:
     def episodes(self, method: CompleteTokenMethod, count: int, context: Context) -> list[Episode]:
         """What the experience makes of `count` problems, and what comes of a second look at them."""
         problems = method.curriculum.choose(self.pool, count, context.stream.split("problems"))
+        for part in method.parts().values():
+            if isinstance(part, Curriculum):
+                self.policy.work.update(part.counts())
         episodes = method.experience.collect(problems, context)
         if method.second_look is not None:
             episodes = method.second_look.again(episodes, method.experience, context)

@@ -14,11 +14,12 @@ from etude.core.fit import objections
 from etude.core.registry import get_method
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.curricula.rules import Rule, refusal
+from etude.experience.proposing import posed_in
 from etude.experience.rollout import Start
 from etude.experience.tag_search import TagSearch
 from etude.loops.language import LanguageLoop
-from etude.methods.agents.ssp import HalfSolved, QuestionRules, SelfPlay, Unsolved
-from etude.methods.agents.ssp.self_play import Proposal, Refused, proposal_of
+from etude.methods.agents.ssp import HalfSolved, SelfPlay, Unsolved
 from etude.optimizers.adam import AdamW
 from etude.tasks.agents.kb_search import KBSearch, posing
 from language_toys import make_loop, random_policy
@@ -71,13 +72,19 @@ class Played:
 
 
 def collected(part: SelfPlay, played: Played, monkeypatch: Any, step: int = 1) -> tuple[list[Episode], Any]:
-    monkeypatch.setattr("etude.methods.agents.ssp.self_play.rollout", played)
+    monkeypatch.setattr("etude.experience.proposing.rollout", played)
     context = Context(TASK, random_policy(), Stream(3), step, 20, 8)
     return part.collect(PROBLEMS, context), context.policy.work
 
 
 def bound(**changes: Any) -> SelfPlay:
-    return SelfPlay(**{"rules": QuestionRules(words=1), "patience": 2, **changes}).bind()
+    return SelfPlay(**{"rules": rules(words=1), "pool": SSP.experience.pool, "patience": 2, **changes}).bind()
+
+
+def rules(words: int, characters: int = 1000) -> tuple[Rule, ...]:
+    """Those of the method, with other lengths."""
+    long_enough, short_enough, *others = SSP.experience.rules
+    return long_enough.replace(words=words), short_enough.replace(characters=characters), *others
 
 
 def of(episodes: list[Episode], player: str) -> list[Episode]:
@@ -102,7 +109,7 @@ def test_of_each_question_that_is_asked_the_players_earn_one(monkeypatch: Any) -
 def test_pooled_questions_are_solved_and_earn_their_place_nothing(monkeypatch: Any) -> None:
     part = bound()
     first, _ = collected(part, Played(3), monkeypatch)
-    assert len(of(first, "solver")) == 15 and len(part.state["pool"]) == 3
+    assert len(of(first, "solver")) == 15 and len(part.pool) == 3
     played = Played(1)
     second, work = collected(part, played, monkeypatch, step=2)
     assert work["proposals/pooled"] == 3 and len(of(second, "solver")) == 20
@@ -113,7 +120,7 @@ def test_pooled_questions_are_solved_and_earn_their_place_nothing(monkeypatch: A
     assert Unsolved().score(proposers, Context(None, None, None))[1:] == [0.0] * 3
     assert all("solved" not in e.info for e in proposers[1:])
     collected(part, Played(1), monkeypatch, step=10)  # the pool is emptied
-    assert len(part.state["pool"]) == 1
+    assert len(part.pool) == 1
 
 
 @pytest.mark.slow
@@ -178,29 +185,29 @@ def test_two_updates_of_the_same_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proposal", "why"),
+    ("question", "queries", "documents", "why"),
     [
-        (Proposal("", ("a", "b"), ("d",)), Refused.NO_QUESTION),
-        (Proposal("a b", ("a", "b"), ("d",)), Refused.TOO_SHORT),
-        (Proposal("a b " * 20, ("a", "b"), ("d",)), Refused.TOO_LONG),
-        (Proposal("who is kesath", ("a", "b"), ("d",)), Refused.TELLS),
-        (Proposal("who is it", ("a", "b"), ()), Refused.UNINFORMED),
-        (Proposal("who is it", ("a",), ("d",)), Refused.FEW_QUERIES),
-        (Proposal("who is it", ("a", "b", "a"), ("d",)), Refused.REPEATED_QUERY),
-        (Proposal("who is it", ("a", "b"), ("d",)), None),
+        ("a b", ["a", "b"], ["d"], "too_short"),
+        ("a b " * 20, ["a", "b"], ["d"], "too_long"),
+        ("who is kesath", ["a", "b"], ["d"], "tells"),
+        ("who is it", ["a", "b"], [], "uninformed"),
+        ("who is it", ["a"], ["d"], "few_queries"),
+        ("who is it", ["a", "b", "a"], ["d"], "repeated_query"),
+        ("who is it", ["a", "b"], ["d"], None),
     ],
 )
-def test_rules_refuse(proposal: Proposal, why: Refused | None) -> None:
-    assert QuestionRules(words=3, characters=50).refuses(proposal, "kesath") is why
+def test_rules_refuse(question: str, queries: list[str], documents: list[str], why: str | None) -> None:
+    posed = Problem("1", question, "kesath", info={"queries": queries, "documents": documents})
+    assert refusal(rules(words=3, characters=50), posed) == why
 
 
 def test_a_question_is_read_by_its_documents_alone(monkeypatch: Any) -> None:
     [problem] = PROBLEMS[:1]
     text, found = example(problem)
     said = episode(Start(problem, 0, Stream(0).draw("x"), player="proposer"), text, found)
-    proposal = proposal_of(said)
-    assert len(proposal.queries) == 2 and proposal.documents == found
-    assert TASK.read(proposal.question, found) == problem.answer and not TASK.read(proposal.question, found[:1])
+    proposal = posed_in(said)
+    assert len(proposal.info["queries"]) == 2 and proposal.info["documents"] == list(found)
+    assert TASK.read(proposal.prompt, found) == problem.answer and not TASK.read(proposal.prompt, found[:1])
     played = Played(4)
     monkeypatch.setattr(Played, "_proposed", lambda self, n, start: episode(start, example(start.problem)[0], ("no",)))
     _, work = collected(bound(), played, monkeypatch)

@@ -25,34 +25,35 @@ whatever passes the rules `experience.verified=false`.
 As published 256 answers a step in minibatches of 128, a learning rate of 1e-6, ten turns, and a model that reads the
 documents, with a judge where words differ: those are of models with billions of weights. Here sizes are the parent's,
 turns the tool's, and the task reads (`KBSearch.read`): facts are followed one after another. Questions of `kb-search`
-are short, three words at two hops: there `experience.rules.words=2`. What may not be posed the task says: the questions
-of its split 'test'.
+are short, three words at two hops: there `experience.rules.long-enough.words=2`. What may not be posed the task says:
+the questions of its split 'test'.
 """
 
 from __future__ import annotations
 
 from etude.advantages.group import GroupAdvantage
 from etude.core.claims import Claim, Measure
+from etude.curricula.accepted import AcceptedProblems
+from etude.curricula.rules import AnswerUntold, LongEnough, ShortEnough
+from etude.experience.proposing import PROPOSER, SOLVER
 from etude.experience.roles import Plays
-from etude.methods.agents.ssp.self_play import (
-    PROPOSER,
-    SOLVER,
-    HalfSolved,
-    QuestionRules,
-    SearchAnswer,
-    SelfPlay,
-    Unsolved,
-)
+from etude.methods.agents.ssp.self_play import LookedUp, SearchAnswer, SelfPlay
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
+from etude.rewards.proposals import HalfSolved, Unsolved
 
 ssp = grpo.replace(
     id="ssp",
     title="Search Self-play: Pushing the Frontier of Agent Capability without Supervision",
     paper="arXiv:2510.18821",
-    experience=SelfPlay(size=5, rules=QuestionRules(words=10)),
+    experience=SelfPlay(
+        size=5,
+        rules=(LongEnough(words=10), ShortEnough(characters=1000), AnswerUntold(), LookedUp(queries=2)),
+        pool=AcceptedProblems(emptied=10),
+        noise=4,
+    ),
     rewards=(SearchAnswer(),),
     objective=ClippedSurrogate(low=0.2, high=0.285),
     regularizers=(KLToReference(coefficient=0.01, estimator="k3"),),
@@ -66,7 +67,7 @@ ssp = grpo.replace(
         "nobody posed than one whose proposer stays as it began.",
         bed="language/self-play",
         baseline="ssp",
-        changes={"experience.rules.words": 2},
+        changes={"experience.rules.long-enough.words": 2},
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),
         paper_effect="26.4 points on average over seven sets of questions for Qwen2.5-7B-Base, over the start; a "
@@ -74,4 +75,4 @@ ssp = grpo.replace(
     ),
 )
 
-__all__ = ["HalfSolved", "QuestionRules", "SearchAnswer", "SelfPlay", "Unsolved", "ssp"]
+__all__ = ["HalfSolved", "LookedUp", "SearchAnswer", "SelfPlay", "Unsolved", "ssp"]

@@ -19,7 +19,8 @@ fields as well. No code is public.
 
 from etude.core.claims import Claim, Measure
 from etude.core.recipe import Recipe
-from etude.methods.rlvr.mr_rlvr.pieces import Exercises, ProcessReward, fill_score, filled, masked, order_score
+from etude.curricula.masking import filled, masked
+from etude.methods.rlvr.mr_rlvr.pieces import Exercises, ProcessReward, fill_score, order_score
 from etude.stages.chain import Train
 
 mr_rlvr = Recipe(

@@ -12,7 +12,9 @@ from etude.core.errors import ConfigError, DataError
 from etude.core.fields import Count, Probability
 from etude.core.slots import Context, Reward
 from etude.core.streams import Stream
-from etude.core.task import plain
+from etude.curricula.masking import BETWEEN, has_blanks, masked
+from etude.curricula.rules import asked
+from etude.curricula.sources import put
 from etude.stages.chain import Derive
 from etude.tasks.language.answers import same
 
@@ -22,33 +24,10 @@ if TYPE_CHECKING:
 
 FILL, ORDER = "fill", "order"
 """Kinds of exercises: what `level` says."""
-BETWEEN = ";"
-"""Between the fills of an answer."""
 LETTERS = string.ascii_uppercase
 """What steps are called; longer solutions are not put in order."""
 
 Row = dict[str, Any]
-
-
-def filled(masked: str, fills: Sequence[str]) -> str:
-    """The text with fill k in the place of blank [k].
-
-    >>> filled("8,[1],[2]", ["17", "19"])
-    '8,17,19'
-    """
-    return re.sub(r"\[(\d+)\]", lambda blank: fills[int(blank[1]) - 1], masked)
-
-
-def masked(text: str, spans: Sequence[re.Match[str]]) -> str:
-    """The text with numbered blanks in the place of spans, which are given in order.
-
-    >>> masked("8,17,19", list(re.finditer(r"[0-9]+", "8,17,19"))[1:])
-    '8,[1],[2]'
-    """
-    said, end = "", 0
-    for k, span in enumerate(spans, 1):
-        said, end = f"{said}{text[end : span.start()]}[{k}]", span.end()
-    return said + text[end:]
 
 
 def fill_score(given: Sequence[str], gold: Sequence[str]) -> float:
@@ -169,19 +148,19 @@ class Exercises(Derive):
                 )
             draw = random.Random(Stream(seed).split("exercise", problem.id).key)
             kinds = [self._fill, self._order] if draw.random() < self.masks else [self._order, self._fill]
-            rows = (row for kind in kinds if (row := kind(_asked(problem), text, draw)) is not None)
+            rows = (row for kind in kinds if (row := kind(asked(problem), text, draw)) is not None)
             made += [row | {"id": problem.id} for row in (next(rows, None),) if row is not None]
         return made
 
     def _fill(self, asked: str, text: str, draw: random.Random) -> Row | None:
         """Blanks; None where there is nothing to be left blank, or the text could be taken for one with blanks."""
         found = list(re.finditer(self.spans, text))
-        if not found or re.search(r"\[\d+\]", text):
+        if not found or has_blanks(text):
             return None
         count = min(draw.randint(1, self.blanks), len(found))
         chosen = [found[i] for i in sorted(draw.sample(range(len(found)), count))]
         gold = [span[0] for span in chosen]
-        prompt = _put(self.fill, problem=asked, masked=masked(text, chosen))
+        prompt = put(self.fill, problem=asked, masked=masked(text, chosen))
         return {"prompt": prompt, "answer": BETWEEN.join(gold), "level": FILL, "gold": gold, "steps": []}
 
     def _order(self, asked: str, text: str, draw: random.Random) -> Row | None:
@@ -194,18 +173,7 @@ class Exercises(Derive):
             draw.shuffle(shown)
         gold = [LETTERS[shown.index(i)] for i in range(len(steps))]
         said = " ".join(f"{letter}:{steps[i]}" for letter, i in zip(LETTERS, shown))
-        prompt = _put(self.order, problem=asked, steps=said)
+        prompt = put(self.order, problem=asked, steps=said)
         return {
             "prompt": prompt, "answer": "".join(gold), "level": ORDER, "gold": gold, "steps": [steps[i] for i in shown]
         }  # fmt: skip
-
-
-def _asked(problem: Problem) -> str:
-    """What the task asks, as text."""
-    asked = problem.prompt
-    return asked if isinstance(asked, str) else "\n".join(plain(message.get("content")) for message in asked)
-
-
-def _put(template: str, **texts: str) -> str:
-    """The template with texts in the place of their names in braces; other braces stay."""
-    return re.sub(r"\{(\w+)\}", lambda name: texts.get(name[1], name[0]), template)
