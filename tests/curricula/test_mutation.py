@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from etude.core.episodes import Problem
-from etude.core.errors import ConfigError
+from etude.core.errors import ConfigError, DataError
 from etude.core.fit import objections
 from etude.core.registry import get_method
 from etude.curricula.generated import Generated
@@ -111,3 +111,5 @@ def test_it_is_refused_where_nothing_can_be_made() -> None:
     with pytest.raises(ConfigError, match="MutatedPrograms needs a kind of fault"):
         MutatedPrograms(prompt="{problem}")
     assert MutatedPrograms().make(Problem("1", "?", info={"demonstration": "x"}), np.random.default_rng(0)) is None
+    with pytest.raises(DataError, match="FailsTests tries the program of a problem, and '1' has none"):
+        FailsTests().refuses(Problem("1", "?"))

@@ -48,6 +48,13 @@ WRITTEN = {
     "bad.jsonl": next(
         iter(re.findall(r"^\$ cat bad.jsonl\n(.*?)^\$", (DOCS / "your-data.md").read_text(), re.M | re.S))
     ),
+    "my_data.jsonl": "".join(
+        f'{{"prompt": "When was {name} born?", "answer": "{year}", "passage": "{name} was born in {year}"}}\n'
+        for name, year in (("Abel", 1802), ("Gauss", 1777), ("Galois", 1811))
+    ),
+    "my_rules.py": next(
+        iter(re.findall(r"^```python\n([^`]*^class NoLoops[^`]*)^```$", (DOCS / "agents.md").read_text(), re.M))
+    ),
     "style.py": "def form(completions):\n    return [0.0 for _ in completions]\n",
 }
 ELSEWHERE = {"openai/gsm8k": "the hub", "room.py:Camera": "images of a user's", "CarRacing-v3": "an extra",
@@ -126,6 +133,7 @@ def reader(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(place)
     for home in ("files", "program_tests"):  # whether programs can be locked in here is not the page's to say
         monkeypatch.setattr(f"etude.tasks.language.{home}.refusal", lambda: None)
+    monkeypatch.setattr("etude.curricula.rules.no_sandbox", lambda: None)
     monkeypatch.setattr(train, "_start", ready)
     monkeypatch.setattr(comparing, "jobs_for", enough)
     monkeypatch.setattr(search._Search, "run", enough)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.core.episodes import Problem
+from etude.core.errors import DataError
 from etude.core.fields import Count, Positive
 from etude.core.part import Part
-from etude.core.task import plain
+from etude.core.task import Task, plain
 from etude.rewards.testing import passes
+from etude.runtime.sandbox.pool import refusal as no_sandbox
 
 
 class Rule(Part, abstract=True):
@@ -79,11 +81,21 @@ class FailsTests(Rule):
 
     Args:
         seconds: that it may take.
+
+    Raises: DataError for a problem without a program.
     """
 
     seconds: Positive = 2.0
 
+    def lacks(self, task: Task) -> str | None:
+        return no_sandbox()
+
     def refuses(self, problem: Problem) -> str | None:
+        if "program" not in problem.info:
+            raise DataError(
+                f"FailsTests tries the program of a problem, and {problem.id!r} has none: it is a rule for "
+                "curriculum.source=mutated-programs."
+            )
         return "passes_tests" if passes(str(problem.info["program"]), problem, self.seconds) else None
 
 

@@ -32,9 +32,9 @@ class LookedUp(Rule):
     queries: WholeNumber = 2
 
     def refuses(self, problem: Problem) -> str | None:
-        queries = problem.info["queries"]
+        queries = problem.info.get("queries", ())
         told = {
-            "uninformed": not problem.info["documents"],
+            "uninformed": not problem.info.get("documents"),
             "few_queries": len(queries) < self.queries,
             "repeated_query": len({*queries}) < len(queries),
         }
