@@ -65,6 +65,14 @@ def test_without_a_source_of_problems_the_pool_is_used_up_and_then_the_task_s_ow
     assert third["generated/pooled"] == 0 and ids == ["none"] * 5
 
 
+def test_what_is_in_the_pool_is_not_made_again() -> None:
+    part, found = Generated(pool=AcceptedProblems(), tries=20).bind(), set[str]()
+    for ids, counts in chosen(part, 8, 2, [Problem("one", "so it was then in Bourg")]):
+        assert counts["generated/accepted"] == len({*ids} - found - {"one"})
+        found |= {*ids} - {"one"}
+    assert found == {"one/blanks10", "one/blanks18"} and len(part.pool) == 2
+
+
 def test_at_most_so_many_are_new() -> None:
     counts = [counts for _, counts in chosen(Generated(new=2).bind(), 5)]
     assert [c["generated/accepted"] for c in counts] == [2] * 5
@@ -98,10 +106,10 @@ def test_a_shelf_life_of_each_and_of_all_together() -> None:
 
 
 def test_what_is_drawn_stays_and_comes_once() -> None:
-    pool = AcceptedProblems(limit=4).bind()
-    pool.put(POOL[:6])
-    drawn = pool.drawn(9, Stream(0).numpy)
-    assert len(pool) == 4 and sorted(p.id for p in drawn) == sorted({p.id for p in drawn})
+    pool = AcceptedProblems(limit=30).bind()
+    pool.put(POOL[:36])
+    drawn = pool.drawn(99, Stream(0).numpy)
+    assert len(pool) == len(drawn) == 30 and sorted(p.id for p in drawn) == sorted({p.id for p in drawn})
     assert pool.has(drawn[0]) and not pool.has(POOL[-1])
 
 

@@ -67,6 +67,9 @@ def test_what_is_no_code_of_its_own_stays_as_it_is() -> None:
     assert all(m.code.count('"<" below') == m.code.count('"é<1"') == m.code.count('f"{total + 1}"') == 1
                for m in mutants(CODE))  # fmt: skip
     assert all("x not in (" in m.code or m.kind == "variable" for m in mutants(CODE))
+    assert [m.code.splitlines()[2] for m in mutants(CODE) if m.line == 3] == [
+        f'    é, total = "é<1", {n}' for n in (-1, 1)
+    ]
     assert mutants("def f(:") == mutants("") == ()
 
 

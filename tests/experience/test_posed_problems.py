@@ -72,6 +72,7 @@ def test_each_proposal_is_asked_or_refused_for_one_reason(monkeypatch: Any) -> N
         assert counts == {**refused, "proposals/valid": 1, **({"proposals/pooled": pooled} if pooled else {})}
         solvers = [e for e in episodes if e.player == "solver"]
         assert {e.problem.prompt for e in solvers} == {"one two"} and len(solvers) == 4 * (1 + pooled)
+        assert len(part.pool) == 1 + pooled, "what is solved again is not kept twice"
         proposers = episodes[:5]
         assert [e.info["valid"] for e in proposers] == [True, False, False, False, False]
         assert proposers[0].info["solved"] == 0.25 and all(e.auxiliary for e in proposers)
