@@ -38,6 +38,8 @@ class Generated(Curriculum):
         tries: how often at most one is made for each that is asked for.
         rest: chooses the task's own.
 
+    Shapes: nothing is read of a batch [B, T]; that a step has learned makes the pool a step older.
+
     >>> facts = [Problem("a", "Bolyai was born in 1802"), Problem("b", "Abel was born in 1802")]
     >>> part = Generated().bind()
     >>> [p.level for p in part.choose(facts, 2, Stream(0))], part.counts()["generated/accepted"], part.counts()

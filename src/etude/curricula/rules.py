@@ -9,7 +9,7 @@ from etude.core.errors import DataError
 from etude.core.fields import Count, Positive
 from etude.core.part import Part
 from etude.core.task import Task, plain
-from etude.rewards.testing import passes
+from etude.rewards.testing import Verdict, verdict_on
 from etude.runtime.sandbox.pool import refusal as no_sandbox
 
 
@@ -83,6 +83,11 @@ class FailsTests(Rule):
         seconds: that it may take.
 
     Raises: DataError for a problem without a program.
+
+    One of two tests passed, and both:
+
+    >>> [FailsTests(seconds=1.0).reason(Verdict((True, other))) for other in (False, True)]
+    [None, 'passes_tests']
     """
 
     seconds: Positive = 2.0
@@ -96,7 +101,11 @@ class FailsTests(Rule):
                 f"FailsTests tries the program of a problem, and {problem.id!r} has none: it is a rule for "
                 "curriculum.source=mutated-programs."
             )
-        return "passes_tests" if passes(str(problem.info["program"]), problem, self.seconds) else None
+        return self.reason(verdict_on(str(problem.info["program"]), problem, self.seconds))
+
+    def reason(self, verdict: Verdict) -> str | None:
+        """What a verdict on the program comes to."""
+        return "passes_tests" if verdict.right else None
 
 
 def asked(problem: Problem) -> str:

@@ -50,6 +50,9 @@ class SelfPlay(PosedProblems):
     Args:
         verified: whether questions are verified by their documents.
         noise: how many proposers' documents are mixed with a question's own.
+
+    >>> SelfPlay(size=5).rows_per_problem, SelfPlay(verified=False).doubted({0: Problem("1", "")}, None)
+    (6, {0: 'no_question'})
     """
 
     verified: bool = True
