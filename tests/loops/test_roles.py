@@ -46,7 +46,7 @@ def loop(*roles: Plays, method: Any = GRPO, task: Any = None, **options: Any) ->
 def scored(made: LanguageLoop) -> Rows:
     """The rows of a step, with the rewards and advantages that they would have had by chance: none is equal."""
     stream = made.stream.split("step", 0)
-    _, rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream))
+    rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream)).rows
     for number, batch in enumerate(rows.values()):
         batch.scores = torch.arange(len(batch), dtype=batch.scores.dtype) * (-0.5) ** number
     return rows
@@ -71,7 +71,7 @@ def flat(made: LanguageLoop, model: str = "policy") -> Tensor:
 def test_each_player_has_its_own_rewards_and_advantages() -> None:
     made = loop(DEAR)
     stream = made.stream.split("step", 0)
-    _, rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream))
+    rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream)).rows
     assert list(rows) == ["sender", "receiver"]
     for name, batch in rows.items():
         assert {e.player for e in batch.episodes} == {name} and len(batch) == 12

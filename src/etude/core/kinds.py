@@ -112,6 +112,17 @@ class TokenMethod(Method):
         return None if self.experience is None else self.experience.size
 
     @property
+    def oversampling(self) -> Filter | None:
+        """The filter that has more groups begun than a step needs, if there is one."""
+        return next((part for part in self.filters if part.extra), None)
+
+    @property
+    def begun(self) -> int:
+        """How many problems a step begins at first."""
+        asked = self.problems if self.experience is None else self.experience.asks(self.problems)
+        return asked + (0 if self.oversampling is None else self.oversampling.extra)
+
+    @property
     def own_critic(self) -> OwnCritic | None:
         """The critic, if it is a network of its own."""
         return self.critic if isinstance(self.critic, OwnCritic) else None

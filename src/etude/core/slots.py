@@ -295,8 +295,21 @@ class Filter(Part, abstract=True):
         """How often at most problems are drawn for one step, where it resamples; fields of this name take its place."""
         return 1
 
+    @property
+    def extra(self) -> int:
+        """Groups that are begun beyond those that a step needs, of which the first that hold are kept (`ended`)."""
+        return 0
+
     def weigh(self, batch: TokenBatch) -> Tensor:
         """Returns [B] weights; 0 removes the row."""
+        raise NotImplementedError
+
+    def ended(self, batch: TokenBatch) -> Tensor:
+        """When each row's group is whole, counted from its beginning. Asked of a filter that begins `extra` groups.
+
+        Returns [B], the same on all rows of a group, in a unit of its own: of what was recorded, never of the clock of
+        a machine, so that a run can be repeated.
+        """
         raise NotImplementedError
 
 

@@ -147,7 +147,7 @@ class Ahead:
 
         def gather(ask: Any) -> list[Episode]:
             context.samplers = _Asks(ask)
-            return self.gatherer.episodes(method, method.experience.asks(method.problems), context)
+            return self.gatherer.episodes(method, method.begun, context)
 
         flight = self.flights[step] = Flight(step, finished, snapshot, states, context, Errand(gather))
         try:
@@ -173,8 +173,7 @@ class Ahead:
         """The rows of a step, once they are there, but for those that are older than the bound."""
         flight = self.flights[step]
         episodes = flight.episodes(self.samplers)
-        count = method.experience.asks(method.problems)
-        batch = self.gatherer.rows(method, episodes, count, flight.emitted, flight.snapshot.version)
+        batch = self.gatherer.rows(method, episodes, method.begun, flight.emitted, flight.snapshot.version)
         return self.within(batch, step)
 
     def again(self, step: int, method: CompleteTokenMethod, count: int, context: Context) -> TokenBatch:

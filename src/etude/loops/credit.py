@@ -7,7 +7,7 @@ is looked at, and how its optimizer steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.kinds import TokenMethod
-from etude.core.rows import concatenate
 from etude.core.slots import Context, Filter
 from etude.loops.losses import Term, loss_terms, per_row, with_factors, with_held_tokens, with_shares
 from etude.rewards.probes import apart, backed_up, with_values
@@ -27,39 +26,6 @@ if TYPE_CHECKING:
 
 Rows = dict[str, TokenBatch]
 """A step's rows by the player who said them, each player's by themselves."""
-
-
-def gathered(
-    follow: Mapping[str, TokenMethod], wanted: int, assess: Callable[[int, int], Rows]
-) -> tuple[list[TokenBatch], Rows]:  # fmt: skip
-    """All scored rows, round by round, and those that the filters keep of each player, for `wanted` problems.
-
-    A filter that resamples has new problems drawn in place of those whose rows it drops, for all players.
-
-    Args:
-        follow: the method that each player follows.
-        assess: scored rows of so many problems, in a round.
-    """
-    again = {name: [part.rounds for part in own.filters if part.resample] for name, own in follow.items()}
-    assessed, filtered = list[TokenBatch](), {name: list[TokenBatch]() for name in follow}
-    for number in range(max((most for rounds in again.values() for most in rounds), default=1)):
-        missing = max((_missing(wanted, filtered[name]) for name, rounds in again.items() if rounds), default=wanted)
-        if number and missing <= 0:
-            break
-        rows = assess(missing, number)
-        assessed += rows.values()
-        for name, batch in rows.items():
-            filtered[name].append(kept(follow[name], batch))
-    return assessed, {name: _joined(batches) for name, batches in filtered.items() if batches}
-
-
-def _missing(wanted: int, batches: Sequence[TokenBatch]) -> int:
-    return wanted - sum(len(torch.unique(b.group)) for b in batches)
-
-
-def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:
-    useful = [b for b in batches if len(b)]
-    return concatenate(useful) if useful else batches[0]
 
 
 def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBatch:
@@ -76,17 +42,19 @@ def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBat
 
 
 def kept(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
-    """Let the parts see the rows that have been scored (`before_update`); those that the filters keep, weighted.
+    """Let the parts see the rows that have been scored; those that the filters keep, weighted. Late filters wait."""
+    shown(method, batch)
+    return weighed(batch, [part for part in method.filters if not part.late]) if len(batch) else batch
 
-    Of an episode of several rows the parts see the first, with the whole episode. Filters that are `late` wait.
-    """
+
+def shown(method: TokenMethod, batch: TokenBatch) -> None:
+    """Let the parts see the rows that have been scored (`before_update`), of an episode of several rows the first."""
     if not len(batch):
-        return batch
+        return
     known = batch if batch.unfinished is None else batch.rows(batch.finished.nonzero()[:, 0])
     known = known.per_episode() if len(known) else known
     for part in method.parts().values() if len(known) else ():
         part.before_update(known)
-    return weighed(batch, [part for part in method.filters if not part.late])
 
 
 def weighed(batch: TokenBatch, filters: Sequence[Filter]) -> TokenBatch:

@@ -21,7 +21,8 @@ from etude.core.streams import Stream
 from etude.experience.groups import Groups
 from etude.experience.rollout import occurrences
 from etude.loops.bandit import Bandit
-from etude.loops.credit import Rows, credited, gathered, loss, row_losses, scored, terms, total
+from etude.loops.credit import Rows, credited, loss, row_losses, scored, terms, total
+from etude.loops.rounds import gathered
 from etude.loops.states import join_tensors, split_tensors
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
@@ -133,7 +134,7 @@ class EnumerableLoop:
             rows = self.bandit.shown(method, self._sample(member, count, at, now), member)
             return {FIRST: scored(method, rows, context)}
 
-        batch = gathered({FIRST: method}, min(method.problems, self.policy.prompts), assess)[1][FIRST]
+        batch = gathered({FIRST: method}, min(method.problems, self.policy.prompts), assess).rows[FIRST]
         if "row_loss" in method.needs():
             batch = batch.replace(row_loss=torch.zeros_like(batch.scores))
         return credited(method, batch)

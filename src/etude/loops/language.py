@@ -131,14 +131,14 @@ class LanguageLoop:
         if self.ahead is not None:
             self.ahead.reach(self.finished, self.steps)
         with untouched(method):
-            assessed, rows = self.party.gathered(
+            assessed, rows, raced = self.party.gathered(
                 method,
                 method.experience.asks(method.problems),
                 lambda count, number: self._assess(method, count, number, stream),
             )
         gathering = time.monotonic() - begun
         metrics = describe(assessed, self.task, method.experience.samples, self.dropped)
-        metrics |= by_player(assessed, self.task)
+        metrics |= raced | by_player(assessed, self.task)
         if method.second_look is not None:
             metrics |= second_looks(assessed, method.second_look.stages)
         if method.experience.samples:

@@ -13,8 +13,9 @@ from etude.core.player_slots import Seat
 from etude.core.players import Player, players_of
 from etude.core.slots import Context
 from etude.core.task import LanguageTask
-from etude.loops.credit import Rows, gathered
+from etude.loops.credit import Rows
 from etude.loops.models import Models
+from etude.loops.rounds import Gathered, gathered
 from etude.loops.scorer import Scorer
 from etude.loops.token_learning import own_needs
 
@@ -54,10 +55,8 @@ class Party:
         slots = ("token_weights", "rewards", "filters", "advantages")
         return frozenset[Need]().union(*(p.method.needs(*slots) | own_needs(p.method) for p in self.players(method)))
 
-    def gathered(
-        self, method: CompleteTokenMethod, wanted: int, assess: Callable[[int, int], Rows]
-    ) -> tuple[list[TokenBatch], Rows]:  # fmt: skip
-        """All scored rows, and by player those that its filters keep (`credit.gathered`)."""
+    def gathered(self, method: CompleteTokenMethod, wanted: int, assess: Callable[[int, int], Rows]) -> Gathered:
+        """All scored rows, and by player those that its filters keep (`rounds.gathered`)."""
         return gathered({p.name: p.method for p in self.players(method)}, wanted, assess)
 
     def scored(self, method: CompleteTokenMethod, rows: TokenBatch, context: Context) -> Rows:

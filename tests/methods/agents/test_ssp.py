@@ -128,7 +128,7 @@ def test_a_lone_proposer_has_its_reward_for_an_advantage_and_reinforce_for_a_gra
     """Identity (b), and two steps of one policy, the proposers' first."""
     made = loop_of_random()
     stream = made.stream.split("step", 0)
-    _, rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream))
+    rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream)).rows
     worth = torch.tensor([0.5, 0.25, 1.0])
     rows["proposer"].scores = worth
     rows = {name: batch for name, batch in rows.items() if name == "proposer"}
@@ -172,7 +172,7 @@ def loop_of_random() -> LanguageLoop:
 def test_two_updates_of_the_same_weights() -> None:
     made = loop_of_random()
     stream = made.stream.split("step", 0)
-    _, rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream))
+    rows = made.party.gathered(made.method, 3, lambda count, n: made._assess(made.method, count, n, stream)).rows
     assert [len(b) for b in rows.values()] == [3, 6] and list(rows) == ["proposer", "solver"]
     rows["proposer"].scores = torch.tensor([0.5, 0.25, 1.0])
     rows["solver"].scores = torch.tensor([1.0, 0.0] * 3)
