@@ -36,6 +36,7 @@ from etude.experience.second_look import AllProblems, LookAgain
 from etude.experience.shown import AttemptAndCritique
 from etude.experience.transforms import StandardizeObservations
 from etude.experience.vector import Rollouts
+from etude.filters.first import FirstGroups
 from etude.filters.informative import InformativeGroups
 from etude.learners.fitted import FittedValue, squared_error
 from etude.learners.state import StateValue
@@ -176,7 +177,10 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
             Filling(GRPO, OverlongPenalty(), "score"),
             Filling(GRPO, BestOfGroup(), "rescore"),
         ],
-        "filters": [Filling(GRPO, InformativeGroups(), "weigh")],
+        "filters": [
+            Filling(GRPO, InformativeGroups(), "weigh"),
+            Filling(GRPO, FirstGroups(), "ended", ONLY_LANGUAGE),
+        ],
         "advantages": [Filling(GRPO, GRPO.advantages, verb) for verb in ("__call__", "returns")],
         "objective": [Filling(GRPO, ClippedSurrogate(), "__call__"), Filling(GRPO, PolicyGradient(), "__call__")],
         "token_weights": [Filling(GRPO, HighEntropyTokens(), "__call__")],

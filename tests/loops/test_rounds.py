@@ -74,9 +74,8 @@ def by_race(seed: int, wanted: int, extra: int, share: float) -> tuple[Race, dic
         for group, since in enumerate(begun):
             place = (group, 0) if not number else (before[since][0], before[since][1] + 1)
             entries[place] = Entry(since + took(seed, place), since, number, group, holds(seed, place, share))
-        for place, entry in list(entries.items()):
-            if entry.number == number:
-                race.ends(entry)
+        for entry in [entry for entry in entries.values() if entry.number == number]:
+            race.ends(entry)
         number += 1
     return race, entries
 
@@ -265,5 +264,5 @@ def test_what_it_cannot_work_with_is_said() -> None:
         ({"experience": get_method("sft").slots()["experience"]}, "keeps the completions that end first"),
     ):
         assert any(sentence in found for found in METHOD.replace(**change).objections())
-    with pytest.raises(ConfigError, match="FirstGroups.* is for tasks of language"):
+    with pytest.raises(ConfigError, match=r"FirstGroups.* is for tasks of language"):
         check(METHOD, Enumerable())

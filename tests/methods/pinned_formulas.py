@@ -671,6 +671,14 @@ def grpo(w: World) -> Tensor:
     return sequence_mean(surrogates(w, standardised(paid(w), w)))
 
 
+def roll(w: World) -> Tensor:
+    """GRPO over the problems whose completions are not all worth the same."""
+    scores = paid(w)
+    teach = [i for i in scores if len({scores[j] for j in w.group(i)}) > 1]
+    losses = surrogates(w, standardised(scores, w))
+    return sequence_mean({i: losses[i] for i in teach})
+
+
 def dr_grpo(w: World) -> Tensor:
     return summed(surrogates(w, centred(paid(w), w)), w)
 
@@ -792,6 +800,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "alpine": (worlds.demonstrations, sft),
     "o1-roadmap": (worlds.settled, rlvr.o1_roadmap),
     "asyncflow": (plain, grpo),
+    "roll": (plain, roll),
     "backtracking-rl": (plain, rlvr.backtracking_rl),
     "bilevel-mle": (plain, bilevel_mle),
     "brpo": (compared, brpo),

@@ -380,6 +380,10 @@ SETTINGS: dict[str, Settings] = {
         "reference": None,
     },
     "asyncflow": {**PLAIN, "bound": 1},
+    "roll": {
+        **PLAIN, "bound": 0, "filters": ("informative-groups", "first-groups"), "filters.0.rounds": 3,
+        "filters.1.extra": 4,
+    },
     "gpg": {**PLAIN, "filters.0.resample": True, "filters.0.share": 0.6},
     "grpo": PLAIN,
     "h2o": {

@@ -310,6 +310,7 @@ def gain_of(method: Method, measure: Callable[[LanguagePolicy], float], seed: in
 MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "ppo": solved,
     "asyncflow": solved,
+    "roll": solved,
     "poly-ppo": solved,
     "empg": solved,
     "ssrl": solved,

@@ -18,8 +18,8 @@ ratio of asynchronous generation) are `bound`; roles on workers are `runtime/exe
 Differences to the paper and its code. `async_generation_ratio` may be a fraction, `bound` is a whole number. What is
 under way when a step is full is aborted with a bound, too, where the paper may carry it over. The code of August 2026
 begins a further prompt wherever fewer than E are running, so also at the end of a step; here E groups run in advance
-from its beginning. Shares of domains in a batch are for a curriculum. The paper gives no E; the code has 16, for as
-many prompts as a batch may have, and the four beside 32 are ours.
+from its beginning. Shares of domains in a batch are for a curriculum. The paper gives no E; the code has 16
+beside a batch of 128, and four beside 32 are as many.
 """
 
 from etude.core.claims import Claim, Measure
