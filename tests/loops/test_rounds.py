@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from etude.core.registry import get_method
 from etude.experience.groups import Groups
 from etude.filters.first import FirstGroups
 from etude.filters.informative import InformativeGroups
+from etude.loops.language import LanguageLoop
 from etude.loops.learn import Trainer
 from etude.loops.rounds import Entry, Race, Rows, gathered, raced, refilled
 from etude.runtime.flow import Flow
@@ -171,7 +173,8 @@ def test_where_too_few_hold_all_that_came_is_there() -> None:
     assert found.metrics == {"aborted": 0.0, "full_after": 7.0} and not len(found.rows["policy"])
 
 
-@settings(max_examples=30, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=4, max_size=4), st.integers(0, 10**6))
 def test_without_extra_groups_it_is_the_plain_loop(first: list[tuple[int, bool]], seed: int) -> None:
     """The third identity of the row: the same questions, and the same rows in the same order."""
@@ -256,6 +259,30 @@ def test_aborted_rows_never_appear(bound: int, monkeypatch: pytest.MonkeyPatch) 
         assert (metrics["aborted"], metrics["rows"]) == (6.0, 6.0)
     if loop.ahead is not None:
         loop.ahead.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", [0, 1])
+def test_a_run_goes_on_as_if_it_had_not_been_stopped(bound: int, tmp_path: Path) -> None:
+    method = METHOD.replace(problems=3, experience=Groups(size=2, max_tokens=40), filters=(DYNAMIC, FIRST))
+
+    def made() -> LanguageLoop:
+        return make_loop(method, Toy(scoring=uneven), bound=bound, steps=4)
+
+    def numbers(loop: LanguageLoop) -> list[dict[str, float]]:
+        found = [loop.step().metrics for _ in range(2)]
+        return [{k: v for k, v in m.items() if "second" not in k} for m in found]
+
+    whole, resumed = made(), made()
+    numbers(whole)
+    whole.save(tmp_path)
+    resumed.load(tmp_path)
+    after = numbers(whole)
+    assert numbers(resumed) == after
+    assert sum(m["aborted"] for m in after) > 0
+    for loop in (whole, resumed):
+        if loop.ahead is not None:
+            loop.ahead.close()
 
 
 def test_what_it_cannot_work_with_is_said() -> None:
