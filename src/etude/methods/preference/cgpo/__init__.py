@@ -33,12 +33,12 @@ the steps by another one. The paper warms up by some DPO steps on pairs of all t
 from etude.advantages.group import BatchMean, GroupAdvantage
 from etude.core.claims import Claim, Measure
 from etude.experience.mixed import GroupsAndDemonstrations
+from etude.filters.sampled import SampledAnswers
 from etude.methods.foundation.reinforce import reinforce
 from etude.methods.preference.cgpo.constraints import (
     ConstrainedBest,
     ConstrainedOrder,
     ConstrainedReturns,
-    SampledAnswers,
     ScoresAsAdvantages,
     WholeAnswerGradient,
 )

@@ -291,20 +291,6 @@ class WholeAnswerGradient(TokenObjective):
         return -sequence_sum(batch.advantages * policy.logp, batch)
 
 
-class SampledAnswers(Filter):
-    """Drops what was written, which others were only held against.
-
-    Shapes: [B] -> weights [B].
-
-    >>> from types import SimpleNamespace as Rows
-    >>> SampledAnswers().weigh(Rows(sampled=torch.tensor([True, False]), scores=torch.zeros(2))).tolist()
-    [1.0, 0.0]
-    """
-
-    def weigh(self, batch: TokenBatch) -> Tensor:
-        return batch.sampled.to(batch.scores)
-
-
 class TaskWeights(Filter):
     """How much the tasks of a run count: the loss is the sum of their losses with these weights.
 
