@@ -325,6 +325,26 @@ def ppo_rlhf(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def rl_perspective_llm(w: World) -> Tensor:
+    """PPO on how much likelier a discriminator of prefixes finds each sampled text to be shown, token by token."""
+
+    def even(x: Tensor) -> Tensor:
+        return x / float(x.square().mean()) ** 0.5
+
+    told, rewards = w.notes["discriminator"], {}
+    for i in (i for i in range(w.count) if i not in w.written):
+        odds, worth = 0.0, [math.log(2)]
+        for t in range(w.lengths[i]):
+            state, action = even(w.hidden[i, t]), even(w.head[w.tokens[i, t]])
+            inner = torch.cat([state, state * action]) @ told["in"] + told["bias"]
+            odds += float(inner.clamp(min=0) @ told["out"] + told["offset"][0])
+            worth.append(math.log(1 + math.exp(odds)))
+        away = (w.of("old", i) - w.of("ref", i)).tolist()
+        rewards[i] = [b - a - 0.02 * d for a, b, d in zip(worth, worth[1:], away)]
+    advantages = gae(w, rewards)
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
 def away_from_start(w: World, price: float = 0.001) -> dict[int, list[float]]:
     """What was paid, and a share, a thousandth if not given, of the distance of each learned token."""
     rewards = {i: (-price * (w.of("old", i) - w.of("ref", i))).tolist() for i in range(w.count)}
@@ -864,6 +884,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "salsa": (plain, salsa),
     "text2grad": (plain, text2grad),
     "ppo-rlhf": (plain, ppo_rlhf),
+    "rl-perspective-llm": (worlds.with_demonstrations, rl_perspective_llm),
     "qwenlong-l1-phase": (worlds.cooled, rlvr.qwenlong_l1_phase),
     "qwenlong-l1-5-phase": (worlds.kinds, rlvr.qwenlong_l1_5_phase),
     "r3l": (worlds.retries, rlvr.r3l),

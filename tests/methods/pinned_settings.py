@@ -703,6 +703,10 @@ SETTINGS: dict[str, Settings] = {
         "critic.learning.optimizer.warmup": 0.1,
     },
     "ppo-rlhf": {**SAMPLED, **TWICE, "reference": "frozen"},
+    "rl-perspective-llm": {
+        **SAMPLED, **TWICE, "reference": "frozen", "experience": "groups-and-demonstrations", "experience.size": 1,
+        "filters": ("sampled-answers",), "rewards.0.weight": 1.0,
+    },
     "prdc": {**TD3_BC, "actor.1.towards": "nearest", "actor.1.towards.beta": 2.0},
     "r3l": {
         **PLAIN, "experience": "reflect-then-retry", "experience.pivotal": True, "experience.imitate": True,

@@ -355,6 +355,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "reward-model": preference,
     "goal-conditioned-rm": preference,
     "irl-llm-survey": preference,
+    "rl-perspective-llm": solved,
 }
 
 

@@ -291,6 +291,8 @@ def note(world: World, method: Method, batch: TokenBatch) -> None:
     for part in method.rewards:
         if part.name == "meta-reward":
             world.notes["formula"] = part.formula  # type: ignore[union-attr]
+        if part.name == "adversarial-imitation":
+            world.notes["discriminator"] = part.state["weights"]  # type: ignore[union-attr]
         if part.name == "wins":
             one, two = torch.combinations(torch.arange(world.count)).unbind(1)
             drawn = uniforms(children(one ^ two, "preferred"), 0, 1)[0]
