@@ -40,6 +40,7 @@ OFFERS = [
     (["evaluate", "tiny", "--task", "compose", "--split", "hold-out"], "Did you mean 'heldout'"),
     (["report", "nowhere"], "nowhere is not a run folder"),
     (["pretrain", "tinny"], "Did you mean 'tiny'"),
+    (["pretrain", "tiny-agnt"], "Did you mean 'tiny-agent'"),
 ]
 RANGES = [
     (["--steps", "0"], "steps must be a whole number of at least 1 or none, got 0"),

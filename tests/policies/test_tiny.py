@@ -22,7 +22,8 @@ from etude.core.streams import Stream
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.measure import measure, sample
 from etude.policies.worked_examples import Row, accumulate, rows
-from etude.runs.pretrain import POSITIONS, architecture, careless, examples, pretrain
+from etude.runs.bases.tiny import careless, examples
+from etude.runs.pretrain import POSITIONS, architecture, pretrain
 from etude.tasks.agents.attr_20q import attr_20q, scripted_episode
 from etude.tasks.language.compose import Compose, trains
 from etude.tasks.language.countdown import countdown
@@ -171,7 +172,8 @@ def test_the_loss_is_the_mean_over_learned_tokens_however_rows_are_padded() -> N
     for row in data:
         logp = model(input_ids=torch.tensor([row.tokens])).logits[0].log_softmax(-1)
         total -= sum(float(logp[t - 1, row.tokens[t]].detach()) for t in range(len(row.tokens)) if row.learned[t])
-    assert accumulate(model, data) == pytest.approx(total / 11, abs=1e-9)
+    for cuts in ((0.75,), (), (0.1, 0.5)):
+        assert accumulate(model, data, cuts) == pytest.approx(total / 11, abs=1e-9)
 
 
 @pytest.mark.slow

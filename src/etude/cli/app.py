@@ -39,7 +39,7 @@ VERBS = {
     "check": ("etude.cli.check:check", "What is wrong with an environment, a task or a part, before a run."),
     "museum": ("etude.cli.museum:museum", "Faults that others reported, and what etude does about each."),
     "doctor": ("etude.cli.doctor:doctor", "What there is on this machine, and what to install for what."),
-    "pretrain": ("etude.cli.pretrain:pretrain", "Make the base model."),
+    "pretrain": ("etude.cli.pretrain:pretrain", "Make a base model that comes with etude."),
     "export": ("etude.cli.export:export", "A policy as others use it: a Hugging Face folder, or a program of control."),
     "report": ("etude.cli.report:report", "Write the page of a run, or of several."),
 }

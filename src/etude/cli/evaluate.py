@@ -53,7 +53,7 @@ def evaluate(
     Parameters
     ----------
     checkpoint
-        A run folder, a checkpoint in it, 'tiny', a model folder or a hub name.
+        A run folder, a checkpoint in it, 'tiny', 'tiny-agent', a model folder or a hub name.
     others
         More of them, on the same problems; adapters over one base share it in memory.
     task

@@ -8,17 +8,19 @@ from etude.core.errors import UnknownNameError
 
 
 def pretrain(model: str = "tiny", *, out: Path | None = None, seed: int = 0) -> None:
-    """Train the base model `tiny` on worked examples of the built-in tasks' atomic skills.
+    """Train a base model that comes with etude on worked examples of built-in tasks.
 
     Parameters
     ----------
     model
-        Which base model; there is one, 'tiny'.
+        Which base model: 'tiny', which has the single skills of the language tasks, or 'tiny-agent', which has read
+        mediocre episodes of the agents' tasks.
     out
-        Where to; the folder tiny-SEED by default. The shipped weights were made with seed 0.
+        Where to; the folder MODEL-SEED by default. The shipped weights were made with seed 0.
     """
-    if model != "tiny":
-        raise UnknownNameError("base model to pretrain", model, ["tiny"])
+    from etude.runs.bases import BASES
     from etude.runs.pretrain import pretrain as run
 
-    run(out or Path(f"tiny-{seed}"), seed)
+    if model not in BASES:
+        raise UnknownNameError("base model to pretrain", model, BASES)
+    run(out or Path(f"{model}-{seed}"), seed, base=BASES[model])

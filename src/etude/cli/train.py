@@ -85,10 +85,11 @@ def train(
     task
         A name (`etude tasks`), data.jsonl, reasoning-gym:NAME, an environment of EnvPool or Gymnasium, or file.py:name.
     model
-        'tiny', 'blank:LAYERSxWIDTH' (random weights), 'two-matrices:N', 'path-table:N' or 'linear-attention:N' (tables
-        of a graph of N nodes), a local folder, a causal language model of the hub, or a run's folder: its newest whole
-        checkpoint; in control a run alone, whose policies the members begin with. 'selective:NAME' is a new adapter
-        beside any of these, which stays frozen, with a selector of who writes each token.
+        'tiny', 'tiny-agent' (for the tasks of agents), 'blank:LAYERSxWIDTH' (random weights), 'two-matrices:N',
+        'path-table:N' or 'linear-attention:N' (tables of a graph of N nodes), a local folder, a causal language model
+        of the hub, or a run's folder: its newest whole checkpoint; in control a run alone, whose policies the members
+        begin with. 'selective:NAME' is a new adapter beside any of these, which stays frozen, with a selector of who
+        writes each token.
     steps
         Training steps, 150 by default; in control environment steps of each member, by default the task's.
     seed

@@ -91,10 +91,11 @@ class LanguagePolicy:
         gradient_checkpointing: bool = False, stream: Stream | None = None, fold: bool = True,
         bits: int | None = None, **options: Unpack[PolicyOptions],
     ) -> LanguagePolicy:  # fmt: skip
-        """Load `tiny`, a local folder, or a hub name; a new adapter begins with weights from `stream` (of seed 0).
+        """Load `tiny`, `tiny-agent`, a local folder, or a hub name.
 
-        A new adapter shares the tensors of its base (`bases.py`), and so does that of a folder that is not to be folded
-        in; `bits` are of its base. Raises ConfigError in a sentence if it cannot.
+        A new adapter begins with weights from `stream` (of seed 0). It shares the tensors of its base (`bases.py`),
+        and so does that of a folder that is not to be folded in; `bits` are of its base. Raises ConfigError in a
+        sentence if it cannot.
         """
         stream, folder = stream or Stream(0), Path(resolve(name))
         beside = not fold and adapters.is_adapter(folder)

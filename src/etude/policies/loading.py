@@ -1,4 +1,4 @@
-"""Finding and loading causal language models: `tiny`, a local folder, or a name on the Hugging Face hub.
+"""Finding and loading causal language models: `tiny`, `tiny-agent`, a local folder, or a name on the Hugging Face hub.
 
 A name like `blank:1x120`, or `blank:2x64x4` with four heads, is a model that has learned nothing: a Llama-type decoder
 of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run, or with a token
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HUB_TIMEOUT = 5.0
 """Seconds that the hub has to answer before only models on this machine are looked for."""
-BUILT_IN = {"tiny": Path(__file__).parent / "tiny"}
+BUILT_IN = {name: Path(__file__).parent / name for name in ("tiny", "tiny-agent")}
 BLANK = re.compile(r"blank:([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?(?:@(\w+))?")
 """Layers, width, heads (one if not given) and family of words (if any) of a model without pre-training."""
 READABLE = {"two-matrices": 30, "path-table": 30, "linear-attention": 8}
@@ -244,7 +244,8 @@ def _load(loader: Callable[..., Any], name: str, kind: str, **options: object) -
         if Path(where).exists():
             raise ConfigError(f"{where} cannot be loaded as {kind} in Hugging Face's format: {error}") from None
         raise ConfigError(
-            f"There is no model {name!r}: it is neither 'tiny' (or 'blank:LAYERSxWIDTH') nor a local folder, and "
+            f"There is no model {name!r}: it is neither 'tiny' nor 'tiny-agent' (or 'blank:LAYERSxWIDTH') nor a "
+            "local folder, and "
             + ("the hub has none of that name that can be read" if known else "the hub cannot be reached for it")
             + f" ({type(error).__name__}). Without a network, name a folder that `save_pretrained` wrote."
         ) from None

@@ -6,7 +6,7 @@ What no word fits is unknown, character by character. Tasks write their texts in
 
 from __future__ import annotations
 
-from string import ascii_lowercase, digits
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from etude.core.errors import UnknownNameError
@@ -87,6 +87,12 @@ ACTORS = ("ana", "ben", "cleo", "dan", "eva")
 PLACES = ("mill", "barn", "well", "pier")
 
 
+# Family `agents`: all that agents' tasks say, these words and those of the families of single ones
+
+_CELLS = tuple(f"{x}{y}" for x in range(6) for y in range(6))
+_SPOKEN = ("who?", "ask ", "yes\n", "no\n", "invalid\n", "hunt>", "=", "tell ", "hear ", ":", ".")
+
+
 def words(family: str) -> list[str]:
     """The words of a family, in order. Raises UnknownNameError for one that is not there."""
     if family not in FAMILIES:
@@ -94,7 +100,7 @@ def words(family: str) -> list[str]:
     return list(dict.fromkeys(FAMILIES[family]))
 
 
-FAMILIES: dict[str, tuple[str, ...]] = {
+_OF_ONE: dict[str, tuple[str, ...]] = {
     "tools": (
         *_TAGS, *_JSON, "\n", " ", "(", ")", ",", *TOOLS, *(verb for verb, _ in TOOLS.values()), *VALUES,
         *(value for values in VALUES.values() for value in values),
@@ -109,6 +115,14 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "cues": ("?", *CUES),
     "stories": (
         ".", *(f" {verb}-{thing}" for verb in VERBS for thing in THINGS), *(f" {word}" for word in (*ACTORS, *PLACES)),
+    ),
+}  # fmt: skip
+FAMILIES = {
+    **_OF_ONE,
+    "agents": (
+        *(word for family in ("tools", "values", "games", "questions") for word in _OF_ONE[family]),
+        *(f" {word}" for word in (*TOOLS, *(value for values in VALUES.values() for value in values))),
+        *_SPOKEN, *_CELLS, *ascii_uppercase,
     ),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.episodes import Segment
@@ -34,17 +35,24 @@ def rows(tokenizer: PreTrainedTokenizerBase, shown: Sequence[list[Segment]]) -> 
     return examples
 
 
-def accumulate(model: LlamaForCausalLM, chosen: Sequence[Row]) -> float:
-    """Add the gradient of the mean loss per learned token; short and long rows apart, so that little is padding."""
+def accumulate(model: LlamaForCausalLM, chosen: Sequence[Row], cuts: Sequence[float] = (0.75,)) -> float:
+    """Add the gradient of the mean loss per learned token.
+
+    Args:
+        model: what learns.
+        chosen: the rows.
+        cuts: shares at which the rows, from short to long, are divided into parts that are padded apart; that changes
+            nothing but the order of sums.
+    """
     import torch.nn.functional as F
 
     ordered = sorted(chosen, key=lambda r: len(r.tokens))
-    cut = len(ordered) * 3 // 4
+    bounds = [0, *(int(len(ordered) * cut) for cut in cuts), len(ordered)]
     total, count = 0.0, sum(sum(r.learned[1:]) for r in ordered)
-    for part in (ordered[:cut], ordered[cut:]):
-        if not part:
+    for first, end in pairwise(bounds):
+        if first == end:
             continue
-        tokens, learned = collate(part)
+        tokens, learned = collate(ordered[first:end])
         hidden = model.model(input_ids=tokens).last_hidden_state[:, :-1][learned[:, 1:]]
         loss = F.cross_entropy(model.lm_head(hidden), tokens[:, 1:][learned[:, 1:]], reduction="sum") / count
         loss.backward()

@@ -34,8 +34,8 @@ class Options:
     """What a run is started with besides the method: the names are the command line's.
 
     Args:
-        model: 'tiny', 'blank:LAYERSxWIDTH', a folder, a name of the hub; or a run, whose newest whole checkpoint is
-            taken, in control too: its policies, and its critic if that fits.
+        model: 'tiny', 'tiny-agent', 'blank:LAYERSxWIDTH', a folder, a name of the hub; or a run, whose newest whole
+            checkpoint is taken, in control too: its policies, and its critic if that fits.
         steps: training steps of language, environment steps of each member in control; None: 150, or the task's.
         seeds: members of a population in control, with seeds from `seed` on; None: 10.
         population: fields that differ between members, as in 'optimizer.lr=1e-4,3e-4' (control).
