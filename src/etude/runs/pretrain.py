@@ -27,7 +27,7 @@ POSITIONS = 512
 RATE = 2e-3
 
 
-def architecture(vocabulary: int, layers: int = TINY.layers) -> Any:
+def architecture(vocabulary: int, layers: int = TINY.layers, spread: float = TINY.spread) -> Any:
     """Half a million parameters, as a Hugging Face configuration; with a fourth layer a third more."""
     from transformers import LlamaConfig
 
@@ -39,6 +39,7 @@ def architecture(vocabulary: int, layers: int = TINY.layers) -> Any:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=POSITIONS,
+        initializer_range=spread,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=1,
@@ -117,7 +118,7 @@ def pretrain(
         data = rows(tokenizer, list(base.examples(seed, scale)))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = LlamaForCausalLM(architecture(len(tokenizer), base.layers))
+            model = LlamaForCausalLM(architecture(len(tokenizer), base.layers, base.spread))
         loss = learn(base, model, data, steps, Stream(seed).split("pretrain"))
         seconds = time.process_time() - started
         save(model, tokenizer, out)

@@ -24,9 +24,12 @@ class Base:
         scores: what was measured on the weights in a folder, a row of the table each.
         columns: names of what is said of a row.
         cells: what is said of it.
-        card: the README.md beside its weights; in braces `parameters`, `bytes`, `seed`, `steps`, `seconds`, `loss` and
-            `rows`.
+        card: the README.md beside its weights; in braces `parameters`, `bytes`, `seed`, `steps`, `seconds`, `loss`,
+            `rows` and `remark`.
+        remark: what else the scores say, as sentences.
         layers: how many it has, of four heads and 128 numbers.
+        spread: standard deviation of its first weights. Where what is read has to be said again, a larger one learns
+            faster: on clean games of api-world 120 steps of 32 come to 1.000 of the tokens with 0.08, 0.912 with 0.02.
         steps: optimizer steps.
         batch: examples a step.
         cuts: where the examples of a step, from short to long, are divided into parts that are padded apart.
@@ -39,7 +42,9 @@ class Base:
     columns: tuple[str, ...]
     cells: Callable[[Any], Sequence[str]]
     card: str
+    remark: Callable[[Mapping[str, Any]], str] = lambda scores: ""
     layers: int = 3
+    spread: float = 0.02
     steps: int = 2500
     batch: int = 128
     cuts: tuple[float, ...] = (0.75,)

@@ -23,5 +23,6 @@ def show(base: Base, scores: Mapping[str, Any]) -> None:
 def write_card(base: Base, folder: Path, seed: int, steps: int, measured: Mapping[str, Any]) -> None:
     """Write README.md."""
     rows = "\n".join(f"| {' | '.join((name, *base.cells(score)))} |" for name, score in measured["scores"].items())
-    text = base.card.format(seed=seed, steps=steps, rows=rows, **{**measured, "scores": None})
+    remark = base.remark(measured["scores"])
+    text = base.card.format(seed=seed, steps=steps, rows=rows, remark=remark, **{**measured, "scores": None})
     (folder / "README.md").write_text(text, encoding="utf-8")
