@@ -53,7 +53,7 @@ class Games(NamedTuple):
 
     task: LanguageTask
     play: Callable[[Problem, Stream], list[list[Segment]]]
-    count: int
+    times: int
 
 
 # What is shown
