@@ -71,7 +71,8 @@ def test_without_a_thought_it_is_the_reward_model(run: Any, scorer: Any) -> None
     for ended in (True, False):
         plain = scores(["25", "7", "52 and"], run, scorer, RewardModel(weight=0.5), ended)
         assert scores(["25", "7", "52 and"], run, scorer, AnswerScore(weight=0.5), ended) == plain
-        assert scores(["so</think>25"], run, scorer, AnswerScore(weight=0.5), ended) == pytest.approx(plain[:1], rel=1e-5)
+        thought = scores(["so</think>25"], run, scorer, AnswerScore(weight=0.5), ended)
+        assert thought == pytest.approx(plain[:1], rel=1e-5)
     assert plain != scores(["25", "7", "52 and"], run, scorer, RewardModel(weight=0.5), True)
 
 
