@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,8 @@ torch.set_num_threads(1)  # the models are too small to divide
 
 KINDS = ("llama", "qwen2", "gpt2")
 VOCABULARY = 307
+TIMINGS = ("seconds", "tokens_per_second")
+"""How metrics begin that say how long something took."""
 
 
 @cache
@@ -176,6 +179,29 @@ def make_loop(
     """A loop on the toy task with a random model, 3 problems a step unless the method says otherwise."""
     options = {"seed": 0, "steps": 10, **options}
     return LanguageLoop(method, task or Toy(), policy or random_policy(), **options)
+
+
+def untimed(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics but for those that say how long something took."""
+    return {k: v for k, v in metrics.items() if not k.startswith(TIMINGS)}
+
+
+def resumed_exactly(made: Callable[[], LanguageLoop], folder: Path, steps: int = 4) -> list[dict[str, float]]:
+    """Metrics of a run's steps, which one that was saved half way and loaded anew has repeated, episodes and all."""
+    whole, begun, resumed = made(), made(), made()
+    reports = [whole.step() for _ in range(steps)]
+    for _ in range(steps // 2):
+        begun.step()
+    begun.save(folder)
+    resumed.load(folder)
+    for report in reports[steps // 2 :]:
+        again = resumed.step()
+        assert [e["id"] for e in again.episodes] == [e["id"] for e in report.episodes]
+        assert untimed(again.metrics) == untimed(report.metrics)
+    for loop in (whole, begun, resumed):
+        if loop.ahead is not None:
+            loop.ahead.close()
+    return [report.metrics for report in reports]
 
 
 def gradients(policy: LanguagePolicy) -> dict[str, torch.Tensor]:

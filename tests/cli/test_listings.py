@@ -12,7 +12,8 @@ from command import Cli
 
 import etude
 from etude.cli.parts import OF_VERBS
-from etude.core.kinds import ReplayMethod, all_slots
+from etude.core.kind_names import all_slots
+from etude.core.kinds import ReplayMethod
 from etude.core.recipe import Recipe
 
 

@@ -11,7 +11,8 @@ from etude.core.complete import complete_rollout, complete_token
 from etude.core.edit import set_value, stack
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import check, objections
-from etude.core.kinds import KINDS, ReplayMethod, RolloutMethod, TokenMethod, all_slots
+from etude.core.kind_names import KINDS, all_slots
+from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.method import Method
 from etude.core.part import Need
 from etude.core.registry import compositions, files, get_method, parent_of

@@ -100,7 +100,7 @@ def test_every_file_that_fills_a_slot_is_found() -> None:
     read = {path for room in part_rooms() for path in registry.part_files(room)}
     below = [SOURCE / room for rooms in ROOMS[: level("methods")] for room in rooms if room != "core"]
     files = [path for folder in below for path in folder.rglob("*.py")]
-    slots = {"etude.core.slots", "etude.core.step_slots", "etude.core.player_slots"}
+    slots = {f"etude.core.{name}" for name in ("slots", "step_slots", "stage_slots", "player_slots")}
     filling = {path for path in files if slots & imported(path)}
     assert len(filling) > 40
     assert filling - read <= {SOURCE / "policies" / "formulas.py"}  # reads a Context; its home is derl

@@ -19,7 +19,7 @@ from torch import nn
 from control_toys import control_loop
 from etude.core.errors import ConfigError
 from etude.core.fit import check
-from etude.core.kinds import KINDS as ALL_KINDS
+from etude.core.kind_names import KINDS as ALL_KINDS
 from etude.core.kinds import ReplayMethod, RolloutMethod, TokenMethod
 from etude.core.learners import Learning, StepHead, StepLearner, TokenHead, TokenLearner
 from etude.core.method import Method

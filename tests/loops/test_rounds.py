@@ -29,7 +29,7 @@ from etude.runtime.simulation import Laws
 from etude.runtime.store import Taken
 from etude.tasks.tabular.enumerable import Enumerable
 from flow_toys import Watched, crew, scheduler_of, uniform, values
-from language_toys import Toy, make_loop, random_batch
+from language_toys import Toy, make_loop, random_batch, resumed_exactly
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FIRST, DYNAMIC = FirstGroups(extra=2), InformativeGroups(rounds=9)
@@ -269,20 +269,8 @@ def test_a_run_goes_on_as_if_it_had_not_been_stopped(bound: int, tmp_path: Path)
     def made() -> LanguageLoop:
         return make_loop(method, Toy(scoring=uneven), bound=bound, steps=4)
 
-    def numbers(loop: LanguageLoop) -> list[dict[str, float]]:
-        found = [loop.step().metrics for _ in range(2)]
-        return [{k: v for k, v in m.items() if "second" not in k} for m in found]
-
-    whole, resumed = made(), made()
-    numbers(whole)
-    whole.save(tmp_path)
-    resumed.load(tmp_path)
-    after = numbers(whole)
-    assert numbers(resumed) == after
-    assert sum(m["aborted"] for m in after) > 0
-    for loop in (whole, resumed):
-        if loop.ahead is not None:
-            loop.ahead.close()
+    steps = resumed_exactly(made, tmp_path)
+    assert sum(step["aborted"] for step in steps[2:]) > 0
 
 
 def test_what_it_cannot_work_with_is_said() -> None:

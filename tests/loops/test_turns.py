@@ -13,7 +13,7 @@ from etude.core import stages
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fit import objections
 from etude.core.registry import get_method
-from etude.core.slots import Chooser
+from etude.core.stage_slots import Chooser
 from etude.curricula.kept import HardProblems
 from etude.experience.groups import Groups
 from etude.loops.language import LanguageLoop

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_on_processes import SMALL, STEPS, TASKS, learned, numbers, outcome, small, tiny
+from test_on_processes import SMALL, STEPS, TASKS, learned, outcome, small, tiny
 
 import etude
 import processes
@@ -32,6 +32,7 @@ from etude.runs.engines import agreeing, check, connect
 from etude.runs.training import Options
 from etude.runtime.executors.local import Local
 from etude.tasks import resolve_task
+from language_toys import untimed
 
 pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
 
@@ -66,7 +67,7 @@ def test_a_method_comes_to_the_same(method: str, server: EngineServer, tmp_path:
         samplers = None if engine is None else Samplers(Local(Sampler(task, policy, engine)), task)
         loop = LanguageLoop(own, task, policy, seed=6, steps=STEPS, samplers=samplers)
         folder = tmp_path / str(len(found))
-        metrics = [numbers(loop.step().metrics) for _ in range(2)]
+        metrics = [untimed(loop.step().metrics) for _ in range(2)]
         loop.save(folder)
         found.append((metrics, learned(folder)))
     assert found[1] == found[0]

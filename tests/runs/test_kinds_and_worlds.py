@@ -11,7 +11,8 @@ import pytest
 
 import etude
 from etude.core.errors import ConfigError
-from etude.core.kinds import KINDS, TokenMethod
+from etude.core.kind_names import KINDS
+from etude.core.kinds import TokenMethod
 from etude.core.recipe import Recipe
 from etude.core.registry import get_method
 from etude.core.worlds import World

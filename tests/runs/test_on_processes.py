@@ -37,7 +37,7 @@ from etude.runs.training import Options
 from etude.runtime.executors.places import Place, place_of
 from etude.runtime.executors.processes import Processes
 from etude.tasks import resolve_task
-from language_toys import Toy
+from language_toys import Toy, untimed
 from slow_worlds import Slow
 
 pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
@@ -68,17 +68,12 @@ def kinds_of_sampling() -> dict[str, TokenMethod]:
 
 
 METHODS = kinds_of_sampling()
-TIMINGS = ("seconds", "tokens_per_second")
 SMALL: dict[str, Any] = {
     "steps": STEPS, "evaluate": 0, "quiet": True, "preset": False, "threads": 1,
     "set": ["problems=3", "experience.size=4"],
 }  # fmt: skip
 STAT = Path("/proc/self/stat")
 ONCE: dict[str, Any] = {"fault": "die once", "at": 1}
-
-
-def numbers(metrics: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in metrics.items() if not k.startswith(TIMINGS)}
 
 
 def learned(folder: Path) -> dict[str, bytes]:
@@ -88,7 +83,7 @@ def learned(folder: Path) -> dict[str, bytes]:
 
 
 def outcome(run: etude.Result) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    return [numbers(m) for m in run.metrics], learned(run.checkpoint)
+    return [untimed(m) for m in run.metrics], learned(run.checkpoint)
 
 
 # Every kind of method
@@ -143,7 +138,7 @@ def assert_the_same(method: TokenMethod, kept: Callable[[str], Processes], folde
     found = []
     for executor in (None, kept(task)):
         loop, place = loop_of(method, resolve_task(task), executor), folder / str(len(found))
-        metrics = [numbers(loop.step().metrics) for _ in range(STEPS)]
+        metrics = [untimed(loop.step().metrics) for _ in range(STEPS)]
         loop.save(place)
         found.append((metrics, learned(place)))
     assert found[1] == found[0]

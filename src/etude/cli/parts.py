@@ -27,7 +27,7 @@ def parts(slot: str | None = None) -> None:
     from rich.console import Console
 
     from etude.core.errors import UnknownNameError
-    from etude.core.kinds import all_slots
+    from etude.core.kind_names import all_slots
     from etude.core.part import part_classes
 
     console = Console(highlight=False)
@@ -47,7 +47,7 @@ def parts(slot: str | None = None) -> None:
 
 def fields_of(classes: Iterable[type[Part]]) -> dict[str, list[str]]:
     """Slots that are no method's but a field of these parts: the names of those that have it."""
-    from etude.core.kinds import all_slots
+    from etude.core.kind_names import all_slots
     from etude.core.part import hints, part_types
 
     holders: dict[str, list[str]] = {}

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import parse
-from etude.core.kinds import all_slots
+from etude.core.kind_names import all_slots
 from etude.core.method import Method
 from etude.core.part import Part, hints, part_class, part_classes, part_types, together
 from etude.core.registry import compositions, files, get_method, load_attribute, parent_of, reference

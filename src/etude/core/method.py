@@ -209,7 +209,7 @@ class Method:
         Raises: UnknownNameError for a kind, slot, part or field that does not exist; ConfigError for a slot that is
         set and that this kind does not have.
         """
-        from etude.core.kinds import read
+        from etude.core.kind_names import read
 
         cls, values = read(data)
         for key in values:

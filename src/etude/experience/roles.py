@@ -9,16 +9,8 @@ from etude.core.errors import ConfigError
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Part
 from etude.core.player_slots import Role, Seat
-from etude.core.slots import (
-    Filter,
-    GroupReward,
-    Reward,
-    SomeMethod,
-    TokenAdvantages,
-    TokenObjective,
-    TokenRegularizer,
-    TokenReward,
-)
+from etude.core.slots import Filter, GroupReward, Reward, TokenAdvantages, TokenObjective, TokenRegularizer, TokenReward
+from etude.core.stage_slots import SomeMethod
 from etude.experience.views import View
 
 OWN = ("rewards", "filters", "advantages", "objective", "regularizers")

@@ -9,7 +9,7 @@ from etude.core.edit import set_values
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive, PositiveProbability, Probability, WholeNumber
 from etude.core.sampling_slots import Exploration, Sampling
-from etude.core.slots import SomeMethod
+from etude.core.stage_slots import SomeMethod
 from etude.experience.beside_logs import LogsAndReplay, Symmetric
 from etude.experience.exploration import Sampled
 from etude.experience.sampling import UniformRows

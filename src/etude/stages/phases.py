@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from etude.core.errors import ConfigError
 from etude.core.fields import PositiveProbability
 from etude.core.registry import compositions
-from etude.core.slots import SomeMethod, Stage
+from etude.core.stage_slots import SomeMethod, Stage
 
 if TYPE_CHECKING:
     from etude.core.method import Method

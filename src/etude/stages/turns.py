@@ -10,7 +10,7 @@ from etude.core.errors import UnknownNameError
 from etude.core.fields import Count, PositiveProbability, Probability
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Part
-from etude.core.slots import Chooser, SomeMethod, Turn
+from etude.core.stage_slots import Chooser, SomeMethod, Turn
 from etude.core.streams import Stream
 from etude.core.worlds import World
 from etude.curricula.kept import HardProblems

@@ -23,14 +23,9 @@ from etude.rewards.judges import Contained, SameAnswer
 from etude.rewards.outcome import OverlongPenalty, TaskReward
 from etude.runs.train import resume
 from etude.tasks.language.facts import Facts, spelt
-from language_toys import Toy, make_loop
+from language_toys import Toy, make_loop, untimed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TIMINGS = ("seconds", "tokens_per_second")
-
-
-def numbers(metrics: dict[str, float]) -> dict[str, float]:
-    return {k: v for k, v in metrics.items() if not k.startswith(TIMINGS)}
 
 
 @pytest.mark.slow
@@ -44,7 +39,7 @@ def test_one_phase_with_the_rule_alone_is_dapo() -> None:
     task = Toy(prompts=tuple(f"{n}:" for n in range(9)))
     here, there = (make_loop(m.replace(**own), task) for m in (qwenlong_l1_phase, dapo))
     for _ in range(3):
-        assert numbers(here.step().metrics) == numbers(there.step().metrics)
+        assert untimed(here.step().metrics) == untimed(there.step().metrics)
     for name, value in there.policy.tensors().items():
         assert torch.equal(here.policy.tensors()[name], value)
 
@@ -113,7 +108,7 @@ def test_it_goes_on_to_the_same_numbers_from_anywhere(tmp_path: Path) -> None:
         cut = etude.train(small(), "facts", seed=3, out=tmp_path / f"cut{until}", evaluate=0, quiet=True, until=until)
         again = resume(cut.folder, quiet=True)
         ours, theirs = (
-            [{k: v for k, v in numbers(line).items() if "_per_" not in k} for line in result.metrics]
+            [{k: v for k, v in untimed(line).items() if "_per_" not in k} for line in result.metrics]
             for result in (whole, again)
         )
         assert ours == theirs

@@ -15,7 +15,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Ge, PositiveProbability, Probability, WholeNumber
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need
-from etude.core.slots import Context, SomeMethod, Turn
+from etude.core.slots import Context
+from etude.core.stage_slots import SomeMethod, Turn
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, first_tokens, fresh, rollout
 from etude.policies.sampling import Sampling
