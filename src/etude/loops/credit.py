@@ -44,7 +44,7 @@ def scored(method: TokenMethod, batch: TokenBatch, context: Context) -> TokenBat
 def kept(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
     """Let the parts see the rows that have been scored; those that the filters keep, weighted. Late filters wait."""
     shown(method, batch)
-    return weighed(batch, [part for part in method.filters if not part.late]) if len(batch) else batch
+    return judged(method, batch)
 
 
 def shown(method: TokenMethod, batch: TokenBatch) -> None:
@@ -55,6 +55,11 @@ def shown(method: TokenMethod, batch: TokenBatch) -> None:
     known = known.per_episode() if len(known) else known
     for part in method.parts().values() if len(known) else ():
         part.before_update(known)
+
+
+def judged(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
+    """The rows that the filters keep which do not wait for advantages, weighted."""
+    return weighed(batch, [part for part in method.filters if not part.late]) if len(batch) else batch
 
 
 def weighed(batch: TokenBatch, filters: Sequence[Filter]) -> TokenBatch:

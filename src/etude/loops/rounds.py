@@ -22,7 +22,7 @@ from etude.core.batches import TokenBatch
 from etude.core.kinds import TokenMethod
 from etude.core.rows import concatenate
 from etude.core.slots import Filter
-from etude.loops.credit import Rows, kept, shown, weighed
+from etude.loops.credit import Rows, judged, kept, shown
 
 Assess = Callable[[int, int], Rows]
 """Scored rows of so many problems, in a round."""
@@ -78,7 +78,7 @@ def raced(part: Filter, extra: int, follow: Mapping[str, TokenMethod], wanted: i
         if not (begun := race.begin()):
             break
         rows = assess(len(begun), number)
-        held = {name: _judged(follow[name], batch) for name, batch in rows.items()}
+        held = {name: judged(follow[name], batch) for name, batch in rows.items()}
         rounds.append((rows, held))
         for group, (ended, holds) in _outcomes(part, rows, held, len(begun)).items():
             since = begun[min(group, len(begun) - 1)]  # of one problem an experience may make more groups than one
@@ -177,10 +177,6 @@ def _joined(batches: list[TokenBatch]) -> TokenBatch:
 def _of(batch: TokenBatch, groups: list[int]) -> TokenBatch:
     """The rows of these groups."""
     return batch.rows(torch.isin(batch.group, batch.group.new_tensor(groups)).nonzero()[:, 0])
-
-
-def _judged(method: TokenMethod, batch: TokenBatch) -> TokenBatch:
-    return weighed(batch, [part for part in method.filters if not part.late]) if len(batch) else batch
 
 
 def _outcomes(part: Filter, rows: Rows, held: Rows, count: int) -> dict[int, tuple[float, bool]]:
