@@ -135,15 +135,16 @@ def test_the_newest_come_first_and_their_worked_answers_are_learned() -> None:
 
 @pytest.mark.slow
 def test_a_stop_with_a_buffer_that_is_half_full_changes_nothing(tmp_path: Path) -> None:
-    whole = make(sized(4))
-    logged = play(whole, 8)
+    whole, logged, kept = make(sized(4)), list[dict[str, float]](), list[list[str]]()
+    for step in range(8):
+        whole.save(tmp_path / str(step))
+        kept.append(waiting(whole))
+        logged += play(whole, 1)
     assert {m["other"] for m in logged} == {0.0, 1.0}
     for stop in range(1, 8):
-        stopped, resumed = make(sized(4)), make(sized(4))
-        play(stopped, stop)
-        stopped.save(tmp_path / str(stop))
+        resumed = make(sized(4))
         resumed.load(tmp_path / str(stop))
-        assert waiting(resumed) == waiting(stopped)
+        assert waiting(resumed) == kept[stop]
         assert play(resumed, 8 - stop) == logged[stop:]
         assert same(resumed, whole) and waiting(resumed) == waiting(whole)
 
