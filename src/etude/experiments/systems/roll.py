@@ -26,7 +26,7 @@ from etude.tasks.language.compose import Compose
 
 TASK, STEPS = Compose(levels=(2, 3, 4)), 30
 CHANGES = {"problems": 16, "minibatches": 4}
-GROUPS, SIZE, EXTRA, SIMULATED, ROUNDS = 16, 8, 2, 10, 20
+GROUPS, SIZE, EXTRA, SIMULATED, ROUNDS = 16, 8, 4, 10, 20
 SAMPLERS, SLOTS, SCORERS = 4, 16, 8
 VERIFIED, DROPPED = (0.005, 0.030), 0.4
 """Seconds of a verification, from and to; the share of the groups that the filter drops."""

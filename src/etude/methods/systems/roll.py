@@ -39,7 +39,7 @@ roll = grpo.replace(
         task="compose",
         setting="chains of two to four, 30 steps of 16 x 8 in 4 minibatches from the shipped model, beside GRPO with "
         "dynamic sampling; schedules are simulated: 16 x 8 answers of 8 to 256 tokens (log-normal) on four samplers of "
-        "16 slots, 5 to 30 ms of verification, eight at a time, two groups of five dropped, two more than are needed",
+        "16 slots, 5 to 30 ms of verification, eight at a time, two groups of five dropped, four more than are needed",
         measures=(
             Measure(name="accuracy", smallest=0.03, margin=-0.03),
             Measure(name="speed", smallest=0.1, against=1.5, bounds=(1.0, None)),
