@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import etude  # noqa: F401  # isort: skip  # before torch, so that reproducible kernels are asked for
@@ -41,6 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if is_fast(config):
         settings.load_profile("fast")
+
+
+@pytest.hookimpl(tryfirst=True)  # ahead of the collection itself
+def pytest_collection(session: pytest.Session) -> None:
+    """Processes that work side by side compile a share of the tests each, and find the others' on the disk."""
+    own: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if own is None:
+        return
+    folders = [Path(arg).resolve() for arg in session.config.args if Path(arg).is_dir()]
+    files = sorted({file for folder in folders for file in folder.rglob("test_*.py")})
+    for file in files[int(own["workerid"].removeprefix("gw")) :: own["workercount"]]:
+        with suppress(session.CollectError):  # what is wrong with it is said where it is collected
+            _ = pytest.Module.from_parent(session, path=file).obj
 
 
 @pytest.hookimpl(tryfirst=True)  # ahead of the deselection by `-m`

@@ -11,12 +11,13 @@ from etude.core import fit
 from etude.core.errors import ConfigError
 from etude.core.fields import check
 from etude.core.kinds import RolloutMethod
-from etude.core.part import Part, hints, part_classes, part_types
+from etude.core.part import Part, hints, part_types
 from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.core.replay_slots import ReplayPolicy
 from etude.policies.control.networks import MLP
 from etude.tasks.control.pendulum import pendulum
+from every_part import every_part
 from solo_runs import assert_members_are_alone
 
 torch.set_num_threads(1)
@@ -78,7 +79,7 @@ SLOTS = {k: part_types(hint) for k, hint in hints(RolloutMethod).items()}
 FIELDS = [
     (slot, cls, field)
     for slot, (bases, _many) in SLOTS.items()
-    for cls in part_classes().values()
+    for cls in every_part().values()
     if bases
     and issubclass(cls, bases)
     and not issubclass(cls, ReplayPolicy)

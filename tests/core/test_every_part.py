@@ -14,8 +14,9 @@ import pytest
 import etude
 from etude.core.errors import ConfigError
 from etude.core.fields import describe
-from etude.core.part import Part, hints, part_classes
+from etude.core.part import Part, hints
 from etude.tasks import resolve_task
+from every_part import every_part
 
 TASKS = [resolve_task(name) for name in etude.tasks()]
 """Loaded, so that they are among the parts whichever tests run."""
@@ -37,7 +38,7 @@ def outside(hint: Any) -> Any:
 
 
 def cases() -> Iterator[tuple[type[Part], str, Any]]:
-    for cls in part_classes().values():
+    for cls in every_part().values():
         if any(f.default is f.default_factory is dataclasses.MISSING for f in dataclasses.fields(cls)):  # type: ignore[arg-type]
             continue  # cannot be made from one field
         for field, hint in hints(cls).items():
@@ -73,7 +74,7 @@ def takes_tensors(cls: type[Part]) -> bool:
     return any(TENSORS.search(h) for h in hints)
 
 
-@pytest.mark.parametrize("cls", part_classes().values(), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", every_part().values(), ids=lambda cls: cls.__name__)
 def test_docstrings_have_an_example_with_numbers_and_name_their_shapes(cls: type[Part]) -> None:
     """`tests/docs/test_docstrings.py` runs the examples."""
     pieces = doctest.DocTestParser().parse(vars(cls)["__doc__"])

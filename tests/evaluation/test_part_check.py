@@ -13,7 +13,7 @@ from torch import Tensor
 import etude
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem
-from etude.core.part import Part, part_classes
+from etude.core.part import Part
 from etude.core.slots import (
     Context,
     Curriculum,
@@ -29,6 +29,7 @@ from etude.core.streams import Stream
 from etude.core.transitions import Transitions
 from etude.evaluation.part_check import check_part
 from etude.rewards.function import CallableReward
+from every_part import every_part
 
 
 def advantages(returns: Callable[[TokenBatch], Any]) -> Part:
@@ -206,7 +207,7 @@ GIVEN = (
 a thought (`rlp`), an exercise about a worked answer (`mr-rlvr`), an answer with a value (`a-lol`), a list
 (`reward-anything`), what a search came to (`o1-roadmap`), a turn with credit (`archer`), a step that models were asked
 about (`rlhf-survey`), a hint (`rlad`), a question that was posed (`ssp`)."""
-SHIPPED = [c for c in part_classes().values() if c.slot != "task" and c.name not in GIVEN]
+SHIPPED = [c for c in every_part().values() if c.slot != "task" and c.name not in GIVEN]
 
 
 @pytest.mark.parametrize("cls", SHIPPED, ids=[c.name for c in SHIPPED])
@@ -225,7 +226,7 @@ def test_what_only_a_run_has_is_no_fault() -> None:
 
 def test_a_part_for_tokens_and_control_is_called_as_both_do() -> None:
     called = "ClippedSurrogate.__call__(batch, policy) was called on a small batch"
-    assert [f.sentence for f in check_part(part_classes()["clipped-surrogate"])] == [
+    assert [f.sentence for f in check_part(every_part()["clipped-surrogate"])] == [
         f"{called} [B, T].",
         f"{called} [P, N].",
     ]

@@ -307,7 +307,7 @@ def part_class(name: str) -> type[Part]:
 
 
 def part_classes() -> dict[str, type[Part]]:
-    """All parts that can be used by name, from the library's slots, methods and what else of it is loaded.
+    """All parts that can be used by name, from the library's slots, methods and what else of it is loaded; sorted.
 
     A class counts that its module has: not one that was loaded again since, nor one of an example in a docstring.
 
@@ -327,4 +327,4 @@ def part_classes() -> dict[str, type[Part]]:
                 f"{cls.__module__}.{cls.__name__} is called {cls.name!r}, and so is "
                 f"{before.__module__}.{before.__name__}: rename one of these classes."
             )
-    return found
+    return dict(sorted(found.items()))  # else what was imported first would come first
