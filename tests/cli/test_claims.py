@@ -203,6 +203,39 @@ def test_a_claim_that_was_never_run_is_shown_with_what_to_do(cli: Cli, project: 
     assert "No plan yet: `etude claims plan mine.py:mine`." in shown
 
 
+def test_a_look_needs_no_plan_and_leaves_nothing(cli: Cli, project: Path, asked: list[list[int]]) -> None:
+    answer = cli("claims", "look", "mine.py:mine", "--seeds", "2", "--first", "3")
+    assert answer.code == 0, answer.err
+    assert asked == [[3, 4]]
+    mean = sum(0.5 + 0.05 * draw(s, 0) for s in (3, 4)) / 2
+    gain = sum(0.2 + 0.05 * draw(s, 1) for s in (3, 4)) / 2
+    row = next(line for line in answer.out.splitlines() if line.startswith("pass@1"))
+    assert row.split() == ["pass@1", "0.2", f"{mean:.4g}", f"{mean + gain:.4g}", "0.05"]
+    assert "Would be void" not in answer.out
+    assert "2 seeds decide nothing." in answer.out
+    assert not Path("claims").exists()
+    assert not git_status()
+
+
+def git_status() -> bytes:
+    return subprocess.run(["git", "status", "--porcelain"], check=True, capture_output=True).stdout
+
+
+def test_a_look_says_what_would_be_void(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda seed: 0.0, budget=65.0)
+    said = cli("claims", "look", "mine.py:mine", "--seeds", "1").out
+    assert "Would be void, the budgets are unequal: The method used 65 completions, its baseline 64" in said
+    assert "One seed decides nothing." in said
+
+
+@pytest.mark.parametrize("which", [("--seeds", "0"), ("--first", "999"), ("--first", "-1")])
+def test_a_look_is_at_no_seed_of_a_verdict(
+    cli: Cli, project: Path, asked: list[list[int]], which: tuple[str, str]
+) -> None:
+    assert "A look is at one or more seeds below 1000" in cli("claims", "look", "mine.py:mine", *which).err
+    assert asked == []
+
+
 @pytest.mark.slow
 def test_nothing_there_takes_all_pairs_and_is_void_where_the_spread_is_too_wide(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch

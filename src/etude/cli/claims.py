@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 claims = App(
-    name="claims", help="What papers say and what came out here; `show`, `plan`, `run` and `check` take their names."
+    name="claims",
+    help="What papers say and what came out here; `show`, `look`, `plan`, `run` and `check` take their names.",
 )
 
 
@@ -103,6 +104,51 @@ def _evidence(console: Console, title: str, part: dict[str, Any]) -> None:
     console.print(table)
     for void in part["void"]:
         console.print(f"Void, {void['gate']}: {void['why']}")
+
+
+@claims.command
+def look(method: str, *, seeds: int = 2, first: int = 0, runs: Path = Path("runs"), workers: int | None = None) -> None:
+    """Train both arms of a claim on a few seeds before it is planned: does the baseline learn, has the bed room?
+
+    The seeds are below those of verdicts, and nothing is recorded. A claim that was looked at is still open: change its
+    bed by what the baseline does, never by whether the method wins.
+
+    Parameters
+    ----------
+    method
+        Whose claim (`etude claims`), or your own as for `etude claims plan`.
+    seeds
+        Pairs of runs.
+    first
+        The first seed.
+    runs
+        Where the runs are kept; `claims run` tunes with them too.
+    workers
+        Runs at a time; all cores by default.
+    """
+    import time
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from etude.evaluation.gates import Gate
+    from etude.runs.looks import look as looked
+
+    began = time.monotonic()
+    results, verdict = looked(method, seeds, first=first, runs=runs, workers=workers)
+    console, table = Console(highlight=False, markup=False), Table(box=None, pad_edge=False)
+    for column in ("measure", "start", "baseline", "method", "matters"):
+        table.add_column(column, justify="left" if column == "measure" else "right")
+    for name, found in verdict.findings.items():
+        means = ("" if (x := of.get(name)) is None else f"{sum(x) / len(x):.4g}"
+                 for of in (results.start, results.baseline, results.arm))  # fmt: skip
+        table.add_row(name, *means, f"{found.smallest:.3g}")
+    console.print(table)
+    for void in verdict.voids:
+        if void.gate is not Gate.RESTS:  # nothing is held yet
+            console.print(f"Would be void, {void.gate}: {void.sentence}", soft_wrap=True)
+    few = "One seed decides" if seeds == 1 else f"{seeds} seeds decide"
+    console.print(f"{few} nothing. It took {time.monotonic() - began:.0f} s.", soft_wrap=True)
 
 
 @claims.command

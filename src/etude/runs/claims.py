@@ -62,6 +62,11 @@ def _owner(name: str) -> str:
     return name.partition("/")[0]
 
 
+def arm_of(name: str) -> str:
+    """What runs of the method are made by: its id, or the name of one's own file."""
+    return claim_of(name)[0].id if _built_in(name) else name
+
+
 def folder_of(name: str) -> Path:
     """Where a claim is kept, named by the method's id: in this folder, or beside the source if it is there."""
     label = name if _built_in(name) else claim_of(name)[0].id
@@ -157,8 +162,7 @@ def run_claim(
     if again:
         _begin_anew(name, folder)
     began = time.monotonic()
-    arm = method.id if _built_in(name) else name
-    collect = collector(method, arm, plan, lines, commit, folder=folder, runs=runs, workers=workers)
+    collect = collector(method, arm_of(name), plan, lines, commit, folder=folder, runs=runs, workers=workers)
     had, record = len(lines.read()), recorded(name)
     for setting in settings_of(plan):
         _collect(setting, plan, lines, commit, collect)
