@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast test-tasks test-full test-kernels test-package lint format types docs site bench bench-foundation clean
+.PHONY: help env demo test test-fast test-tasks test-full test-kernels test-package lint format docs site bench bench-foundation clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20

@@ -60,6 +60,7 @@ def upward() -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_nothing_imports_a_room_above_its_own() -> None:
     assert upward() == set(KNOWN)
 

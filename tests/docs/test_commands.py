@@ -191,6 +191,7 @@ def said_of(words: list[str], function: Any, bound: Any, page: str) -> None:
         assert said in " ".join(page.split()), f"etude {shlex.join(words)}\n{said}"
 
 
+@pytest.mark.first("README.md", "concepts.md", "make-a-claim.md")
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_commands_of_a_page(page: Path, reader: Path) -> None:
     """Whole ones are parsed, and composed where they train; of those in the text verbs and flags are there."""

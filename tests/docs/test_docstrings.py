@@ -19,6 +19,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_examples_in_docstrings(file: str) -> None:
     assert doctest.testmod(module_at(ROOT / file)).failed == 0

@@ -62,6 +62,7 @@ def test_it_trains_and_nothing_is_stepped(name: str, tmp_path: Path, monkeypatch
         assert any(not torch.equal(before[k], after[k]) for k in before if k.startswith(f"{learner}."))
 
 
+@pytest.mark.first("iql", "cql")
 @each_method
 def test_a_resumed_run_is_the_one_that_never_stopped(name: str, tmp_path: Path) -> None:
     loop = loop_of(name, tmp_path)
@@ -76,6 +77,7 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name: str, tmp_path: Path) 
     assert not (tmp_path / "saved" / "replay").exists()  # the logs stay where they are
 
 
+@pytest.mark.first("iql", "cql")
 @each_method
 def test_a_member_is_the_run_of_its_seed(name: str, tmp_path: Path) -> None:
     both, alone = loop_of(name, tmp_path), loop_of(name, tmp_path, seeds=(4,))
@@ -87,6 +89,7 @@ def test_a_member_is_the_run_of_its_seed(name: str, tmp_path: Path) -> None:
         assert alike(whole[key][rows:], value), key
 
 
+@pytest.mark.first("iql", "cql")
 @each_method
 def test_the_length_of_a_block_changes_no_number(name: str, tmp_path: Path) -> None:
     loops = [loop_of(name, tmp_path, block=block) for block in (2, 3)]

@@ -66,7 +66,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LanguagePolicy, "end_ids", property(lambda self: [1000]))
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.usefixtures("seldom", "endless")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", WANTED)

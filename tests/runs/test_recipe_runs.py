@@ -67,7 +67,7 @@ def test_a_chain_of_one_run_is_that_run(
     assert (made.checkpoint / model).read_bytes() == (whole.checkpoint / model).read_bytes()
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "task", "steps", "fields"),
     [("grpo+kl-to-reference", "compose", 2, (*SMALL, "optimizer.schedule=constant")),

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 from etude.core.errors import ConfigError, UnknownNameError
@@ -90,6 +92,7 @@ class Part:
         for need in sorted(cls.needs - set(known)):
             raise UnknownNameError(f"need of {cls.__name__}", need, known, f"There are: {', '.join(known)}.")
         cls.needs = frozenset(map(Need, cls.needs))
+        _part_classes.cache_clear()
 
     def __post_init__(self) -> None:
         for field, hint in hints(type(self)).items():
@@ -301,12 +304,15 @@ def part_class(name: str) -> type[Part]:
             raise ConfigError(f"{name} must be a Part class, got {thing!r}.")
         return thing
     classes = part_classes()
+    if name in classes and not _is_its_modules(classes[name]):  # put into the module, or taken out, since
+        _part_classes.cache_clear()
+        classes = part_classes()
     if name not in classes:
         raise UnknownNameError("part", name, classes, "`etude parts` lists them all.")
     return classes[name]
 
 
-def part_classes() -> dict[str, type[Part]]:
+def part_classes() -> Mapping[str, type[Part]]:
     """All parts that can be used by name, from the library's slots, methods and what else of it is loaded; sorted.
 
     A class counts that its module has: not one that was loaded again since, nor one of an example in a docstring.
@@ -316,10 +322,15 @@ def part_classes() -> dict[str, type[Part]]:
     from etude.core.registry import import_parts
 
     import_parts()
+    return _part_classes(len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _part_classes(modules: int) -> Mapping[str, type[Part]]:
+    """As long as no class is defined and no module comes or goes: a method's JSON asks for each of its parts."""
     found: dict[str, type[Part]] = {}
     for cls in walk():
-        home = sys.modules.get(cls.__module__)
-        if cls.abstract or not cls.__module__.startswith("etude.") or getattr(home, cls.__name__, None) is not cls:
+        if cls.abstract or not cls.__module__.startswith("etude.") or not _is_its_modules(cls):
             continue
         before = found.setdefault(cls.name, cls)
         if before is not cls:
@@ -327,4 +338,8 @@ def part_classes() -> dict[str, type[Part]]:
                 f"{cls.__module__}.{cls.__name__} is called {cls.name!r}, and so is "
                 f"{before.__module__}.{before.__name__}: rename one of these classes."
             )
-    return dict(sorted(found.items()))  # else what was imported first would come first
+    return MappingProxyType(dict(sorted(found.items())))  # else what was imported first would come first
+
+
+def _is_its_modules(cls: type[Part]) -> bool:
+    return getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls

@@ -51,6 +51,7 @@ def test_an_objective_that_needs_fresh_rows_is_refused(tmp_path: Path) -> None:
         etude.train("asyncflow", "enumerable", out=str(tmp_path / "y"), **SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampled", "learned"), [(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)])
 def test_a_step_takes_the_sum_and_a_step_ahead_the_larger(
     sampled: float, learned: float, monkeypatch: pytest.MonkeyPatch
