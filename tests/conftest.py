@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -90,7 +91,13 @@ def _measured(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: collecting garbage need not look through it again and again."""
+    """What was imported stays: collecting garbage need not look through it again and again.
+
+    Nor need pytest listen to each of torch's loggers in each phase of each test: what they say comes to the root's.
+    """
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.collect()
     gc.freeze()
 

@@ -96,6 +96,7 @@ def test_what_points_up(room: str, text: str, up: bool) -> None:
     assert any(points_up(room, module) for module in imports(text)) is up
 
 
+@pytest.mark.slow
 def test_every_file_that_fills_a_slot_is_found() -> None:
     """`import_parts` reads the rooms, so that no list of folders has to be kept."""
     read = {path for room in part_rooms() for path in registry.part_files(room)}
