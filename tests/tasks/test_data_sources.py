@@ -219,6 +219,15 @@ def test_rows_of_several_files_are_numbered_through(tmp_path: Path) -> None:
     assert [p.prompt for p in problems(tmp_path, "test")] == ["e"]
 
 
+@pytest.mark.parametrize(("file", "made"), [("film.mp4", "EnvironmentTask"), ("train.jsonl", "DataFile")])
+def test_a_folder_called_like_an_environment_is_data_if_it_holds_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, made: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "CartPole-v1", file)
+    assert type(resolve_task("CartPole-v1")).__name__ == made
+
+
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "holds no data: no file ends in .jsonl, .json, .csv, .tsv" in refusal(tmp_path / "empty")

@@ -65,9 +65,15 @@ def resolve_task(name: str) -> Task:
 
 
 def _is_data(name: str) -> bool:
+    """Whether a name is that of data. A folder called like an environment is, if there is data in it."""
+    from etude.tasks.control import _names
     from etude.tasks.language.rows import kind
 
-    return bool(kind(name)) or name.startswith(HUB) or (bool(name) and Path(name).is_dir())
+    if kind(name) or name.startswith(HUB):
+        return True
+    if not name or not Path(name).is_dir():
+        return False
+    return not _names.is_id(name) or any(kind(file.name) for file in Path(name).rglob("*"))
 
 
 def _data(name: str) -> Task:
