@@ -20,8 +20,9 @@ class Measure:
     Args:
         name: on a bed 'end' or 'area', of the bed's metric; 'ceiling' or 'rate', of a curve that saturates, fitted to
             it; 'end:pass@8' and the like, of another metric of the evaluation; 'mean:loss' and 'last:loss', of
-            what training logged, over all of it or its last quarter. In an experiment of its own whatever that calls
-            it.
+            what training logged, over all of it or its last quarter; of a claim with a `frontier` 'frontier', the
+            mean of the bed's metric over the divergences from the start that both arms reach, and 'frontier:kl', the
+            largest of each. In an experiment of its own whatever that calls it.
         role: 'core' measures decide the claim; 'mechanism' measures are shown beside them.
         direction: where the claim sees the method, against its baseline: 'higher', 'lower', or 'equal'.
         smallest: the smallest difference that matters, in the measure's units; None: a tenth of what the baseline
@@ -72,6 +73,9 @@ class Claim:
         sweep: values of each field that both arms are tuned over, each by its own best area (in an experiment of its
             own by the measure `learned_on`); None: the bed's sweep; empty: nothing is tuned.
         baseline_sweep: as many settings of other fields, where the baseline has not the same; None: the same.
+        frontier: values of one field with which both arms are run as well, to compare what they earn at equal KL
+            divergence from the start (`evaluation/frontiers.py`); none by default.
+        baseline_frontier: as many values of another field, where the baseline's is another; None: the same.
         learned_on: the measure on which the baseline must have learned; None where nothing is trained.
         paper_effect: what the paper reports.
         most_seeds: 6, 12, 24 or 48: the last look.
@@ -91,6 +95,8 @@ class Claim:
     equal: tuple[str, ...] = ()
     sweep: Mapping[str, Sequence[Any]] | None = None
     baseline_sweep: Mapping[str, Sequence[Any]] | None = None
+    frontier: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    baseline_frontier: Mapping[str, Sequence[Any]] | None = None
     learned_on: str | None = "end"
     paper_effect: str = ""
     most_seeds: int = 48
@@ -109,6 +115,20 @@ class Claim:
             raise ConfigError("A claim is about a bed, or says the task that its own experiment is about.")
         if self.baseline_sweep is not None and _settings(self.baseline_sweep) != _settings(self.sweep or {}):
             raise ConfigError("Both arms must be tuned over as many settings; sweep and baseline_sweep have others.")
+        self._check_frontier()
+
+    def _check_frontier(self) -> None:
+        other = self.frontier if self.baseline_frontier is None else self.baseline_frontier
+        if _settings(other) != _settings(self.frontier) or bool(other) != bool(self.frontier):
+            raise ConfigError("Frontiers of both arms must have as many runs; baseline_frontier has others.")
+        asked = [m.name for m in self.measures if m.name.partition(":")[0] == "frontier"]
+        if asked and not self.frontier and self.bed:
+            raise ConfigError(
+                f"{asked[0]} is measured over several settings of both arms: say them, as in "
+                'frontier={"rewards.kl-penalty.coefficient": (0.01, 0.03, 0.1)}.'
+            )
+        if self.frontier and not (asked and self.bed):
+            raise ConfigError("A frontier is traced on a bed, and a measure 'frontier' says what came of it.")
 
 
 def core_measures(measures: Sequence[Measure]) -> list[Measure]:

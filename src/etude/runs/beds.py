@@ -301,10 +301,11 @@ def _library() -> str:
 
 
 ELSEWHERE = (
-    "cli", "board", "experiments", "methods", "starts", "runs/beds.py", "runs/cards.py", "runs/claims.py",
-    "runs/code.py", "runs/contest.py", "runs/measuring.py", "runs/plans.py", "runs/presets.py", "runs/studies.py",
-    "runs/tuning.py",
-    "evaluation/gates.py", "evaluation/learning.py", "evaluation/pairs.py", "evaluation/verdicts.py", "core/claims.py",
+    "cli", "board", "experiments", "methods", "starts", "runs/beds.py", "runs/cards.py", "runs/claim_runs.py",
+    "runs/claims.py", "runs/code.py", "runs/contest.py", "runs/frontiers.py", "runs/looks.py", "runs/measuring.py",
+    "runs/plans.py", "runs/presets.py", "runs/studies.py", "runs/tuning.py",
+    "evaluation/frontiers.py", "evaluation/gates.py", "evaluation/learning.py", "evaluation/pairs.py",
+    "evaluation/verdicts.py", "core/claims.py",
 )  # fmt: skip
 """What of the library no number of a run rests on; methods count one by one."""
 

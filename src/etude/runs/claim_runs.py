@@ -114,6 +114,7 @@ def _own(method: Method, plan: Plan, lines: Lines, commit: str, cells: Path) -> 
 def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers: int | Workers | None) -> Collect:
     """Runs of both arms on a bed."""
     from etude.runs.beds import load_bed
+    from etude.runs.frontiers import with_frontiers
     from etude.runs.jobs import run_jobs
     from etude.runs.measuring import pairs_of
     from etude.runs.tuning import arms_of, tune
@@ -127,6 +128,10 @@ def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers
         jobs = arms_of(bed, arm, claim, seeds_of(plan, seeds), best, root=runs / "beds")
         run_jobs([*jobs[0], *jobs[1]], workers)
         pairs, count = pairs_of(bed, [m.name for m in claim.measures], *jobs), claim.runs
+        if claim.frontier:
+            pairs = with_frontiers(
+                pairs, bed, arm, claim, seeds_of(plan, seeds), best, root=runs / "beds", workers=workers
+            )
         return [pairs[i] if count == 1 else Pair.mean(s, pairs[i * count :][:count]) for i, s in enumerate(seeds)]
 
     return collect

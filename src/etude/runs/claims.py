@@ -207,7 +207,10 @@ def measures_of(claim: Claim) -> list[Measure]:
     if not claim.bed:
         return list(claim.measures)
     bounds = load_bed(claim.bed).bounds
-    own = {"end": bounds, "area": bounds, "ceiling": (None, None), "rate": (None, None)}
+    own = {
+        "end": bounds, "area": bounds, "frontier": bounds, "frontier:kl": (0.0, None),
+        "ceiling": (None, None), "rate": (None, None),
+    }  # fmt: skip
     return [replace(m, bounds=own[m.name]) if m.name in own and m.bounds is None else m for m in claim.measures]
 
 

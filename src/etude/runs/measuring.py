@@ -18,6 +18,7 @@ from etude.runs.comparing import curves
 from etude.runs.jobs import Job
 
 EVALUATED, FITTED, LOGGED = ("end", "area"), ("ceiling", "rate"), ("mean", "last")
+TRACED = "frontier"
 LATE = 0.25
 """The part of a run that 'last' averages."""
 
@@ -26,9 +27,10 @@ def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Se
     """Pairs of runs with the same seeds, in order.
 
     Args:
-        measures: names as in `Measure`: 'end', 'area:pass@8', 'rate', 'mean:loss', 'last:completion_length'.
+        measures: names as in `Measure`: 'end', 'area:pass@8', 'rate', 'mean:loss', 'last:completion_length'; those
+            of frontiers, which are of further runs, are left to `frontiers.py`.
     """
-    names = dict.fromkeys(("end", *measures))
+    names = dict.fromkeys(("end", *(name for name in measures if name.partition(":")[0] != TRACED)))
     sides = [{name: measured(bed, name, jobs) for name in names} for jobs in (arm, baseline)]
     start = {name: _start(bed, name, baseline) for name in sides[1] if name.partition(":")[0] in EVALUATED}
     counts, weights = [budgets(jobs) for jobs in (arm, baseline)], [_weights(jobs) for jobs in (arm, baseline)]
@@ -58,7 +60,7 @@ def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
         fits = [fit_curve(found.at, curve, (None, None) if metric else bed.bounds) for curve in found.curves]
         return np.array([fit.ceiling if how == "ceiling" else fit.rate for fit in fits])
     if how not in LOGGED or not metric:
-        known = [*EVALUATED, *FITTED, *(f"{h}:METRIC" for h in (*EVALUATED, *FITTED, *LOGGED))]
+        known = [*EVALUATED, *FITTED, TRACED, *(f"{h}:METRIC" for h in (*EVALUATED, *FITTED, *LOGGED))]
         raise UnknownNameError("measure on a bed", name, known, f"There are: {', '.join(known)}.")
     if metric not in (logged := _logged(jobs[0])):
         raise UnknownNameError("metric that these runs logged", metric, logged)

@@ -42,17 +42,26 @@ rebel = reinforce.replace(
     reference=Frozen(),
     epochs=4,
     claim=Claim(
-        statement="Regressing relative rewards, without a critic, raises accuracy no less than PPO does with as many "
-        "completions.",
-        bed="language/compose-medium",
-        baseline="ppo",
-        changes={"experience.size": 2, "problems": 64},
+        statement="At equal divergence from the start regressing relative rewards, without a critic, earns no less of "
+        "the gold score than PPO does.",
+        bed="preference/digest",
+        baseline="ppo-rlhf",
+        changes={
+            "rewards": "reward-model,kl-penalty",
+            "rewards.reward-model.weight": 0.2,
+            "rewards.reward-model.model": "{proxy}",
+            "experience.size": 2,
+            "problems": 64,
+            "optimizer.lr": 1e-3,
+        },
         measures=(
-            Measure(name="area", margin=-0.02),
-            Measure(name="end", role="mechanism"),
-            Measure(name="last:entropy_estimate", role="mechanism", bounds=(0.0, None)),
+            Measure(name="frontier", smallest=0.3, margin=-0.3),
+            Measure(name="frontier:kl", role="mechanism", smallest=0.1),
+            Measure(name="end", role="mechanism", smallest=0.3),
         ),
         equal=("completions",),
+        sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3)},
+        frontier={"rewards.kl-penalty.coefficient": (0.01, 0.05, 0.2)},
         paper_effect="TL;DR: win rates of 70 to 78 % against the references, PPO 67 to 77 %; AlpacaEval 2 "
         "length-controlled 30.1 with Llama-3-8B",
     ),

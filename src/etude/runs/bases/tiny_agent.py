@@ -1,7 +1,7 @@
 """`tiny-agent`: a small Llama that has read mediocre games of every task of agents, one token for each word.
 
 It learns what the player said, never what it was told. Players know the rules and the world, which is the same in every
-game (facts, mazes, menus, lists of words), and slip often enough to win about every third game, more of the longest ones:
+game (facts, mazes, menus, lists of words), and slip often enough to win about every third game, more of long ones:
 
     api-world, menus, milestones, text-maze, keys   in a share of their turns they say anything that can be said
     wordle, number-hunt, attr-20q                   most guesses do not heed what was answered

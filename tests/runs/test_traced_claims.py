@@ -1,0 +1,100 @@
+"""Claims at equal divergence: both arms are run with each value, and measured against the bed's start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from etude.core.claims import Claim, Measure
+from etude.core.errors import ConfigError
+from etude.evaluation.frontiers import Frontier, matched
+from etude.evaluation.pairs import Pair
+from etude.runs import beds, frontiers, jobs
+from etude.runs.beds import load_bed
+from etude.runs.frontiers import with_frontiers
+from etude.runs.jobs import Job
+from etude.runs.plans import Plan, read_plan, to_toml
+
+BED = """
+about = "Two steps."
+task = "compose"
+steps = 2
+set = { "problems" = 4, "experience.size" = 4, "optimizer.lr" = 1e-3 }
+
+[test]
+problems = 6
+samples = 2
+every = 2
+"""
+COEFFICIENT = "regularizers.kl-to-reference.coefficient"
+SAID = {
+    "statement": "It earns more at equal divergence.", "bed": "small.toml", "baseline": "grpo+kl-to-reference",
+    "measures": (Measure(name="frontier", smallest=0.02), Measure(name="frontier:kl", role="mechanism")),
+    "sweep": {},
+}  # fmt: skip
+
+
+def claim(**changes: object) -> Claim:
+    return Claim(**{**SAID, "frontier": {COEFFICIENT: (0.0, 3.0)}, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_both_arms_are_traced_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.cli.app import app
+
+    def here(jobs: Sequence[Job], workers: int | None = None, quiet: bool = False) -> None:
+        for job in jobs:
+            if not job.finished:
+                app(job.command(), result_action="return_value")
+
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(BED)
+    for module in (beds, jobs, frontiers):
+        monkeypatch.setattr(module, "run_jobs", here)
+    asked = claim(baseline_frontier={"optimizer.lr": (1e-4, 2e-3)})
+    bare = [Pair(seed=1000, arm={"end": 0.1}, baseline={"end": 0.2})]
+    bed = load_bed("small.toml")
+    (pair,) = with_frontiers(bare, bed, "dr-grpo+kl-to-reference", asked, [1000], {}, root=tmp_path / "runs")
+    assert (pair.arm["end"], pair.baseline["end"]) == (0.1, 0.2), "what was measured stays"
+    made = {p.parent: json.loads(p.read_text())["kl"] for p in tmp_path.rglob("divergence.json")}
+    assert len(made) == 4 and all(kl > 0 for kl in made.values())
+    for arm, scores in (("dr-grpo", pair.arm), ("grpo", pair.baseline)):
+        own = {run: kl for run, kl in made.items() if run.parent.name.startswith(f"{arm}+")}
+        assert len(own) == 2 and scores["frontier:kl"] == max(own.values())
+    curves = []
+    for arm in ("dr-grpo", "grpo"):
+        own = [run for run in made if run.parent.name.startswith(f"{arm}+")]
+        looks = [json.loads((run / "evaluation.json").read_text()) for run in own]
+        ends = [look["after"]["test"]["pass@1"]["value"] for look in looks]
+        curves.append(Frontier([made[run] for run in own], ends, looks[0]["before"]["test"]["pass@1"]["value"]))
+    assert (pair.arm["frontier"], pair.baseline["frontier"]) == pytest.approx(matched(*curves), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_it_is_for_language_models() -> None:
+    with pytest.raises(ConfigError, match="is no bed of language models"):
+        with_frontiers([], load_bed("control/acrobot"), "a2c", claim(), [], {})
+
+
+def test_a_plan_says_the_frontier(tmp_path: Path) -> None:
+    said = claim(baseline_frontier={"optimizer.lr": [1e-4, 2e-3]})
+    (tmp_path / "plan.toml").write_text(to_toml(Plan("mine", said)))
+    again = read_plan(tmp_path).claim
+    assert (again.frontier, again.baseline_frontier) == ({COEFFICIENT: [0.0, 3.0]}, {"optimizer.lr": [1e-4, 2e-3]})
+    assert again.measures == said.measures
+    assert "frontier" not in to_toml(Plan("mine", claim(frontier={}, measures=(Measure(name="end"),))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"frontier": {}}, "is measured over several settings of both arms: say them, as in"),
+     ({"measures": (Measure(name="end"),)}, "and a measure 'frontier' says what came of it"),
+     ({"baseline_frontier": {"optimizer.lr": (1e-3,)}}, "must have as many runs"),
+     ({"frontier": {}, "baseline_frontier": {"optimizer.lr": (1e-3,)}}, "must have as many runs")],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        claim(**changes)
