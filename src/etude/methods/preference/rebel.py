@@ -47,7 +47,8 @@ rebel = reinforce.replace(
         bed="preference/digest",
         baseline="ppo-rlhf",
         changes={
-            "rewards": "reward-model,kl-penalty",
+            "rewards": "reward-model,missing-end,kl-penalty",
+            "rewards.missing-end.value": -1.0,
             "rewards.reward-model.weight": 0.2,
             "rewards.reward-model.model": "{proxy}",
             "experience.size": 2,
