@@ -39,7 +39,7 @@ def test_only_what_both_reach_is_compared() -> None:
     one = Frontier([1.0, 2.0], [1.0, 3.0], 0.0)
     for far in (-50.0, 0.0, 50.0):
         other = Frontier([2.0, 2.0, 4.0], [2.0, 4.0, far], 0.0)  # two runs at 2: 3 on average
-        assert matched(one, other) == (pytest.approx((0.5 + 2.0) / 2), pytest.approx(1.5))
+        assert matched(one, other) == pytest.approx([(0.5 + 2.0) / 2, 1.5])
 
 
 @pytest.mark.parametrize(

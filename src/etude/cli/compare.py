@@ -27,6 +27,7 @@ def compare(
     evaluate_every: int | None = None,
     preset: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     on: str = "local",
+    frontier: str | None = None,
     of_task: TaskFields = NOTHING,
 ) -> None:
     """Train what is missing, then compare: interquartile means with intervals, probability of improvement, curves.
@@ -63,6 +64,9 @@ def compare(
     on
         Where runs are done: local; ray, on all machines of a Ray cluster (RAY_ADDRESS, or as ray@HOST:PORT), which all
         see --out.
+    frontier
+        Run every method with each value of a field, as in rewards.kl-penalty.coefficient=0.01,0.05,0.2, and compare
+        them at equal KL divergence from the start: what is earned over the divergences that all of them reach.
     """
     from rich.console import Console
 
@@ -85,6 +89,7 @@ def compare(
         evaluate_every=evaluate_every,
         preset=preset,
         on=on,
+        frontier=frontier,
         **logs,
         **of_task.given(),
     )

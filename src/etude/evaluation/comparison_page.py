@@ -73,7 +73,8 @@ def _curves(comparison: Comparison) -> str:
     if any(arm.evaluated for arm in comparison.arms):
         note += f" Points of {escape(comparison.metric)} are evaluations; lines between them only join them."
     note = f'<p class="soft">{note}</p>'
-    return f'<h2>Learning curves</h2><div class="grid large">{"".join(cards)}</div>{note}' if cards else ""
+    title = "Frontiers" if comparison.axis.startswith("KL") else "Learning curves"
+    return f'<h2>{title}</h2><div class="grid large">{"".join(cards)}</div>{note}' if cards else ""
 
 
 def _runs(comparison: Comparison) -> str:

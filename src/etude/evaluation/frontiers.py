@@ -60,23 +60,27 @@ class Frontier:
         >>> Frontier(kl=[1.0, 2.0], score=[4.0, 4.0], start=0.0).height(2.0)
         3.0
         """
-        at, score = self.corners()
+        at, _ = self.corners()
         inside = np.unique([*at[at < limit], limit])
-        return float(np.trapezoid(np.interp(inside, at, score), inside) / limit)
+        return float(np.trapezoid(self.at(inside), inside) / limit)
+
+    def at(self, kl: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The score at divergences up to `reach`, on straight lines between runs."""
+        return np.asarray(np.interp(kl, *self.corners()))
 
 
-def matched(one: Frontier, other: Frontier) -> tuple[float, float]:
-    """Both mean scores over the divergences that both reach; their difference is the area between them by its width.
+def matched(*frontiers: Frontier) -> list[float]:
+    """Mean scores over the divergences that all reach; a difference is the area between two curves by its width.
 
     Raises: DataError if one of them has not left the start.
 
     >>> matched(Frontier([1.0], [2.0], 0.0), Frontier([2.0], [2.0], 0.0))  # at 1 the other has earned 1
-    (1.0, 0.5)
+    [1.0, 0.5]
     """
-    limit = min(one.reach, other.reach)
+    limit = min(frontier.reach for frontier in frontiers)
     if limit == 0:
-        raise DataError("One of two frontiers has no run that left the start: there is no divergence that both reach.")
-    return one.height(limit), other.height(limit)
+        raise DataError("A frontier has no run that left the start: there is no divergence that all reach.")
+    return [frontier.height(limit) for frontier in frontiers]
 
 
 def divergence(policy: LanguagePolicy, start: LanguagePolicy, found: Evaluation) -> float:

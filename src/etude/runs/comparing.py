@@ -165,7 +165,7 @@ def compare(
     seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
     out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
     workers: int | None = None, evaluate: int | None = None, evaluate_every: int | None = None, preset: bool = False,
-    on: str = "local", quiet: bool = False, **of_task: object,
+    on: str = "local", frontier: str | None = None, quiet: bool = False, **of_task: object,
 ) -> Compared:  # fmt: skip
     """Train what is missing, then compare the methods' final scores and learning curves.
 
@@ -182,10 +182,13 @@ def compare(
         preset: begin each with its settings for this task (`runs/presets.py`), and take the most steps that one of them
             asks for; where an arm has none, all are trained as published, and a sentence says so.
         on: where runs are done: 'local', or 'ray' ('ray@HOST:PORT'), on all machines of a cluster.
+        frontier: a field and its values, 'rewards.kl-penalty.coefficient=0.01,0.05,0.2': each method is run with each
+            of them, and they are compared at equal KL divergence from the start (`evaluation/frontiers.py`).
         of_task: columns, answer, chat, ..., as in `etude.train`.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
+    from etude.runs.frontiers import at_equal_divergence, traced
     from etude.runs.spread import check as check_place
     from etude.runs.spread import workers_of
     from etude.runs.training import Options, compose_task, of, with_adapter
@@ -203,7 +206,9 @@ def compare(
     fields, scored = [*own, *fields], rewards or None
     goal = compose_task(task, of("task", fields), scored)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
-    composed, begun = _compose_arms(methods, goal, fields, scored, preset)
+    settings = traced(frontier, goal)
+    ways = [_compose_arms(methods, goal, [*fields, *each], scored, preset) for each in settings]  # all of them fit
+    composed, begun = ways[0]
     seeds, steps = seeds or usual[0], steps or max((p.steps for p in begun.values()), default=usual[1])
     metric, split = metric or known[0], split or splits[0]
     model = model if model == Options.model else start_of(model, goal.world)[0]
@@ -212,15 +217,18 @@ def compare(
     flags = tuple(x for flag, number in told.items() if number for x in (flag, str(number)))
     marks = {arm: each.fingerprint for arm, each in begun.items()}
     arms = {
-        arm: jobs_for(arm, task, model, seeds, steps, fields, Path(out), rewards=rewards, together=goal.together,
-                      flags=flags, preset=marks.get(arm, ""))
+        arm: [jobs_for(arm, task, model, seeds, steps, [*fields, *each], Path(out), rewards=rewards,
+                       together=goal.together, flags=flags, preset=marks.get(arm, "")) for each in settings]
         for arm in methods
     }  # fmt: skip
     with workers_of(on, workers) as those:
-        run_jobs([j for jobs in arms.values() for j in jobs], those, quiet)
-    looks = [*range(0, steps, evaluate_every or steps), steps]
-    comparison = _comparison(arms, composed, goal, steps, metric, split, looks)
-    label = "-vs-".join(a.replace("+", "_") for a in methods)
+        run_jobs([j for several in arms.values() for jobs in several for j in jobs], those, quiet)
+    if frontier:
+        comparison = at_equal_divergence(arms, goal, model, metric, split, evaluate)
+    else:
+        looks = [*range(0, steps, evaluate_every or steps), steps]
+        comparison = _comparison({a: s[0] for a, s in arms.items()}, composed, goal, steps, metric, split, looks)
+    label = "-vs-".join(a.replace("+", "_") for a in methods) + "-at-equal-kl" * bool(frontier)
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-").replace(":", "-")
     written = comparison.write(folder)
     return Compared(comparison, folder, list(written.files), list(written.notes))
