@@ -122,7 +122,7 @@ def look(method: str, *, seeds: int = 2, first: int = 0, runs: Path = Path("runs
     first
         The first seed.
     runs
-        Where the runs are kept; `claims run` tunes with them too.
+        Where the runs are kept; those that exist are used again.
     workers
         Runs at a time; all cores by default.
     """

@@ -19,12 +19,12 @@ def look(
 ) -> tuple[Results, Verdict]:
     """Both arms of a claim as their papers set them, and what its gates would say of these few pairs.
 
-    Nothing is written beside the claim. The runs are those that tuning starts with, so that they are not made twice.
+    Nothing is written beside the claim.
 
     Args:
         seeds: pairs; a claim with `runs` trains so many of each arm for each.
         first: the first seed, below those that verdicts rest on.
-        runs: where runs are kept.
+        runs: where runs are kept; those that exist are used again.
         workers: runs at a time, or what does them, as for `run_jobs`.
 
     Raises: ConfigError for seeds that a verdict would rest on.
