@@ -61,6 +61,10 @@ def test_both_arms_are_traced_from_the_start(tmp_path: Path, monkeypatch: pytest
     bed = load_bed("small.toml")
     (pair,) = with_frontiers(bare, bed, "dr-grpo+kl-to-reference", asked, [1000], {}, root=tmp_path / "runs")
     assert (pair.arm["end"], pair.baseline["end"]) == (0.1, 0.2), "what was measured stays"
+    assert (
+        pair.start["frontier"]
+        == json.loads(next(tmp_path.rglob("evaluation.json")).read_text())["before"]["test"]["pass@1"]["value"]
+    )
     made = {p.parent: json.loads(p.read_text())["kl"] for p in tmp_path.rglob("divergence.json")}
     assert len(made) == 4 and all(kl > 0 for kl in made.values())
     for arm, scores in (("dr-grpo", pair.arm), ("grpo", pair.baseline)):

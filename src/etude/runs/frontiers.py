@@ -58,6 +58,7 @@ def with_frontiers(
             pair,
             arm={**pair.arm, HEIGHT: heights[0], REACH: one.reach},
             baseline={**pair.baseline, HEIGHT: heights[1], REACH: other.reach},
+            start={**pair.start, HEIGHT: other.start},
         )
         for pair, heights, one, other in zip(pairs, found, arm, baseline, strict=True)
     ]

@@ -63,6 +63,7 @@ rebel = reinforce.replace(
         equal=("completions",),
         sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3)},
         frontier={"rewards.kl-penalty.coefficient": (0.01, 0.05, 0.2)},
+        learned_on="frontier",
         paper_effect="TL;DR: win rates of 70 to 78 % against the references, PPO 67 to 77 %; AlpacaEval 2 "
         "length-controlled 30.1 with Llama-3-8B",
     ),
