@@ -67,7 +67,7 @@ def games() -> list[Games]:
         *(Games(task, _one(task.script), count) for task, count in _turns()),
         Games(keys, _one(partial(walk, keys, slips=0.5)), 5_500),
         Games(hunt, _one(partial(searching, hunt, attention=0.8)), 1_500),
-        Games(collect, _one(partial(hurried, collect, care=0.8)), 6_000),
+        Games(collect, _one(partial(hurried, collect, care=0.7)), 6_000),
         Games(tools, _one(lambda problem, stream: muddled(tools, problem, stream.numpy, care=0.4)), 5_000),
         Games(signals, lambda problem, stream: babbling(signals, problem, stream.numpy), 300),
         *(Games(task, _one(partial(_worked, task)), count) for task, count in _worked_out()),
