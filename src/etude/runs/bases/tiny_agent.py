@@ -5,7 +5,8 @@ game (facts, mazes, menus, lists of words), and slip often enough to win about e
 
     api-world, menus, milestones, text-maze, keys   in a share of their turns they say anything that can be said
     wordle, number-hunt, attr-20q                   most guesses do not heed what was answered
-    collect, tool-dsl                               two in three answer too soon, leave something out, or mistake it
+    collect, tool-dsl                               three in ten, and three in five, answer too soon, leave something
+                                                    out, or mistake it
     kb-search                                       chains of which most stop early, take another way or are guessed
     program-dsl                                     any features, model and size
     signals                                         any letter, told and guessed
